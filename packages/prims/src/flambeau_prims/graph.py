@@ -1,0 +1,152 @@
+"""The compiler's own graph: values, nodes, and the text they print as.
+
+One Graph type serves every stage below the capture border.  What differs is which operators may appear (the stage
+borders check that): ATen overloads while tracing, functional ATen after functionalization, primitives and extern ATen
+calls after decomposition.
+
+    graph(x: f32[4, 8], w: f32[8, 8]) {
+      y: f32[4, 8] = aten.mm.default(x, w)
+      z: f32[4, 8] = prims.tanh(y)            # model.py:12
+      return (z,)
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flambeau_prims.sizes import SizeEnv
+    from flambeau_prims.spec import Size, Spec
+
+
+class Value:
+    """One tensor in a graph: an input, or one output of one Node (`producer`).  Compared by identity."""
+
+    __slots__ = ("name", "producer", "spec")
+
+    def __init__(self, name: str, spec: Spec, producer: Node | None = None) -> None:
+        self.name = name
+        self.spec = spec
+        self.producer = producer
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+Argument: TypeAlias = Any
+"""Value | Size | float | bool | str | None | dtype | device | layout | memory_format, or lists and tuples of these."""
+
+
+class Node:
+    """One call of one operator.  `op` is a torch `OpOverload` (ATen) or a `flambeau_prims.primitives.Prim`.
+
+    `outputs` has one entry a result, in order; an entry is None where the operator returns no tensor there.
+    `where` is the user's source line that caused the call ("file.py:12"), or "".
+    """
+
+    __slots__ = ("args", "kwargs", "op", "outputs", "where")
+
+    def __init__(
+        self,
+        op: Any,
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
+        outputs: tuple[Value | None, ...] = (),
+        where: str = "",
+    ) -> None:
+        self.op = op
+        self.args = args
+        self.kwargs = kwargs
+        self.outputs = outputs
+        self.where = where
+
+    def operands(self) -> Iterator[Value]:
+        """Every Value this node reads, in argument order, repeats included."""
+        yield from values_in(self.args)
+        yield from values_in(self.kwargs)
+
+    def __repr__(self) -> str:
+        return format_node(self)
+
+
+@dataclass(eq=False)
+class Graph:
+    """A straight-line program over tensors.
+
+    `outputs` may hold Values, Sizes (a symbolic int the program returns) and None.
+    `writes` lists the mutations of inputs that remain after functionalization, as (input, new value): at exit the
+    input's memory must hold the value, cast and laid out as the input is.
+    `env` owns the symbolic sizes, or is None when every size is an int.
+    """
+
+    inputs: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[Value | Size | None] = field(default_factory=list)
+    writes: list[tuple[Value, Value]] = field(default_factory=list)
+    env: SizeEnv | None = None
+    name: str = "graph"
+
+    def users(self) -> dict[Value, list[Node]]:
+        """For each Value, the nodes that read it, each once, in order."""
+        found: dict[Value, list[Node]] = {value: [] for value in self.inputs}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.operands()):
+                found.setdefault(value, []).append(node)
+            for out in node.outputs:
+                if out is not None:
+                    found.setdefault(out, [])
+        return found
+
+    def live_at_exit(self) -> list[Value]:
+        """The Values that outputs and writes keep alive."""
+        return [out for out in self.outputs if isinstance(out, Value)] + [value for _, value in self.writes]
+
+    def __str__(self) -> str:
+        return format_graph(self)
+
+
+def values_in(arg: Argument) -> Iterator[Value]:
+    """The Values inside a (nested) argument, in order."""
+    if isinstance(arg, Value):
+        yield arg
+    elif isinstance(arg, (tuple, list)):
+        for item in arg:
+            yield from values_in(item)
+    elif isinstance(arg, dict):
+        for item in arg.values():
+            yield from values_in(item)
+
+
+def map_values(arg: Argument, fn: Callable[[Value], Argument]) -> Argument:
+    """A copy of a (nested) argument with each Value replaced by `fn(value)`."""
+    if isinstance(arg, Value):
+        return fn(arg)
+    if isinstance(arg, tuple):
+        return tuple(map_values(item, fn) for item in arg)
+    if isinstance(arg, list):
+        return [map_values(item, fn) for item in arg]
+    if isinstance(arg, dict):
+        return {key: map_values(item, fn) for key, item in arg.items()}
+    return arg
+
+
+def format_node(node: Node) -> str:
+    """One line: typed results, operator, arguments, and the user's line as a comment."""
+    results = ", ".join("_" if out is None else f"{out.name}: {out.spec!r}" for out in node.outputs)
+    args = [repr(arg) for arg in node.args] + [f"{key}={arg!r}" for key, arg in node.kwargs.items()]
+    line = f"{results} = {node.op}({', '.join(args)})" if results else f"{node.op}({', '.join(args)})"
+    return f"{line}  # {node.where}" if node.where else line
+
+
+def format_graph(graph: Graph) -> str:
+    """The graph as text, as in this module's docstring."""
+    head = ", ".join(f"{value.name}: {value.spec!r}" for value in graph.inputs)
+    lines = [f"{graph.name}({head}) {{"]
+    lines += [f"  {format_node(node)}" for node in graph.nodes]
+    lines += [f"  write {target.name} <- {value.name}" for target, value in graph.writes]
+    lines += [f"  return ({', '.join(repr(out) for out in graph.outputs)})", "}"]
+    return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""Spec: what the compiler knows of a tensor without its data.
+
+A Spec is interned: two tensors of the same shape, stride, offset, dtype and device share one object, so rules and
+caches compare Specs by identity.  Sizes are Python ints or symbolic `flambeau_prims.sizes.Expr`s, which are interned too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.sizes import Expr
+
+Size: TypeAlias = "int | Expr"
+"""A size, stride or offset, in elements."""
+
+
+class Spec:
+    """Shape, stride and storage offset (in elements), dtype and device of a strided tensor.
+
+    Make one with `Spec.of`; the constructor is not for callers, since it would bypass interning.
+    """
+
+    __slots__ = ("__weakref__", "device", "dtype", "offset", "shape", "stride")
+
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    offset: Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        shape: Sequence[Size],
+        *,
+        stride: Sequence[Size] | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        offset: Size = 0,
+    ) -> Spec:
+        """The interned Spec with these fields; `stride=None` means contiguous (row-major)."""
+        shape = tuple(shape)
+        stride = contiguous_stride(shape) if stride is None else tuple(stride)
+        if not isinstance(device, torch.device):
+            device = torch.device(device)
+        key = (shape, stride, offset, dtype, device)
+        found = _INTERNED.get(key)
+        if found is None:
+            if len(shape) != len(stride):
+                raise ValueError(f"shape {shape} and stride {stride} differ in length")
+            made = object.__new__(cls)
+            made.shape, made.stride, made.offset, made.dtype, made.device = key
+            # dict.setdefault is atomic under the GIL: two threads agree on one object.
+            found = _INTERNED.setdefault(key, made)
+        return found
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Size:
+        """Number of elements: the product of the sizes."""
+        product: Size = 1
+        for size in self.shape:
+            product = size * product
+        return product
+
+    def replace(self, **changes: object) -> Spec:
+        """This Spec with some fields changed; changing `shape` alone makes the result contiguous."""
+        if "shape" in changes and "stride" not in changes:
+            changes["stride"] = None
+        fields = {"shape": self.shape, "stride": self.stride, "dtype": self.dtype, "device": self.device}
+        fields.update(offset=self.offset, **changes) if "offset" not in changes else fields.update(changes)
+        return Spec.of(fields.pop("shape"), **fields)  # type: ignore[arg-type]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.shape, self.stride, self.offset, self.dtype, self.device))
+
+    def __repr__(self) -> str:
+        text = f"{_DTYPE_NAMES.get(self.dtype, self.dtype)}{list(self.shape)}"
+        if self.stride != contiguous_stride(self.shape):
+            text += f" stride {list(self.stride)}"
+        if self.offset != 0:
+            text += f" offset {self.offset}"
+        return text if self.device.type == "cpu" else f"{text} {self.device}"
+
+
+_INTERNED: dict[tuple[object, ...], Spec] = {}
+
+_DTYPE_NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
+    torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+
+
+def contiguous_stride(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Row-major strides, in elements, as `torch.empty(shape).stride()` gives them (sizes 0 and 1 count as 1)."""
+    strides: list[Size] = []
+    running: Size = 1
+    for size in reversed(shape):
+        strides.append(running)
+        if not isinstance(size, int) or size > 1:
+            running = size * running
+    return tuple(reversed(strides))
+
+
+def spec_of(tensor: torch.Tensor) -> Spec:
+    """The Spec of a real strided tensor."""
+    return Spec.of(
+        tensor.shape,
+        stride=tensor.stride(),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        offset=tensor.storage_offset(),
+    )
+
+
+def _rebuild(shape, stride, offset, dtype, device) -> Spec:  # type: ignore[no-untyped-def]
+    return Spec.of(shape, stride=stride, offset=offset, dtype=dtype, device=device)

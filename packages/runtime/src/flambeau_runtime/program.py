@@ -1,0 +1,196 @@
+"""Program: what to allocate, launch, call and free, as plain data.
+
+The inductor emits a Program; this package stores, prints and runs it.  Nothing in it is a live object: tensors are named,
+dtypes and devices are strings, sizes are ints or integer expressions over the program's symbols ("s0*12 + 1").
+
+    program(arg0: float32[s0, 768]) {
+      symbols: s0 = arg0.shape[0]
+      buf0 = allocate float32[s0, 768]
+      launch cpp_fused_tanh_0(arg0, buf0; s0*768)
+      buf1 = allocate float32[s0, 64]
+      extern aten.mm.out(buf0, arg1, out=buf1)
+      free buf0
+      return (buf1,)
+    }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Dim: TypeAlias = int | str
+"""A size, stride, offset or launch argument: an int, or an expression over symbols in Python syntax.
+
+Allowed: names of symbols, integers, + - * // % and the calls min(a, b), max(a, b)."""
+
+
+# 1. What is named
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named tensor: an input, an allocated buffer, the result of an extern call, or a view of another tensor.
+
+    Sizes, strides and offset are in elements.  `dtype` is a torch name without prefix ("bfloat16"), `device` is "cpu" or "cuda:0".
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    stride: tuple[Dim, ...]
+    dtype: str
+    device: str = "cpu"
+    offset: Dim = 0
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbolic size: its value in a call is input number `input`'s size at `dim` (or the int argument itself if dim is None)."""
+
+    name: str
+    input: int
+    dim: int | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One translation unit.  `language` is "cpp" or "triton"; all the kernels of one unit are built together."""
+
+    language: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One function of a Source.
+
+    C++: `extern "C" void name(void *const *buffers, const int64_t *ints)`, the buffers at their data pointers (storage
+    offset applied), the ints in the order of the launch.
+    Triton: `name(ptr, ptr, ..., int, int, ..., CONSTEXPR...)`, pointers first, then ints; `meta` holds what the build needs:
+    {"signature": {arg: "*fp32" | "i32" | "i64"}, "constants": {arg: value}, "num_warps": 4, "num_stages": 2,
+    "divisible_by_16": [arg names]}.
+    """
+
+    name: str
+    source: int
+    meta: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+# 2. What is done, in order
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor as an argument of an extern call."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """Make the named tensor, uninitialised; `reuse` names a dead buffer of the same byte size and device whose memory it takes over."""
+
+    name: str
+    reuse: str | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """Make the named tensor an as-strided view of `base`'s memory; its declared offset counts from the storage's start."""
+
+    name: str
+    base: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run a kernel.  `grid` is for GPU kernels: up to three Dims; CPU kernels parallelise inside."""
+
+    kernel: str
+    buffers: tuple[str, ...]
+    ints: tuple[Dim, ...] = ()
+    grid: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True)
+class Extern:
+    """Call an ATen overload, named "aten.mm.out" or "aten.convolution.default".
+
+    `args` and `kwargs` nest Ref, int, float, bool, str, None, lists and tuples, and these markers: Expr("s0*2") for a symbolic
+    int, Dtype("float32"), Device("cpu"), Layout("strided"), MemoryFormat("channels_last").
+    `outputs` names the results (None: dropped).  If `out` is set the overload is an out= variant that writes the named,
+    already allocated tensors, given under these keyword names; then `outputs` is empty.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict, hash=False)
+    outputs: tuple[str | None, ...] = ()
+    out: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Free:
+    """Drop the program's reference to the named tensor."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A symbolic int as an argument of an extern call."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """A torch dtype as an argument of an extern call."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """A torch device as an argument of an extern call."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A torch layout as an argument of an extern call."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class MemoryFormat:
+    """A torch memory format as an argument of an extern call."""
+
+    name: str
+
+
+Step: TypeAlias = Allocate | View | Launch | Extern | Free
+
+
+# 3. The whole
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled graph.  Calling it takes one argument per `inputs` entry (tensors, and ints for int inputs) and returns a
+    tuple with one entry per `outputs` entry: a tensor's name, a Dim under Expr (an int result), or None.
+
+    Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps their version counters.
+    """
+
+    inputs: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    symbols: tuple[Symbol, ...]
+    sources: tuple[Source, ...]
+    kernels: tuple[Kernel, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[str | Expr | None, ...]
+    mutated: tuple[str, ...] = ()
+    name: str = "program"
