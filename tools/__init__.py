@@ -1,0 +1,1 @@
+"""Contributors' commands: `python -m tools.checks`, `python -m tools.bench`."""
