@@ -1,0 +1,23 @@
+"""Options of capture: one frozen value that travels with each compiled callable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """How frames are captured and when to stop trying.
+
+    fullgraph: a frame that cannot be captured whole is an error (CaptureError) rather than left to the interpreter.
+    dynamic: True makes every size and int input symbolic, False none, None those that were seen to change.
+    recompile_limit: entries one callable may have before further calls that none serves run eagerly, with one warning.
+    inline_depth: calls nested deeper than this are not followed.
+    verbose: print each capture, recompilation and break as it happens.
+    """
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    recompile_limit: int = 8
+    inline_depth: int = 200
+    verbose: bool = False

@@ -1,0 +1,523 @@
+"""Origins: where a value that existed before the call can be fetched from, again, on a later call.
+
+    L['self'].layers[0].weight   =   DictEntry(DictEntry(InstanceDict(Item(...)), '_parameters'), 'weight')
+
+An origin is an expression over the arguments of one call, the captured function, and objects that outlive the call.
+Its leaves are arguments, globals, closure cells, constants and weak references; every other origin reads one part of its base, and
+reading it never runs user code (`CallOf` and `Attribute`, the general fall-backs, are made only where that was checked).
+
+Guards are statements about origins, graph inputs are loaded from them, and effects write through them.  Each origin has
+`text()`, the expression in the user's terms, and `load(scope)`, the reference evaluation that the C guard programs agree with.
+
+Origins are interned: equal expressions are one object, compared and hashed by identity.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What origins are evaluated on: one call of `function`, with its arguments bound.
+
+    `arguments` is flat and in the order of the frame's fast locals: positional, keyword-only, the tuple of `*args`,
+    the dict of `**kwargs`.
+    """
+
+    function: types.FunctionType
+    arguments: tuple[Any, ...]
+
+
+class OriginLost(LookupError):
+    """The value of an origin is no longer there: a key, attribute or cell is missing, or an object has died."""
+
+
+class Origin(ABC):
+    """Base of all origins.  Subclasses are frozen dataclasses; constructing one returns the interned object."""
+
+    __slots__ = ("__weakref__",)
+
+    bases: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields that hold origins."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Origin:
+        names = cls.__match_args__  # type: ignore[attr-defined]
+        values = list(args) + [kwargs[name] for name in names[len(args) :]]
+        key = (cls, *(_interning_key(value) for value in values))
+        with _LOCK:
+            found = _INTERNED.get(key)
+            if found is None:
+                found = _INTERNED[key] = object.__new__(cls)
+        return found
+
+    @abstractmethod
+    def text(self) -> str:
+        """This origin as an expression in the user's terms."""
+
+    @abstractmethod
+    def load(self, scope: Scope) -> Any:
+        """The value on this call; raises OriginLost where there is none."""
+
+    def parents(self) -> Iterator[Origin]:
+        """The origins this one reads from."""
+        for name in self.bases:
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                yield from value
+            else:
+                yield value
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+_INTERNED: weakref.WeakValueDictionary[tuple[Any, ...], Origin] = weakref.WeakValueDictionary()
+_LOCK = threading.RLock()  # re-entrant: the garbage collector may run a finalizer that makes an origin
+
+_COMPARED_BY_VALUE = (str, int, float, bool, bytes, type(None))
+
+
+def _interning_key(value: Any) -> Any:
+    """What decides whether two origins are one: origins, objects and containers by identity, plain scalars by type and value.
+
+    An id in a key is safe because the interned origin holds the object (or, in WeakrefTo, the weak reference) itself.
+    """
+    if type(value) is float:
+        return (float, value.hex())
+    if type(value) in _COMPARED_BY_VALUE:
+        return (type(value), value)
+    if type(value) is tuple:
+        return (tuple, *(_interning_key(item) for item in value))
+    return (object, id(value))
+
+
+def _interned(cls: type) -> Any:
+    """Class decorator: a frozen, slotted dataclass compared by identity, whose fields are set once by `__init__`."""
+    return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
+
+
+# ---------------------------------------------------------------- leaves
+
+
+@_interned
+class Argument(Origin):
+    """A bound argument of the captured function: `index` counts as `Scope.arguments` does."""
+
+    name: str
+    index: int
+
+    def text(self) -> str:
+        return f"L[{self.name!r}]"
+
+    def load(self, scope: Scope) -> Any:
+        return scope.arguments[self.index]
+
+
+@_interned
+class Global(Origin):
+    """A name in a module's globals (a dict, held strongly: modules outlive the functions made in them)."""
+
+    module_globals: dict[str, Any]
+    name: str
+
+    def text(self) -> str:
+        return f"G[{self.name!r}]"
+
+    def load(self, scope: Scope) -> Any:
+        try:
+            return self.module_globals[self.name]
+        except KeyError:
+            raise OriginLost(self.text()) from None
+
+
+@_interned
+class GlobalsDict(Origin):
+    """A module's globals dict itself (for guards that a name is absent there, so that builtins are searched)."""
+
+    module_globals: dict[str, Any]
+    module_name: str
+
+    def text(self) -> str:
+        return f"vars({self.module_name})"
+
+    def load(self, scope: Scope) -> Any:
+        return self.module_globals
+
+
+@_interned
+class Closure(Origin):
+    """A closure cell (the cell, not its contents) of the captured function.  `CellContents` reads it."""
+
+    name: str
+    index: int
+
+    def text(self) -> str:
+        return f"cell({self.name})"
+
+    def load(self, scope: Scope) -> Any:
+        closure = scope.function.__closure__
+        if closure is None:
+            raise OriginLost(self.text())
+        return closure[self.index]
+
+
+@_interned
+class CapturedFunction(Origin):
+    """The function being captured itself (its defaults and attributes hang below it)."""
+
+    name: str
+
+    def text(self) -> str:
+        return self.name
+
+    def load(self, scope: Scope) -> Any:
+        return scope.function
+
+
+@_interned
+class Constant(Origin):
+    """An object known when the frame was captured, held strongly: scalars, builtins, types, code, torch's own functions."""
+
+    value: Any
+
+    def text(self) -> str:
+        if isinstance(self.value, (type, types.FunctionType, types.BuiltinFunctionType)):
+            return f"{self.value.__module__}.{self.value.__qualname__}"
+        if isinstance(self.value, types.ModuleType):
+            return self.value.__name__
+        return repr(self.value) if type(self.value) in _COMPARED_BY_VALUE else f"<{type(self.value).__name__}>"
+
+    def load(self, scope: Scope) -> Any:
+        return self.value
+
+
+@_interned
+class WeakrefTo(Origin):
+    """A user's object reachable other than through an origin, held weakly; `name` is what the user calls it.
+
+    Make it with `WeakrefTo.of`, so that one object has one weak reference and one origin.
+    """
+
+    reference: weakref.ref[Any]
+    name: str
+
+    @classmethod
+    def of(cls, obj: Any, name: str = "") -> WeakrefTo:
+        """The origin of `obj`; TypeError where its type allows no weak references."""
+        return cls(weakref.ref(obj), name or f"<{type(obj).__qualname__}>")
+
+    def text(self) -> str:
+        return self.name
+
+    def load(self, scope: Scope) -> Any:
+        found = self.reference()
+        if found is None:
+            raise OriginLost(self.text())
+        return found
+
+
+# ---------------------------------------------------------------- parts of a base
+
+
+@_interned
+class Attribute(Origin):
+    """`getattr(base, name)`, where that runs no user code: a slot, a C descriptor, or an attribute of a module object.
+
+    Attributes kept in an instance's `__dict__` are `DictEntry(InstanceDict(base), name)`, which is cheaper and exact.
+    """
+
+    base: Origin
+    name: str
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.{self.name}"
+
+    def load(self, scope: Scope) -> Any:
+        try:
+            return getattr(self.base.load(scope), self.name)
+        except AttributeError:
+            raise OriginLost(self.text()) from None
+
+
+@_interned
+class InstanceDict(Origin):
+    """`base.__dict__`, an instance's own attributes, past any `__getattribute__` of its class."""
+
+    base: Origin
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.__dict__"
+
+    def load(self, scope: Scope) -> Any:
+        obj = self.base.load(scope)
+        if isinstance(obj, type):
+            raise OriginLost(f"{self.text()}: a class has no instance dict")
+        try:
+            return object.__getattribute__(obj, "__dict__")
+        except AttributeError:
+            raise OriginLost(self.text()) from None
+
+
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+@_interned
+class DictEntry(Origin):
+    """`base[key]` of a dict (or a subclass: read as dict reads, past `__getitem__` and `__missing__`).
+
+    The key is a constant, held strongly and found by its own hash and equality.
+    """
+
+    base: Origin
+    key: Any
+    bases = ("base",)
+
+    def text(self) -> str:
+        base = self.base
+        if isinstance(base, InstanceDict) and isinstance(self.key, str):
+            return f"{base.base.text()}.{self.key}"
+        if (
+            isinstance(base, DictEntry)
+            and isinstance(base.base, InstanceDict)
+            and base.key in _MODULE_TABLES
+            and isinstance(self.key, str)
+        ):
+            owner = base.base.base.text()
+            return f"{owner}.{self.key}" if self.key.isidentifier() else f"{owner}[{self.key}]"
+        return f"{base.text()}[{_key_text(self.key)}]"
+
+    def load(self, scope: Scope) -> Any:
+        try:
+            return dict.__getitem__(self.base.load(scope), self.key)
+        except (KeyError, TypeError):
+            raise OriginLost(self.text()) from None
+
+
+@_interned
+class DictKeyAt(Origin):
+    """The `index`-th key of a dict, in its order."""
+
+    base: Origin
+    index: int
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"list({self.base.text()})[{self.index}]"
+
+    def load(self, scope: Scope) -> Any:
+        for at, key in enumerate(dict.keys(self.base.load(scope))):
+            if at == self.index:
+                return key
+        raise OriginLost(self.text())
+
+
+@_interned
+class Item(Origin):
+    """`base[index]` of a list or a tuple (or a subclass, read as list or tuple reads); `index` is not negative."""
+
+    base: Origin
+    index: int
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}[{self.index}]"
+
+    def load(self, scope: Scope) -> Any:
+        obj = self.base.load(scope)
+        reader = list if isinstance(obj, list) else tuple
+        try:
+            return reader.__getitem__(obj, self.index)
+        except (IndexError, TypeError):
+            raise OriginLost(self.text()) from None
+
+
+@_interned
+class TypeOf(Origin):
+    """`type(base)`."""
+
+    base: Origin
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"type({self.base.text()})"
+
+    def load(self, scope: Scope) -> Any:
+        return type(self.base.load(scope))
+
+
+@_interned
+class TypeAttribute(Origin):
+    """The raw attribute `name` found along the MRO of the class `base`, without binding it (`_PyType_Lookup`)."""
+
+    base: Origin
+    name: str
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.{self.name}"
+
+    def load(self, scope: Scope) -> Any:
+        return lookup_in_type(self.base.load(scope), self.name)
+
+
+@_interned
+class FunctionField(Origin):
+    """A part of a Python function: its code, defaults, kwdefaults, closure tuple, globals or own `__dict__`."""
+
+    base: Origin
+    field: Literal["code", "defaults", "kwdefaults", "closure", "globals"]
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.__{self.field}__"
+
+    def load(self, scope: Scope) -> Any:
+        function = self.base.load(scope)
+        if type(function) is not types.FunctionType:
+            raise OriginLost(self.text())
+        return getattr(function, f"__{self.field}__")
+
+
+@_interned
+class MethodPart(Origin):
+    """The function or the instance of a bound method."""
+
+    base: Origin
+    part: Literal["func", "self"]
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.__{self.part}__"
+
+    def load(self, scope: Scope) -> Any:
+        method = self.base.load(scope)
+        if type(method) is not types.MethodType:
+            raise OriginLost(self.text())
+        return method.__func__ if self.part == "func" else method.__self__
+
+
+@_interned
+class CellContents(Origin):
+    """What a closure cell holds."""
+
+    base: Origin
+    bases = ("base",)
+
+    def text(self) -> str:
+        return self.base.name if isinstance(self.base, Closure) else f"{self.base.text()}.cell_contents"
+
+    def load(self, scope: Scope) -> Any:
+        cell = self.base.load(scope)
+        try:
+            return cell.cell_contents
+        except (ValueError, AttributeError):
+            raise OriginLost(self.text()) from None
+
+
+@_interned
+class TensorSize(Origin):
+    """Size of one dimension of a tensor, an int."""
+
+    base: Origin
+    dim: int
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.size({self.dim})"
+
+    def load(self, scope: Scope) -> Any:
+        tensor = self.base.load(scope)
+        if not isinstance(tensor, torch.Tensor) or not 0 <= self.dim < tensor.ndim:
+            raise OriginLost(self.text())
+        return tensor.size(self.dim)
+
+
+@_interned
+class GradOf(Origin):
+    """`base.grad` of a tensor (a tensor or None)."""
+
+    base: Origin
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.grad"
+
+    def load(self, scope: Scope) -> Any:
+        tensor = self.base.load(scope)
+        if not isinstance(tensor, torch.Tensor):
+            raise OriginLost(self.text())
+        return tensor.grad
+
+
+@_interned
+class CallOf(Origin):
+    """`function(*arguments)` for a function that only reads: the general fall-back, and the slowest."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Origin, ...]
+    bases = ("arguments",)
+
+    def text(self) -> str:
+        name = getattr(self.function, "__name__", repr(self.function))
+        return f"{name}({', '.join(argument.text() for argument in self.arguments)})"
+
+    def load(self, scope: Scope) -> Any:
+        values = [argument.load(scope) for argument in self.arguments]
+        try:
+            return self.function(*values)
+        except (LookupError, AttributeError, TypeError, ValueError):
+            raise OriginLost(self.text()) from None
+
+
+# ---------------------------------------------------------------- reading
+
+
+class Absent:
+    """The type of ABSENT, which stands for "no such attribute" as the value of a TypeAttribute."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = Absent()
+
+
+def lookup_in_type(cls: Any, name: str) -> Any:
+    """The raw attribute along `cls.__mro__`, or ABSENT; runs no descriptor."""
+    if not isinstance(cls, type):
+        raise OriginLost(f"{cls!r} is not a class")
+    for base in type.__dict__["__mro__"].__get__(cls):
+        found = type.__dict__["__dict__"].__get__(base).get(name, ABSENT)
+        if found is not ABSENT:
+            return found
+    return ABSENT
+
+
+def instance_attribute(base: Origin, name: str) -> DictEntry:
+    """The origin of an attribute kept in the instance's own `__dict__`."""
+    return DictEntry(InstanceDict(base), name)
+
+
+def module_table_entry(base: Origin, table: str, name: str) -> DictEntry:
+    """The origin of a parameter, buffer or submodule of an nn.Module: `table` is '_parameters', '_buffers' or '_modules'."""
+    return DictEntry(DictEntry(InstanceDict(base), table), name)
+
+
+def _key_text(key: Any) -> str:
+    return repr(key) if type(key) in _COMPARED_BY_VALUE else getattr(key, "__name__", f"<{type(key).__name__}>")
+
+
+def field_values(origin: Origin) -> tuple[Any, ...]:
+    """The fields of an origin in order, for code that walks origins generically."""
+    return tuple(getattr(origin, item.name) for item in fields(origin))  # type: ignore[arg-type]

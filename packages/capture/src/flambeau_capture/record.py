@@ -1,0 +1,402 @@
+"""The capture record: what the interpreter hands over after it has run one frame on fake objects.
+
+1. `Capture`  — the whole: the torch-level tape, inputs, guards, effects and the result; or `Break`, why there is none.
+2. `GraphValue`, `Call`, `Input` — the tape.  Straight-line, in program order, over values of the graph.
+3. `Guard` — a statement about an origin that must hold for the entry to be used again.
+4. Recipes — how the frame's result, and what its effects write, is built from origins, graph outputs and constants.
+5. Effects — what the frame did to objects that existed before the call, replayed in order after the graph has run.
+
+`entry.py` turns a Capture into an fx.GraphModule and a callable.  Recipes and graph values are compared by identity: a recipe
+used twice is one object built once, and recipes of containers and objects may form cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    import types
+
+    from flambeau_prims.sizes import Expr, SizeEnv
+    from flambeau_prims.spec import Spec
+
+    from flambeau_capture.origins import Origin, Scope
+
+
+# ---------------------------------------------------------------- 2. the tape
+
+
+@dataclass(eq=False, slots=True)
+class GraphValue:
+    """One tensor (spec: Spec) or symbolic int (spec: Expr) of the graph.  `name` is a hint, made unique later."""
+
+    spec: Spec | Expr
+    name: str = ""
+    requires_grad: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One torch-level call: `target(*args, **kwargs)`, or `args[0].target(*args[1:], **kwargs)` when `kind` is "method".
+
+    `args` and `kwargs` hold GraphValues, `Expr`s (sizes computed from the inputs' sizes), and constants an fx node
+    may hold, nested in tuples, lists, dicts and slices.  `result` has the shape of what the call returns, with a GraphValue for each
+    tensor (or symbolic int), and None or a constant elsewhere.  `pure` calls are dropped when no result is used.
+    `mutates` lists the values whose data the call writes; an in-place call's result is a GraphValue of its own, or its operand.
+    """
+
+    kind: Literal["function", "method"]
+    target: Callable[..., Any] | str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    where: str = ""
+    pure: bool = True
+    mutates: tuple[GraphValue, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Input:
+    """A tensor or int that the graph reads: where it comes from, the real object of this call, and what is assumed of it.
+
+    A Spec with Exprs as sizes is dynamic in those dimensions: sizes that are a plain symbol are *defined* by the
+    input, others are checked.  An Expr as spec is a symbolic int.  Each Input implies a TENSOR (or INT) guard; do not add one.
+    Several origins that hold one tensor make one Input and an ALIAS guard each.
+    """
+
+    origin: Origin
+    example: Any
+    spec: Spec | Expr
+    value: GraphValue
+
+
+# ---------------------------------------------------------------- 3. guards
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """`kind` (in CAPS, declared in guards/kinds.py) says what must hold of `origin`, with `payload` as its operand.
+
+    `where` is the user's "file.py:12" whose reading of the origin made the guard.
+    """
+
+    kind: str
+    origin: Origin
+    payload: Any = None
+    where: str = ""
+
+
+# ---------------------------------------------------------------- 4. recipes
+
+
+@dataclass(eq=False, slots=True)
+class FromOrigin:
+    """The object the origin holds when the call begins (guarded, so known to be there)."""
+
+    origin: Origin
+
+
+@dataclass(eq=False, slots=True)
+class FromGraph:
+    """A value the graph computes."""
+
+    value: GraphValue
+
+
+@dataclass(eq=False, slots=True)
+class Const:
+    """An object known at capture time: immutable scalars, types, functions that outlive the call."""
+
+    value: Any
+
+
+@dataclass(eq=False, slots=True)
+class SizeValue:
+    """A Python int computed from the inputs' sizes (`numeric` may be float or bool: the type the user sees)."""
+
+    expr: Expr
+    numeric: type = int
+
+
+@dataclass(eq=False, slots=True)
+class MakeTuple:
+    """A tuple, or an instance of `cls`: a namedtuple or other tuple subclass made by `tuple.__new__`, torch.Size included."""
+
+    items: tuple[Recipe, ...]
+    cls: type = tuple
+
+
+@dataclass(eq=False, slots=True)
+class MakeList:
+    """A list; `cls` a subclass made by `__new__`, filled by `list.extend`."""
+
+    items: list[Recipe] = field(default_factory=list)
+    cls: type = list
+    state: dict[str, Recipe] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class MakeDict:
+    """A dict, OrderedDict, defaultdict (`factory`) or a subclass made by `__new__`, filled in order by the base's `__setitem__`.
+
+    `state` is the instance `__dict__` of a subclass that has one.
+    """
+
+    items: list[tuple[Recipe, Recipe]] = field(default_factory=list)
+    cls: type = dict
+    factory: Recipe | None = None
+    state: dict[str, Recipe] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class MakeSet:
+    """A set or frozenset, filled in order."""
+
+    items: list[Recipe] = field(default_factory=list)
+    cls: type = set
+
+
+@dataclass(eq=False, slots=True)
+class MakeObject:
+    """An instance of a Python class: `cls.__new__`'s bare object, its `__dict__` filled, its slots set, no user code run."""
+
+    cls: type
+    state: dict[str, Recipe] = field(default_factory=dict)
+    slots: dict[str, Recipe] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class MakeSlice:
+    """A slice, or a range when `cls` is range."""
+
+    start: Recipe
+    stop: Recipe
+    step: Recipe
+    cls: type = slice
+
+
+@dataclass(eq=False, slots=True)
+class MakeCell:
+    """A closure cell; `contents` None makes it empty."""
+
+    contents: Recipe | None = None
+
+
+@dataclass(eq=False, slots=True)
+class MakeFunction:
+    """A Python function made in the frame."""
+
+    code: types.CodeType
+    globals: dict[str, Any]
+    name: str
+    qualname: str
+    defaults: Recipe | None = None
+    kwdefaults: Recipe | None = None
+    closure: tuple[Recipe, ...] | None = None
+    annotations: Recipe | None = None
+    state: dict[str, Recipe] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class MakeMethod:
+    """A bound method."""
+
+    function: Recipe
+    instance: Recipe
+
+
+@dataclass(eq=False, slots=True)
+class MakePartial:
+    """A functools.partial."""
+
+    function: Recipe
+    args: tuple[Recipe, ...]
+    kwargs: dict[str, Recipe]
+
+
+@dataclass(eq=False, slots=True)
+class CallRecipe:
+    """`function(*args, **kwargs)` at exit: iterators, views of dicts and other objects of C types that are made by a call.
+
+    The function is known to be free of effects beyond its arguments; it is called once for each recipe object.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Recipe, ...] = ()
+    kwargs: dict[str, Recipe] = field(default_factory=dict)
+
+
+Recipe: TypeAlias = (
+    FromOrigin | FromGraph | Const | SizeValue | MakeTuple | MakeList | MakeDict | MakeSet | MakeObject | MakeSlice
+    | MakeCell | MakeFunction | MakeMethod | MakePartial | CallRecipe
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- 5. effects
+
+
+@dataclass(eq=False, slots=True)
+class SetAttr:
+    """`obj.name = value` as `object.__setattr__` does it; `raw` False goes through the type's own `__setattr__`."""
+
+    obj: Recipe
+    name: str
+    value: Recipe
+    raw: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class DelAttr:
+    """`del obj.name`."""
+
+    obj: Recipe
+    name: str
+    raw: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class SetItem:
+    """`obj[key] = value` of a dict or list, as dict or list do it."""
+
+    obj: Recipe
+    key: Recipe
+    value: Recipe
+
+
+@dataclass(eq=False, slots=True)
+class DelItem:
+    """`del obj[key]`."""
+
+    obj: Recipe
+    key: Recipe
+
+
+@dataclass(eq=False, slots=True)
+class ReplaceList:
+    """The whole contents of a list (`obj[:] = items`)."""
+
+    obj: Recipe
+    items: list[Recipe]
+
+
+@dataclass(eq=False, slots=True)
+class ReplaceDict:
+    """The whole contents of a dict, in order."""
+
+    obj: Recipe
+    items: list[tuple[Recipe, Recipe]]
+
+
+@dataclass(eq=False, slots=True)
+class ReplaceSet:
+    """The whole contents of a set."""
+
+    obj: Recipe
+    items: list[Recipe]
+
+
+@dataclass(eq=False, slots=True)
+class StoreGlobal:
+    """`globals[name] = value`, or its deletion when `value` is None."""
+
+    module_globals: dict[str, Any]
+    name: str
+    value: Recipe | None
+
+
+@dataclass(eq=False, slots=True)
+class StoreCell:
+    """The contents of a closure cell that existed before the call; `value` None empties it."""
+
+    cell: Recipe
+    value: Recipe | None
+
+
+@dataclass(eq=False, slots=True)
+class CallEffect:
+    """A call for its effect, replayed as it stood: a deferred print or log line, a setter of torch's global state, an iterator's advance."""
+
+    function: Callable[..., Any]
+    args: tuple[Recipe, ...] = ()
+    kwargs: dict[str, Recipe] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Raise:
+    """The frame ends by raising this exception (the capture's `result` is then not used)."""
+
+    exception: Recipe
+
+
+Effect: TypeAlias = (
+    SetAttr | DelAttr | SetItem | DelItem | ReplaceList | ReplaceDict | ReplaceSet | StoreGlobal | StoreCell | CallEffect | Raise
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- 1. the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Why a frame could not be captured whole: a stable id, the cause and place in the user's terms, and what may help."""
+
+    id: str
+    cause: str
+    where: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.cause} [{self.id}]"
+        if self.where:
+            text = f"{self.where}: {text}"
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+class CaptureError(Exception):
+    """Raised to the user when a frame must be captured whole (`fullgraph=True`) and could not be."""
+
+    def __init__(self, reason: Break) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+@dataclass(eq=False, slots=True)
+class Capture:
+    """One frame, captured: everything that entry.py needs, and nothing that refers to the interpreter."""
+
+    scope: Scope
+    """The call it was captured on; dropped when the entry has been made."""
+    calls: list[Call] = field(default_factory=list)
+    inputs: list[Input] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    result: Recipe = field(default_factory=lambda: Const(None))
+    size_env: SizeEnv | None = None
+    torch_state: dict[str, Any] = field(default_factory=dict)
+    """Names (guards/torch_state.py) and values of the states of torch that this capture depends on beyond the usual."""
+    needs_hook: bool = False
+    """Whether frames reached from the entry must be captured too (an entry with graph breaks)."""
+
+
+CaptureFrame: TypeAlias = "Callable[[Scope, Any, DynamicDims], Capture | Break]"
+"""`capture_frame(scope, options, dynamic)`: run the frame of `scope.function` on these arguments; never raises for what the
+compiler does not support (that is a Break), and raises what the user's program raises only as a Raise effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDims:
+    """Which sizes and ints are to be symbolic in this capture, by the text of their origin.
+
+    `mode` is the option `dynamic`: False nowhere, True everywhere, None where `changed` says that earlier calls differed.
+    """
+
+    mode: bool | None = None
+    changed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def is_dynamic(self, origin: Origin, dim: int = -1) -> bool:
+        """Whether dimension `dim` of the tensor at `origin` (or the int there, for -1) should be a symbol."""
+        if self.mode is None:
+            return dim in self.changed.get(origin.text(), ())
+        return self.mode
