@@ -1,0 +1,1 @@
+"""Paired timings against torch.compile and eager: `python -m tools.bench`."""

@@ -1,0 +1,141 @@
+"""Ratios to torch.compile and to eager, measured in one run.
+
+    python -m tools.bench first-call [--case bert ...] [--repeats 3]   seconds of a first call, empty caches
+    python -m tools.bench calls                                        added time per call of a no-op graph
+    python -m tools.bench steady [--case bert ...]                     ms per call once compiled
+    python -m tools.bench dynamic                                      first call with dynamic=True against static
+    ... --device cuda                                                  the same on a GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tools.bench.cases import CASES
+from tools.bench.timing import cold, interleave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIRST_CALL = ("sin_cos", "bert", "bert_training")
+STEADY = ("sin_plus_cos", "pointwise", "softmax", "layer_norm", "resnet", "bert", "bert_4x64")
+CALLS = ("one_tensor", "linears")
+
+
+def first_call(arguments: argparse.Namespace, table: Table) -> None:
+    """Flambeau's and torch.compile's first call, each in a fresh process with empty caches."""
+    columns(table, "case", "flambeau s", "torch.compile s", "ratio", "1/ratio")
+    for name in arguments.case or FIRST_CALL:
+        pairs = [
+            (cold(name, "flambeau", arguments.device), cold(name, "torch", arguments.device))
+            for _ in range(arguments.repeats)
+        ]
+        ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+        table.add_row(name, f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.3f}", f"{theirs / ours:.1f}")
+
+
+def dynamic(arguments: argparse.Namespace, table: Table) -> None:
+    """Flambeau's first call with dynamic=True against its own static one."""
+    columns(table, "case", "static s", "dynamic s", "ratio")
+    for name in arguments.case or ("sin_cos", "softmax", "bert"):
+        pairs = [
+            (cold(name, "flambeau", arguments.device), cold(name, "flambeau", arguments.device, dynamic=True))
+            for _ in range(arguments.repeats)
+        ]
+        static, moving = (statistics.median(column) for column in zip(*pairs, strict=True))
+        table.add_row(name, f"{static:.2f}", f"{moving:.2f}", f"{moving / static:.2f}")
+
+
+def steady(arguments: argparse.Namespace, table: Table) -> None:
+    """Eager, Flambeau and torch.compile, called in turn."""
+    import flambeau
+
+    columns(table, "case", "eager ms", "flambeau ms", "torch.compile ms", "to eager", "to torch.compile")
+    for name in arguments.case or STEADY:
+        case = CASES[name](arguments.device)
+        with torch.set_grad_enabled(case.training):
+            ours, theirs = flambeau.compile(case.program), torch.compile(case.program)
+            seconds = interleave(
+                {
+                    "eager": lambda case=case: case.call(case.program),
+                    "flambeau": lambda case=case, f=ours: case.call(f),
+                    "torch": lambda case=case, f=theirs: case.call(f),
+                },
+                device=arguments.device,
+                rounds=arguments.rounds,
+            )
+        table.add_row(
+            name,
+            *(f"{value * 1e3:.4f}" for value in seconds.values()),
+            f"{seconds['flambeau'] / seconds['eager']:.3f}",
+            f"{seconds['flambeau'] / seconds['torch']:.3f}",
+        )
+
+
+def calls(arguments: argparse.Namespace, table: Table) -> None:
+    """Time added per call when the graph does nothing: backend = a graph that returns its constant outputs."""
+    import flambeau
+
+    columns(table, "case", "flambeau us", "torch.compile us", "ratio", "1/ratio")
+
+    def no_op(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
+        with torch.no_grad():
+            outputs = tuple(gm(*example_inputs))
+        return lambda *inputs: outputs
+
+    for name in arguments.case or CALLS:
+        case = CASES[name](arguments.device)
+        with torch.no_grad():
+            ours = flambeau.compile(case.program, backend=no_op)
+            theirs = torch.compile(case.program, backend=no_op)
+            constant = torch.zeros(2, 8)
+            seconds = interleave(
+                {
+                    "call": lambda case=case, value=constant: case.call(lambda *inputs: value),
+                    "flambeau": lambda case=case, f=ours: case.call(f),
+                    "torch": lambda case=case, f=theirs: case.call(f),
+                },
+                device=arguments.device,
+                rounds=arguments.rounds,
+            )
+        ours_added, theirs_added = (
+            (seconds[stack] - seconds["call"]) * 1e6 for stack in ("flambeau", "torch")
+        )
+        table.add_row(
+            name,
+            f"{ours_added:.3f}",
+            f"{theirs_added:.3f}",
+            f"{ours_added / theirs_added:.4f}",
+            f"{theirs_added / ours_added:.1f}",
+        )
+
+
+def columns(table: Table, *headings: str) -> None:
+    """Give the table its columns: the first is text, the others numbers."""
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 else "right")
+
+
+def main() -> None:
+    """Run one benchmark and print its table."""
+    commands = {"first-call": first_call, "calls": calls, "steady": steady, "dynamic": dynamic}
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=commands)
+    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--repeats", type=int, default=1, help="fresh processes a case and stack")
+    parser.add_argument("--rounds", type=int, default=30, help="turns of each candidate")
+    arguments = parser.parse_args()
+    table = Table(title=f"{arguments.what} ({arguments.device}, torch {torch.__version__})")
+    commands[arguments.what](arguments, table)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Everything CI runs: `python -m tools.checks [STAGE ...]`."""

@@ -1,0 +1,38 @@
+"""Wheels: built for every package, installed into a fresh environment, used from outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.checks.command import PACKAGES, ROOT, run
+
+SMOKE = """
+import sys, torch, flambeau
+assert "site-packages" in flambeau.__file__, flambeau.__file__
+from flambeau_capture import core_is_native
+from flambeau_runtime import executor_is_native
+assert core_is_native() and executor_is_native(), "the wheels hold no compiled C parts"
+f = flambeau.compile(lambda x, y: torch.softmax(torch.sin(x) @ y, -1), fullgraph=True)
+x, y = torch.randn(5, 7), torch.randn(7, 3)
+torch.testing.assert_close(f(x, y), torch.softmax(torch.sin(x) @ y, -1))
+print("smoke test passed on", sys.version.split()[0], "torch", torch.__version__)
+"""
+
+
+def check() -> None:
+    """Build, install and try the wheels."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheels, venv, elsewhere = Path(folder, "wheels"), Path(folder, "venv"), Path(folder, "elsewhere")
+        elsewhere.mkdir()
+        for package in PACKAGES:
+            run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, ROOT / "packages" / package)
+        run(sys.executable, "-m", "venv", venv)
+        python = venv / "bin" / "python"
+        os.environ["FLAMBEAU_CACHE_DIR"] = str(Path(folder, "cache"))
+        run(python, "-m", "pip", "install", "--quiet", "torch==2.13.0", cwd=elsewhere, clean=True)
+        built = sorted(wheels.glob("*.whl"))
+        run(python, "-m", "pip", "install", "--quiet", *built, cwd=elsewhere, clean=True)
+        run(python, "-c", SMOKE, cwd=elsewhere, clean=True)
