@@ -1,0 +1,289 @@
+"""The primitives: the closed set of operators that compilers of graphs must know.  The whole set is on this page.
+
+    y: f32[4, 8] = prims.mul(x, 0.5)
+    s: f32[4] = prims.sum(y, (1,))
+
+Laws that hold for every primitive:
+
+1. Called positionally.  Sizes and indices may be ints or `Expr`s; dims are non-negative ints.
+2. POINTWISE: tensor operands have one shape and one dtype, `where`'s condition is bool of that shape.  A number (bool, int,
+   float or Expr) may stand for an operand, but not for all of them; it is taken in the dtype of the tensor operands.
+3. float16 and bfloat16 are storage types: only `cast`, `where` and the kinds that move data take them.  Arithmetic and
+   reductions are in float32 or wider; decompositions cast up first and back after, as eager's kernels do.
+4. REDUCTIONS drop their dims, accumulate in the operand's dtype, and give the identity (where there is one) for empty dims.
+5. VIEWS are index maps: the result's Spec describes the operand's memory.  `reshape` is a view where strides allow,
+   and otherwise a fresh row-major tensor.
+6. The results of all other kinds are fresh memory, laid out as the Spec of the Value they produce says: `infer` gives a default
+   that whoever builds the graph may replace by any other dense strides.
+
+A primitive called on real tensors computes its reference result in plain eager PyTorch (`evaluate.run_graph` runs graphs).
+What is not here (matrix products, convolution, attention, pooling, sorting, scans, scatters, random numbers, complex
+arithmetic) stays an ATen OpOverload in the graph, which means "call ATen".
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flambeau_prims import primitive_eager as eager
+from flambeau_prims import primitive_specs as specs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_prims.spec import Spec
+
+
+# 1. What a primitive is ------------------------------------------------------------------------------------------
+
+
+class Kind(enum.Enum):
+    """What a compiler does with a primitive."""
+
+    POINTWISE = "pointwise"  # one result element from the operands' elements at the same place
+    REDUCTION = "reduction"  # folds whole dims away
+    VIEW = "view"  # an index map over the operand; moves nothing
+    INDEX = "index"  # fresh result, each element read from a computed place
+    FACTORY = "factory"  # fresh result from no tensor
+    LAYOUT = "layout"  # the same elements in new memory
+    SCATTER = "scatter"  # fresh result, written at computed places; none yet: scatters are extern ATen calls
+
+
+@dataclass(frozen=True, eq=False)
+class Prim:
+    """One primitive operator; `prims.add` in text.
+
+    `params` names the positional parameters, each with its type (see `PARAM_TYPES`).
+    `infer(*args)` takes Specs where tensors stand and gives the result's Spec; it raises TypeError or ValueError when the call
+    breaks a law.  `reference(*args)` computes the result on real tensors.
+    """
+
+    name: str
+    kind: Kind
+    params: tuple[tuple[str, str], ...]
+    infer: Callable[..., Spec] = field(repr=False)
+    reference: Callable[..., Any] = field(repr=False)
+    meaning: str = ""
+
+    def __call__(self, *args: Any) -> Any:
+        return self.reference(*args)
+
+    def __str__(self) -> str:
+        return f"prims.{self.name}"
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_by_name, (self.name,))
+
+
+PARAM_TYPES = {
+    "tensor": "a Value",
+    "tensors": "a non-empty list of Values",
+    "operand": "a Value or a number (law 2)",
+    "indices": "a list with a Value of int64 or None for each leading dim",
+    "dim": "an int in [0, ndim)",
+    "dims": "a tuple of distinct such ints",
+    "size": "an int or Expr",
+    "sizes": "a tuple of ints or Exprs",
+    "number": "a bool, int, float or Expr",
+    "dtype": "a torch.dtype",
+    "device": "a torch.device",
+}
+
+PRIMS: dict[str, Prim] = {}
+"""All primitives by name, in the order of this page."""
+
+
+def _by_name(name: str) -> Prim:
+    return PRIMS[name]
+
+
+def _declare(kind: Kind, signature: str, infer: Any, reference: Any, meaning: str) -> Prim:
+    """Declare the primitive of `signature`, e.g. "sum(x: tensor, dims: dims)"."""
+    name, _, rest = signature.removesuffix(")").partition("(")
+    params = tuple(tuple(item.split(": ")) for item in rest.split(", "))
+    unknown = [kind for _, kind in params if kind not in PARAM_TYPES]
+    if name in PRIMS or unknown:
+        raise ValueError(f"primitive {name}: declared twice, or of unknown parameter types {unknown}")
+    prim = Prim(name, kind, params, infer, reference, meaning)  # type: ignore[arg-type]
+    PRIMS[name] = prim
+    return prim
+
+
+def _unary(name: str, meaning: str, infer: Any = specs.float_math) -> Prim:
+    return _declare(Kind.POINTWISE, f"{name}(x: operand)", infer, eager.pointwise(name), meaning)
+
+
+def _binary(name: str, meaning: str, infer: Any = specs.arithmetic) -> Prim:
+    return _declare(Kind.POINTWISE, f"{name}(a: operand, b: operand)", infer, eager.pointwise(name), meaning)
+
+
+# 2. Pointwise: unary ----------------------------------------------------------------------------------------------
+# The default domain is float32 and float64; `arithmetic` adds the integers, `any_real` adds bool too.
+
+neg = _unary("neg", "-x", specs.arithmetic)
+abs = _unary("abs", "|x|", specs.arithmetic)
+sign = _unary("sign", "-1, 0 or 1", specs.arithmetic)
+exp = _unary("exp", "e**x")
+exp2 = _unary("exp2", "2**x")
+expm1 = _unary("expm1", "e**x - 1")
+log = _unary("log", "ln x")
+log2 = _unary("log2", "log to base 2")
+log10 = _unary("log10", "log to base 10")
+log1p = _unary("log1p", "ln(1 + x)")
+sqrt = _unary("sqrt", "correctly rounded")
+rsqrt = _unary("rsqrt", "1 / sqrt(x)")
+reciprocal = _unary("reciprocal", "1 / x")
+sin = _unary("sin", "")
+cos = _unary("cos", "")
+tan = _unary("tan", "")
+asin = _unary("asin", "")
+acos = _unary("acos", "")
+atan = _unary("atan", "")
+sinh = _unary("sinh", "")
+cosh = _unary("cosh", "")
+tanh = _unary("tanh", "")
+asinh = _unary("asinh", "")
+acosh = _unary("acosh", "")
+atanh = _unary("atanh", "")
+erf = _unary("erf", "")
+erfc = _unary("erfc", "1 - erf(x), accurate for large x")
+lgamma = _unary("lgamma", "ln |gamma(x)|")
+floor = _unary("floor", "")
+ceil = _unary("ceil", "")
+round = _unary("round", "to the nearest integer, ties to even")
+trunc = _unary("trunc", "toward zero")
+isnan = _unary("isnan", "", specs.float_predicate)
+isinf = _unary("isinf", "", specs.float_predicate)
+signbit = _unary("signbit", "true for -0.0 and for a NaN with the sign bit", specs.arithmetic_predicate)
+bitwise_not = _unary("bitwise_not", "~x; for bool, not x", specs.bits)
+
+# 3. Pointwise: binary, ternary, cast --------------------------------------------------------------------------------
+
+add = _binary("add", "a + b; integers wrap")
+sub = _binary("sub", "a - b; integers wrap")
+mul = _binary("mul", "a * b; integers wrap")
+div = _binary("div", "a / b, correctly rounded", specs.float_math)
+floor_divide = _binary("floor_divide", "quotient rounded toward -inf, as Python's //")
+trunc_divide = _binary("trunc_divide", "quotient rounded toward zero, as C's integer /")
+fmod = _binary("fmod", "remainder with the sign of a, as C's % and fmod")
+remainder = _binary("remainder", "remainder with the sign of b, as Python's %")
+pow = _binary("pow", "a**b; integer powers of integers (negative exponent: 0, or +-1 for bases +-1)")
+atan2 = _binary("atan2", "angle of (x=b, y=a)", specs.float_math)
+maximum = _binary("maximum", "NaN if either is NaN", specs.any_real)
+minimum = _binary("minimum", "NaN if either is NaN", specs.any_real)
+copysign = _binary("copysign", "|a| with the sign bit of b", specs.float_math)
+eq = _binary("eq", "a == b", specs.comparison)
+ne = _binary("ne", "a != b (true for NaN)", specs.comparison)
+lt = _binary("lt", "a < b", specs.comparison)
+le = _binary("le", "a <= b", specs.comparison)
+gt = _binary("gt", "a > b", specs.comparison)
+ge = _binary("ge", "a >= b", specs.comparison)
+bitwise_and = _binary("bitwise_and", "a & b; for bool, and", specs.bits)
+bitwise_or = _binary("bitwise_or", "a | b; for bool, or", specs.bits)
+bitwise_xor = _binary("bitwise_xor", "a ^ b; for bool, !=", specs.bits)
+shift_left = _binary("shift_left", "a << b; 0 when b is negative or not below the width", specs.integers)
+shift_right = _binary("shift_right", "arithmetic a >> b; the sign fill when b is negative or not below the width",
+                      specs.integers)  # fmt: skip
+where = _declare(
+    Kind.POINTWISE, "where(condition: tensor, a: operand, b: operand)", specs.where, eager.where, "a if condition else b"
+)
+cast = _declare(
+    Kind.POINTWISE, "cast(x: tensor, dtype: dtype)", specs.cast, eager.cast,
+    "nearest value, ties to even; float to integer truncates; to bool: x != 0",
+)  # fmt: skip
+
+# 4. Reductions ----------------------------------------------------------------------------------------------------
+
+
+def _reduction(name: str, meaning: str, infer: Any) -> Prim:
+    return _declare(Kind.REDUCTION, f"{name}(x: tensor, dims: dims)", infer, eager.reduction(name), meaning)
+
+
+sum = _reduction("sum", "0 for empty dims", specs.reduce_arithmetic)
+prod = _reduction("prod", "1 for empty dims", specs.reduce_arithmetic)
+amax = _reduction("amax", "NaN if any is NaN; dims must not be empty", specs.reduce_any_real)
+amin = _reduction("amin", "NaN if any is NaN; dims must not be empty", specs.reduce_any_real)
+any = _reduction("any", "of bool; false for empty dims", specs.reduce_bool)
+all = _reduction("all", "of bool; true for empty dims", specs.reduce_bool)
+argmax = _declare(
+    Kind.REDUCTION, "argmax(x: tensor, dim: dim)", specs.reduce_index, eager.argmax,
+    "int64 index of the greatest element (NaN is greatest), the first of equals",
+)  # fmt: skip
+argmin = _declare(
+    Kind.REDUCTION, "argmin(x: tensor, dim: dim)", specs.reduce_index, eager.argmin,
+    "int64 index of the least element (NaN is least), the first of equals",
+)  # fmt: skip
+
+# 5. Views -----------------------------------------------------------------------------------------------------------
+
+expand = _declare(
+    Kind.VIEW, "expand(x: tensor, shape: sizes)", specs.expand, eager.expand,
+    "new leading dims, and dims of size 1 repeated (stride 0)",
+)  # fmt: skip
+permute = _declare(Kind.VIEW, "permute(x: tensor, dims: dims)", specs.permute, eager.permute, "dim i is x's dims[i]")
+reshape = _declare(
+    Kind.VIEW, "reshape(x: tensor, shape: sizes)", specs.reshape, eager.reshape,
+    "the same elements in row-major order; no -1",
+)  # fmt: skip
+unsqueeze = _declare(Kind.VIEW, "unsqueeze(x: tensor, dim: size)", specs.unsqueeze, eager.unsqueeze, "new dim of size 1")
+squeeze = _declare(Kind.VIEW, "squeeze(x: tensor, dims: dims)", specs.squeeze, eager.squeeze, "drop dims, all of size 1")
+slice = _declare(
+    Kind.VIEW, "slice(x: tensor, dim: dim, start: size, stop: size, step: size)", specs.slice_, eager.slice_,
+    "elements start, start+step, ... below stop; 0 <= start <= stop <= size, step > 0",
+)  # fmt: skip
+select = _declare(
+    Kind.VIEW, "select(x: tensor, dim: dim, index: size)", specs.select, eager.select, "0 <= index < size; drops the dim"
+)
+diagonal = _declare(
+    Kind.VIEW, "diagonal(x: tensor, offset: size, dim1: dim, dim2: dim)", specs.diagonal, eager.diagonal,
+    "elements (i, i + offset) of dims (dim1, dim2), as a new last dim",
+)  # fmt: skip
+as_strided = _declare(
+    Kind.VIEW, "as_strided(x: tensor, shape: sizes, stride: sizes, offset: size)", specs.as_strided, eager.as_strided,
+    "window on the memory of x, which is an input, an extern result or a fresh result (never itself a view)",
+)  # fmt: skip
+
+# 6. Index: fresh results read from computed places ----------------------------------------------------------------
+
+flip = _declare(Kind.INDEX, "flip(x: tensor, dims: dims)", specs.flip, eager.flip, "reversed along dims")
+gather = _declare(
+    Kind.INDEX, "gather(x: tensor, dim: dim, index: tensor)", specs.gather, eager.gather,
+    "x at index along dim, index's own place elsewhere; int64 in [0, size); index.shape <= x.shape outside dim",
+)  # fmt: skip
+index = _declare(
+    Kind.INDEX, "index(x: tensor, indices: indices)", specs.index, eager.index,
+    "aten.index.Tensor with int64 indices of one shape, in [-size, size); None keeps a dim",
+)  # fmt: skip
+pad = _declare(
+    Kind.INDEX, "pad(x: tensor, lows: sizes, highs: sizes, value: number)", specs.pad, eager.pad,
+    "`value` around x; one low and one high a dim, none negative",
+)  # fmt: skip
+cat = _declare(
+    Kind.INDEX, "cat(xs: tensors, dim: dim)", specs.cat, eager.cat, "joined along dim; one dtype; shapes agree elsewhere"
+)
+
+# 7. Factories -------------------------------------------------------------------------------------------------------
+
+full = _declare(
+    Kind.FACTORY, "full(shape: sizes, value: number, dtype: dtype, device: device)", specs.full, eager.full, ""
+)
+empty = _declare(
+    Kind.FACTORY, "empty(shape: sizes, dtype: dtype, device: device)", specs.empty, eager.empty, "elements undefined"
+)
+iota = _declare(
+    Kind.FACTORY, "iota(length: size, start: size, step: size, dtype: dtype, device: device)", specs.iota, eager.iota,
+    "start + i * step, of an integer dtype",
+)  # fmt: skip
+
+# 8. Layout ----------------------------------------------------------------------------------------------------------
+
+clone = _declare(
+    Kind.LAYOUT, "clone(x: tensor)", specs.clone, eager.clone, "materialise, in the strides of the result's Spec"
+)
+to_device = _declare(
+    Kind.LAYOUT, "to_device(x: tensor, device: device)", specs.to_device, eager.to_device, "copy to another device"
+)
