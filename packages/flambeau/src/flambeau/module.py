@@ -6,6 +6,7 @@ The surface is torch.compile's `OptimizedModule`: `_orig_mod` holds the module, 
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -13,26 +14,42 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_OWN = frozenset({"_orig_mod", "_compiled_call", "training"})
+    from flambeau.report import Report
+
+_OWN = frozenset({"_orig_mod", "_compiled", "_report", "_recompile", "training"})
 
 
 class CompiledModule(nn.Module):
-    """What `flambeau.compile(module)` returns."""
+    """What `flambeau.compile(module)` returns.
+
+    Copies (deepcopy, pickle) hold a copy of the module and compile anew: compiled code belongs to one process and one module.
+    """
 
     _orig_mod: nn.Module
+    _compiled: Callable[..., Any]
 
-    def __init__(self, module: nn.Module, compiled_call: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        compiled: Callable[..., Any],
+        report: Report,
+        recompile: Callable[[nn.Module], CompiledModule],
+    ) -> None:
         super().__init__()
         self._orig_mod = module
-        object.__setattr__(self, "_compiled_call", compiled_call)
+        object.__setattr__(self, "_compiled", compiled)
+        object.__setattr__(self, "_report", report)
+        object.__setattr__(self, "_recompile", recompile)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the compiled module; its own hooks run as nn.Module's call runs them."""
-        return self._compiled_call(*args, **kwargs)
+        """Call the compiled module.  Hooks of the original run as part of it; hooks on this wrapper run around it."""
+        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
+            return super().__call__(*args, **kwargs)
+        return self._compiled(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The same as calling it: the compiled unit is the module's whole call."""
-        return self._compiled_call(*args, **kwargs)
+        return self._compiled(*args, **kwargs)
 
     @property
     def training(self) -> bool:  # type: ignore[override]
@@ -41,16 +58,17 @@ class CompiledModule(nn.Module):
 
     @training.setter
     def training(self, mode: bool) -> None:
-        if "_modules" in self.__dict__ and "_orig_mod" in self._modules:
+        # nn.Module's constructor sets the flag before there is a module to set it on.
+        if "_orig_mod" in self.__dict__.get("_modules", ()):
             self._orig_mod.training = mode
 
     def __getattr__(self, name: str) -> Any:
         if name == "_orig_mod":
-            return self._modules["_orig_mod"]
+            return super().__getattr__(name)
         return getattr(self._orig_mod, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN or "_modules" not in self.__dict__:
+        if name in _OWN or "_orig_mod" not in self.__dict__.get("_modules", ()):
             super().__setattr__(name, value)
         else:
             setattr(self._orig_mod, name, value)
@@ -64,3 +82,13 @@ class CompiledModule(nn.Module):
     def __repr__(self) -> str:
         body = repr(self._orig_mod).replace("\n", "\n  ")
         return f"CompiledModule(\n  (_orig_mod): {body}\n)"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
+        return self._recompile(copy.deepcopy(self._orig_mod, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_compile_again, (self._recompile, self._orig_mod))
+
+
+def _compile_again(recompile: Callable[[nn.Module], CompiledModule], module: nn.Module) -> CompiledModule:
+    return recompile(module)

@@ -1,0 +1,184 @@
+"""Backends by name: what compiles a captured graph.
+
+A backend is the field's convention, `backend(gm, example_inputs) -> callable returning a tuple`.  The three of our own:
+
+- `eager` runs the captured graph as it is;
+- `aot_eager` runs the functional forward and backward graphs of autograd, operator by operator;
+- `inductor` lowers them to kernels and runs Programs.
+
+Others come from `register_backend` or from the entry-point group `torch_dynamo_backends`, which torch.compile's own backends use.
+
+A graph that our own backends cannot compile runs eagerly, with the reason in the report: what runs without Flambeau runs with it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flambeau_autograd import aot
+from flambeau_inductor import compile_graph
+from flambeau_prims.evaluate import run_graph
+from flambeau_prims.unsupported import Unsupported
+from flambeau_runtime import load
+
+from flambeau.report import Fallback, GraphReport, Report, Stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from flambeau_prims.graph import Graph
+
+    from flambeau.options import Options
+
+Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
+Backend: TypeAlias = "Callable[[torch.fx.GraphModule, list[Any]], Compiled]"
+GraphCompiler: TypeAlias = "Callable[[Graph, str], Compiled]"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What one of our own backends compiles under: the options, and where to report."""
+
+    options: Options
+    report: Report
+
+
+BackendFactory: TypeAlias = "Callable[[Context], Backend]"
+
+_REGISTERED: dict[str, BackendFactory] = {}
+
+
+def register_backend(backend: Backend, name: str | None = None) -> Backend:
+    """Make `backend` available as `flambeau.compile(backend=name)`; the name defaults to the function's.
+
+    Usable as a decorator.  Raises ValueError when the name is taken.
+    """
+    _register(name or backend.__name__, lambda context: _reporting(backend, context.report))
+    return backend
+
+
+def list_backends() -> list[str]:
+    """The names `compile(backend=...)` takes: registered ones and installed entry points."""
+    installed = {entry.name for entry in entry_points(group="torch_dynamo_backends")}
+    return sorted(_REGISTERED.keys() | (installed - {"flambeau"}))
+
+
+def lookup_backend(backend: str | Backend, context: Context) -> Backend:
+    """The backend of that name, or the callable itself.  Raises ValueError that lists the known names."""
+    if callable(backend):
+        return _reporting(backend, context.report)
+    factory = _REGISTERED.get(backend)
+    if factory is not None:
+        return factory(context)
+    if backend != "flambeau":
+        for entry in entry_points(group="torch_dynamo_backends", name=backend):
+            return _reporting(entry.load(), context.report)
+    raise ValueError(f"unknown backend {backend!r}; known: {', '.join(list_backends())}")
+
+
+def _register(name: str, factory: BackendFactory) -> None:
+    if _REGISTERED.setdefault(name, factory) is not factory:
+        raise ValueError(f"a backend named {name!r} is registered already")
+
+
+def _builtin(factory: BackendFactory) -> BackendFactory:
+    _register(factory.__name__, factory)
+    return factory
+
+
+# The backends of our own -----------------------------------------------------------------------------------------
+
+
+@_builtin
+def eager(context: Context) -> Backend:
+    """The captured graph, run as it is."""
+    return _reporting(lambda gm, example_inputs: gm.forward, context.report)
+
+
+@_builtin
+def aot_eager(context: Context) -> Backend:
+    """Autograd's functional graphs, run operator by operator."""
+
+    def compiler_for(graph_report: GraphReport) -> GraphCompiler:
+        return lambda graph, kind: lambda *inputs: run_graph(graph, inputs)
+
+    return _through_autograd(context, compiler_for)
+
+
+@_builtin
+def inductor(context: Context) -> Backend:
+    """Fused kernels: autograd, inductor and runtime in a row."""
+
+    def compiler_for(graph_report: GraphReport) -> GraphCompiler:
+        def compiler(graph: Graph, kind: str) -> Compiled:
+            _dump(context, f"{graph.name}.{kind}.graph", graph)
+            with Stopwatch(graph_report.seconds, "inductor"):
+                program = compile_graph(graph, context.options.inductor)
+            _dump(context, f"{graph.name}.{kind}.program", program)
+            graph_report.programs.append(program)
+            with Stopwatch(graph_report.seconds, "runtime"):
+                return load(program, context.options.runtime)
+
+        return compiler
+
+    return _through_autograd(context, compiler_for)
+
+
+def _through_autograd(
+    context: Context, compiler_for: Callable[[GraphReport], GraphCompiler]
+) -> Backend:
+    """A backend that hands autograd's graphs to a compiler, and runs eagerly what cannot be compiled."""
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        graph_report = context.report.start_graph(gm)
+        try:
+            with Stopwatch(graph_report.seconds, "backend"):
+                return aot(
+                    gm,
+                    example_inputs,
+                    compiler_for(graph_report),
+                    options=context.options.autograd,
+                )
+        except Unsupported as unsupported:
+            graph_report.fallback = Fallback(
+                unsupported.reason, unsupported.text, unsupported.hint
+            )
+        except Exception as error:
+            if context.options.environment.check:
+                raise
+            graph_report.fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
+            warnings.warn(
+                f"Flambeau could not compile {context.report.name!r} and runs it eagerly: {graph_report.fallback.text}. "
+                "This is a bug in Flambeau: please report it, with the output of flambeau.explain "
+                "(FLAMBEAU_CHECK=1 raises the error instead).",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return gm.forward
+
+    return backend
+
+
+def _reporting(backend: Backend, report: Report) -> Backend:
+    """A backend from elsewhere, its graphs counted and timed; its errors are its own."""
+
+    def reporting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        with Stopwatch(report.start_graph(gm).seconds, "backend"):
+            return backend(gm, example_inputs)
+
+    return reporting
+
+
+def _dump(context: Context, name: str, stage: object) -> None:
+    """Write a stage's text where FLAMBEAU_DUMP says."""
+    folder: Path | None = context.options.environment.dump
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        Path(folder, f"{context.report.name}.{name}.txt".replace("<", "").replace(">", "")).write_text(
+            f"{stage}\n"
+        )

@@ -1,0 +1,70 @@
+"""Report: what the compiles of one callable did, for `explain`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A graph that runs eagerly although a compiler was asked for: the reason's stable id and its text."""
+
+    reason: str
+    text: str
+    hint: str = ""
+
+
+@dataclass
+class GraphReport:
+    """One graph handed to the backend: its torch-level calls, the seconds each stage took, and why it fell back, if it did."""
+
+    gm: torch.fx.GraphModule
+    calls: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    programs: list[Any] = field(default_factory=list)
+    """The Programs that the inductor backend made of it: inference, or forward and backward."""
+    fallback: Fallback | None = None
+
+
+class Report:
+    """The graphs of one compiled callable, in the order in which they were compiled."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._graphs: list[GraphReport] = []
+        self._lock = threading.Lock()
+
+    @property
+    def graphs(self) -> tuple[GraphReport, ...]:
+        """A snapshot; other threads may be compiling."""
+        with self._lock:
+            return tuple(self._graphs)
+
+    def start_graph(self, gm: torch.fx.GraphModule) -> GraphReport:
+        """Open the report of a graph that is about to be compiled."""
+        calls = sum(node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes)
+        graph = GraphReport(gm, calls)
+        with self._lock:
+            self._graphs.append(graph)
+        return graph
+
+
+class Stopwatch:
+    """`with Stopwatch(graph.seconds, "inductor"):` adds the block's wall-clock seconds to that stage."""
+
+    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+        self._seconds = seconds
+        self._stage = stage
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        elapsed = time.perf_counter() - self._started
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + elapsed
