@@ -1,0 +1,69 @@
+"""The contract between the scheduler and a code generator.
+
+A generator gets the launches of a whole program, in order, and returns sources, kernels and one Launch for each.  Equal
+Kernels (they are hashable, in canonical names) must become one kernel of the source:
+
+    backend = backend_for("cpu")
+    emitted = backend.emit(scheduled, options)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_runtime.program import Kernel as ProgramKernel
+    from flambeau_runtime.program import Launch, Source
+
+    from flambeau_inductor.ir import Kernel, ScheduledKernel
+    from flambeau_inductor.options import InductorOptions
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What a generator makes of the launches on its kind of device.
+
+    `launches[i]` belongs to `scheduled[i]`.  `Kernel.source` counts within `sources`; `emit_program` renumbers.
+    """
+
+    sources: tuple[Source, ...]
+    kernels: tuple[ProgramKernel, ...]
+    launches: tuple[Launch, ...]
+
+
+class Backend(Protocol):
+    """A code generator.  Stateless: one instance serves all threads."""
+
+    def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
+        """Generate code for all launches of one program on this kind of device."""
+
+
+BACKENDS = {
+    "cpu": ("flambeau_inductor.codegen.cpp.backend", "CppBackend"),
+    "cuda": ("flambeau_inductor.codegen.triton.backend", "TritonBackend"),
+}
+"""Device type -> module and class; a module is loaded when its device is first met (Triton is an optional dependency)."""
+
+
+def backend_for(device: str) -> Backend:
+    """The code generator for a device ("cpu", "cuda:0")."""
+    kind = device.partition(":")[0]
+    if kind not in BACKENDS:
+        raise ValueError(f"no code generator for device {device!r}; there are: {', '.join(BACKENDS)}")
+    module, name = BACKENDS[kind]
+    return getattr(import_module(module), name)()
+
+
+def unique_kernels(scheduled: Sequence[ScheduledKernel]) -> dict[Kernel, str]:
+    """Each distinct kernel with a name made of its device, what it does and a number, in order of first launch."""
+    names: dict[Kernel, str] = {}
+    for launch in scheduled:
+        kernel = launch.kernel
+        if kernel not in names:
+            label = kernel.label or "copy"
+            names[kernel] = f"{kernel.device}_{label}_{len(names)}"
+    return names

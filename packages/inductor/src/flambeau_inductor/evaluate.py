@@ -1,0 +1,145 @@
+"""The reference implementer of the scalar operators: runs kernels and whole scheduled programs in eager torch.
+
+Values are tensors over the loop nest's points: dim 0 the outer points, dim 1 the inner points (sizes 1 where a value does not
+vary).  Slow and plain; it is what tests compare code generators with.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims.primitives import PRIMS
+
+from flambeau_inductor.indexing.expressions import evaluate_expr
+from flambeau_inductor.scalar_ops import SCALAR_OPS, Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import sympy
+
+    from flambeau_inductor.ir import Axis, Integer, Kernel, Number, Statement
+
+
+def run_kernel(kernel: Kernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
+    """Run a kernel on tensors in place; each tensor's data pointer is where the kernel's index 0 is."""
+    memory = {param.name: _flat(tensor) for param, tensor in zip(kernel.params, buffers, strict=True)}
+    sizes = {size.name: value for size, value in zip(kernel.sizes, ints, strict=True)}
+    evaluator = Evaluator(kernel, memory, sizes)
+    if evaluator.outer > 0:
+        Replay(evaluator).run(kernel.body)
+    for stored, index, value in evaluator.stores:
+        memory[stored][index] = value
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor's memory from its data pointer on, as one dim."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return tensor.as_strided((max(count, 0),), (1,), tensor.storage_offset())
+
+
+class Evaluator:
+    """ScalarOps on torch tensors of shape [outer points or 1, inner points or 1]."""
+
+    def __init__(self, kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: dict[str, int]) -> None:
+        self.memory = memory
+        self.names: dict[str, Any] = dict(sizes)
+        self.outer = self.grid(kernel.outer, 0)
+        self.inner = self.grid(kernel.inner, 1)
+        self.stores: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+
+    def grid(self, axes: Sequence[Axis], dim: int) -> int:
+        """Bind the axes to their values at each point; returns the number of points."""
+        lengths = [int(evaluate_expr(axis.size, self.names)) for axis in axes]
+        total = math.prod(lengths)
+        position = torch.arange(total)
+        for axis, length in zip(reversed(axes), reversed(lengths), strict=True):
+            value = position % length if length else position
+            self.names[axis.symbol.name] = value.reshape(-1, 1) if dim == 0 else value.reshape(1, -1)
+            position = position // max(length, 1)
+        return total
+
+    def bind(self, statement: Statement, value: torch.Tensor) -> torch.Tensor:
+        self.names[statement.name] = value  # type: ignore[union-attr]
+        return value
+
+    # Leaves and memory
+
+    def constant(self, value: Number, dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor([[value]]).to(dtype) if dtype.is_floating_point else torch.tensor([[value]], dtype=dtype)
+
+    def index_value(self, expr: sympy.Expr, dtype: torch.dtype) -> torch.Tensor:
+        return self.positions(expr).to(dtype)
+
+    def positions(self, expr: sympy.Expr) -> torch.Tensor:
+        value = evaluate_expr(expr, self.names)
+        return value if isinstance(value, torch.Tensor) else torch.tensor([[value]])
+
+    def load(
+        self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        positions = self.positions(index)
+        memory = self.memory[buffer]
+        if mask is None:
+            return memory[positions]
+        positions, mask = torch.broadcast_tensors(positions, mask)
+        if memory.numel() == 0:
+            if bool(mask.any()):
+                raise IndexError(f"a masked load reads the empty buffer {buffer}")
+            return torch.zeros(positions.shape, dtype=dtype)
+        return torch.where(mask, memory[torch.where(mask, positions, 0)], torch.zeros((), dtype=dtype))
+
+    def store(self, buffer: str, index: sympy.Expr, value: torch.Tensor) -> None:
+        positions = self.positions(index)
+        positions, value = torch.broadcast_tensors(positions, value)
+        self.stores.append((buffer, positions, value))
+
+    def check_index(self, value: torch.Tensor, size: Integer, mask: torch.Tensor | None) -> None:
+        limit = evaluate_expr(size, self.names)
+        wrong = (value < 0) | (value >= limit)
+        if mask is not None:
+            wrong = wrong & mask
+        if bool(wrong.any()):
+            raise IndexError(f"index out of bounds for size {limit}")
+
+    def reduce(self, kind: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        value = value.expand(value.shape[0], self.inner)
+        if kind in ("argmax", "argmin"):
+            return getattr(torch, kind)(value, dim=1, keepdim=True)
+        if kind in ("any", "all"):
+            return getattr(torch, kind)(value, dim=1, keepdim=True)
+        if kind in ("max", "min"):
+            return getattr(torch, "a" + kind)(value, dim=1, keepdim=True)
+        return getattr(torch, kind)(value, dim=1, keepdim=True, dtype=dtype)
+
+    # Selection and conversion
+
+    def where(self, condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return torch.where(condition, a, b)
+
+    def cast(self, x: torch.Tensor, source: torch.dtype, to: torch.dtype) -> torch.Tensor:
+        return x.to(to)
+
+    # The rest: the primitives' own references
+
+
+def _pointwise(name: str) -> Any:
+    reference = PRIMS[name].reference
+
+    def method(self: Evaluator, *args: Any) -> torch.Tensor:
+        operands = torch.broadcast_tensors(*args[:-1]) if len(args) > 2 else args[:-1]
+        return reference(*operands)
+
+    method.__name__ = name
+    return method
+
+
+def _install() -> None:
+    for name in SCALAR_OPS:
+        if name not in ("where", "cast"):
+            setattr(Evaluator, name, _pointwise(name))
+
+
+_install()

@@ -1,0 +1,270 @@
+"""The loop IR: the whole of it is on this page.
+
+A Kernel is a loop nest over two groups of axes and one flat, single-assignment body.  Softmax over the rows of a matrix:
+
+    kernel cpu (b0: f32 read, b1: f32 write) [k0]
+      outer i0 < k0
+      inner r0 < 512
+        v0 = load b0[512*i0 + r0]
+      v1 = reduce max v0
+        v2 = sub v0 v1
+        v3 = exp v2
+      v4 = reduce sum v3
+        v5 = div v3 v4
+        store b1[512*i0 + r0] v5
+
+Laws:
+
+1. Every point of the outer axes is independent of the others; `outer[-1]` and `inner[-1]` are innermost.
+2. A statement is *inner* if it depends on an inner axis, directly or through its operands, and then holds for every point of
+   the inner axes; a Reduce folds an inner value over all of them and is itself a *row* statement, as is everything that depends
+   on outer axes only.  A pure pointwise kernel has no inner axes.  The order of the body is one valid order of evaluation.
+3. A value may be used by statements behind a Reduce that it feeds (v3 above): whoever generates code keeps the row, or computes
+   it again.  `scheduler.phases.split_phases` cuts a body into loops for those who cannot keep it.
+4. Each buffer is a parameter once.  Different parameters never overlap in memory, unless all that overlap are only read.
+   A parameter that is "update" is read and written at the same place by the same point of the loop nest.
+5. Index expressions are sympy: integer and nonnegative, over axis symbols, size symbols, and symbols that bear the name of an
+   earlier int64 value (an indirect index); made of + * FloorDiv Mod only.  An index counts elements from the buffer's data pointer.
+6. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition first; `cast` converts.
+   float16 and bfloat16 values are only moved, selected and cast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import sympy
+
+if TYPE_CHECKING:
+    import torch
+
+Number: TypeAlias = "bool | int | float"
+Integer: TypeAlias = "int | sympy.Expr"
+"""An int, or an expression over size symbols."""
+
+
+# 1. Statements.  `name` is the value that a statement defines ("v0"); operands are names. ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number."""
+
+    name: str
+    dtype: torch.dtype
+    value: Number
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """An index expression as a value (iota, argmax positions, conditions of pad and cat).
+
+    Of dtype int64 or what the primitive asks; the expression may here go below zero."""
+
+    name: str
+    dtype: torch.dtype
+    expr: sympy.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`buffer[index]`.  If `mask` names a bool value that is false, nothing is read and the result is zero."""
+
+    name: str
+    dtype: torch.dtype
+    buffer: str
+    index: sympy.Expr
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A scalar operator of `scalar_ops.SCALAR_OPS` on values; `dtype` is the result's."""
+
+    name: str
+    dtype: torch.dtype
+    op: str
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """`value` folded over all inner axes.
+
+    `kind` is one of REDUCE_KINDS; an argmax or argmin is the int64 row-major position in the inner axes, of the first
+    extreme element, NaN counting as extreme; max and min propagate NaN."""
+
+    name: str
+    dtype: torch.dtype
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckIndex:
+    """An indirect index must lie in [0, size): the program's behaviour is an error if not.  Masked like a Load."""
+
+    value: str
+    size: Integer
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`buffer[index] = value`; distinct points of the (outer, or outer and inner) axes store to distinct places."""
+
+    buffer: str
+    index: sympy.Expr
+    value: str
+
+
+Statement: TypeAlias = Constant | IndexValue | Load | Compute | Reduce | CheckIndex | Store
+Body: TypeAlias = tuple[Statement, ...]
+
+REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+
+
+# 2. Loop nests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop: `symbol` runs from 0 below `size`.  Size 1 axes are dropped; a size may be 0 at run time."""
+
+    symbol: sympy.Symbol
+    size: Integer
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A buffer that a kernel is given, by its data pointer.  `access` is "read", "write" or "update"."""
+
+    name: str
+    dtype: torch.dtype
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A loop nest in canonical names, so that equal work is an equal Kernel and is built once.
+
+    Buffers are b0, b1, ...; values v0, v1, ...; axes i0, ... (outer) and r0, ... (inner); sizes k0, ... in the order in
+    which a launch passes them (int64).  `hints` gives likely sizes of those, for choosing tile sizes: not part of identity.
+    """
+
+    device: str  # "cpu" or "cuda"
+    params: tuple[Param, ...]
+    sizes: tuple[sympy.Symbol, ...]
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    body: Body
+    hints: tuple[int, ...] = field(default=(), compare=False)
+    label: str = field(default="", compare=False)  # what it does, for its name: "softmax", "add_mul"
+    divisible: tuple[int, ...] = field(default=(), compare=False)  # per size: a known divisor (1 if none)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledKernel:
+    """One launch of a Kernel: the program's tensors for its params, and Dims (ints or text) for its sizes."""
+
+    kernel: Kernel
+    buffers: tuple[str, ...]
+    ints: tuple[int | str, ...]
+    device: str  # "cpu" or "cuda:0"
+
+
+# 3. Text -----------------------------------------------------------------------------------------------------------------
+
+DTYPE_NAMES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
+}  # fmt: skip
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The short name of a dtype: "f32"."""
+    name = str(dtype).removeprefix("torch.")
+    return DTYPE_NAMES.get(name, name)
+
+
+def format_statement(statement: Statement) -> str:
+    """One statement as text."""
+    mask = getattr(statement, "mask", None)
+    tail = f" if {mask}" if mask else ""
+    match statement:
+        case Constant(name, dtype, value):
+            return f"{name} = {value!r}:{dtype_name(dtype)}"
+        case IndexValue(name, dtype, expr):
+            return f"{name} = index {expr} :{dtype_name(dtype)}"
+        case Load(name, _, buffer, index):
+            return f"{name} = load {buffer}[{index}]{tail}"
+        case Compute(name, dtype, "cast", args):
+            return f"{name} = cast {args[0]} :{dtype_name(dtype)}"
+        case Compute(name, _, op, args):
+            return f"{name} = {op} {' '.join(args)}"
+        case Reduce(name, _, kind, value):
+            return f"{name} = reduce {kind} {value}"
+        case CheckIndex(value, size):
+            return f"check {value} < {size}{tail}"
+        case Store(buffer, index, value):
+            return f"store {buffer}[{index}] {value}"
+
+
+def format_kernel(kernel: Kernel) -> str:
+    """A kernel as text, inner statements indented one step deeper than row statements."""
+    params = ", ".join(f"{p.name}: {dtype_name(p.dtype)} {p.access}" for p in kernel.params)
+    sizes = f" [{', '.join(map(str, kernel.sizes))}]" if kernel.sizes else ""
+    lines = [f"kernel {kernel.device} ({params}){sizes}"]
+    for group, axes in (("outer", kernel.outer), ("inner", kernel.inner)):
+        if axes:
+            lines.append(f"  {group} " + ", ".join(f"{axis.symbol} < {axis.size}" for axis in axes))
+    inner = inner_names(kernel.body, kernel.inner)
+    for statement in kernel.body:
+        indent = "    " if is_inner(statement, inner) and kernel.inner else "  "
+        lines.append(indent + format_statement(statement))
+    return "\n".join(lines)
+
+
+# 4. What a statement depends on -------------------------------------------------------------------------------------------
+
+
+def operands(statement: Statement) -> tuple[str, ...]:
+    """The values that a statement reads, those inside index expressions excepted."""
+    match statement:
+        case Compute(args=args):
+            return args
+        case Reduce(value=value) | Store(value=value):
+            return (value,)
+        case CheckIndex(value=value, mask=mask):
+            return (value, mask) if mask else (value,)
+        case Load(mask=str(mask)):
+            return (mask,)
+    return ()
+
+
+def index_of(statement: Statement) -> sympy.Expr | None:
+    """The index expression of a statement, if it has one."""
+    match statement:
+        case Load(index=expr) | Store(index=expr) | IndexValue(expr=expr):
+            return expr
+    return None
+
+
+def is_inner(statement: Statement, inner: set[str]) -> bool:
+    """Whether a statement holds for every inner point; `inner` has the inner axes' names and the inner values."""
+    if isinstance(statement, Reduce):
+        return False
+    if any(name in inner for name in operands(statement)):
+        return True
+    index = index_of(statement)
+    return index is not None and any(symbol.name in inner for symbol in index.free_symbols)
+
+
+def inner_names(body: Body, axes: tuple[Axis, ...]) -> set[str]:
+    """The names of the inner axes and of all inner values."""
+    inner = {axis.symbol.name for axis in axes}
+    for statement in body:
+        if not isinstance(statement, (Store, CheckIndex)) and is_inner(statement, inner):
+            inner.add(statement.name)
+    return inner

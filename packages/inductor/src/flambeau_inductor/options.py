@@ -1,0 +1,34 @@
+"""The inductor's options: one frozen value that travels with a compile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class InductorOptions:
+    """How a graph is lowered, scheduled and printed.  Every field is part of the cache key."""
+
+    elide_cast_pairs: bool = True
+    """Keep float32 inside a kernel where the graph rounds to float16/bfloat16 and back."""
+
+    inline_cost: int = 40
+    """A value with several readers is computed again in each while that costs at most this many adds; else it is stored."""
+
+    inline_reads: int = 8
+    """A value that reads more tensors than this is stored when it has several readers."""
+
+    max_fusion_size: int = 64
+    """At most this many loop nests share a kernel."""
+
+    threads: int = 0
+    """Threads that C++ kernels use; 0: as OpenMP decides at run time."""
+
+    fuse_horizontal: bool = True
+    """Also fuse loop nests that share no data but run over the same axes."""
+
+    reuse_memory: bool = True
+    """Let a new buffer take over the memory of a dead one of the same size."""
+
+    debug_checks: bool = False
+    """Run the border checkers of `check.py` between passes."""

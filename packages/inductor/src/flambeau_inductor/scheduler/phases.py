@@ -1,0 +1,137 @@
+"""Cut a kernel's flat body into loops, for code generators that cannot keep a whole row in registers.
+
+Softmax (see `ir`) becomes: an inner loop to the maximum; an inner loop over `sub`, `exp` to the sum; an inner loop that computes
+`sub`, `exp` again, divides and stores.  Values that cost more than `keep_cost` to compute again are named in `Phase.keeps` instead,
+and the generator keeps them in a row of scratch memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.ir import (
+    CheckIndex,
+    Compute,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    index_of,
+    inner_names,
+    is_inner,
+    operands,
+)
+from flambeau_inductor.scalar_ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    from flambeau_inductor.ir import Body, Kernel
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a kernel: row statements, then (if `inner` is not empty) one loop over the inner axes, then its Reduces.
+
+    `keeps`: inner values of this phase that later phases read: store them in a row of scratch.  `fetches`: those that this
+    phase's inner statements read from there.
+    """
+
+    row: Body
+    inner: Body
+    reduces: tuple[Reduce, ...]
+    keeps: tuple[str, ...] = ()
+    fetches: tuple[str, ...] = ()
+
+
+def split_phases(kernel: Kernel, keep_cost: int | None = None) -> tuple[Phase, ...]:
+    """The phases of a kernel, in order.  `keep_cost=None`: every value is computed again, nothing is kept."""
+    if not kernel.inner:
+        return (Phase(kernel.body, (), ()),)
+    return _Splitter(kernel, keep_cost).split()
+
+
+class _Splitter:
+    def __init__(self, kernel: Kernel, keep_cost: int | None) -> None:
+        self.body = kernel.body
+        self.keep_cost = keep_cost
+        self.inner = inner_names(kernel.body, kernel.inner)
+        self.defined = {s.name: s for s in self.body if not isinstance(s, (Store, CheckIndex))}
+        self.level: dict[str, int] = {}
+
+    def split(self) -> tuple[Phase, ...]:
+        level_of = [self.level_of(statement) for statement in self.body]
+        count = max(level_of, default=0) + 1
+        roots: list[list[Statement]] = [[] for _ in range(count)]
+        rows: list[list[Statement]] = [[] for _ in range(count)]
+        for statement, level in zip(self.body, level_of, strict=True):
+            if isinstance(statement, Reduce) or is_inner(statement, self.inner):
+                if isinstance(statement, (Reduce, Store, CheckIndex)):
+                    roots[level].append(statement)
+            else:
+                rows[level].append(statement)
+        needed = [self.closure(level, roots[level]) for level in range(count)]
+        kept = self.choose_kept(needed)
+        phases = []
+        for level in range(count):
+            names = self.closure(level, roots[level], kept)
+            inner = tuple(
+                s for s, at in zip(self.body, level_of, strict=True)
+                if (isinstance(s, (Store, CheckIndex)) and at == level and is_inner(s, self.inner))
+                or (getattr(s, "name", None) in names and not (s.name in kept and at < level))
+            )  # fmt: skip
+            keeps = tuple(s.name for s in inner if getattr(s, "name", None) in kept)
+            fetches = tuple(n for n in self.body_order(names) if n in kept and self.level[n] < level)
+            reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
+            phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
+        return tuple(phases)
+
+    def level_of(self, statement: Statement) -> int:
+        """How many Reduces a statement stands behind; a Reduce itself belongs to the loop that feeds it."""
+        level = 0
+        for name in self.reads(statement):
+            behind = 1 if isinstance(self.defined[name], Reduce) else 0
+            level = max(level, self.level[name] + behind)
+        if not isinstance(statement, (Store, CheckIndex)):
+            self.level[statement.name] = level
+        return level
+
+    def reads(self, statement: Statement) -> list[str]:
+        """The values a statement reads, those of its index expression included."""
+        names = list(operands(statement))
+        index = index_of(statement)
+        if index is not None:
+            names += [s.name for s in index.free_symbols if s.name in self.defined]
+        return names
+
+    def closure(self, level: int, roots: list[Statement], kept: frozenset[str] = frozenset()) -> set[str]:
+        """The inner values that a phase's loop needs; kept values of earlier phases end the search."""
+        found: set[str] = set()
+        pending = [name for root in roots for name in self.reads(root)]
+        while pending:
+            name = pending.pop()
+            if name in found or name not in self.inner or isinstance(self.defined[name], Reduce):
+                continue
+            found.add(name)
+            if not (name in kept and self.level[name] < level):
+                pending += self.reads(self.defined[name])
+        return found
+
+    def choose_kept(self, needed: list[set[str]]) -> frozenset[str]:
+        """The values needed in two or more phases whose own cost, from the last kept ones on, exceeds `keep_cost`."""
+        if self.keep_cost is None:
+            return frozenset()
+        several = {n for n in set().union(*needed) if sum(n in names for names in needed) > 1}
+        kept: set[str] = set()
+        cost: dict[str, int] = {}
+        for statement in self.body:
+            name = getattr(statement, "name", None)
+            if name is None or name not in self.inner:
+                continue
+            own = SCALAR_OPS[statement.op].cost if isinstance(statement, Compute) else isinstance(statement, Load)
+            cost[name] = own + sum(0 if arg in kept else cost.get(arg, 0) for arg in self.reads(statement))
+            if name in several and cost[name] > self.keep_cost and not isinstance(statement, Load):
+                kept.add(name)
+        return frozenset(kept)
+
+    def body_order(self, names: set[str]) -> list[str]:
+        return [s.name for s in self.body if getattr(s, "name", None) in names]
