@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from flambeau_prims.sizes import Expr
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_prims.sizes import Expr
+    from flambeau_prims.sizes import SizeEnv
 
 Size: TypeAlias = "int | Expr"
 """A size, stride or offset, in elements."""
@@ -25,13 +27,15 @@ class Spec:
     Make one with `Spec.of`; the constructor is not for callers, since it would bypass interning.
     """
 
-    __slots__ = ("__weakref__", "device", "dtype", "offset", "shape", "stride")
+    __slots__ = ("__weakref__", "device", "dtype", "env", "offset", "shape", "stride")
 
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     offset: Size
     dtype: torch.dtype
     device: torch.device
+    env: SizeEnv | None
+    """The env of the symbolic sizes, or None when all are ints."""
 
     @classmethod
     def of(
@@ -53,10 +57,15 @@ class Spec:
         if found is None:
             if len(shape) != len(stride):
                 raise ValueError(f"shape {shape} and stride {stride} differ in length")
-            made = object.__new__(cls)
-            made.shape, made.stride, made.offset, made.dtype, made.device = key
-            # dict.setdefault is atomic under the GIL: two threads agree on one object.
-            found = _INTERNED.setdefault(key, made)
+            env = next((size.env for size in (*shape, *stride, offset) if isinstance(size, Expr)), None)
+            # Symbolic Specs live as long as their env.  dict.setdefault is atomic: two threads agree on one object.
+            table = _INTERNED if env is None else env.specs
+            found = table.get(key)
+            if found is None:
+                made = object.__new__(cls)
+                made.shape, made.stride, made.offset, made.dtype, made.device = key
+                made.env = env
+                found = table.setdefault(key, made)
         return found
 
     @property

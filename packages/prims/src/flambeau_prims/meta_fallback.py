@@ -1,0 +1,68 @@
+"""Shapes by running an operator on meta tensors: the way out for rare static operators without a rule.
+
+Torch's meta kernels can differ from the real ones in strides (a channels_last convolution on CPU is one case) and refuse
+symbolic sizes, so every operator of note has a rule of its own and this file serves only the long tail.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+from flambeau_prims.unsupported import NoRule
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+_META = torch.device("meta")
+
+
+def infer_on_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The Specs of `op`'s results, from running it on meta tensors; raises `NoRule` if that cannot be done."""
+    device: list[torch.device] = []
+    meta_args = [_to_meta(arg, op, device) for arg in args]
+    meta_kwargs = {name: _to_meta(arg, op, device) for name, arg in kwargs.items()}
+    if isinstance(kwargs.get("device"), torch.device):
+        device.insert(0, kwargs["device"])
+        meta_kwargs["device"] = _META
+    try:
+        with torch.no_grad():
+            result = op(*meta_args, **meta_kwargs)
+    except NotImplementedError as error:
+        raise NoRule(f"{op} has neither a shape rule nor a meta kernel", op) from error
+    return _to_specs(result, device[0] if device else torch.device("cpu"))
+
+
+def _to_meta(arg: Any, op: OpOverload, device: list[torch.device]) -> Any:
+    if isinstance(arg, Spec):
+        if arg.env is not None:
+            raise NoRule(f"{op} has no shape rule, which it needs for the symbolic sizes of {arg!r}", op)
+        if not device or (device[0].type == "cpu" and arg.ndim > 0):
+            device[:] = [arg.device]
+        storage = torch.empty(_extent(arg), dtype=arg.dtype, device=_META)
+        return storage.as_strided(arg.shape, arg.stride, arg.offset)
+    if isinstance(arg, Expr):
+        raise NoRule(f"{op} has no shape rule, which it needs for the symbolic size {arg}", op)
+    if isinstance(arg, (tuple, list)):
+        return [_to_meta(item, op, device) for item in arg]
+    return arg
+
+
+def _extent(spec: Spec) -> int:
+    """Number of elements of storage that a Spec with int sizes spans, offset included."""
+    if spec.numel == 0:
+        return spec.offset
+    return spec.offset + 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, spec.stride, strict=True))
+
+
+def _to_specs(result: Any, device: torch.device) -> Any:
+    if isinstance(result, torch.Tensor):
+        return Spec.of(
+            result.shape, stride=result.stride(), dtype=result.dtype, device=device, offset=result.storage_offset()
+        )
+    if isinstance(result, (tuple, list)):
+        return tuple(_to_specs(item, device) for item in result)
+    return result

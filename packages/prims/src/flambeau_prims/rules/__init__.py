@@ -1,0 +1,27 @@
+"""Shape rules: for each ATen overload, how the Specs of its results follow from those of its arguments.
+
+`MODULES` is the one list of the files that hold rules; `load_all` imports them, which registers the rules.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+MODULES: tuple[str, ...] = ()
+
+_LOADED: list[bool] = []
+
+
+def load_all() -> None:
+    """Import every module of rules; cheap after the first call."""
+    if _LOADED:
+        return
+    for name in MODULES:
+        import_module(f"{__name__}.{name}")
+    _LOADED.append(True)
+
+
+def unlisted() -> set[str]:
+    """Files of this folder that MODULES forgets (a test asserts that there are none)."""
+    return {module.name for module in iter_modules(__path__)} - set(MODULES) - {"registry"}

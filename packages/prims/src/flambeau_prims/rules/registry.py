@@ -1,0 +1,165 @@
+"""The rule registry, alias facts of operators, and the (op, specs) -> specs cache.
+
+    @rule(aten.add.Tensor, aten.sub.Tensor)
+    def add(self: Spec, other: Spec | Number, *, alpha: Number = 1) -> Spec: ...
+
+A rule is called with the ATen arguments, tensors replaced by their Specs and symbolic ints by Exprs; lists arrive as
+tuples.  It returns what the operator returns, with a Spec (or None for an undefined tensor) for each tensor; for an
+operator that returns a list of tensors, a list or tuple of Specs.  Rules are pure, and ask relations between sizes only
+through `flambeau_prims.sizes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from flambeau_prims.meta_fallback import infer_on_meta
+from flambeau_prims.rules import load_all
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+RuleFunction = TypeVar("RuleFunction", bound="Callable[..., Any]")
+
+_RULES: dict[OpOverload, Callable[..., Any]] = {}
+_CACHE: dict[tuple[Any, ...], Any] = {}
+
+
+def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
+    """Register the decorated function as the shape rule of these overloads; a second rule for one overload is an error."""
+
+    def register(function: RuleFunction) -> RuleFunction:
+        for op in ops:
+            if op in _RULES:
+                raise ValueError(f"{op} has a rule already: {_RULES[op].__module__}.{_RULES[op].__name__}")
+            _RULES[op] = function
+        return function
+
+    return register
+
+
+def rule_for(op: OpOverload) -> Callable[..., Any] | None:
+    """The shape rule of an overload, or None."""
+    load_all()
+    return _RULES.get(op)
+
+
+def registered() -> tuple[OpOverload, ...]:
+    """Every overload that has a rule."""
+    load_all()
+    return tuple(_RULES)
+
+
+def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    """The Specs of `op`'s results on these arguments (tensors given as Specs), by its rule, cached.
+
+    An operator without a rule is run on meta tensors if every size is an int; raises `NoRule` otherwise.
+    """
+    key = (op, *cache_key(args), *cache_key(kwargs or ()))
+    cache = cache_for(key)
+    found = cache.get(key, _CACHE)
+    if found is _CACHE:
+        found = cache[key] = infer_uncached(op, args, kwargs or {})
+    return found
+
+
+def infer_uncached(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `infer`, without looking at or filling the cache."""
+    found = _RULES.get(op) or rule_for(op)
+    return infer_on_meta(op, args, kwargs) if found is None else found(*args, **kwargs)
+
+
+def cache_for(key: tuple[Any, ...]) -> dict[tuple[Any, ...], Any]:
+    """The cache a key belongs in: that of the SizeEnv whose Exprs occur in it, or the process-wide one."""
+    for item in key:
+        if isinstance(item, Expr):
+            return item.env.rule_cache
+        if isinstance(item, Spec) and item.env is not None:
+            return item.env.rule_cache
+    return _CACHE
+
+
+def cache_key(arg: Any) -> Iterator[Any]:
+    """A flat key for arguments: 1, 1.0 and True are told apart, lists and tuples are not."""
+    if isinstance(arg, dict):
+        for name, item in arg.items():
+            yield name
+            yield from cache_key(item)
+    elif isinstance(arg, (tuple, list)):
+        yield len(arg)
+        yield tuple
+        for item in arg:
+            yield from cache_key(item)
+    elif isinstance(arg, (bool, float, complex)):
+        yield type(arg)
+        yield arg
+    else:
+        yield arg
+
+
+# What schemas say about aliasing
+
+
+@dataclass(frozen=True)
+class Aliasing:
+    """How an operator's results and its arguments share memory, from its schema.
+
+    `returns[i]` is the name of the argument that result i is (in place, out=) or views, else None.
+    `mutated` names the arguments that are written to.  `view` tells views from in-place results.
+    """
+
+    returns: tuple[str | None, ...]
+    mutated: tuple[str, ...]
+    view: bool
+
+
+_SHARES_WITHOUT_SAYING = {aten._unsafe_view.default: "self"}
+
+
+@lru_cache(maxsize=None)
+def aliasing(op: OpOverload) -> Aliasing:
+    """The alias facts of an overload."""
+    schema = op._schema
+    owner: dict[str, str] = {}
+    mutated = []
+    for argument in schema.arguments:
+        info = argument.alias_info
+        if info is not None:
+            for alias_set in info.before_set:
+                owner[alias_set] = argument.name
+            if info.is_write:
+                mutated.append(argument.name)
+    returns: list[str | None] = []
+    view = False
+    for result in schema.returns:
+        info = result.alias_info
+        source = None
+        if info is not None:
+            source = next((owner[s] for s in info.before_set if s in owner), None)
+            if not info.before_set:  # Tensor(a)[], as split and unbind return: the alias set is lost
+                source = next(iter(owner.values()), None)
+            view = view or (source is not None and not info.is_write)
+        returns.append(source)
+    if op in _SHARES_WITHOUT_SAYING:
+        returns, view = [_SHARES_WITHOUT_SAYING[op]], True
+    return Aliasing(tuple(returns), tuple(mutated), view)
+
+
+def is_view(op: OpOverload) -> bool:
+    """Whether the operator's results share memory with an argument without writing to it."""
+    return aliasing(op).view
+
+
+def is_mutating(op: OpOverload) -> bool:
+    """Whether the operator writes to an argument, as its schema says."""
+    return bool(aliasing(op).mutated)

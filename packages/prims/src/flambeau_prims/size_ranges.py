@@ -1,0 +1,274 @@
+"""What is known of symbolic sizes: bounds, and the guards taken on the way.
+
+Every fact is an interval (and excluded values) of a *form*: a polynomial without constant term, divided by the gcd of its
+coefficients, its first coefficient positive.  `3*s0 - 3*s1 - 6 >= 0` is the fact `s0 - s1 in [2, inf)`.  A question is decided
+by the intersection of the form's interval with the interval that follows from the bounds of its atoms; what that leaves
+open is decided by the hint, and the answer becomes both a fact and a guard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flambeau_prims.sizes import Atom, Expr, Monomial, SizeEnv
+
+Bound: TypeAlias = "int | None"
+"""None: unbounded on that side."""
+Interval: TypeAlias = "tuple[Bound, Bound]"
+Form: TypeAlias = "tuple[tuple[Monomial, int], ...]"
+
+
+@dataclass(frozen=True, eq=False)
+class SizeGuard:
+    """`lhs op rhs`, op one of == != <= >= < >; a condition on the symbols under which the traced program is right.
+
+    The sides are Sizes, or symbolic floats (`size_floats.FloatExpr`).
+    """
+
+    op: str
+    lhs: Any
+    rhs: Any
+
+    def format(self, names: Mapping[str, str]) -> str:
+        """The guard as Python text, with symbols called as `names` says: `x.shape[0] <= 512`."""
+        lhs, rhs = (str(side) if isinstance(side, (int, float)) else side.format(names) for side in (self.lhs, self.rhs))
+        return f"{lhs} {self.op} {rhs}"
+
+    def __str__(self) -> str:
+        return self.format({})
+
+
+class Ranges:
+    """The facts and guards of one SizeEnv."""
+
+    def __init__(self, env: SizeEnv) -> None:
+        self._env = env
+        self._facts: dict[Form, Interval] = {}
+        self._excluded: dict[Form, set[int]] = {}
+        self._guards: dict[Any, SizeGuard] = {}
+        self._bounds: dict[Expr, Interval] = {}
+        """Memo of `bounds`, dropped whenever a fact is added."""
+
+    def guards(self) -> list[SizeGuard]:
+        """All guards, in the order taken; one that a later one implies (same form, same direction) is replaced by it."""
+        return list(self._guards.values())
+
+    # Questions that guard
+
+    def is_zero(self, difference: Expr) -> bool:
+        """Whether difference == 0."""
+        lower, upper = self.bounds(difference)
+        if lower == 0 == upper:
+            return True
+        if self.excludes_zero(difference):
+            return False
+        form, factor, constant = _normal(difference)
+        value = -constant // factor
+        if difference.hint == 0:
+            self._facts[form] = (value, value)
+            self._drop_guards(form)
+            self._record("==", form, value)
+            self._env.substitute_from(difference)
+            return True
+        self._excluded.setdefault(form, set()).add(value)
+        self._record("!=", form, value)
+        return False
+
+    def is_non_negative(self, difference: Expr) -> bool:
+        """Whether difference >= 0."""
+        lower, upper = self.bounds(difference)
+        if lower is not None and lower >= 0:
+            return True
+        if upper is not None and upper < 0:
+            return False
+        form, factor, constant = _normal(difference)
+        answer = difference.hint >= 0
+        # factor*form + constant >= 0, or its negation factor*form + constant + 1 <= 0, solved for the form.
+        if not answer:
+            factor, constant = -factor, -constant - 1
+        if factor > 0:
+            self._narrow(form, -(constant // factor), None)
+        else:
+            self._narrow(form, None, constant // -factor)
+        return answer
+
+    def assume_lower(self, symbol: Expr, lower: int) -> None:
+        """Take `symbol >= lower` as given; it is listed among the guards."""
+        form, _, _ = _normal(symbol)
+        self._narrow(form, lower, None)
+
+    def record(self, key: Any, guard: SizeGuard) -> None:
+        """Add a guard of another kind (symbolic floats) under a key that names the question."""
+        self._guards[key] = guard
+
+    def _narrow(self, form: Form, lower: Bound, upper: Bound) -> None:
+        interval = self._facts[form] = _meet(self._facts.get(form, (None, None)), (lower, upper))
+        if lower is not None:
+            self._record(">=", form, lower)
+        if upper is not None:
+            self._record("<=", form, upper)
+        if interval[0] is not None and interval[0] == interval[1]:
+            self._drop_guards(form)
+            self._record("==", form, interval[0])
+            expr = self._env.make(dict(form))
+            self._env.substitute_from(expr - interval[0])
+
+    def _record(self, op: str, form: Form, value: int) -> None:
+        self._bounds.clear()
+        left = self._env.make({m: c for m, c in form if c > 0})
+        right = self._env.make({m: -c for m, c in form if c < 0} | {(): value})
+        self._guards[op, form, value if op == "!=" else None] = SizeGuard(op, left, right)
+
+    def _drop_guards(self, form: Form) -> None:
+        """Forget inequalities of a form that an equality is about to replace."""
+        for key in [key for key in self._guards if key[1] == form]:
+            del self._guards[key]
+
+    # Bounds
+
+    def excludes_zero(self, difference: Expr) -> bool:
+        """Whether difference != 0 is certain."""
+        lower, upper = self.bounds(difference)
+        if (lower is not None and lower > 0) or (upper is not None and upper < 0):
+            return True
+        form, factor, constant = _normal(difference)
+        return constant % factor != 0 or -constant // factor in self._excluded.get(form, ())
+
+    def bounds(self, expr: Expr) -> Interval:
+        """The tightest interval known to hold the value of an Expr."""
+        found = self._bounds.get(expr)
+        if found is None:
+            # Stored first: an opaque atom's bounds may come back here through its arguments.
+            self._bounds[expr] = (None, None)
+            found = _meet(self._lower_and_upper(expr), self._by_facts(expr))
+            self._bounds[expr] = found
+        return found
+
+    def _by_facts(self, expr: Expr) -> Interval:
+        form, factor, constant = _normal(expr)
+        lower, upper = self._facts.get(form, (None, None))
+        if factor < 0:
+            lower, upper = upper, lower
+        return (
+            None if lower is None else lower * factor + constant,
+            None if upper is None else upper * factor + constant,
+        )
+
+    def _lower_and_upper(self, expr: Expr) -> Interval:
+        lower = self._lower(dict(expr.terms))
+        negated = self._lower({monomial: -coefficient for monomial, coefficient in expr.terms})
+        return lower, None if negated is None else -negated
+
+    def _lower(self, terms: dict[Monomial, int]) -> Bound:
+        """A lower bound of a polynomial: each atom written as its lower bound plus a non-negative rest, then term by term.
+
+        The shift makes `s0*s1 - s1` with s0, s1 >= 2 come out positive, which plain interval arithmetic cannot see.
+        """
+        total: dict[Monomial, int] = {}
+        for monomial, coefficient in terms.items():
+            product = {(): coefficient}
+            for index in monomial:
+                shift = self.atom_bounds(self._env.atoms[index])[0]
+                if shift is None:
+                    return None
+                product = _times_shifted(product, index, shift)
+            for key, value in product.items():
+                total[key] = total.get(key, 0) + value
+        bound = 0
+        for monomial, coefficient in total.items():
+            if not monomial:
+                bound += coefficient
+            elif coefficient < 0:
+                worst = coefficient
+                for index in monomial:
+                    lower, upper = self.atom_bounds(self._env.atoms[index])
+                    if lower is None or upper is None:
+                        return None
+                    worst *= upper - lower
+                bound += worst
+        return bound
+
+    def atom_bounds(self, atom: Atom) -> Interval:
+        """The interval known to hold the value of an atom."""
+        known = self._facts.get((((atom.index,), 1),), (None, None))
+        return known if atom.kind == "symbol" else _meet(known, self._opaque_bounds(atom))
+
+    def _opaque_bounds(self, atom: Atom) -> Interval:
+        (a_lower, a_upper), (b_lower, b_upper) = (
+            (arg, arg) if isinstance(arg, int) else self.bounds(arg) for arg in atom.args
+        )
+        if atom.kind == "min":
+            uppers = [bound for bound in (a_upper, b_upper) if bound is not None]
+            return _both(min, a_lower, b_lower), min(uppers, default=None)
+        if atom.kind == "max":
+            lowers = [bound for bound in (a_lower, b_lower) if bound is not None]
+            return max(lowers, default=None), _both(max, a_upper, b_upper)
+        if b_lower is None or b_lower <= 0:
+            return None, None
+        if atom.kind == "mod":
+            top = None if b_upper is None else b_upper - 1
+            if a_lower is not None and a_lower >= 0 and a_upper is not None:
+                top = a_upper if top is None else min(top, a_upper)
+            return 0, top
+        return _floordiv_bounds((a_lower, a_upper), (b_lower, b_upper))
+
+
+def _floordiv_bounds(dividend: Interval, divisor: Interval) -> Interval:
+    """Bounds of a // b for b >= 1."""
+    (a_lower, a_upper), (b_lower, b_upper) = dividend, divisor
+    assert b_lower is not None
+    lower: Bound = None
+    if a_lower is not None:
+        if a_lower < 0:
+            lower = a_lower // b_lower
+        else:
+            lower = 0 if b_upper is None else a_lower // b_upper
+    upper: Bound = None
+    if a_upper is not None:
+        if a_upper >= 0:
+            upper = a_upper // b_lower
+        else:
+            upper = -1 if b_upper is None else a_upper // b_upper
+    return lower, upper
+
+
+def _normal(expr: Expr) -> tuple[Form, int, int]:
+    """(form, factor, constant) with expr = factor*form + constant; factor carries the sign."""
+    constant = 0
+    rest = []
+    for term in expr.terms:
+        if term[0]:
+            rest.append(term)
+        else:
+            constant = term[1]
+    factor = gcd(*(coefficient for _, coefficient in rest))
+    if rest[0][1] < 0:
+        factor = -factor
+    if factor == 1:
+        return tuple(rest), 1, constant
+    return tuple((monomial, coefficient // factor) for monomial, coefficient in rest), factor, constant
+
+
+def _times_shifted(terms: dict[Monomial, int], index: int, shift: int) -> dict[Monomial, int]:
+    """terms * (atom + shift)."""
+    product: dict[Monomial, int] = {}
+    for monomial, coefficient in terms.items():
+        key = tuple(sorted((*monomial, index)))
+        product[key] = product.get(key, 0) + coefficient
+        product[monomial] = product.get(monomial, 0) + coefficient * shift
+    return product
+
+
+def _meet(a: Interval, b: Interval) -> Interval:
+    lowers = [bound for bound in (a[0], b[0]) if bound is not None]
+    uppers = [bound for bound in (a[1], b[1]) if bound is not None]
+    return max(lowers, default=None), min(uppers, default=None)
+
+
+def _both(pick: Any, a: Bound, b: Bound) -> Bound:
+    return None if a is None or b is None else pick(a, b)

@@ -1,0 +1,51 @@
+"""What tracing cannot do, as data: exceptions with a stable reason id, the operator and a text for the user.
+
+Capture turns each into a graph break with that id; the packages above may add their own subclasses of `Unsupported`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Unsupported(RuntimeError):
+    """The traced program did something this stack has no way to represent.
+
+    `reason` is a stable id, `op` the operator concerned (or None), `text` what happened, `hint` what the user may do.
+    """
+
+    reason = "prims-unsupported"
+    hint = ""
+
+    def __init__(self, text: str, op: Any = None) -> None:
+        super().__init__(f"{text} [{self.reason}]")
+        self.text = text
+        self.op = op
+
+
+class DataDependent(Unsupported):
+    """The program asked for the contents of a tensor (`.item()`, `bool(t)`, `nonzero`), which do not exist while tracing."""
+
+    reason = "data-dependent"
+    hint = "keep the value in a tensor (torch.where), or compute it outside the compiled function"
+
+
+class NoRule(Unsupported):
+    """No shape rule is registered for the operator, and running it on meta tensors is no way out here."""
+
+    reason = "no-shape-rule"
+    hint = "add a rule in flambeau_prims/rules (docs/add-an-op.md)"
+
+
+class MetadataMutation(Unsupported):
+    """An operator changes a tensor's own sizes or strides in place (`resize_`, `transpose_`, `set_`)."""
+
+    reason = "metadata-mutation"
+    hint = "use the out-of-place operator"
+
+
+class SizeUnsupported(Unsupported):
+    """Arithmetic on symbolic sizes that the size language has no form for."""
+
+    reason = "symbolic-size-arithmetic"
+    hint = "mark the dimension static"
