@@ -1,1 +1,28 @@
-"""See README.md."""
+"""Run compiled programs: build, cache, load and launch.  See README.md."""
+
+from __future__ import annotations
+
+from flambeau_runtime._version import __version__
+from flambeau_runtime.build.cpp import CompileError, CompilerNotFound
+from flambeau_runtime.cache import Cache, CacheError
+from flambeau_runtime.check import ProgramError, check_arguments, check_program
+from flambeau_runtime.executor import load
+from flambeau_runtime.options import RuntimeOptions, default_cache_dir
+from flambeau_runtime.program import Program
+from flambeau_runtime.program_text import format_program
+
+__all__ = [
+    "Cache",
+    "CacheError",
+    "CompileError",
+    "CompilerNotFound",
+    "Program",
+    "ProgramError",
+    "RuntimeOptions",
+    "__version__",
+    "check_arguments",
+    "check_program",
+    "default_cache_dir",
+    "format_program",
+    "load",
+]

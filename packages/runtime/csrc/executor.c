@@ -1,0 +1,562 @@
+/* The executor: runs a Program with no Python between kernels.
+ *
+ * `Executor(code, objects, ...)` holds a Program that Python has assembled (c_executor.py) into
+ *   - `values`: an int64 table of every size, stride, offset and launch argument; constants stand in it already, and a call
+ *     with symbolic sizes works on a copy, filled by reading symbols from the inputs and running the size expressions;
+ *   - `code`: a flat int64 array, one opcode and its operands after another;
+ *   - `objects`: Python objects that steps refer to (operators, argument trees, messages).
+ * An Executor is immutable once made; what a call needs stands on that call's C stack, so any number of threads may call it.
+ */
+#include "torch_shim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <structmember.h>
+
+enum Opcode {
+    OP_ALLOCATE,    /* slot dtype device_type device_index ndim sizes */
+    OP_RAW,         /* slot nbytes: CPU memory that only kernels see, with no tensor around it */
+    OP_VIEW,        /* slot base ndim sizes offset: offset counts from the storage's start */
+    OP_MOVE,        /* slot from: the same memory under a new name */
+    OP_LAUNCH,      /* function n_buffers ints buffer... */
+    OP_MATMUL,      /* function message n_tensors scaled alpha beta tensor...: an out= matrix product of the C interface */
+    OP_CALL,        /* operator positional keywords(-1) message n_outputs output(-1)... */
+    OP_FREE,        /* slot */
+    OP_RELEASE_GIL, /* until the next OP_TAKE_GIL */
+    OP_TAKE_GIL,
+    OP_RETURN,
+};
+
+enum { POSTFIX_CONST, POSTFIX_LOAD, POSTFIX_ADD, POSTFIX_SUB, POSTFIX_MUL, POSTFIX_DIV, POSTFIX_MOD, POSTFIX_MIN, POSTFIX_MAX, POSTFIX_NEG };
+enum { OUT_NONE = -1, OUT_SLOT = 0, OUT_INT = 1 };
+enum { EXPRESSION_STACK = 64, STACK_SLOTS = 64, STACK_VALUES = 512, MAX_BUFFERS = 512, GUARD_BYTES = 64 };
+
+/* How a slot holds its tensor. */
+enum Hold { HOLD_NOTHING, HOLD_BORROWED, HOLD_HANDLE, HOLD_RAW, HOLD_OBJECT };
+
+typedef struct {
+    Handle handle;
+    void *data;       /* data pointer, NULL until asked for; for HOLD_RAW the memory itself */
+    PyObject *object; /* HOLD_BORROWED: the argument; HOLD_OBJECT: owned; HOLD_HANDLE: the wrapper if one was made (owned) */
+    int hold;
+} Slot;
+
+typedef struct {
+    int64_t input, dim, value; /* dim -1: the argument is the int */
+} SymbolLoad;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *program, *objects, *outputs_ints;
+    char *name;
+    int64_t *code, *values, *postfix, *copies, *symbols, *inputs, *outputs, *mutated;
+    Py_ssize_t n_code, n_values, n_postfix, n_copies, n_symbols, n_inputs, n_outputs, n_mutated;
+    Py_ssize_t n_slots;
+    int below; /* exclude autograd and autocast while running */
+    PyObject *weakrefs;
+} Executor;
+
+typedef struct {
+    const Executor *ex;
+    Slot *slots;
+    const int64_t *values;
+    PyThreadState *released; /* non-NULL while the GIL is not held */
+} Call;
+
+/* 1. Errors */
+
+static int take_gil(Call *call)
+{
+    if (call->released != NULL) {
+        PyEval_RestoreThread(call->released);
+        call->released = NULL;
+    }
+    return 0;
+}
+
+static int shim_failed(Call *call, const char *what)
+{
+    const char *why = torch_api.exception_what ? torch_api.exception_what() : NULL;
+    char text[600];
+    snprintf(text, sizeof text, "%s", why && why[0] ? why : "torch reported the cause on standard error");
+    take_gil(call);
+    PyErr_Format(PyExc_RuntimeError, "%s in %s: %s", what, call->ex->name, text);
+    return -1;
+}
+
+/* Name the operator on an exception that an operator raised. */
+static void add_note(PyObject *message)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *done = value ? PyObject_CallMethod(value, "add_note", "O", message) : NULL;
+    if (done == NULL) PyErr_Clear();
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, traceback);
+}
+
+/* 2. Sizes */
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    int64_t q = a / b;
+    return q - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+
+/* Evaluate the size expressions, in order, each result into values[0..]: the postfix text is (length, op, op, ...) groups. */
+static int run_postfix(const Executor *ex, int64_t *values)
+{
+    int64_t stack[EXPRESSION_STACK];
+    Py_ssize_t at = 0;
+    while (at < ex->n_postfix) {
+        const int64_t target = ex->postfix[at], end = at + 2 + ex->postfix[at + 1];
+        int top = 0;
+        for (at += 2; at < end;) {
+            const int64_t op = ex->postfix[at++];
+            if (op == POSTFIX_CONST) { stack[top++] = ex->postfix[at++]; continue; }
+            if (op == POSTFIX_LOAD) { stack[top++] = values[ex->postfix[at++]]; continue; }
+            if (op == POSTFIX_NEG) { stack[top - 1] = -stack[top - 1]; continue; }
+            const int64_t b = stack[--top], a = stack[top - 1];
+            int64_t r;
+            switch (op) {
+                case POSTFIX_ADD: r = a + b; break;
+                case POSTFIX_SUB: r = a - b; break;
+                case POSTFIX_MUL: r = a * b; break;
+                case POSTFIX_MIN: r = a < b ? a : b; break;
+                case POSTFIX_MAX: r = a > b ? a : b; break;
+                default:
+                    if (b == 0) {
+                        PyErr_Format(PyExc_ZeroDivisionError, "a size expression of %s divides by zero", ex->name);
+                        return -1;
+                    }
+                    r = op == POSTFIX_DIV ? floor_div(a, b) : a - b * floor_div(a, b);
+            }
+            stack[top - 1] = r;
+        }
+        values[target] = stack[0];
+    }
+    return 0;
+}
+
+static int fill_values(const Executor *ex, PyObject *const *args, int64_t *values)
+{
+    memcpy(values, ex->values, ex->n_values * sizeof *values);
+    for (Py_ssize_t i = 0; i < ex->n_symbols; i += 3) {
+        const int64_t dim = ex->symbols[i + 1];
+        PyObject *arg = args[ex->symbols[i]];
+        int64_t *into = &values[ex->symbols[i + 2]];
+        if (dim < 0) {
+            *into = PyLong_AsLongLong(arg);
+            if (*into == -1 && PyErr_Occurred()) return -1;
+            continue;
+        }
+        int64_t *sizes, ndim;
+        if (torch_api.get_dim(handle_of(arg), &ndim) || dim >= ndim || torch_api.get_sizes(handle_of(arg), &sizes)) {
+            PyErr_Format(PyExc_ValueError, "argument %lld of %s has no dimension %lld", (long long)ex->symbols[i], ex->name, (long long)dim);
+            return -1;
+        }
+        *into = sizes[dim];
+    }
+    if (run_postfix(ex, values)) return -1;
+    for (Py_ssize_t i = 0; i < ex->n_copies; i += 2) values[ex->copies[i]] = values[ex->copies[i + 1]];
+    return 0;
+}
+
+/* 3. Slots */
+
+static void drop(Slot *slot)
+{
+    switch (slot->hold) {
+        case HOLD_HANDLE:
+            torch_api.delete_tensor(slot->handle);
+            Py_XDECREF(slot->object);
+            break;
+        case HOLD_RAW: free(slot->data); break;
+        case HOLD_OBJECT: Py_DECREF(slot->object); break;
+        default: break;
+    }
+    memset(slot, 0, sizeof *slot);
+}
+
+static int drop_needs_gil(const Slot *slot) { return slot->hold == HOLD_OBJECT || slot->object != NULL; }
+
+static inline int data_of(Slot *slot, void **data)
+{
+    if (slot->data == NULL && slot->handle != NULL && torch_api.get_data_ptr(slot->handle, &slot->data)) return -1;
+    *data = slot->data;
+    return 0;
+}
+
+/* A new reference to the slot's Python tensor. */
+static PyObject *object_of(Slot *slot)
+{
+    if (slot->object == NULL) {
+        if (slot->hold != HOLD_HANDLE) {
+            PyErr_SetString(PyExc_SystemError, "a step reads a tensor that is not there");
+            return NULL;
+        }
+        PyObject *wrapped = torch_api.wrap(slot->handle);
+        if (wrapped == NULL) return NULL;
+        /* wrap() may have moved from the handle: from now on the object holds the tensor. */
+        torch_api.delete_tensor(slot->handle);
+        slot->hold = HOLD_OBJECT;
+        slot->object = wrapped;
+        slot->handle = handle_of(wrapped);
+    }
+    return Py_NewRef(slot->object);
+}
+
+/* 4. Calls of operators through Python */
+
+/* An argument tree is None-safe: ("k", constant) | ("t", slot) | ("i", value index) | ("l", [tree...]) | ("u", (tree...)). */
+static PyObject *build_argument(Call *call, PyObject *tree)
+{
+    PyObject *payload = PyTuple_GET_ITEM(tree, 1);
+    switch (PyUnicode_READ_CHAR(PyTuple_GET_ITEM(tree, 0), 0)) {
+        case 'k': return Py_NewRef(payload);
+        case 't': return object_of(&call->slots[PyLong_AsSsize_t(payload)]);
+        case 'i': return PyLong_FromLongLong(call->values[PyLong_AsSsize_t(payload)]);
+        default: break;
+    }
+    const int is_list = PyUnicode_READ_CHAR(PyTuple_GET_ITEM(tree, 0), 0) == 'l';
+    const Py_ssize_t n = PyTuple_GET_SIZE(payload);
+    PyObject *made = is_list ? PyList_New(n) : PyTuple_New(n);
+    for (Py_ssize_t i = 0; made != NULL && i < n; i++) {
+        PyObject *item = build_argument(call, PyTuple_GET_ITEM(payload, i));
+        if (item == NULL) { Py_CLEAR(made); break; }
+        if (is_list) PyList_SET_ITEM(made, i, item);
+        else PyTuple_SET_ITEM(made, i, item);
+    }
+    return made;
+}
+
+static int keep_result(Call *call, int64_t slot, PyObject *result)
+{
+    if (slot < 0) return 0;
+    if (!PyObject_TypeCheck(result, torch_api.tensor_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a tensor as result, got %s", Py_TYPE(result)->tp_name);
+        return -1;
+    }
+    drop(&call->slots[slot]);
+    call->slots[slot] = (Slot){.handle = handle_of(result), .object = Py_NewRef(result), .hold = HOLD_OBJECT};
+    return 0;
+}
+
+/* pc points at: operator positional keywords message n_outputs output... */
+static int call_operator(Call *call, const int64_t *pc)
+{
+    PyObject *objects = call->ex->objects;
+    PyObject *trees = PyTuple_GET_ITEM(objects, pc[1]);
+    PyObject *keywords = pc[2] < 0 ? NULL : PyTuple_GET_ITEM(objects, pc[2]);
+    const int64_t n_outputs = pc[4];
+    const Py_ssize_t n = PyTuple_GET_SIZE(trees);
+    PyObject *arguments[32];
+    Py_ssize_t made = 0;
+    int failed = n > 32;
+    if (failed) PyErr_SetString(PyExc_ValueError, "an operator with more than 32 arguments");
+    for (; !failed && made < n; made++) {
+        arguments[made] = build_argument(call, PyTuple_GET_ITEM(trees, made));
+        if (arguments[made] == NULL) { failed = 1; break; }
+    }
+    PyObject *result = NULL;
+    if (!failed) {
+        const Py_ssize_t n_keywords = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+        result = PyObject_Vectorcall(PyTuple_GET_ITEM(objects, pc[0]), arguments, n - n_keywords, keywords);
+        failed = result == NULL;
+    }
+    for (Py_ssize_t i = 0; i < made; i++) Py_DECREF(arguments[i]);
+    if (!failed && n_outputs == 1 && !PyTuple_Check(result) && !PyList_Check(result)) {
+        failed = keep_result(call, pc[5], result);
+    } else if (!failed && n_outputs > 0) {
+        PyObject *items = PySequence_Fast(result, "expected a sequence of results");
+        failed = items == NULL;
+        if (!failed && PySequence_Fast_GET_SIZE(items) != n_outputs) {
+            PyErr_Format(PyExc_ValueError, "expected %lld results, got %zd", (long long)n_outputs, PySequence_Fast_GET_SIZE(items));
+            failed = 1;
+        }
+        for (int64_t i = 0; !failed && i < n_outputs; i++)
+            failed = keep_result(call, pc[5 + i], PySequence_Fast_GET_ITEM(items, i));
+        Py_XDECREF(items);
+    }
+    Py_XDECREF(result);
+    if (failed) add_note(PyTuple_GET_ITEM(objects, pc[3]));
+    return failed ? -1 : 0;
+}
+
+/* 5. Steps */
+
+static int64_t storage_offset_of(Slot *slot)
+{
+    int64_t offset = 0;
+    torch_api.get_storage_offset(slot->handle, &offset);
+    return offset;
+}
+
+/* pc points at: slot base ndim sizes offset */
+static int make_view(Call *call, const int64_t *pc)
+{
+    Slot *base = &call->slots[pc[1]];
+    const int64_t *sizes = call->values + pc[3], ndim = pc[2];
+    Handle made = NULL;
+    if (torch_api.reinterpret(base->handle, ndim, sizes, sizes + ndim, call->values[pc[4]] - storage_offset_of(base), &made))
+        return shim_failed(call, "making a view");
+    call->slots[pc[0]] = (Slot){.handle = made, .hold = HOLD_HANDLE};
+    return 0;
+}
+
+typedef void (*Kernel)(void *const *, const int64_t *);
+
+/* pc points at: function n_buffers ints buffer... */
+static int launch(Call *call, const int64_t *pc)
+{
+    void *buffers[MAX_BUFFERS];
+    for (int64_t i = 0; i < pc[1]; i++)
+        if (data_of(&call->slots[pc[3 + i]], &buffers[i])) return shim_failed(call, "reading a data pointer");
+    ((Kernel)(uintptr_t)pc[0])(buffers, call->values + pc[2]);
+    return 0;
+}
+
+/* pc points at: function message n_tensors scaled beta alpha tensor... */
+static int matmul(Call *call, const int64_t *pc)
+{
+    Handle t[4] = {0};
+    double beta, alpha;
+    memcpy(&beta, &pc[4], sizeof beta);
+    memcpy(&alpha, &pc[5], sizeof alpha);
+    for (int64_t i = 0; i < pc[2]; i++) t[i] = call->slots[pc[6 + i]].handle;
+    const uintptr_t f = (uintptr_t)pc[0];
+    const int32_t failed = pc[3] ? ((int32_t(*)(Handle, Handle, Handle, Handle, double, double))f)(t[0], t[1], t[2], t[3], beta, alpha)
+                                 : ((int32_t(*)(Handle, Handle, Handle))f)(t[0], t[1], t[2]);
+    if (!failed) return 0;
+    return shim_failed(call, PyUnicode_AsUTF8(PyTuple_GET_ITEM(call->ex->objects, pc[1])));
+}
+
+static int run_code(Call *call)
+{
+    const int64_t *pc = call->ex->code;
+    Slot *slots = call->slots;
+    for (;;) {
+        switch (*pc++) {
+            case OP_ALLOCATE: {
+                const int64_t *sizes = call->values + pc[5];
+                Handle made = NULL;
+                if (torch_api.empty_strided(pc[4], sizes, sizes + pc[4], (int32_t)pc[1], (int32_t)pc[2], (int32_t)pc[3], &made))
+                    return shim_failed(call, "allocating");
+                slots[pc[0]] = (Slot){.handle = made, .hold = HOLD_HANDLE};
+                pc += 6;
+                break;
+            }
+            case OP_RAW: {
+                const int64_t nbytes = call->values[pc[1]];
+                void *memory = NULL;
+                if (posix_memalign(&memory, 64, nbytes > 0 ? (size_t)nbytes : 1)) {
+                    take_gil(call);
+                    PyErr_NoMemory();
+                    return -1;
+                }
+                slots[pc[0]] = (Slot){.data = memory, .hold = HOLD_RAW};
+                pc += 2;
+                break;
+            }
+            case OP_VIEW:
+                if (make_view(call, pc)) return -1;
+                pc += 5;
+                break;
+            case OP_MOVE:
+                slots[pc[0]] = slots[pc[1]];
+                memset(&slots[pc[1]], 0, sizeof *slots);
+                pc += 2;
+                break;
+            case OP_LAUNCH:
+                if (launch(call, pc)) return -1;
+                pc += 3 + pc[1];
+                break;
+            case OP_MATMUL:
+                if (matmul(call, pc)) return -1;
+                pc += 6 + pc[2];
+                break;
+            case OP_CALL:
+                if (call_operator(call, pc)) return -1;
+                pc += 5 + pc[4];
+                break;
+            case OP_FREE:
+                if (call->released != NULL && drop_needs_gil(&slots[pc[0]])) {
+                    take_gil(call);
+                    drop(&slots[pc[0]]);
+                    call->released = PyEval_SaveThread();
+                } else {
+                    drop(&slots[pc[0]]);
+                }
+                pc += 1;
+                break;
+            case OP_RELEASE_GIL: call->released = PyEval_SaveThread(); break;
+            case OP_TAKE_GIL: take_gil(call); break;
+            default: return take_gil(call);
+        }
+    }
+}
+
+/* 6. A call */
+
+static PyObject *collect_outputs(Call *call)
+{
+    const Executor *ex = call->ex;
+    PyObject *result = PyTuple_New(ex->n_outputs / 2);
+    for (Py_ssize_t i = 0; result != NULL && i < ex->n_outputs; i += 2) {
+        const int64_t at = ex->outputs[i + 1];
+        PyObject *item;
+        if (ex->outputs[i] == OUT_SLOT) item = object_of(&call->slots[at]);
+        else if (ex->outputs[i] == OUT_INT) item = PyLong_FromLongLong(call->values[at]);
+        else item = Py_NewRef(Py_None);
+        if (item == NULL) Py_CLEAR(result);
+        else PyTuple_SET_ITEM(result, i / 2, item);
+    }
+    return result;
+}
+
+static int bind_inputs(const Executor *ex, PyObject *const *args, Slot *slots)
+{
+    for (Py_ssize_t i = 0; i < ex->n_inputs; i++) {
+        if (ex->inputs[i] < 0) continue; /* an int, or a tensor that no step reads */
+        if (!PyObject_TypeCheck(args[i], torch_api.tensor_type)) {
+            PyErr_Format(PyExc_TypeError, "%s: argument %zd must be a tensor, not %s", ex->name, i, Py_TYPE(args[i])->tp_name);
+            return -1;
+        }
+        slots[ex->inputs[i]] = (Slot){.handle = handle_of(args[i]), .object = args[i], .hold = HOLD_BORROWED};
+    }
+    return 0;
+}
+
+static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch)
+{
+    Call call = {.ex = ex, .slots = slots, .values = ex->values};
+    memset(slots, 0, ex->n_slots * sizeof *slots);
+    if (bind_inputs(ex, args, slots)) return NULL;
+    if (ex->n_symbols + ex->n_postfix > 0) {
+        if (fill_values(ex, args, scratch)) return NULL;
+        call.values = scratch;
+    }
+    _Alignas(16) char guard[GUARD_BYTES];
+    if (ex->below) torch_api.exclude_enter(guard, torch_api.below_keys);
+    const int failed = run_code(&call);
+    if (ex->below) torch_api.exclude_exit(guard);
+    if (!failed)
+        for (Py_ssize_t i = 0; i < ex->n_mutated; i++) torch_api.bump_version(slots[ex->mutated[i]].handle);
+    PyObject *result = failed ? NULL : collect_outputs(&call);
+    for (Py_ssize_t i = 0; i < ex->n_slots; i++) drop(&slots[i]);
+    return result;
+}
+
+/* Large programs take their scratch from the heap, in a function of its own so that small ones stay small on the C stack. */
+static Py_NO_INLINE PyObject *run_large(const Executor *ex, PyObject *const *args)
+{
+    Slot *slots = PyMem_Malloc(ex->n_slots * sizeof(Slot) + 1);
+    int64_t *scratch = PyMem_Malloc(ex->n_values * sizeof(int64_t) + 1);
+    PyObject *result = slots && scratch ? run(ex, args, slots, scratch) : PyErr_NoMemory();
+    PyMem_Free(slots);
+    PyMem_Free(scratch);
+    return result;
+}
+
+static PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    const Executor *ex = (Executor *)self;
+    const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (nargs != ex->n_inputs || (kwnames && PyTuple_GET_SIZE(kwnames))) {
+        PyErr_Format(PyExc_TypeError, "%s takes %zd positional arguments, got %zd%s", ex->name, ex->n_inputs, nargs,
+                     kwnames && PyTuple_GET_SIZE(kwnames) ? " and keywords" : "");
+        return NULL;
+    }
+    if (ex->n_slots > STACK_SLOTS || ex->n_values > STACK_VALUES) return run_large(ex, args);
+    Slot slots[STACK_SLOTS];
+    int64_t scratch[STACK_VALUES];
+    return run(ex, args, slots, scratch);
+}
+
+/* 7. The type */
+
+static int64_t *copy_ints(PyObject *bytes, Py_ssize_t *n)
+{
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(bytes, &data, &size)) return NULL;
+    int64_t *made = PyMem_Malloc(size + 1);
+    if (made == NULL) return (int64_t *)PyErr_NoMemory();
+    memcpy(made, data, size);
+    *n = size / (Py_ssize_t)sizeof(int64_t);
+    return made;
+}
+
+static PyObject *executor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "program", "objects", "n_slots", "below", "code", "values", "postfix", "copies", "symbols",
+                            "inputs", "outputs", "mutated", NULL};
+    const char *name;
+    PyObject *program, *objects, *code, *values, *postfix, *copies, *symbols, *inputs, *outputs, *mutated;
+    Py_ssize_t n_slots;
+    int below;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!npSSSSSSSS", names, &name, &program, &PyTuple_Type, &objects, &n_slots, &below,
+                                     &code, &values, &postfix, &copies, &symbols, &inputs, &outputs, &mutated))
+        return NULL;
+    if (!torch_api.ready) {
+        PyErr_SetString(PyExc_RuntimeError, "torch's C interface has not been found: call init first");
+        return NULL;
+    }
+    Executor *self = (Executor *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->vectorcall = executor_vectorcall;
+    self->program = Py_NewRef(program);
+    self->objects = Py_NewRef(objects);
+    self->n_slots = n_slots;
+    self->below = below;
+    self->name = PyMem_Malloc(strlen(name) + 1);
+    if (self->name == NULL) goto failed;
+    strcpy(self->name, name);
+    if (!(self->code = copy_ints(code, &self->n_code)) || !(self->values = copy_ints(values, &self->n_values)) ||
+        !(self->postfix = copy_ints(postfix, &self->n_postfix)) || !(self->copies = copy_ints(copies, &self->n_copies)) ||
+        !(self->symbols = copy_ints(symbols, &self->n_symbols)) || !(self->inputs = copy_ints(inputs, &self->n_inputs)) ||
+        !(self->outputs = copy_ints(outputs, &self->n_outputs)) || !(self->mutated = copy_ints(mutated, &self->n_mutated)))
+        goto failed;
+    return (PyObject *)self;
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void executor_dealloc(PyObject *object)
+{
+    Executor *self = (Executor *)object;
+    if (self->weakrefs != NULL) PyObject_ClearWeakRefs(object);
+    Py_XDECREF(self->program);
+    Py_XDECREF(self->objects);
+    int64_t *owned[] = {self->code, self->values, self->postfix, self->copies, self->symbols, self->inputs, self->outputs, self->mutated};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) PyMem_Free(owned[i]);
+    PyMem_Free(self->name);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *executor_repr(PyObject *object)
+{
+    return PyUnicode_FromFormat("<compiled program %s>", ((Executor *)object)->name);
+}
+
+static PyMemberDef executor_members[] = {
+    {"program", T_OBJECT, offsetof(Executor, program), READONLY, "The Program this runs."},
+    {NULL},
+};
+
+PyTypeObject ExecutorType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flambeau_runtime._core.Executor",
+    .tp_doc = "A Program ready to run: executor(*tensors) -> tuple.",
+    .tp_basicsize = sizeof(Executor),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Executor, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = executor_new,
+    .tp_dealloc = executor_dealloc,
+    .tp_repr = executor_repr,
+    .tp_members = executor_members,
+    .tp_weaklistoffset = offsetof(Executor, weakrefs),
+};

@@ -1,0 +1,48 @@
+/* Torch without headers: the functions of libtorch that the executor calls, found with dlsym.
+ *
+ * `aoti_torch_*` is the C interface that libtorch exports.  A tensor handle there is an `at::Tensor *`, that is, the address of
+ * a word holding a TensorImpl pointer; the word inside a Python tensor is such an address too, so inputs are read in place.
+ */
+#ifndef FLAMBEAU_TORCH_SHIM_H
+#define FLAMBEAU_TORCH_SHIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+typedef void *Handle; /* at::Tensor * */
+
+typedef struct {
+    int32_t (*get_data_ptr)(Handle, void **);
+    int32_t (*get_sizes)(Handle, int64_t **);
+    int32_t (*get_dim)(Handle, int64_t *);
+    int32_t (*get_storage_offset)(Handle, int64_t *);
+    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
+    int32_t (*reinterpret)(Handle, int64_t, const int64_t *, const int64_t *, int64_t, Handle *);
+    int32_t (*delete_tensor)(Handle);
+    const char *(*exception_what)(void); /* may be NULL */
+
+    /* C++ symbols, by their mangled names.  The guard takes its key set in a register: it is one 64-bit word. */
+    void (*bump_version)(Handle);
+    void (*exclude_enter)(void *guard, uint64_t keys);
+    void (*exclude_exit)(void *guard);
+    PyObject *(*wrap)(Handle); /* THPVariable_Wrap: may move from its argument, never frees it */
+
+    size_t slot;          /* where the TensorImpl word stands inside a Python tensor */
+    uint64_t below_keys;  /* dispatch keys to exclude so that nothing is recorded or cast: autograd, views, autocast */
+    PyTypeObject *tensor_type;
+    bool ready;
+} TorchApi;
+
+extern TorchApi torch_api;
+
+/* Find everything and test it on `sample`, a tensor; `cdata` is its `_cdata`.  0, or -1 with an exception set. */
+int torch_api_init(const char *libtorch, const char *libc10, const char *libpython, PyObject *sample, size_t cdata,
+                   uint64_t below_keys, PyTypeObject *tensor_type);
+
+static inline Handle handle_of(PyObject *tensor) { return (char *)tensor + torch_api.slot; }
+
+#endif

@@ -1,0 +1,1 @@
+"""Building kernels: one module a language."""

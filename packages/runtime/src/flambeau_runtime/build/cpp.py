@@ -1,0 +1,131 @@
+"""Build C++ kernels with g++ and load them.
+
+A Source is header-free C++ (no includes), so a compile costs only what the kernels themselves cost.  Sources are independent
+translation units, compiled in parallel, each to one shared library that the cache then owns.
+
+One OpenMP runtime: kernels are linked against the very libgomp that torch has loaded, so that torch's thread pool and thread
+count serve kernels too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flambeau_runtime.build import isa
+from flambeau_runtime.cache import Cache, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_runtime.options import RuntimeOptions
+
+# IEEE semantics are kept (NaN, infinities, -0.0, no reassociation); only errno, traps and signalling NaNs are given up.
+BASE_FLAGS = (
+    "-x", "c++", "-std=c++17", "-O3", "-shared", "-fPIC", "-fopenmp", "-pipe", "-w",
+    "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-semantic-interposition",
+    "-fno-asynchronous-unwind-tables", "-ffp-contract=fast", "-fvisibility=hidden", "-ffunction-sections",
+)  # fmt: skip
+LINK_FLAGS = ("-x", "none", "-Wl,--as-needed", "-Wl,-O0", "-Wl,--no-undefined")
+LIBRARIES = ("-lmvec", "-lm")
+
+INSTALL_HINT = (
+    "Flambeau compiles CPU kernels with g++. Install it (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; "
+    "conda: `conda install -c conda-forge gxx`), or name a compiler with the `cxx` option."
+)
+
+
+class CompilerNotFound(RuntimeError):
+    """There is no C++ compiler; the message says what to install."""
+
+
+class CompileError(RuntimeError):
+    """The compiler refused a Source; the message holds its words and the path of the text."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler with its flags: all that, beside the text, decides what a Source compiles to."""
+
+    path: str
+    flags: tuple[str, ...]
+    libraries: tuple[str, ...]
+    identity: str
+
+    def key(self, text: str) -> str:
+        """The cache key of a Source."""
+        return key_of("cpp", self.identity, "\0".join(self.flags), "\0".join(self.libraries), text)
+
+
+def toolchain(options: RuntimeOptions) -> Toolchain:
+    """The toolchain that these options name; CompilerNotFound if there is none."""
+    path = shutil.which(options.cxx)
+    if path is None:
+        raise CompilerNotFound(f"no C++ compiler {options.cxx!r} was found. {INSTALL_HINT}")
+    status = os.stat(os.path.realpath(path))
+    level = options.isa or isa.detect()
+    openmp = openmp_runtime()
+    return Toolchain(
+        path=path,
+        flags=(*BASE_FLAGS, *isa.compiler_flags(level), *options.cxx_flags),
+        libraries=(*((openmp,) if openmp else ()), *LIBRARIES),
+        identity=f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}",
+    )
+
+
+@lru_cache(maxsize=1)
+def openmp_runtime() -> str | None:
+    """The file of the OpenMP runtime that this process has loaded (torch's), or None."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    for line in maps.splitlines():
+        path = line.rpartition(" ")[2]
+        if os.path.basename(path).startswith(("libgomp", "libiomp", "libomp")):
+            return path
+    return None
+
+
+def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
+    """Compile each text to a shared library, or find it in the cache; the files' paths, in order."""
+    tools = toolchain(options)
+    cache = Cache(options.cache_dir)
+    keys = [tools.key(text) for text in texts]
+    found: dict[str, Path] = {}
+    if options.use_cache:
+        for key in dict.fromkeys(keys):
+            path = cache.lookup("cpp", key)
+            if path is not None:
+                found[key] = path
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+    if missing:
+        with cache.working_directory() as folder:
+            running = [(key, _start(tools, text, Path(folder) / key)) for key, text in missing.items()]
+            for key, process in running:
+                made = _finish(tools, process, Path(folder) / key, cache)
+                found[key] = cache.store("cpp", key, made, ".so")
+    return [found[key] for key in keys]
+
+
+def _start(tools: Toolchain, text: str, stem: Path) -> subprocess.Popen[bytes]:
+    source = stem.with_suffix(".cpp")
+    source.write_text(text)
+    command = [tools.path, *tools.flags, str(source), "-o", str(stem.with_suffix(".so")), *LINK_FLAGS, *tools.libraries]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=stem.parent)
+
+
+def _finish(tools: Toolchain, process: subprocess.Popen[bytes], stem: Path, cache: Cache) -> bytes:
+    _, errors = process.communicate()
+    if process.returncode:
+        words = errors.decode(errors="replace")
+        if "lmvec" in words:
+            words += "\nglibc's vector math library (libmvec) is missing; Flambeau needs glibc 2.22 or newer with its libmvec."
+        kept = cache.store("failed", stem.name, stem.with_suffix(".cpp").read_bytes(), ".cpp")
+        raise CompileError(f"{tools.path} failed on a generated kernel (its text: {kept}):\n{words}")
+    return stem.with_suffix(".so").read_bytes()

@@ -1,0 +1,71 @@
+"""Which vector instructions this machine has, and the compiler flags that use them.
+
+The flags come from the processor's own list (CPUID, as the kernel reports it), not from compiling probes.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import lru_cache
+from pathlib import Path
+
+AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+AVX2 = ("avx2", "fma", "f16c")
+
+# CPUID flag -> g++ flag, for what is used beyond the base of each level.
+EXTENSIONS = {
+    "bmi1": "-mbmi",
+    "bmi2": "-mbmi2",
+    "avx512cd": "-mavx512cd",
+    "avx512_bf16": "-mavx512bf16",
+    "avx512_fp16": "-mavx512fp16",
+}
+
+LEVELS = ("avx512", "avx2", "baseline")
+
+
+@lru_cache(maxsize=1)
+def cpu_flags() -> frozenset[str]:
+    """The processor's feature flags; empty where the system does not list them."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def detect() -> str:
+    """The highest level this machine has."""
+    flags = cpu_flags()
+    if platform.machine() == "x86_64":
+        if flags.issuperset(AVX512) and flags.issuperset(AVX2):
+            return "avx512"
+        if flags.issuperset(AVX2):
+            return "avx2"
+    return "baseline"
+
+
+def vector_bytes(level: str) -> int:
+    """The width of a vector register at this level."""
+    return {"avx512": 64, "avx2": 32}.get(level, 16)
+
+
+def compiler_flags(level: str) -> list[str]:
+    """The g++ flags of a level, with this machine's extensions where the level is its own."""
+    if level not in LEVELS:
+        raise ValueError(f"unknown ISA level {level!r}; known are {', '.join(LEVELS)}")
+    if level == "baseline":
+        return []
+    flags = ["-mavx2", "-mfma", "-mf16c"]
+    if level == "avx512":
+        flags += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
+    own = cpu_flags()
+    flags += [
+        flag
+        for name, flag in EXTENSIONS.items()
+        if name in own and (level == "avx512" or not name.startswith("avx512"))
+    ]
+    return flags

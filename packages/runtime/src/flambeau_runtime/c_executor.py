@@ -1,0 +1,362 @@
+"""Assemble a Program for the C executor (csrc/executor.c): names become slots, sizes become entries of one int64 table.
+
+    buf0 = allocate float32[s0, 768]     ->  OP_ALLOCATE slot dtype device index ndim sizes
+    launch k(arg0, buf0; s0*768)         ->  OP_LAUNCH address 2 ints slot slot
+
+The table of values is laid out as: symbols | size expressions, each once | sequences (a shape and its strides, a launch's ints),
+each once.  A sequence's constants are in the table already; its expressions are copied into place at the start of a call.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from flambeau_runtime import dims
+from flambeau_runtime.check import refs_of
+from flambeau_runtime.externs import constant, find_operator, is_constant, view_of
+from flambeau_runtime.program import (
+    Allocate,
+    Dim,
+    Expr,
+    Extern,
+    Free,
+    Launch,
+    Program,
+    Ref,
+    Step,
+    Tensor,
+    View,
+)
+
+# The numbers are those of `enum Opcode` in csrc/executor.c.
+(ALLOCATE, RAW, VIEW, MOVE, LAUNCH, MATMUL, CALL, FREE, RELEASE_GIL, TAKE_GIL, RETURN) = range(11)
+OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
+
+# torch's ScalarType numbers, fixed by its serialisation format.
+DTYPE_CODES = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
+    "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15,
+    "float8_e5m2": 23, "float8_e4m3fn": 24, "uint16": 27, "uint32": 28, "uint64": 29,
+}  # fmt: skip
+DEVICE_CODES = {"cpu": 0, "cuda": 1}
+
+# out= overloads that are called through libtorch's C interface: its function, number of tensors with out first, beta and alpha?
+MATMULS = {
+    "aten.mm.out": ("mm_out", 3, False),
+    "aten.bmm.out": ("bmm_out", 3, False),
+    "aten.addmm.out": ("addmm_out", 4, True),
+    "aten.baddbmm.out": ("baddbmm_out", 4, True),
+}
+
+HEAVY_NUMEL = 16384
+"""From this many elements in some tensor on, the GIL is released around kernels: below, giving it up costs more than it gains."""
+
+_MAX_BUFFERS = 512
+
+
+class Assembler:
+    """Turns one Program into the arguments of `_core.Executor`."""
+
+    def __init__(self, program: Program, kernels: Mapping[str, int], core: ModuleType) -> None:
+        self.program = program
+        self.kernels = kernels
+        self.core = core
+        self.tensors = {tensor.name: tensor for tensor in program.tensors}
+        self.slots = {name: index for index, name in enumerate(self.tensors)}
+        self.raw = kernel_only(program, self.tensors)
+        self.symbols = {symbol.name: index for index, symbol in enumerate(program.symbols)}
+        self.expressions: dict[str, int] = {}
+        self.sequences: dict[tuple[Dim, ...], int] = {}
+        self.tail: list[Dim] = []
+        self.objects: list[Any] = []
+        self.code: list[int] = []
+        self.below = False
+
+    def assemble(self) -> Any:
+        """The executor object."""
+        program = self.program
+        self._collect_expressions()
+        heavy = any(_is_heavy(tensor) for tensor in program.tensors)
+        released = False
+        for step in program.steps:
+            before = len(self.code)
+            self._emit(step)
+            if len(self.code) == before:
+                continue
+            opcode = self.code[before]
+            if heavy and not released and opcode in (LAUNCH, MATMUL):
+                self.code.insert(before, RELEASE_GIL)
+                released = True
+            elif released and opcode == CALL:
+                self.code.insert(before, TAKE_GIL)
+                released = False
+        outputs = self._outputs()
+        self.code.append(RETURN)
+        return self._executor(outputs)
+
+    # Values
+
+    def _collect_expressions(self) -> None:
+        """Number every distinct size expression before any sequence is laid out."""
+        found: dict[str, None] = {}
+        for tensor in self.program.tensors:
+            dims_used = (*tensor.shape, *tensor.stride, tensor.offset)
+            found.update(dict.fromkeys(dim for dim in dims_used if isinstance(dim, str)))
+            if tensor.name in self.raw:
+                nbytes = byte_size(tensor)
+                if isinstance(nbytes, str):
+                    found[nbytes] = None
+        for step in self.program.steps:
+            if isinstance(step, Launch):
+                found.update(dict.fromkeys(dim for dim in step.ints if isinstance(dim, str)))
+            elif isinstance(step, Extern):
+                found.update(dict.fromkeys(expressions_of((step.args, step.kwargs))))
+        for out in self.program.outputs:
+            if isinstance(out, Expr):
+                found[out.text] = None
+        for text in found:
+            if text not in self.symbols:
+                self.expressions[text] = len(self.symbols) + len(self.expressions)
+
+    def _sequence(self, sizes: tuple[Dim, ...]) -> int:
+        """Where these values stand, one after another, in the table."""
+        found = self.sequences.get(sizes)
+        if found is None:
+            found = self.sequences[sizes] = len(self.symbols) + len(self.expressions) + len(self.tail)
+            self.tail.extend(sizes)
+        return found
+
+    def _value(self, dim: Dim) -> int:
+        """Where one value stands."""
+        if isinstance(dim, str):
+            return self.symbols[dim] if dim in self.symbols else self.expressions[dim]
+        return self._sequence((dim,))
+
+    def _object(self, item: Any) -> int:
+        self.objects.append(item)
+        return len(self.objects) - 1
+
+    # Steps
+
+    def _emit(self, step: Step) -> None:
+        if isinstance(step, Launch):
+            if len(step.buffers) > _MAX_BUFFERS:
+                raise ValueError(f"kernel {step.kernel} takes {len(step.buffers)} buffers; {_MAX_BUFFERS} is the most")
+            ints = self._sequence(step.ints)
+            buffers = [self.slots[name] for name in step.buffers]
+            self.code += [LAUNCH, self.kernels[step.kernel], len(buffers), ints, *buffers]
+        elif isinstance(step, Extern):
+            self._emit_extern(step)
+        elif isinstance(step, Free):
+            self.code += [FREE, self.slots[step.name]]
+        elif isinstance(step, Allocate):
+            self._emit_allocate(step)
+        elif isinstance(step, View):
+            self._emit_view(step.name, step.base)
+
+    def _emit_allocate(self, step: Allocate) -> None:
+        tensor, slot = self.tensors[step.name], self.slots[step.name]
+        old = self.tensors[step.reuse] if step.reuse is not None else None
+        is_raw = step.name in self.raw
+        if old is not None and is_raw == (old.name in self.raw):
+            same_layout = (tensor.shape, tensor.stride, tensor.dtype) == (old.shape, old.stride, old.dtype)
+            if is_raw or (same_layout and tensor.offset == old.offset):
+                self.code += [MOVE, slot, self.slots[old.name]]
+                return
+            if tensor.dtype == old.dtype:
+                self._emit_view(step.name, old.name)
+                self.code += [FREE, self.slots[old.name]]
+                return
+        if old is not None:
+            self.code += [FREE, self.slots[old.name]]
+        if is_raw:
+            self.code += [RAW, slot, self._value(byte_size(tensor))]
+            return
+        device = torch.device(tensor.device)
+        sizes = self._sequence((*tensor.shape, *tensor.stride))
+        self.code += [ALLOCATE, slot, DTYPE_CODES[tensor.dtype], DEVICE_CODES[device.type], device.index or 0, len(tensor.shape), sizes]
+
+    def _emit_view(self, name: str, base_name: str) -> None:
+        tensor, base = self.tensors[name], self.tensors[base_name]
+        slot, base_slot = self.slots[name], self.slots[base_name]
+        if tensor.dtype == base.dtype:
+            sizes = self._sequence((*tensor.shape, *tensor.stride))
+            self.code += [VIEW, slot, base_slot, len(tensor.shape), sizes, self._value(tensor.offset)]
+            return
+        trees = (
+            ("t", base_slot),
+            ("k", getattr(torch, tensor.dtype)),
+            ("l", tuple(self._int_tree(dim) for dim in tensor.shape)),
+            ("l", tuple(self._int_tree(dim) for dim in tensor.stride)),
+            self._int_tree(tensor.offset),
+        )
+        self._emit_call(view_of, trees, (), "a view of another dtype", (slot,))
+
+    def _emit_extern(self, step: Extern) -> None:
+        if self._emit_matmul(step):
+            return
+        self.below = True
+        keywords = (*step.kwargs, *(key for key, _ in step.out))
+        trees = (
+            *(self._tree(arg) for arg in step.args),
+            *(self._tree(arg) for arg in step.kwargs.values()),
+            *(("t", self.slots[name]) for _, name in step.out),
+        )
+        outputs = tuple(-1 if name is None else self.slots[name] for name in step.outputs)
+        self._emit_call(find_operator(step.op), trees, keywords, step.op, outputs)
+
+    def _emit_call(self, function: Any, trees: tuple[Any, ...], keywords: tuple[str, ...], what: str, outputs: tuple[int, ...]) -> None:
+        message = self._object(f"while {self.program.name} called {what}")
+        names = self._object(keywords) if keywords else -1
+        self.code += [CALL, self._object(function), self._object(trees), names, message, len(outputs), *outputs]
+
+    def _emit_matmul(self, step: Extern) -> bool:
+        """Call a matrix product through the C interface if this call is of the plain form and all is on one kind of device."""
+        known = MATMULS.get(step.op)
+        if known is None or len(step.out) != 1:
+            return False
+        function, n_tensors, scaled = known
+        names = [step.out[0][1], *refs_of(step.args)]
+        if len(names) != n_tensors or len(step.args) != n_tensors - 1 or not set(step.kwargs) <= ({"beta", "alpha"} if scaled else set()):
+            return False
+        beta, alpha = step.kwargs.get("beta", 1), step.kwargs.get("alpha", 1)
+        kinds = {torch.device(self.tensors[name].device).type for name in names}
+        if len(kinds) != 1 or not (isinstance(beta, (int, float)) and isinstance(alpha, (int, float))):
+            return False
+        address = find_shim(self.core, f"aoti_torch_{kinds.pop()}_{function}")
+        if not address:
+            return False
+        scales = struct.unpack("qq", struct.pack("dd", beta, alpha))
+        tensors = [self.slots[name] for name in names]
+        self.code += [MATMUL, address, self._object(step.op), n_tensors, int(scaled), *scales, *tensors]
+        return True
+
+    def _tree(self, arg: Any) -> tuple[str, Any]:
+        if isinstance(arg, Ref):
+            return ("t", self.slots[arg.name])
+        if isinstance(arg, Expr):
+            return self._int_tree(arg.text)
+        if isinstance(arg, (list, tuple)) and not is_constant(arg):
+            return ("l" if isinstance(arg, list) else "u", tuple(self._tree(item) for item in arg))
+        if isinstance(arg, (list, tuple)):
+            return ("k", type(arg)(constant(item) for item in arg))
+        return ("k", constant(arg))
+
+    def _int_tree(self, dim: Dim) -> tuple[str, Any]:
+        return ("i", self._value(dim)) if isinstance(dim, str) else ("k", dim)
+
+    # The whole
+
+    def _outputs(self) -> list[int]:
+        flat: list[int] = []
+        for out in self.program.outputs:
+            if out is None:
+                flat += [OUT_NONE, 0]
+            elif isinstance(out, Expr):
+                flat += [OUT_INT, self._value(out.text)]
+            else:
+                flat += [OUT_SLOT, self.slots[out]]
+        return flat
+
+    def _executor(self, outputs: list[int]) -> Any:
+        program = self.program
+        start = len(self.symbols) + len(self.expressions)
+        values = [0] * start + [dim if isinstance(dim, int) else 0 for dim in self.tail]
+        copies: list[int] = []
+        for index, dim in enumerate(self.tail):
+            if isinstance(dim, str):
+                copies += [start + index, self._value(dim)]
+        postfix: list[int] = []
+        for text, index in self.expressions.items():
+            code = self._postfix(text)
+            postfix += [index, len(code), *code]
+        symbols = [item for s, at in zip(program.symbols, self.symbols.values(), strict=True) for item in (s.input, -1 if s.dim is None else s.dim, at)]
+        return self.core.Executor(
+            name=program.name,
+            program=program,
+            objects=tuple(self.objects),
+            n_slots=len(self.slots),
+            below=self.below,
+            code=_pack(self.code),
+            values=_pack(values),
+            postfix=_pack(postfix),
+            copies=_pack(copies),
+            symbols=_pack(symbols),
+            inputs=_pack([self.slots.get(name, -1) for name in program.inputs]),
+            outputs=_pack(outputs),
+            mutated=_pack([self.slots[name] for name in program.mutated]),
+        )
+
+    def _postfix(self, text: str) -> list[int]:
+        code: list[int] = []
+        for opcode, operand in dims.postfix(text):
+            code.append(opcode)
+            if opcode == dims.CONST:
+                code.append(operand)  # type: ignore[arg-type]
+            elif opcode == dims.LOAD:
+                code.append(self.symbols[operand])  # type: ignore[index]
+        return code
+
+
+def kernel_only(program: Program, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """The allocated CPU tensors that only C++ kernels see: plain memory serves them, with no tensor object around it."""
+    allocated = {step.name for step in program.steps if isinstance(step, Allocate)}
+    seen: set[str] = {out for out in program.outputs if isinstance(out, str)}
+    for step in program.steps:
+        if isinstance(step, View):
+            seen |= {step.name, step.base}
+        elif isinstance(step, Extern):
+            seen.update(refs_of((step.args, step.kwargs)), (name for _, name in step.out))
+            seen.update(name for name in step.outputs if name is not None)
+    return frozenset(name for name in allocated - seen if tensors[name].device == "cpu")
+
+
+def byte_size(tensor: Tensor) -> Dim:
+    """The bytes that a tensor's elements span."""
+    itemsize = getattr(torch, tensor.dtype).itemsize
+    if all(isinstance(dim, int) for dim in (*tensor.shape, *tensor.stride)):
+        if 0 in tensor.shape:
+            return 0
+        return itemsize * (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride, strict=True)))  # type: ignore[operator]
+    spans = "".join(f" + ({n} - 1)*({s})" for n, s in zip(tensor.shape, tensor.stride, strict=True))
+    return f"max(0, 1{spans})*{itemsize}"
+
+
+def expressions_of(arg: Any) -> list[str]:
+    """The symbolic ints in a (nested) argument of an extern call."""
+    if isinstance(arg, Expr):
+        return [arg.text]
+    if isinstance(arg, (list, tuple)):
+        return [text for item in arg for text in expressions_of(item)]
+    if isinstance(arg, dict):
+        return expressions_of(list(arg.values()))
+    return []
+
+
+@lru_cache(maxsize=256)
+def find_shim(core: ModuleType, name: str) -> int:
+    """The address of a function of libtorch's C interface, 0 if this torch has none of that name."""
+    library = "libtorch_cuda.so" if "_cuda_" in name else "libtorch_cpu.so"
+    path = Path(torch.__file__).parent / "lib" / library
+    return core.find_symbol(core.open_library(str(path)), name) if path.exists() else 0
+
+
+def _is_heavy(tensor: Tensor) -> bool:
+    numel = 1
+    for size in tensor.shape:
+        if isinstance(size, str):
+            return True
+        numel *= size
+    return numel >= HEAVY_NUMEL
+
+
+def _pack(values: list[int]) -> bytes:
+    return array("q", values).tobytes()

@@ -1,0 +1,81 @@
+"""load: a Program made callable.
+
+    run = load(program)
+    (y,) = run(x)
+
+Kernels are built or taken from the cache, then the C executor is assembled; the Python executor serves where there is no C
+extension (and wherever it is asked for), with the same results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from flambeau_runtime import native
+from flambeau_runtime.build import cpp
+from flambeau_runtime.c_executor import Assembler
+from flambeau_runtime.check import check_arguments, check_program
+from flambeau_runtime.options import RuntimeOptions
+from flambeau_runtime.program import Program
+from flambeau_runtime.python_executor import PythonExecutor
+
+Executable = Callable[..., tuple[Any, ...]]
+
+
+class CheckedExecutable:
+    """An executable that checks its arguments on every call (the `debug` option)."""
+
+    def __init__(self, program: Program, run: Executable) -> None:
+        self.program = program
+        self._run = run
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        check_arguments(self.program, args)
+        return self._run(*args)
+
+
+def load(program: Program, options: RuntimeOptions | None = None) -> Executable:
+    """Build the program's kernels and return the callable that runs it: `run(*inputs) -> tuple`.
+
+    The callable may be called from any number of threads.  It runs below autograd: nothing it does is recorded.
+    """
+    options = options or RuntimeOptions()
+    if options.debug:
+        check_program(program)
+    kernels = load_kernels(program, options)
+    run = make_executor(program, kernels, options)
+    return CheckedExecutable(program, run) if options.debug else run
+
+
+def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, int]:
+    """The address of each C++ kernel."""
+    indices = [index for index, source in enumerate(program.sources) if source.language == "cpp"]
+    others = {source.language for source in program.sources} - {"cpp"}
+    if others:
+        raise ValueError(f"{program.name}: kernels in {', '.join(sorted(others))} cannot be built")
+    if not indices:
+        return {}
+    paths = dict(zip(indices, cpp.build([program.sources[i].text for i in indices], options), strict=True))
+    libraries = {index: ctypes.CDLL(str(path)) for index, path in paths.items()}
+    addresses = {}
+    for kernel in program.kernels:
+        function = getattr(libraries[kernel.source], kernel.name)
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        assert address is not None
+        addresses[kernel.name] = address
+    return addresses
+
+
+def make_executor(program: Program, kernels: dict[str, int], options: RuntimeOptions) -> Executable:
+    """The C executor, or the Python one where C cannot be used or Python is asked for."""
+    if options.executor not in ("auto", "c", "python"):
+        raise ValueError(f"unknown executor {options.executor!r}; known are auto, c, python")
+    if options.executor != "python":
+        core = native.core()
+        if core is not None:
+            return Assembler(program, kernels, core).assemble()
+        if options.executor == "c":
+            raise RuntimeError(f"the C executor cannot be used: {native.unavailable()}")
+    return PythonExecutor(program, kernels, native.below_autograd_keyset())

@@ -1,0 +1,59 @@
+"""Extern calls: operators by name, and their arguments as Python values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flambeau_runtime.program import Device, Dtype, Expr, Layout, MemoryFormat, Ref
+
+_LAYOUTS = {"strided": torch.strided, "sparse_coo": torch.sparse_coo, "sparse_csr": torch.sparse_csr, "_mkldnn": torch._mkldnn}
+
+
+def find_operator(name: str) -> Callable[..., Any]:
+    """The callable of an overload named "aten.mm.out" ("namespace.operator.overload")."""
+    try:
+        namespace, operator, overload = name.split(".")
+        found = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    except (AttributeError, ValueError) as error:
+        raise ValueError(f"there is no operator overload {name!r} in this torch") from error
+    # OpOverload.__call__ only forwards to _op: one Python frame less a call.
+    return getattr(found, "_op", found)
+
+
+def constant(arg: Any) -> Any:
+    """A marker as the torch object it stands for; other constants as they are."""
+    if isinstance(arg, Dtype):
+        return getattr(torch, arg.name)
+    if isinstance(arg, Device):
+        return torch.device(arg.name)
+    if isinstance(arg, Layout):
+        return _LAYOUTS[arg.name]
+    if isinstance(arg, MemoryFormat):
+        return getattr(torch, arg.name)
+    return arg
+
+
+def is_constant(arg: Any) -> bool:
+    """Does a (nested) argument hold no tensor and no symbolic int?"""
+    if isinstance(arg, (list, tuple)):
+        return all(is_constant(item) for item in arg)
+    return not isinstance(arg, (Ref, Expr))
+
+
+def map_argument(arg: Any, fn: Callable[[Ref | Expr], Any]) -> Any:
+    """A (nested) argument with each Ref and Expr replaced by `fn` of it and each marker by its torch object."""
+    if isinstance(arg, (Ref, Expr)):
+        return fn(arg)
+    if isinstance(arg, list):
+        return [map_argument(item, fn) for item in arg]
+    if isinstance(arg, tuple):
+        return tuple(map_argument(item, fn) for item in arg)
+    return constant(arg)
+
+
+def view_of(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
+    """A tensor on `base`'s storage; the offset counts from the storage's start, in elements of `dtype`."""
+    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, shape, stride)

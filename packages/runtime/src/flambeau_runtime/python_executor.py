@@ -1,0 +1,108 @@
+"""The reference executor: a Program step by step in Python.  Slow to call, easy to read, needs no C extension."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from flambeau_runtime.dims import evaluate
+from flambeau_runtime.externs import find_operator, map_argument, view_of
+from flambeau_runtime.program import (
+    Allocate,
+    Dim,
+    Expr,
+    Extern,
+    Free,
+    Launch,
+    Program,
+    Ref,
+    Step,
+    View,
+)
+
+_KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64))
+
+
+class PythonExecutor:
+    """A Program ready to run.  Immutable: a call's state stands in that call's own dicts, so threads may share it."""
+
+    def __init__(self, program: Program, kernels: Mapping[str, int], excluded: Any) -> None:
+        """`kernels`: name -> address; `excluded`: the dispatch keys excluded while running (see native.below_keyset)."""
+        self.program = program
+        self._tensors = {tensor.name: tensor for tensor in program.tensors}
+        self._kernels = {name: _KERNEL_TYPE(address) for name, address in kernels.items()}
+        self._operators = {step.op: find_operator(step.op) for step in program.steps if isinstance(step, Extern)}
+        self._excluded = excluded
+
+    def __repr__(self) -> str:
+        return f"<compiled program {self.program.name}, in Python>"
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        program = self.program
+        if len(args) != len(program.inputs):
+            raise TypeError(f"{program.name} takes {len(program.inputs)} positional arguments, got {len(args)}")
+        for position, (name, arg) in enumerate(zip(program.inputs, args, strict=True)):
+            if name in self._tensors and not isinstance(arg, torch.Tensor):
+                raise TypeError(f"{program.name}: argument {position} must be a tensor, not {type(arg).__name__}")
+        values = dict(zip(program.inputs, args, strict=True))
+        sizes = {s.name: args[s.input] if s.dim is None else args[s.input].shape[s.dim] for s in program.symbols}
+        with torch._C._ExcludeDispatchKeyGuard(self._excluded):
+            for step in program.steps:
+                self._run(step, values, sizes)
+        for name in program.mutated:
+            torch.autograd.graph.increment_version(values[name])
+        return tuple(
+            evaluate(out.text, sizes) if isinstance(out, Expr) else None if out is None else values[out]
+            for out in program.outputs
+        )
+
+    def _run(self, step: Step, values: dict[str, Any], sizes: dict[str, int]) -> None:
+        if isinstance(step, Launch):
+            buffers = (ctypes.c_void_p * len(step.buffers))(*(values[name].data_ptr() for name in step.buffers))
+            ints = (ctypes.c_int64 * len(step.ints))(*(evaluate(dim, sizes) for dim in step.ints))
+            self._kernels[step.kernel](buffers, ints)
+        elif isinstance(step, Extern):
+            self._call(step, values, sizes)
+        elif isinstance(step, Free):
+            values.pop(step.name, None)
+        elif isinstance(step, Allocate):
+            values.pop(step.reuse or "", None)
+            tensor = self._tensors[step.name]
+            values[step.name] = torch.empty_strided(
+                _ints(tensor.shape, sizes),
+                _ints(tensor.stride, sizes),
+                dtype=getattr(torch, tensor.dtype),
+                device=tensor.device,
+            )
+        elif isinstance(step, View):
+            tensor = self._tensors[step.name]
+            shape, stride = _ints(tensor.shape, sizes), _ints(tensor.stride, sizes)
+            dtype, offset = getattr(torch, tensor.dtype), evaluate(tensor.offset, sizes)
+            values[step.name] = view_of(values[step.base], dtype, shape, stride, offset)
+
+    def _call(self, step: Extern, values: dict[str, Any], sizes: dict[str, int]) -> None:
+        def bind(arg: Ref | Expr) -> Any:
+            return values[arg.name] if isinstance(arg, Ref) else evaluate(arg.text, sizes)
+
+        args = map_argument(step.args, bind)
+        kwargs = {key: map_argument(value, bind) for key, value in step.kwargs.items()}
+        kwargs.update((key, values[name]) for key, name in step.out)
+        try:
+            results = self._operators[step.op](*args, **kwargs)
+        except Exception as error:
+            error.add_note(f"while {self.program.name} called {step.op}")
+            raise
+        if not isinstance(results, (tuple, list)):
+            results = (results,)
+        if step.outputs and len(step.outputs) != len(results):
+            raise ValueError(f"{step.op}: expected {len(step.outputs)} results, got {len(results)}")
+        for name, result in zip(step.outputs, results, strict=False):
+            if name is not None:
+                values[name] = result
+
+
+def _ints(dims: tuple[Dim, ...], sizes: dict[str, int]) -> list[int]:
+    return [evaluate(dim, sizes) for dim in dims]
