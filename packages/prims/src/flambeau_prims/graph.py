@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flambeau_prims.sizes import SizeEnv
+    from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Size, Spec
 
 
@@ -77,13 +77,15 @@ class Node:
 class Graph:
     """A straight-line program over tensors.
 
+    An input that is an Expr is an int argument: a bare symbol that no tensor input has as a dim.  Every other symbol takes its
+    value from the first tensor input with a dim that is the bare symbol.
     `outputs` may hold Values, Sizes (a symbolic int the program returns) and None.
     `writes` lists the mutations of inputs that remain after functionalization, as (input, new value): at exit the
     input's memory must hold the value, cast and laid out as the input is.
     `env` owns the symbolic sizes, or is None when every size is an int.
     """
 
-    inputs: list[Value] = field(default_factory=list)
+    inputs: list[Value | Expr] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     outputs: list[Value | Size | None] = field(default_factory=list)
     writes: list[tuple[Value, Value]] = field(default_factory=list)
@@ -92,7 +94,7 @@ class Graph:
 
     def users(self) -> dict[Value, list[Node]]:
         """For each Value, the nodes that read it, each once, in order."""
-        found: dict[Value, list[Node]] = {value: [] for value in self.inputs}
+        found: dict[Value, list[Node]] = {value: [] for value in self.inputs if isinstance(value, Value)}
         for node in self.nodes:
             for value in dict.fromkeys(node.operands()):
                 found.setdefault(value, []).append(node)
@@ -144,7 +146,9 @@ def format_node(node: Node) -> str:
 
 def format_graph(graph: Graph) -> str:
     """The graph as text, as in this module's docstring."""
-    head = ", ".join(f"{value.name}: {value.spec!r}" for value in graph.inputs)
+    head = ", ".join(
+        f"{value.name}: {value.spec!r}" if isinstance(value, Value) else f"{value}: int" for value in graph.inputs
+    )
     lines = [f"{graph.name}({head}) {{"]
     lines += [f"  {format_node(node)}" for node in graph.nodes]
     lines += [f"  write {target.name} <- {value.name}" for target, value in graph.writes]
