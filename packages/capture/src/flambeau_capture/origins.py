@@ -444,6 +444,24 @@ class TensorSize(Origin):
 
 
 @_interned
+class TensorStride(Origin):
+    """Stride of one dimension of a tensor, in elements, an int."""
+
+    base: Origin
+    dim: int
+    bases = ("base",)
+
+    def text(self) -> str:
+        return f"{self.base.text()}.stride({self.dim})"
+
+    def load(self, scope: Scope) -> Any:
+        tensor = self.base.load(scope)
+        if not isinstance(tensor, torch.Tensor) or not 0 <= self.dim < tensor.ndim:
+            raise OriginLost(self.text())
+        return tensor.stride(self.dim)
+
+
+@_interned
 class GradOf(Origin):
     """`base.grad` of a tensor (a tensor or None)."""
 

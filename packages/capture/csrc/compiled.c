@@ -1,0 +1,640 @@
+/* Entry and Compiled: a compiled function as a Python object.
+ *
+ * A call binds its arguments as CPython would, into a flat array in the order of the frame's fast locals; runs the guard
+ * programs of the entries, most recently used first; and calls the target of the first that holds with the inputs its program loaded.
+ * When none holds, `on_miss(arguments)` is asked for an entry; None means "run the original function".
+ */
+#include "core.h"
+#include <stddef.h>
+#include <structmember.h>
+
+/* ---- Entry ---- */
+
+/* What of the target's result is the function's result. */
+enum { RESULT_WHOLE = -1 /* or the index of the one item that is it */ };
+
+typedef struct {
+    PyObject_HEAD
+    Program *program;
+    PyObject *target;   /* NULL: the original function serves this call */
+    Py_ssize_t item;    /* RESULT_WHOLE or an index into the tuple or list that the target returns */
+    int needs_hook;     /* frames reached from this entry are captured too */
+    int last_resort;    /* stays behind all other entries */
+    PyObject *info;     /* what Python keeps about the entry */
+    vectorcallfunc call;
+} Entry;
+
+static PyObject *
+entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"program", "target", "item", "needs_hook", "last_resort", "info", NULL};
+    PyObject *program, *target, *info = Py_None;
+    Py_ssize_t item = RESULT_WHOLE;
+    int needs_hook = 0, last_resort = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|nppO:Entry", names, &Program_Type, &program, &target, &item, &needs_hook,
+                                     &last_resort, &info)) {
+        return NULL;
+    }
+    if (target != Py_None && !PyCallable_Check(target)) {
+        PyErr_SetString(PyExc_TypeError, "an Entry's target is a callable or None");
+        return NULL;
+    }
+    Entry *entry = (Entry *)type->tp_alloc(type, 0);
+    if (entry == NULL) {
+        return NULL;
+    }
+    entry->program = (Program *)Py_NewRef(program);
+    entry->target = target == Py_None ? NULL : Py_NewRef(target);
+    entry->item = item;
+    entry->needs_hook = needs_hook;
+    entry->last_resort = last_resort;
+    entry->info = Py_NewRef(info);
+    return (PyObject *)entry;
+}
+
+static int
+entry_traverse(Entry *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->program);
+    Py_VISIT(self->target);
+    Py_VISIT(self->info);
+    return 0;
+}
+
+/* An entry never changes once made, and may be running: a cycle through it is broken at its Compiled. */
+static void
+entry_dealloc(Entry *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->program);
+    Py_XDECREF(self->target);
+    Py_XDECREF(self->info);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef entry_members[] = {
+    {"program", T_OBJECT_EX, offsetof(Entry, program), READONLY, "The GuardProgram."},
+    {"target", T_OBJECT, offsetof(Entry, target), READONLY, "What is called with the loaded inputs; None runs the original function."},
+    {"info", T_OBJECT_EX, offsetof(Entry, info), READONLY, "What Python keeps about this entry."},
+    {"item", T_PYSSIZET, offsetof(Entry, item), READONLY, "Index of the item of the target's result that is returned, or -1."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject Entry_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flambeau_capture._core.Entry",
+    .tp_doc = "A guard program and the target it leads to.",
+    .tp_basicsize = sizeof(Entry),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = entry_new,
+    .tp_traverse = (traverseproc)entry_traverse,
+    .tp_dealloc = (destructor)entry_dealloc,
+    .tp_members = entry_members,
+};
+
+/* The item of a target's result that is the function's result; steals `result`. */
+static PyObject *
+take_item(PyObject *result, Py_ssize_t item)
+{
+    PyObject *taken = NULL;
+    if (result == NULL || item == RESULT_WHOLE) {
+        return result;
+    }
+    if (PyTuple_Check(result) && item < PyTuple_GET_SIZE(result)) {
+        taken = Py_NewRef(PyTuple_GET_ITEM(result, item));
+    }
+    else if (PyList_Check(result) && item < PyList_GET_SIZE(result)) {
+        taken = Py_NewRef(PyList_GET_ITEM(result, item));
+    }
+    else {
+        PyErr_Format(PyExc_TypeError, "the backend's callable must return a tuple of more than %zd items, not %.80s", item,
+                     Py_TYPE(result)->tp_name);
+    }
+    Py_DECREF(result);
+    return taken;
+}
+
+static inline PyObject *
+call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count)
+{
+    int former = hook_switch(entry->needs_hook);
+    PyObject *result = PyObject_Vectorcall(entry->target, inputs, (size_t)count, NULL);
+    hook_switch(former);
+    return take_item(result, entry->item);
+}
+
+#define SMALL_INPUTS 12
+
+/* Runs guards, then the target.  1 with *result set (NULL: an error is set), or 0 when a guard failed. */
+static inline int
+try_loading(Entry *entry, PyObject *function, PyObject *const *arguments, PyObject **inputs, Py_ssize_t count, PyObject **result)
+{
+    if (program_run(entry->program, function, arguments, inputs) != GUARDS_HOLD) {
+        return 0;
+    }
+    *result = call_target(entry, inputs, count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_DECREF(inputs[i]);
+    }
+    return 1;
+}
+
+static NOINLINE int
+try_small(Entry *entry, PyObject *function, PyObject *const *arguments, Py_ssize_t count, PyObject **result)
+{
+    PyObject *inputs[SMALL_INPUTS];
+    return try_loading(entry, function, arguments, inputs, count, result);
+}
+
+static NOINLINE int
+try_large(Entry *entry, PyObject *function, PyObject *const *arguments, Py_ssize_t count, PyObject **result)
+{
+    PyObject **inputs = PyMem_New(PyObject *, count);
+    if (inputs == NULL) {
+        PyErr_NoMemory();
+        *result = NULL;
+        return 1;
+    }
+    int taken = try_loading(entry, function, arguments, inputs, count, result);
+    PyMem_Free(inputs);
+    return taken;
+}
+
+/* A call in the form it came in, for the original function; and bound. */
+typedef struct {
+    PyObject *function;
+    PyObject *const *args;
+    size_t nargsf;
+    PyObject *kwnames;
+    PyObject *const *bound;
+    Py_ssize_t count;
+} Invocation;
+
+static int
+try_entry(Entry *entry, const Invocation *call, PyObject **result)
+{
+    if (entry->target == NULL) {
+        if (program_run(entry->program, call->function, call->bound, NULL) != GUARDS_HOLD) {
+            return 0;
+        }
+        *result = PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
+        return 1;
+    }
+    if (program_passes_arguments(entry->program, call->count)) {
+        /* The caller keeps the arguments alive: no copy, no reference counts. */
+        if (program_run(entry->program, call->function, call->bound, NULL) != GUARDS_HOLD) {
+            return 0;
+        }
+        *result = call_target(entry, call->bound, call->count);
+        return 1;
+    }
+    Py_ssize_t count = program_input_count(entry->program);
+    return count <= SMALL_INPUTS ? try_small(entry, call->function, call->bound, count, result)
+                                 : try_large(entry, call->function, call->bound, count, result);
+}
+
+/* ---- Compiled ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *function; /* the original PyFunctionObject */
+    PyObject *entries;  /* a tuple of Entry, replaced as a whole */
+    PyObject *on_miss;  /* callable(arguments tuple) -> Entry | None; NULL: run the original function */
+    PyObject *state;    /* what Python keeps about the callable */
+    PyObject *weakrefs;
+    /* the signature, from the code object */
+    PyObject *names;    /* co_varnames */
+    int positional;     /* parameters that may be given by position */
+    int positional_only;
+    int keyword_only;
+    int has_varargs;
+    int has_varkeywords;
+    int count;          /* length of the bound array */
+} Compiled;
+
+/* The hit entry moves to the front, so that a stable program tests one guard program a call. */
+static void
+move_to_front(Compiled *self, PyObject *entries, Py_ssize_t index)
+{
+    if (((Entry *)PyTuple_GET_ITEM(entries, index))->last_resort) {
+        return;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(entries);
+    PyObject *moved = PyTuple_New(count);
+    if (moved == NULL) {
+        PyErr_Clear(); /* the order is only a matter of speed */
+        return;
+    }
+    PyTuple_SET_ITEM(moved, 0, Py_NewRef(PyTuple_GET_ITEM(entries, index)));
+    for (Py_ssize_t i = 0, at = 1; i < count; i++) {
+        if (i != index) {
+            PyTuple_SET_ITEM(moved, at++, Py_NewRef(PyTuple_GET_ITEM(entries, i)));
+        }
+    }
+    if (self->entries == entries) {
+        Py_SETREF(self->entries, moved);
+    }
+    else {
+        Py_DECREF(moved);
+    }
+}
+
+static NOINLINE PyObject *
+call_missed(Compiled *self, const Invocation *call)
+{
+    PyObject *result;
+    if (self->on_miss != NULL) {
+        PyObject *arguments = PyTuple_New(call->count);
+        if (arguments == NULL) {
+            return NULL;
+        }
+        for (Py_ssize_t i = 0; i < call->count; i++) {
+            PyTuple_SET_ITEM(arguments, i, Py_NewRef(call->bound[i]));
+        }
+        PyObject *on_miss = Py_NewRef(self->on_miss);
+        int former = hook_switch(0);
+        PyObject *entry = PyObject_CallOneArg(on_miss, arguments);
+        hook_switch(former);
+        Py_DECREF(on_miss);
+        Py_DECREF(arguments);
+        if (entry == NULL) {
+            return NULL;
+        }
+        if (Py_TYPE(entry) == &Entry_Type) {
+            int taken = try_entry((Entry *)entry, call, &result);
+            Py_DECREF(entry);
+            if (taken) {
+                return result;
+            }
+        }
+        else {
+            Py_DECREF(entry);
+        }
+    }
+    return PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
+}
+
+static PyObject *
+call_bound(Compiled *self, const Invocation *call)
+{
+    PyObject *entries = Py_NewRef(self->entries);
+    Py_ssize_t count = PyTuple_GET_SIZE(entries);
+    PyObject *result;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (try_entry((Entry *)PyTuple_GET_ITEM(entries, i), call, &result)) {
+            if (UNLIKELY(i > 0)) {
+                move_to_front(self, entries, i);
+            }
+            Py_DECREF(entries);
+            return result;
+        }
+    }
+    Py_DECREF(entries);
+    return call_missed(self, call);
+}
+
+/* ---- binding ---- */
+
+/* Index of the parameter that `name` may be given to by keyword, or -1. */
+static Py_ssize_t
+find_keyword(const Compiled *self, PyObject *name)
+{
+    Py_ssize_t end = self->positional + self->keyword_only;
+    for (Py_ssize_t i = self->positional_only; i < end; i++) {
+        if (PyTuple_GET_ITEM(self->names, i) == name) {
+            return i;
+        }
+    }
+    for (Py_ssize_t i = self->positional_only; i < end; i++) {
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(self->names, i), name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int
+bind_keywords(const Compiled *self, PyObject **bound, PyObject *const *values, PyObject *kwnames, PyObject *varkeywords)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kwnames); i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        if (!PyUnicode_Check(name)) {
+            return 0;
+        }
+        Py_ssize_t at = find_keyword(self, name);
+        if (at >= 0) {
+            if (bound[at] != NULL) {
+                return 0; /* given twice */
+            }
+            bound[at] = Py_NewRef(values[i]);
+        }
+        else if (varkeywords == NULL || PyDict_SetItem(varkeywords, name, values[i]) < 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int
+bind_defaults(const Compiled *self, PyObject **bound)
+{
+    PyFunctionObject *function = (PyFunctionObject *)self->function;
+    PyObject *defaults = function->func_defaults;
+    Py_ssize_t without_default = self->positional - (defaults == NULL ? 0 : PyTuple_GET_SIZE(defaults));
+    for (Py_ssize_t i = 0; i < self->positional; i++) {
+        if (bound[i] == NULL) {
+            if (i < without_default) {
+                return 0;
+            }
+            bound[i] = Py_NewRef(PyTuple_GET_ITEM(defaults, i - without_default));
+        }
+    }
+    for (Py_ssize_t i = self->positional; i < self->positional + self->keyword_only; i++) {
+        if (bound[i] == NULL) {
+            PyObject *found = NULL;
+            if (function->func_kwdefaults != NULL) {
+                found = PyDict_GetItemWithError(function->func_kwdefaults, PyTuple_GET_ITEM(self->names, i));
+            }
+            if (found == NULL) {
+                return 0;
+            }
+            bound[i] = Py_NewRef(found);
+        }
+    }
+    return 1;
+}
+
+/* Fills `bound` (all NULL) with new references.  0: the call does not fit the signature (an error may be set). */
+static int
+bind(const Compiled *self, PyObject **bound, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Py_ssize_t named = self->positional + self->keyword_only;
+    Py_ssize_t direct = nargs < self->positional ? nargs : self->positional;
+    for (Py_ssize_t i = 0; i < direct; i++) {
+        bound[i] = Py_NewRef(args[i]);
+    }
+    if (self->has_varargs) {
+        PyObject *rest = PyTuple_New(nargs - direct);
+        if (rest == NULL) {
+            return 0;
+        }
+        for (Py_ssize_t i = direct; i < nargs; i++) {
+            PyTuple_SET_ITEM(rest, i - direct, Py_NewRef(args[i]));
+        }
+        bound[named] = rest;
+    }
+    else if (nargs > direct) {
+        return 0;
+    }
+    PyObject *varkeywords = NULL;
+    if (self->has_varkeywords) {
+        varkeywords = bound[named + self->has_varargs] = PyDict_New();
+        if (varkeywords == NULL) {
+            return 0;
+        }
+    }
+    if (kwnames != NULL && !bind_keywords(self, bound, args + nargs, kwnames, varkeywords)) {
+        return 0;
+    }
+    return bind_defaults(self, bound);
+}
+
+static PyObject *
+call_binding(Compiled *self, PyObject **bound, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Invocation call = {self->function, args, nargsf, kwnames, bound, self->count};
+    PyObject *result;
+    for (int i = 0; i < self->count; i++) {
+        bound[i] = NULL;
+    }
+    if (bind(self, bound, args, PyVectorcall_NARGS(nargsf), kwnames)) {
+        result = call_bound(self, &call);
+    }
+    else {
+        /* The original raises the very error; should it not (its defaults changed meanwhile), its result is the result. */
+        PyErr_Clear();
+        result = PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    }
+    for (int i = 0; i < self->count; i++) {
+        Py_XDECREF(bound[i]);
+    }
+    return result;
+}
+
+#define SMALL_COUNT 12
+
+static NOINLINE PyObject *
+call_small(Compiled *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *bound[SMALL_COUNT];
+    return call_binding(self, bound, args, nargsf, kwnames);
+}
+
+static NOINLINE PyObject *
+call_large(Compiled *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject **bound = PyMem_New(PyObject *, self->count);
+    if (bound == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *result = call_binding(self, bound, args, nargsf, kwnames);
+    PyMem_Free(bound);
+    return result;
+}
+
+static PyObject *
+compiled_vectorcall(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Compiled *self = (Compiled *)object;
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    PyObject *result;
+    Py_INCREF(self); /* the call may drop the caller's last reference */
+    if (LIKELY(kwnames == NULL && nargs == self->positional && self->count == self->positional)) {
+        Invocation call = {self->function, args, nargsf, NULL, args, nargs};
+        result = call_bound(self, &call);
+    }
+    else if (self->count <= SMALL_COUNT) {
+        result = call_small(self, args, nargsf, kwnames);
+    }
+    else {
+        result = call_large(self, args, nargsf, kwnames);
+    }
+    Py_DECREF(self);
+    return result;
+}
+
+/* ---- the Python type ---- */
+
+static PyObject *
+compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"function", "on_miss", "state", NULL};
+    PyObject *function, *on_miss = Py_None, *state = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|OO:Compiled", names, &PyFunction_Type, &function, &on_miss, &state)) {
+        return NULL;
+    }
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
+    PyObject *varnames = PyCode_GetVarnames(code);
+    PyObject *entries = PyTuple_New(0);
+    Compiled *self = varnames == NULL || entries == NULL ? NULL : (Compiled *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        Py_XDECREF(varnames);
+        Py_XDECREF(entries);
+        return NULL;
+    }
+    self->vectorcall = compiled_vectorcall;
+    self->function = Py_NewRef(function);
+    self->entries = entries;
+    self->on_miss = on_miss == Py_None ? NULL : Py_NewRef(on_miss);
+    self->state = Py_NewRef(state);
+    self->names = varnames;
+    self->positional = code->co_argcount;
+    self->positional_only = code->co_posonlyargcount;
+    self->keyword_only = code->co_kwonlyargcount;
+    self->has_varargs = (code->co_flags & CO_VARARGS) != 0;
+    self->has_varkeywords = (code->co_flags & CO_VARKEYWORDS) != 0;
+    self->count = self->positional + self->keyword_only + self->has_varargs + self->has_varkeywords;
+    return (PyObject *)self;
+}
+
+static int
+compiled_traverse(Compiled *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->function);
+    Py_VISIT(self->entries);
+    Py_VISIT(self->on_miss);
+    Py_VISIT(self->state);
+    return 0;
+}
+
+static int
+compiled_clear(Compiled *self)
+{
+    /* `function` stays, so that a call from a finalizer still works. */
+    PyObject *none = PyTuple_New(0);
+    if (none != NULL) {
+        Py_XSETREF(self->entries, none);
+    }
+    else {
+        PyErr_Clear();
+    }
+    Py_CLEAR(self->on_miss);
+    Py_XSETREF(self->state, Py_NewRef(Py_None));
+    return 0;
+}
+
+static void
+compiled_dealloc(Compiled *self)
+{
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL) {
+        PyObject_ClearWeakRefs((PyObject *)self);
+    }
+    Py_XDECREF(self->function);
+    Py_XDECREF(self->entries);
+    Py_XDECREF(self->on_miss);
+    Py_XDECREF(self->state);
+    Py_XDECREF(self->names);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *
+compiled_get(PyObject *self, PyObject *instance, PyObject *Py_UNUSED(owner))
+{
+    return instance == NULL || instance == Py_None ? Py_NewRef(self) : PyMethod_New(self, instance);
+}
+
+static PyObject *
+compiled_repr(Compiled *self)
+{
+    return PyUnicode_FromFormat("<compiled %R>", self->function);
+}
+
+/* Attributes that are not the type's own are the function's: its name, doc, signature, and whatever users put on it. */
+static PyObject *
+compiled_getattro(PyObject *self, PyObject *name)
+{
+    PyObject *found = _PyType_Lookup(Py_TYPE(self), name);
+    if (found != NULL && Py_TYPE(found)->tp_descr_set == NULL && Py_TYPE(found)->tp_descr_get == NULL) {
+        found = NULL; /* __doc__ and __module__ of the type itself */
+    }
+    return found != NULL ? PyObject_GenericGetAttr(self, name) : PyObject_GetAttr(((Compiled *)self)->function, name);
+}
+
+static int
+compiled_setattro(PyObject *self, PyObject *name, PyObject *value)
+{
+    PyObject *found = _PyType_Lookup(Py_TYPE(self), name);
+    if (found != NULL && Py_TYPE(found)->tp_descr_set != NULL) {
+        return PyObject_GenericSetAttr(self, name, value);
+    }
+    return PyObject_SetAttr(((Compiled *)self)->function, name, value);
+}
+
+static PyObject *
+compiled_get_entries(Compiled *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(self->entries);
+}
+
+static int
+compiled_set_entries(Compiled *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    if (value == NULL || !PyTuple_CheckExact(value)) {
+        PyErr_SetString(PyExc_TypeError, "entries must be a tuple of Entry");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
+        if (Py_TYPE(PyTuple_GET_ITEM(value, i)) != &Entry_Type) {
+            PyErr_SetString(PyExc_TypeError, "entries must be a tuple of Entry");
+            return -1;
+        }
+    }
+    Py_SETREF(self->entries, Py_NewRef(value));
+    return 0;
+}
+
+static PyObject *
+compiled_deepcopy(PyObject *self, PyObject *Py_UNUSED(memo))
+{
+    return Py_NewRef(self);
+}
+
+static PyGetSetDef compiled_getset[] = {
+    {"entries", (getter)compiled_get_entries, (setter)compiled_set_entries, "The entries, most recently used first.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef compiled_members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(Compiled, function), READONLY, "The original function."},
+    {"on_miss", T_OBJECT, offsetof(Compiled, on_miss), 0, "Called with the bound arguments when no entry serves."},
+    {"state", T_OBJECT, offsetof(Compiled, state), 0, "What Python keeps about this callable."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef compiled_methods[] = {
+    {"__copy__", compiled_deepcopy, METH_NOARGS, "Functions are copied by reference."},
+    {"__deepcopy__", compiled_deepcopy, METH_O, "Functions are copied by reference."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject Compiled_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flambeau_capture._core.Compiled",
+    .tp_doc = "A compiled function: called, bound and inspected like the function it was made from.",
+    .tp_basicsize = sizeof(Compiled),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Compiled, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = compiled_new,
+    .tp_traverse = (traverseproc)compiled_traverse,
+    .tp_clear = (inquiry)compiled_clear,
+    .tp_dealloc = (destructor)compiled_dealloc,
+    .tp_weaklistoffset = offsetof(Compiled, weakrefs),
+    .tp_descr_get = compiled_get,
+    .tp_repr = (reprfunc)compiled_repr,
+    .tp_getattro = compiled_getattro,
+    .tp_setattro = compiled_setattro,
+    .tp_getset = compiled_getset,
+    .tp_members = compiled_members,
+    .tp_methods = compiled_methods,
+};

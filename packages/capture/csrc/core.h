@@ -1,0 +1,82 @@
+/* flambeau_capture._core: the parts of frame capture that run on every call of a compiled function.
+ *
+ *   tensor.c    reads a tensor's fields and torch's thread-local state, without torch headers
+ *   program.c   GuardProgram: a flat program that loads origins and checks guards
+ *   compiled.c  Entry and Compiled: argument binding, the entries of a callable, its fast path
+ *   hook.c      the PEP 523 frame-evaluation hook (the only file that sees CPython-internal structures)
+ *   module.c    the module
+ *
+ * All of it runs under the GIL.  Functions that may fail return NULL or -1 with a Python error set, unless they say otherwise.
+ */
+#ifndef FLAMBEAU_CAPTURE_CORE_H
+#define FLAMBEAU_CAPTURE_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030F0000
+#error "flambeau_capture._core is written for CPython 3.11 to 3.14"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "flambeau_capture._core does not support free-threaded builds"
+#endif
+
+#define NOINLINE __attribute__((noinline))
+#define LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- tensor.c ---- */
+
+/* Sizes and strides that are symbolic, and so not compared. */
+#define ANY_SIZE INT64_MIN
+
+typedef struct {
+    PyTypeObject *type; /* borrowed: the program's payload tuple holds it */
+    uint64_t keys;      /* the dispatch key set, whole */
+    uint32_t kind;      /* dtype, device type and device index, as TensorImpl packs them */
+    int requires_grad;
+    int64_t ndim;
+    int64_t extents[]; /* ndim sizes, then ndim strides */
+} TensorFacts;
+
+/* From (type, key set, kind word, requires_grad, sizes, strides); freed by PyMem_Free. */
+TensorFacts *tensor_facts_new(PyObject *payload);
+int tensor_matches(const TensorFacts *facts, PyObject *object);
+/* A tensor's size or stride; the caller has matched a TENSOR guard, which makes `object` a tensor with that dimension. */
+int tensor_extent(PyObject *object, int64_t dim, int stride, int64_t *extent);
+/* Whether torch's thread-local state equals the words that torch_state() gave. */
+int torch_state_matches(PyObject *payload);
+extern PyMethodDef tensor_methods[];
+
+/* ---- program.c ---- */
+
+typedef struct Program Program;
+extern PyTypeObject Program_Type;
+
+#define GUARDS_HOLD (-1)
+#define MAX_REGISTERS 60000
+
+/* Number of input registers: what `program_run` writes to `inputs`. */
+Py_ssize_t program_input_count(const Program *program);
+/* Whether the inputs are the bound arguments themselves, in order, so that `inputs` need not be filled. */
+int program_passes_arguments(const Program *program, Py_ssize_t count);
+/* Runs the program on bound arguments.  GUARDS_HOLD, with new references in `inputs` (may be NULL), or the index of the guard that failed.
+ * Never leaves an error set. */
+Py_ssize_t program_run(Program *program, PyObject *function, PyObject *const *arguments, PyObject **inputs);
+extern PyMethodDef program_functions[];
+
+/* ---- compiled.c ---- */
+
+extern PyTypeObject Entry_Type;
+extern PyTypeObject Compiled_Type;
+
+/* ---- hook.c ---- */
+
+/* Switches the frame hook for this thread; returns the former switch, to be restored. */
+int hook_switch(int enabled);
+int hook_init(PyObject *module);
+extern PyMethodDef hook_methods[];
+
+#endif

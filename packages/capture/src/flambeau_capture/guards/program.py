@@ -1,0 +1,243 @@
+"""Guards -> a flat program for the C core: loads of origins into registers, each once, and checks in order.
+
+    L['x'] is f32[4, 8]                 r1 = ARGUMENT 0
+    L['self'].weight is f32[8, 8]       TENSOR r1
+                                        r2 = ARGUMENT 1
+                                        r3 = INSTANCE_DICT r2
+                                        r4 = DICT_ENTRY r3 '_parameters' ...
+
+An origin is loaded when the first guard (or input) needs it, so a failing early check costs little: put guards that tell
+calls apart first (`order`).  A load that finds nothing fails as the guard that needed it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any, Protocol
+
+from flambeau_capture import origins
+from flambeau_capture.core import core
+from flambeau_capture.guards import relations
+from flambeau_capture.guards.check import PythonProgram
+from flambeau_capture.guards.kinds import KINDS
+from flambeau_capture.origins import Origin
+from flambeau_capture.record import Guard
+
+
+class GuardProgram(Protocol):
+    """What the C core's GuardProgram and `check.PythonProgram` both are."""
+
+    def failed(self, function: FunctionType, arguments: tuple[Any, ...]) -> int | None:
+        """Index of the first guard that fails on this call; None when all hold."""
+
+    def load(self, function: FunctionType, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The values of the inputs, or None when a guard fails."""
+
+
+_FUNCTION_FIELDS = ("code", "defaults", "kwdefaults", "closure", "globals")
+_MAX_GUARDS = 60_000
+
+
+class TooManyGuards(ValueError):
+    """The program would not fit the C core's 16-bit operands; the reference check in Python serves instead."""
+
+
+def guard_program(guards: Sequence[Guard], inputs: Sequence[Origin], arguments: int) -> GuardProgram:
+    """The program that checks `guards` (already `kinds.prepared`) and loads `inputs`, for calls of `arguments` bound arguments."""
+    if core is not None:
+        try:
+            return ProgramBuilder(guards, inputs).build(arguments)
+        except TooManyGuards:
+            pass
+    return PythonProgram(guards, inputs)
+
+
+def order(guards: Sequence[Guard]) -> list[Guard]:
+    """Each guard once, in the order to check them: torch's state, then what is nearest to the arguments, then the rest as it came."""
+    seen: set[Any] = set()
+    unique = []
+    for guard in guards:
+        key = (guard.kind, guard.origin, _payload_key(guard.payload))
+        if key not in seen:
+            seen.add(key)
+            unique.append(guard)
+    return sorted(unique, key=_distance)
+
+
+def _payload_key(payload: Any) -> Any:
+    # Scalars compare equal across types (1 == True): the type is part of the key.  Others by identity.
+    return (type(payload), payload) if type(payload) in (int, bool, str, type(None)) else id(payload)
+
+
+def _distance(guard: Guard) -> int:
+    if guard.kind == "TORCH_STATE":
+        return 0
+    if guard.kind in ("RELATION", "NOT_ALIAS", "ALIAS"):
+        return 4
+    return 1 if isinstance(guard.origin, origins.Argument) else 3
+
+
+class ProgramBuilder:
+    """Registers and operations while a program is made.  Register 0 is the source of operations that have none."""
+
+    def __init__(self, guards: Sequence[Guard], inputs: Sequence[Origin]) -> None:
+        self.codes = _operation_codes()
+        self.ops: list[tuple[int, int, int, int, int, Any]] = []
+        self.registers: dict[Any, int] = {}
+        self.symbols: dict[Origin, int] = {}
+        self.at = 0
+        """Index of the guard that operations now belong to."""
+        if len(guards) >= _MAX_GUARDS:
+            raise TooManyGuards
+        for self.at, guard in enumerate(guards):
+            KINDS[guard.kind].emit(self, guard)
+        self.inputs = tuple(self.load(origin) for origin in inputs)
+
+    def build(self, arguments: int) -> GuardProgram:
+        """The C program."""
+        assert core is not None
+        if len(self.registers) >= _MAX_GUARDS:
+            raise TooManyGuards
+        return core.GuardProgram(
+            ops=tuple(self.ops), inputs=self.inputs, arguments=arguments, registers=len(self.registers) + 1, symbols=len(self.symbols)
+        )
+
+    def check(self, name: str, origin: Origin | None, *, number: int = 0, payload: Any = None) -> None:
+        """One check of the value at `origin`."""
+        source = 0 if origin is None else self.load(origin)
+        self.ops.append((self.codes[name], 0, source, self.at, number, payload))
+
+    def check_in_python(self, guard: Guard, holds: Callable[[Any], bool]) -> None:
+        """A check that C has no operation for: calls `holds(value)`."""
+        register = self._new_register(object())
+        sources = () if guard.kind == "TORCH_STATE" else (self.load(guard.origin),)
+        call = holds if sources else functools.partial(holds, None)
+        self.ops.append((self.codes["CALL"], register, 0, self.at, 0, (_as_bool(call), sources)))
+        self.ops.append((self.codes["IS"], 0, register, self.at, 0, True))
+
+    def symbol(self, origin: Origin) -> int:
+        """Index of the symbol that holds the int at `origin`: a size, a stride, or an int itself."""
+        found = self.symbols.get(origin)
+        if found is None:
+            found = self.symbols[origin] = len(self.symbols)
+            match origin:
+                case origins.TensorSize(base=base, dim=dim):
+                    name, base_register, number = "SYMBOL_SIZE", self.load(base), dim
+                case origins.TensorStride(base=base, dim=dim):
+                    name, base_register, number = "SYMBOL_STRIDE", self.load(base), dim
+                case _:
+                    name, base_register, number = "SYMBOL_INT", self.load(origin), 0
+            self.ops.append((self.codes[name], found, base_register, self.at, number, None))
+        return found
+
+    def relation(self, guard: Guard) -> None:
+        """A condition on symbols; one that postfix programs cannot express is evaluated in Python."""
+        relation: relations.Relation = guard.payload
+        try:
+            words = relations.postfix(relation.text, lambda name: self.symbol(relation.names[name]), self.codes)
+        except relations.Inexpressible:
+            names = list(relation.names)
+            register = self._new_register(object())
+            sources = self._gather([self.load(origin) for origin in relation.names.values()])
+
+            def holds(values: tuple[Any, ...]) -> bool:
+                return relation.holds_for(**dict(zip(names, values, strict=True)))
+
+            self.ops.append((self.codes["CALL"], register, 0, self.at, 0, (holds, (sources,))))
+            self.ops.append((self.codes["IS"], 0, register, self.at, 0, True))
+        else:
+            self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
+
+    def _gather(self, registers: list[int]) -> int:
+        """A register that holds a tuple of others (a CALL takes at most four sources)."""
+        gathered = self._new_register(object())
+        self.ops.append((self.codes["CALL"], gathered, 0, self.at, 0, (_as_tuple, tuple(registers[:4]))))
+        for start in range(4, len(registers), 3):
+            following = self._new_register(object())
+            self.ops.append((self.codes["CALL"], following, 0, self.at, 0, (_append, (gathered, *registers[start : start + 3]))))
+            gathered = following
+        return gathered
+
+    def _new_register(self, key: Any) -> int:
+        register = self.registers[key] = len(self.registers) + 1
+        return register
+
+    def load(self, origin: Origin) -> int:
+        """The register that holds the object at `origin`."""
+        found = self.registers.get(origin)
+        if found is not None:
+            return found
+        name, source, number, payload = self._load_operation(origin)
+        register = self._new_register(origin)
+        self.ops.append((self.codes[name], register, source, self.at, number, payload))
+        return register
+
+    def _load_operation(self, origin: Origin) -> tuple[str, int, int, Any]:
+        """(operation, source register, number, payload) of the load; its bases are loaded first."""
+        match origin:
+            case origins.Argument(index=index):
+                return "ARGUMENT", 0, index, None
+            case origins.Constant(value=value) | origins.GlobalsDict(module_globals=value):
+                return "CONSTANT", 0, 0, value
+            case origins.CapturedFunction():
+                return "FUNCTION", 0, 0, None
+            case origins.WeakrefTo(reference=reference):
+                return "WEAKREF", 0, 0, reference
+            case origins.Global(module_globals=module_globals, name=name):
+                return "DICT_ENTRY", self.load(origins.Constant(module_globals)), 0, name
+            case origins.Closure(index=index):
+                closure = origins.FunctionField(origins.CapturedFunction(""), "closure")
+                return "ITEM", self.load(closure), index, None
+            case origins.InstanceDict(base=base):
+                return "INSTANCE_DICT", self.load(base), 0, None
+            case origins.DictEntry(base=base, key=key):
+                return "DICT_ENTRY", self.load(base), 0, key
+            case origins.DictKeyAt(base=base, index=index):
+                return "DICT_KEY_AT", self.load(base), index, None
+            case origins.Item(base=base, index=index):
+                return "ITEM", self.load(base), index, None
+            case origins.TypeOf(base=base):
+                return "TYPE_OF", self.load(base), 0, None
+            case origins.TypeAttribute(base=base, name=name):
+                return "TYPE_ATTRIBUTE", self.load(base), 0, name
+            case origins.FunctionField(base=base, field=field):
+                return "FUNCTION_FIELD", self.load(base), _FUNCTION_FIELDS.index(field), None
+            case origins.MethodPart(base=base, part=part):
+                return "METHOD_PART", self.load(base), int(part == "self"), None
+            case origins.CellContents(base=base):
+                return "CELL_CONTENTS", self.load(base), 0, None
+            case origins.Attribute(base=base, name=name):
+                return "GETATTR", self.load(base), 0, name
+            case origins.GradOf(base=base):
+                return "GETATTR", self.load(base), 0, "grad"
+            case origins.CallOf(function=function, arguments=arguments) if len(arguments) <= 4:
+                return "CALL", 0, 0, (function, tuple(self.load(argument) for argument in arguments))
+            case origins.CallOf(function=function, arguments=arguments):
+                gathered = self._gather([self.load(argument) for argument in arguments])
+                return "CALL", 0, 0, (lambda values: function(*values), (gathered,))
+            case origins.TensorSize(base=base, dim=dim):
+                return "CALL", 0, 0, (lambda tensor: tensor.size(dim), (self.load(base),))
+            case origins.TensorStride(base=base, dim=dim):
+                return "CALL", 0, 0, (lambda tensor: tensor.stride(dim), (self.load(base),))
+        raise TypeError(f"origin {type(origin).__name__} has no load operation")
+
+
+@functools.cache
+def _operation_codes() -> dict[str, int]:
+    assert core is not None
+    core.set_absent(origins.ABSENT)
+    return core.operations()
+
+
+def _as_bool(holds: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda *values: bool(holds(*values))
+
+
+def _as_tuple(*values: Any) -> tuple[Any, ...]:
+    return values
+
+
+def _append(gathered: tuple[Any, ...], *values: Any) -> tuple[Any, ...]:
+    return (*gathered, *values)

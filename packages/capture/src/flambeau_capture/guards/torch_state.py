@@ -1,0 +1,72 @@
+"""States of torch that a capture may depend on, by name.
+
+The usual ones are part of every entry's TORCH_STATE guard, which C reads in a few nanoseconds from libtorch's
+thread-local words.  Others cost a call each, so an entry guards only those that its frame depends on (`Capture.torch_state`), by
+a STATE guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+USUAL: dict[str, Callable[[], Any]] = {
+    "grad_enabled": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "dispatch_keys_included": lambda: torch._C._dispatch_tls_local_include_set().raw_repr(),
+    "dispatch_keys_excluded": lambda: torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+    "torch_function_modes": torch._C._len_torch_function_stack,
+    "default_dtype": torch.get_default_dtype,
+}
+
+EXTRA: dict[str, Callable[[], Any]] = {
+    "autocast_cpu_dtype": lambda: torch.get_autocast_dtype("cpu"),
+    "autocast_cuda_dtype": lambda: torch.get_autocast_dtype("cuda"),
+    "autocast_cache_enabled": torch.is_autocast_cache_enabled,
+    "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+    "default_device": torch.get_default_device,
+    "num_threads": torch.get_num_threads,
+    "float32_matmul_precision": torch.get_float32_matmul_precision,
+    "flash_sdp": torch._C._get_flash_sdp_enabled,
+    "mem_efficient_sdp": torch._C._get_mem_efficient_sdp_enabled,
+    "math_sdp": torch._C._get_math_sdp_enabled,
+    "cudnn_enabled": torch._C._get_cudnn_enabled,
+    "cudnn_benchmark": torch._C._get_cudnn_benchmark,
+    "torch_function_mode_stack": lambda: tuple(
+        id(torch._C._get_function_stack_at(at)) for at in range(torch._C._len_torch_function_stack())
+    ),
+    "anomaly_mode": torch.is_anomaly_enabled,
+}
+if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
+    EXTRA["saved_tensors_hooks"] = lambda: torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+@dataclass(frozen=True, slots=True)
+class UsualState:
+    """The usual states at one moment: readable values, and `words`, what the C core compares (b"" without it)."""
+
+    values: dict[str, Any]
+    words: bytes = b""
+
+    @classmethod
+    def now(cls, words: bytes = b"") -> UsualState:
+        """This thread's state."""
+        return cls({name: read() for name, read in USUAL.items()}, words)
+
+    def differences(self) -> list[tuple[str, Any, Any]]:
+        """(name, value then, value now) of every state that differs now."""
+        now = {name: read() for name, read in USUAL.items()}
+        return [(name, then, now[name]) for name, then in self.values.items() if now[name] != then]
+
+
+def implied_extras() -> list[str]:
+    """Extra states that matter because of the usual ones: what autocast casts to while it is on, whose function modes are on the stack."""
+    names = [f"autocast_{kind}_dtype" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if names:
+        names.append("autocast_cache_enabled")
+    if torch._C._len_torch_function_stack():
+        names.append("torch_function_mode_stack")
+    return names
