@@ -12,7 +12,7 @@ through `flambeau_prims.sizes`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -65,11 +65,17 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None =
 
     An operator without a rule is run on meta tensors if every size is an int; raises `NoRule` otherwise.
     """
-    key = (op, *cache_key(args), *cache_key(kwargs or ()))
-    cache = cache_for(key)
-    found = cache.get(key, _CACHE)
-    if found is _CACHE:
-        found = cache[key] = infer_uncached(op, args, kwargs or {})
+    return infer_keyed((op, *cache_key(args), *cache_key(kwargs or ())), op, args, kwargs or {})
+
+
+def infer_keyed(key: tuple[Any, ...], op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `infer`, for callers that have made the cache key themselves, in any form that tells 1, 1.0 and True apart."""
+    found = _CACHE.get(key)
+    if found is None:
+        cache = cache_for(key)
+        found = cache.get(key)
+        if found is None:
+            found = cache[key] = infer_uncached(op, args, kwargs)
     return found
 
 
@@ -126,7 +132,7 @@ class Aliasing:
 _SHARES_WITHOUT_SAYING = {aten._unsafe_view.default: "self"}
 
 
-@lru_cache(maxsize=None)
+@cache
 def aliasing(op: OpOverload) -> Aliasing:
     """The alias facts of an overload."""
     schema = op._schema

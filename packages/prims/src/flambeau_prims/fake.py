@@ -1,0 +1,194 @@
+"""FakeTensor: a torch.Tensor with a Spec and no data.
+
+Eager PyTorch runs on it (autograd, C++ composites, nn.Modules) under a `tracer.Tracer`, which answers every ATen call by a
+shape rule.  To C++ a fake lives on `cpu`, or on `meta` when its Spec says another device, so that a program for a GPU is traced
+on any machine; Python sees the Spec's device.  To C++ each fake also has memory of its own: what memory it really shares is
+kept in `storage_record`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes_node import to_symint
+from flambeau_prims.spec import Spec, spec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from flambeau_prims.graph import Value
+    from flambeau_prims.sizes import Size, SizeEnv
+
+_CPU = torch.device("cpu")
+_META = torch.device("meta")
+_STRIDED = torch.strided
+
+
+class StorageRecord:
+    """The memory that a fake tensor and its views share.
+
+    `version` counts the writes.  `constant` is the real tensor behind a literal (`torch.tensor(3.0)`) until something writes to
+    the memory, else None.
+    """
+
+    __slots__ = ("constant", "version")
+
+    def __init__(self, constant: torch.Tensor | None = None) -> None:
+        self.version = 0
+        self.constant = constant
+
+    def written(self) -> None:
+        """Note a write."""
+        self.version += 1
+        self.constant = None
+
+
+class FakeTensor(torch.Tensor):
+    """A tensor without data.  Made by `make_fake` (Tracer.fake is the caller's way)."""
+
+    spec: Spec
+    value: Value | None
+    """The graph Value that a recording Tracer gave it."""
+    storage_record: StorageRecord
+    constant: torch.Tensor | None
+    """The real tensor that holds the same contents, while that is known (literals and views of them)."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.spec.device
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return self.spec.device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return self.spec.device.type == "cpu"
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        return self.spec.device.type == "meta"
+
+    def get_device(self) -> int:  # type: ignore[override]
+        index = self.spec.device.index
+        return -1 if index is None else index
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
+        if not self.is_leaf:
+            raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol at the moment")
+        with torch.no_grad():
+            copy = self.clone()
+        copy.requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copy._is_param = True  # type: ignore[attr-defined]
+        memo[id(self)] = copy
+        return copy  # type: ignore[return-value]
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        name = "" if self.value is None else f"{self.value.name}: "
+        return f"FakeTensor({name}{self.spec!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"{func} was called on a fake tensor outside its Tracer")
+
+
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+def make_fake(spec: Spec, storage: StorageRecord, *, requires_grad: bool = False) -> FakeTensor:
+    """A new FakeTensor of this Spec over this memory; `value` and `constant` are None."""
+    shape: Sequence[Any] = spec.shape
+    stride: Sequence[Any] = spec.stride
+    offset: Any = spec.offset
+    if spec.env is not None:
+        shape = [to_symint(size) for size in shape]
+        stride = [to_symint(size) for size in stride]
+        offset = to_symint(offset)
+    fake = _make_wrapper(  # type: ignore[call-arg]
+        FakeTensor,
+        shape,
+        stride,
+        offset,
+        None,
+        spec.dtype,
+        _STRIDED,
+        _CPU if spec.device.type == "cpu" else _META,
+        False,
+        requires_grad,
+        None,
+        False,
+        False,
+        None,
+        0,
+    )
+    fake.spec = spec
+    fake.storage_record = storage
+    fake.value = None
+    fake.constant = None
+    return fake
+
+
+def fake_like(
+    real: torch.Tensor,
+    env: SizeEnv | None = None,
+    dynamic_dims: Mapping[int, Size] | Iterable[int] = (),
+    *,
+    source: str = "",
+) -> FakeTensor:
+    """A FakeTensor with a real tensor's geometry, dtype, device, requires_grad, and nn.Parameter-ness.
+
+    `dynamic_dims` says which dims are symbolic: a mapping to the Exprs to use, or dim numbers, which get fresh symbols of `env`
+    with `f"{source}.shape[{dim}]"` as their source.  The result is a leaf exactly if the real tensor is.
+    """
+    if not isinstance(dynamic_dims, dict):
+        if env is None and dynamic_dims:
+            raise ValueError("fresh symbols for dynamic_dims need an env")
+        dynamic_dims = {dim: env.symbol(real.shape[dim], f"{source}.shape[{dim}]") for dim in dynamic_dims}  # type: ignore[union-attr]
+    spec = symbolic_spec(real, dynamic_dims) if dynamic_dims else spec_of(real)
+    fake = make_fake(spec, StorageRecord())
+    if real.requires_grad:
+        fake.requires_grad_()
+        if not real.is_leaf:
+            fake = _non_leaf(fake)
+    if isinstance(real, torch.nn.Parameter):
+        fake._is_param = True  # type: ignore[attr-defined]
+    return fake
+
+
+def symbolic_spec(real: torch.Tensor, sizes: Mapping[int, Size]) -> Spec:
+    """The Spec of a real tensor with some sizes replaced; strides that are products of sizes follow them."""
+    shape: list[Size] = [sizes.get(dim, size) for dim, size in enumerate(real.shape)]
+    stride: list[Size] = list(real.stride())
+    order = sorted(range(real.dim()), key=lambda dim: (real.stride(dim), -dim))
+    product: Size = 1
+    for position, dim in enumerate(order):
+        if position:
+            inner = order[position - 1]
+            product = shape[inner] * stride[inner]
+            if real.stride(dim) == real.shape[inner] * real.stride(inner) and isinstance(product, Expr):
+                stride[dim] = product
+    return Spec.of(shape, stride=stride, dtype=real.dtype, device=real.device, offset=real.storage_offset())
+
+
+class _NonLeaf(torch.autograd.Function):
+    """The identity, to give a fake input a grad_fn."""
+
+    @staticmethod
+    def forward(ctx: Any, fake: FakeTensor) -> FakeTensor:
+        made = make_fake(fake.spec, fake.storage_record)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+def _non_leaf(fake: FakeTensor) -> FakeTensor:
+    with torch.enable_grad():
+        return _NonLeaf.apply(fake)  # type: ignore[return-value]

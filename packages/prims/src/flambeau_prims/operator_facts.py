@@ -1,0 +1,130 @@
+"""What the tracer must know of an ATen overload besides its shape rule: results, aliasing, mutation, and special cases.
+
+All of it follows from the operator's schema and tags, looked at once per overload.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.rules.registry import aliasing, infer, rule_for
+from flambeau_prims.sizes import ne
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+_SIZES = {
+    aten.size.default,
+    aten.stride.default,
+    aten.sym_size.default,
+    aten.sym_stride.default,
+    aten.numel.default,
+    aten.sym_numel.default,
+    aten.storage_offset.default,
+    aten.sym_storage_offset.default,
+}
+_CONTENTS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default, aten.equal.default}
+_LIFTS = {aten.lift_fresh.default}
+
+
+class OperatorFacts:
+    """Facts of one overload; see the attributes."""
+
+    __slots__ = (
+        "aliases",
+        "changes_metadata",
+        "functional",
+        "mutated",
+        "op",
+        "positions",
+        "returns_list",
+        "special",
+        "stem",
+        "view",
+    )
+
+    def __init__(self, op: OpOverload) -> None:
+        schema = op._schema
+        shared = aliasing(op)
+        self.op = op
+        self.stem = schema.name.split("::")[-1].strip("_")
+        """What results are called in the graph."""
+        self.aliases = shared.returns
+        self.view = shared.view
+        self.mutated = shared.mutated
+        self.positions = {argument.name: index for index, argument in enumerate(schema.arguments) if not argument.kwarg_only}
+        self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
+        self.changes_metadata = torch.Tag.inplace_view in op.tags and op is not aten.as_strided_.default
+        self.special: str | None = None
+        if op in _CONTENTS or torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
+            self.special = "contents"
+        elif op in _LIFTS:
+            self.special = "lift"
+        elif op in _SIZES:
+            self.special = "sizes"
+        self.functional = _functional_form(op) if self.mutated else None
+
+    def argument(self, name: str, args: Any, kwargs: Any) -> Any:
+        """The argument called `name` in a call, or None."""
+        position = self.positions.get(name)
+        if position is not None and position < len(args):
+            return args[position]
+        return None if kwargs is None else kwargs.get(name)
+
+    def source(self, index: int, args: Any, kwargs: Any) -> Any:
+        """The argument whose memory result `index` shares, or None; for a list result all share one."""
+        if self.returns_list:
+            index = 0
+        name = self.aliases[index]
+        return None if name is None else self.argument(name, args, kwargs)
+
+    def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """The tensors that a call writes to."""
+        found: list[torch.Tensor] = []
+        for name in self.mutated:
+            argument = self.argument(name, args, kwargs)
+            if isinstance(argument, torch.Tensor):
+                found.append(argument)
+            elif isinstance(argument, (list, tuple)):
+                found.extend(item for item in argument if isinstance(item, torch.Tensor))
+        return found
+
+    def check_mutation(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> None:
+        """Raise, as eager does, if the result does not fit the argument that an in-place operator writes to."""
+        if self.functional is None:
+            return
+        target = rule_args[0]
+        result = infer(self.functional, rule_args, rule_kwargs)
+        if isinstance(result, Spec) and isinstance(target, Spec):
+            if result.ndim != target.ndim or any(ne(a, b) for a, b in zip(result.shape, target.shape, strict=True)):
+                raise RuntimeError(
+                    f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+                )
+
+
+_FACTS: dict[Any, OperatorFacts] = {}
+
+
+def facts(op: OpOverload) -> OperatorFacts:
+    """The facts of an overload."""
+    found = _FACTS.get(op)
+    if found is None:
+        found = _FACTS.setdefault(op, OperatorFacts(op))
+    return found
+
+
+def _functional_form(op: OpOverload) -> OpOverload | None:
+    """The out-of-place form of an in-place pointwise operator whose rule can check the broadcast, or None."""
+    namespace, name = op._schema.name.split("::")
+    if not name.endswith("_") or name.startswith("__"):
+        return None
+    packet = getattr(getattr(torch.ops, namespace), name[:-1], None)
+    form = getattr(packet, op._overloadname, None) if packet is not None else None
+    if form is None or rule_for(form) is None or torch.Tag.pointwise not in form.tags:
+        return None
+    return form

@@ -1,0 +1,210 @@
+"""Symbolic floats and conditions: as much of both as programs that compute with sizes need.
+
+`x.shape[0] ** -0.5`, `math.sqrt(n)`, `n / 2 < 0.5 * m`: a FloatExpr is an expression tree over Sizes, with a hint; it prints as a
+Python expression.  A Condition is a relation that C++ or the program has formed but not asked yet; asking decides it as
+`sizes.eq` and its like do.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from flambeau_prims import sizes
+from flambeau_prims.size_ranges import SizeGuard
+from flambeau_prims.sizes import Expr, Size, SizeEnv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Number: TypeAlias = "int | float | Expr | FloatExpr"
+
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "min": min,
+    "max": max,
+    "float": float,
+    "abs": abs,
+    **{
+        f"math.{name}": getattr(math, name)
+        for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2", "exp", "log")
+    },
+}
+
+
+class FloatExpr:
+    """`op(*args)`: a float computed from Sizes and numbers; `hint` is its value for the sizes seen while tracing."""
+
+    __slots__ = ("__weakref__", "args", "env", "hint", "op")
+
+    def __init__(self, op: str, args: tuple[Number, ...]) -> None:
+        self.op = op
+        self.args = args
+        self.env: SizeEnv = next(arg.env for arg in args if isinstance(arg, (Expr, FloatExpr)))
+        self.hint = float(_FUNCTIONS[op](*(number_hint(arg) for arg in args)))
+
+    def format(self, names: Mapping[str, str]) -> str:
+        """A Python expression (over module `math`), symbols called as `names` says."""
+        texts = [_format_number(arg, names) for arg in self.args]
+        if len(texts) == 2 and self.op not in ("min", "max"):
+            return f"({texts[0]} {self.op} {texts[1]})"
+        return f"{self.op}({', '.join(texts)})"
+
+    def evaluate(self, values: Mapping[str, int]) -> float:
+        """The value for these values of the symbols."""
+        return float(
+            _FUNCTIONS[self.op](
+                *(
+                    arg.evaluate(values) if isinstance(arg, FloatExpr)
+                    else self.env.evaluate(arg, values) if isinstance(arg, Expr)
+                    else arg
+                    for arg in self.args
+                )
+            )
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return self.format({})
+
+
+def float_of(op: str, *args: Number) -> float | FloatExpr:
+    """`op` of numbers: a float when all are plain."""
+    if any(isinstance(arg, (Expr, FloatExpr)) for arg in args):
+        return FloatExpr(op, args)
+    return float(_FUNCTIONS[op](*args))  # type: ignore[arg-type]
+
+
+def as_float(number: Number) -> float:
+    """The number as a float; a symbolic one is specialised by fixing every size it is computed from."""
+    if isinstance(number, FloatExpr):
+        for arg in number.args:
+            as_float(arg)
+        return number.hint
+    return float(sizes.as_int(number)) if isinstance(number, Expr) else float(number)
+
+
+def floor_of(number: Number) -> Size:
+    """The greatest integer not above a number; exact for the quotient of two sizes, else specialised."""
+    if isinstance(number, Expr):
+        return number
+    if isinstance(number, FloatExpr):
+        if number.op == "/" and not any(isinstance(arg, (float, FloatExpr)) for arg in number.args):
+            return number.args[0] // number.args[1]  # type: ignore[operator, return-value]
+        if number.op == "float":
+            return number.args[0]  # type: ignore[return-value]
+    return math.floor(as_float(number))
+
+
+def number_hint(number: Number) -> int | float:
+    """The value of a number for the sizes seen while tracing."""
+    return number.hint if isinstance(number, (Expr, FloatExpr)) else number
+
+
+def _format_number(number: Number, names: Mapping[str, str]) -> str:
+    text = number.format(names) if isinstance(number, (Expr, FloatExpr)) else repr(number)
+    return f"({text})" if isinstance(number, Expr) and not text.isidentifier() else text
+
+
+# Conditions
+
+_RELATIONS: dict[str, tuple[Callable[[Size, Size], bool], Callable[[Size, Size], bool], Callable[[Size, Size], bool]]] = {
+    # relation: (ask with a guard, certainly so, certainly not so)
+    "==": (sizes.eq, sizes.known_eq, sizes.known_ne),
+    "!=": (sizes.ne, sizes.known_ne, sizes.known_eq),
+    "<": (sizes.lt, sizes.known_lt, sizes.known_ge),
+    "<=": (sizes.le, sizes.known_le, sizes.known_gt),
+    ">": (sizes.gt, sizes.known_gt, sizes.known_le),
+    ">=": (sizes.ge, sizes.known_ge, sizes.known_lt),
+}
+_NEGATION = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_PLAIN: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+class Condition:
+    """A relation between numbers ("==", "<", ...), or "and", "or", "not" of Conditions and bools; not asked yet."""
+
+    __slots__ = ("args", "op")
+
+    def __init__(self, op: str, *args: Any) -> None:
+        self.op = op
+        self.args = args
+
+    def ask(self) -> bool:
+        """Whether it holds, guarding if need be."""
+        if self.op == "not":
+            return not ask(self.args[0])
+        if self.op == "and":
+            return all(ask(arg) for arg in self.args)
+        if self.op == "or":
+            return any(ask(arg) for arg in self.args)
+        a, b = self.args
+        if isinstance(a, (float, FloatExpr)) or isinstance(b, (float, FloatExpr)):
+            return _ask_floats(self.op, a, b)
+        return _RELATIONS[self.op][0](a, b)
+
+    def known(self) -> bool | None:
+        """True or False if that is certain, else None; takes no guard."""
+        if self.op == "not":
+            inner = known(self.args[0])
+            return None if inner is None else not inner
+        if self.op in ("and", "or"):
+            decisive = self.op == "or"
+            answers = [known(arg) for arg in self.args]
+            if decisive in answers:
+                return decisive
+            return None if None in answers else not decisive
+        a, b = self.args
+        if isinstance(a, (float, FloatExpr)) or isinstance(b, (float, FloatExpr)):
+            plain = not isinstance(a, (Expr, FloatExpr)) and not isinstance(b, (Expr, FloatExpr))
+            return _PLAIN[self.op](a, b) if plain else None
+        _, certainly, certainly_not = _RELATIONS[self.op]
+        return True if certainly(a, b) else False if certainly_not(a, b) else None
+
+    @property
+    def hint(self) -> bool:
+        """The answer for the sizes seen while tracing."""
+        if self.op == "not":
+            return not condition_hint(self.args[0])
+        if self.op == "and":
+            return all(condition_hint(arg) for arg in self.args)
+        if self.op == "or":
+            return any(condition_hint(arg) for arg in self.args)
+        return _PLAIN[self.op](number_hint(self.args[0]), number_hint(self.args[1]))
+
+    def __repr__(self) -> str:
+        if self.op == "not":
+            return f"not ({self.args[0]})"
+        return f" {self.op} ".join(f"({arg})" if isinstance(arg, Condition) else str(arg) for arg in self.args)
+
+
+def ask(condition: Condition | bool) -> bool:
+    """Whether a condition holds, guarding if need be."""
+    return condition.ask() if isinstance(condition, Condition) else condition
+
+
+def known(condition: Condition | bool) -> bool | None:
+    """Whether a condition is certain (True), impossible (False) or neither (None)."""
+    return condition.known() if isinstance(condition, Condition) else condition
+
+
+def condition_hint(condition: Condition | bool) -> bool:
+    """The answer for the sizes seen while tracing."""
+    return condition.hint if isinstance(condition, Condition) else condition
+
+
+def _ask_floats(op: str, a: Number, b: Number) -> bool:
+    answer = _PLAIN[op](number_hint(a), number_hint(b))
+    env = next((side.env for side in (a, b) if isinstance(side, (Expr, FloatExpr))), None)
+    if env is not None:
+        op = op if answer else _NEGATION[op]
+        env.ranges.record((op, str(a), str(b)), SizeGuard(op, a, b))
+    return answer

@@ -1,0 +1,312 @@
+"""The ATen tracer: runs eager PyTorch on fake tensors, and writes down each ATen call.
+
+    tracer = Tracer()
+    x = tracer.fake(Spec.of((4, 8)), requires_grad=True)
+    with tracer:
+        y = model(x)                                     # any eager code; the C++ autograd engine too
+    print(Graph([x.value], tracer.nodes, [y.value]))
+
+Each call is answered by its shape rule (`rules.registry.infer`).  Calls are recorded as they are: in-place operators too,
+whose node lists the written argument's own Value as its result, and views, whose results share the argument's
+`storage_record`.  A real tensor that is met becomes a constant, once.  Asking for the contents of a fake tensor raises
+`DataDependent`, unless it is a literal (`torch.tensor(2).item()`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from flambeau_prims import operator_facts
+from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
+from flambeau_prims.graph import Node, Value
+from flambeau_prims.rules.registry import infer_keyed
+from flambeau_prims.sizes import SizeEnv, as_int
+from flambeau_prims.sizes_node import from_symbolic, to_symint
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.unsupported import DataDependent, MetadataMutation, Unsupported
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from flambeau_prims.operator_facts import OperatorFacts
+
+aten = torch.ops.aten
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+_TAGGED = frozenset((float, bool, complex))
+
+
+class Tracer(TorchDispatchMode):
+    """A dispatch mode that traces.  One thread uses it; any number may exist.
+
+    `env` owns symbolic sizes, `record` says whether to write nodes, `device` is the device that the program mainly runs on:
+    what C++ composites create on "meta" lands there.  `where` is the user's line that new nodes are to name.
+    """
+
+    def __init__(
+        self, env: SizeEnv | None = None, record: bool = True, device: torch.device | str = "cpu", where: str = ""
+    ) -> None:
+        super().__init__()
+        self.env = env
+        self.record = record
+        self.device = torch.device(device)
+        self.where = where
+        self.inputs: list[Value] = []
+        self.nodes: list[Node] = []
+        self.constants: dict[Value, torch.Tensor] = {}
+        self._fake_constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        """By id of the real tensor, which is kept alive so that the id stays its own."""
+        self._named = 0
+        if self.device.type != "cpu":
+            # As this kind of mode, calls such as torch.arange(device="cuda") arrive here before torch initialises CUDA.
+            self._mode_key = torch._C._TorchDispatchModeKey.FAKE
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Otherwise torch wraps __torch_dispatch__ in a function that imports torch._dynamo at the first operator.
+        return False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+    def __enter__(self) -> Tracer:
+        # The inherited methods keep process-global flags, which threads would tread on.
+        _push_mode(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _pop_mode(self.__dict__.get("_mode_key"))
+
+    # Inputs and constants
+
+    def fake(
+        self,
+        spec: Spec,
+        *,
+        requires_grad: bool = False,
+        name: str | None = None,
+        like: FakeTensor | None = None,
+    ) -> FakeTensor:
+        """A new input of the graph; one that shares the memory of `like` if that is given."""
+        fake = make_fake(spec, StorageRecord() if like is None else like.storage_record, requires_grad=requires_grad)
+        return self.adopt(fake, name)
+
+    def adopt(self, fake: FakeTensor, name: str | None = None) -> FakeTensor:
+        """Make an existing fake tensor (`fake_like`) an input of this trace."""
+        fake.value = Value(name or self._name("arg"), fake.spec)
+        self.inputs.append(fake.value)
+        return fake
+
+    def constant(self, real: torch.Tensor) -> FakeTensor:
+        """The FakeTensor that stands for a real tensor met while tracing; the same one each time."""
+        found = self._fake_constants.get(id(real))
+        if found is not None:
+            return found[1]
+        if real.layout is not torch.strided:
+            raise Unsupported(f"a constant of layout {real.layout} entered the trace")
+        fake = make_fake(spec_of(real), StorageRecord(), requires_grad=real.requires_grad)
+        fake.value = Value(self._name("constant"), fake.spec)
+        self.constants[fake.value] = real
+        self._fake_constants[id(real)] = (real, fake)
+        return fake
+
+    def _name(self, stem: str) -> str:
+        self._named += 1
+        return f"{stem}_{self._named}"
+
+    # Dispatch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        facts = operator_facts.facts(func)
+        if facts.special is not None:
+            answer = _SPECIAL[facts.special](self, func, args, kwargs or {})
+            if answer is not _GO_ON:
+                return answer
+        key: list[Any] = [func]
+        rule_args, values = self._take_all(args, key)
+        if kwargs:
+            rule_kwargs, value_kwargs = self._take_kwargs(kwargs, key)
+        else:
+            rule_kwargs, value_kwargs = {}, {}
+        if facts.mutated:
+            return self._mutate(func, facts, args, kwargs or {}, rule_args, rule_kwargs, values, value_kwargs)
+        result = infer_keyed(tuple(key), func, rule_args, rule_kwargs)
+        if type(result) is Spec:
+            fake = self._output(result, facts, 0, args, kwargs)
+            if self.record:
+                self._named = named = self._named + 1
+                node = Node(func, values, value_kwargs, (), self.where)
+                fake.value = value = Value(f"{facts.stem}_{named}", result, node)
+                node.outputs = (value,)
+                self.nodes.append(node)
+            return fake
+        return self._many(func, facts, result, args, kwargs, values, value_kwargs)
+
+    def _many(
+        self, func: Any, facts: OperatorFacts, result: Any, args: Any, kwargs: Any, values: Any, value_kwargs: Any
+    ) -> Any:
+        """Wrap and record a tuple or list of results."""
+        if not isinstance(result, (tuple, list)):
+            raise Unsupported(f"the rule of {func} returned {result!r}", func)
+        fakes = [None if spec is None else self._output(spec, facts, i, args, kwargs) for i, spec in enumerate(result)]
+        if self.record:
+            node = Node(func, values, value_kwargs, (), self.where)
+            for fake in fakes:
+                if fake is not None:
+                    fake.value = Value(self._name(facts.stem), fake.spec, node)
+            node.outputs = tuple(None if fake is None else fake.value for fake in fakes)
+            self.nodes.append(node)
+        return fakes if facts.returns_list else tuple(fakes)
+
+    def _output(self, spec: Spec, facts: OperatorFacts, index: int, args: Any, kwargs: Any) -> FakeTensor:
+        """The FakeTensor of result `index`, over the memory that the operator's schema says."""
+        if not facts.view:
+            return make_fake(spec, StorageRecord())
+        source = facts.source(index, args, kwargs)
+        if not isinstance(source, FakeTensor):
+            source = self.constant(source) if isinstance(source, torch.Tensor) else None
+        return make_fake(spec, StorageRecord() if source is None else source.storage_record)
+
+    def _mutate(
+        self,
+        func: Any,
+        facts: OperatorFacts,
+        args: Any,
+        kwargs: Any,
+        rule_args: Any,
+        rule_kwargs: Any,
+        values: Any,
+        value_kwargs: Any,
+    ) -> Any:
+        """An in-place or out= operator: its results are its own arguments, whose Specs stay."""
+        if facts.changes_metadata:
+            raise MetadataMutation(f"{func} changes the sizes or strides of its argument", func)
+        facts.check_mutation(rule_args, rule_kwargs)
+        results = []
+        for index in range(len(facts.aliases)):
+            written = facts.source(index, args, kwargs)
+            if isinstance(written, torch.Tensor) and not isinstance(written, FakeTensor):
+                written = self.constant(written)
+            results.append(written)
+        for written in facts.written(args, kwargs):
+            fake = written if isinstance(written, FakeTensor) else self.constant(written)
+            fake.storage_record.written()
+        outputs: list[FakeTensor | None] = []
+        for index, written in enumerate(results):
+            outputs.append(written if facts.aliases[index] is not None else None)
+        if None in outputs:
+            raise Unsupported(f"{func} both writes to an argument and returns a new tensor", func)
+        if self.record:
+            node = Node(func, values, value_kwargs, (), self.where)
+            node.outputs = tuple(None if fake is None else fake.value for fake in outputs)
+            self.nodes.append(node)
+        if not outputs:
+            return None
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    # Arguments: each is taken apart three ways, into what the rule sees, what the node says, and the cache key
+
+    def _take_all(self, args: Any, key: list[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        rule_args: list[Any] = []
+        values: list[Any] = []
+        for arg in args:
+            kind = type(arg)
+            if kind is FakeTensor:
+                spec = arg.spec
+                rule_args.append(spec)
+                values.append(arg.value)
+                key.append(spec)
+            elif kind in _PLAIN:
+                rule_args.append(arg)
+                values.append(arg)
+                key.append(arg)
+            else:
+                rule_arg, value = self._take(arg, key)
+                rule_args.append(rule_arg)
+                values.append(value)
+        return tuple(rule_args), tuple(values)
+
+    def _take(self, arg: Any, key: list[Any]) -> tuple[Any, Any]:
+        """An argument of any kind but the two that `_take_all` handles itself."""
+        kind = type(arg)
+        if kind is list or isinstance(arg, tuple):
+            key.append(tuple)
+            key.append(len(arg))
+            rule_items, values = self._take_all(arg, key)
+            return rule_items, (list(values) if kind is list else values)
+        if kind in _TAGGED:
+            key.append(kind)
+            key.append(arg)
+            return arg, arg
+        if isinstance(arg, _SYMBOLIC):
+            inner = from_symbolic(arg)
+            key.append(inner)
+            return inner, inner
+        if isinstance(arg, torch.Tensor):
+            fake = arg if isinstance(arg, FakeTensor) else self.constant(arg)
+            key.append(fake.spec)
+            return fake.spec, fake.value
+        key.append(arg)
+        return arg, arg
+
+    def _take_kwargs(self, kwargs: dict[str, Any], key: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self.device.type != "cpu":
+            device = kwargs.get("device")
+            if device is not None and device.type == "meta":
+                kwargs = {**kwargs, "device": self.device}
+        key.append(dict)
+        key.extend(kwargs)
+        rule_items, values = self._take_all(kwargs.values(), key)
+        return dict(zip(kwargs, rule_items, strict=True)), dict(zip(kwargs, values, strict=True))
+
+
+# Operators that are answered without a rule
+
+_GO_ON = object()
+
+
+def _contents(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """`.item()` and the like: folds on literals."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    reals = [t.constant if isinstance(t, FakeTensor) else None for t in tensors]
+    if None in reals:
+        subject = next((repr(t) for t, real in zip(tensors, reals, strict=True) if real is None), "a tensor")
+        raise DataDependent(f"{func} needs the contents of {subject}", func)
+    remaining = iter(reals)
+    return func(*[next(remaining) if isinstance(arg, torch.Tensor) else arg for arg in args], **kwargs)
+
+
+def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """A literal: nobody else can write to the real tensor, so its contents are known until the program writes."""
+    (real,) = args
+    if isinstance(real, FakeTensor):
+        return real
+    fake = tracer.constant(real)
+    fake.constant = real
+    return fake
+
+
+def _sizes(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """C++ that asks for concrete geometry gets it, and the sizes are specialised."""
+    spec = args[0].spec
+    if func is aten.size.default:
+        return [as_int(size) for size in spec.shape]
+    if func is aten.stride.default:
+        return [as_int(size) for size in spec.stride]
+    if func is aten.sym_size.default:
+        return [to_symint(size) for size in spec.shape]
+    if func is aten.sym_stride.default:
+        return [to_symint(size) for size in spec.stride]
+    if func in (aten.storage_offset.default, aten.sym_storage_offset.default):
+        return to_symint(spec.offset)
+    return to_symint(spec.numel)
+
+
+_SPECIAL = {"contents": _contents, "lift": _lift_fresh, "sizes": _sizes}
