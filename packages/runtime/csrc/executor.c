@@ -7,7 +7,7 @@
  *   - `objects`: Python objects that steps refer to (operators, argument trees, messages).
  * An Executor is immutable once made; what a call needs stands on that call's C stack, so any number of threads may call it.
  */
-#include "torch_shim.h"
+#include "cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@ enum Opcode {
     OP_VIEW,        /* slot base ndim sizes offset: offset counts from the storage's start */
     OP_MOVE,        /* slot from: the same memory under a new name */
     OP_LAUNCH,      /* function n_buffers ints buffer... */
+    OP_LAUNCH_GPU,  /* kernel n_buffers n_ints ints grid buffer...: kernel is an object, grid three values */
     OP_MATMUL,      /* function message n_tensors scaled alpha beta tensor...: an out= matrix product of the C interface */
     OP_CALL,        /* operator positional keywords(-1) message n_outputs output(-1)... */
     OP_FREE,        /* slot */
@@ -62,6 +63,8 @@ typedef struct {
     Slot *slots;
     const int64_t *values;
     PyThreadState *released; /* non-NULL while the GIL is not held */
+    void *stream;            /* of `stream_device`, asked for at the first launch */
+    int32_t stream_device;
 } Call;
 
 /* 1. Errors */
@@ -318,6 +321,22 @@ static int launch(Call *call, const int64_t *pc)
     return 0;
 }
 
+static void take_gil_for(void *call) { take_gil(call); }
+
+/* pc points at: kernel n_buffers n_ints ints grid buffer... */
+static int launch_gpu(Call *call, const int64_t *pc)
+{
+    GpuKernel *kernel = (GpuKernel *)PyTuple_GET_ITEM(call->ex->objects, pc[0]);
+    void *buffers[MAX_BUFFERS];
+    for (int64_t i = 0; i < pc[1]; i++)
+        if (data_of(&call->slots[pc[5 + i]], &buffers[i])) return shim_failed(call, "reading a data pointer");
+    if (call->stream_device != kernel->device) {
+        if (cuda_stream(kernel->device, &call->stream)) return shim_failed(call, "asking for the present stream");
+        call->stream_device = kernel->device;
+    }
+    return cuda_launch(kernel, buffers, pc[1], call->values + pc[3], pc[2], call->values + pc[4], call->stream, take_gil_for, call);
+}
+
 /* pc points at: function message n_tensors scaled beta alpha tensor... */
 static int matmul(Call *call, const int64_t *pc)
 {
@@ -372,6 +391,10 @@ static int run_code(Call *call)
             case OP_LAUNCH:
                 if (launch(call, pc)) return -1;
                 pc += 3 + pc[1];
+                break;
+            case OP_LAUNCH_GPU:
+                if (launch_gpu(call, pc)) return -1;
+                pc += 5 + pc[1];
                 break;
             case OP_MATMUL:
                 if (matmul(call, pc)) return -1;
@@ -431,7 +454,7 @@ static int bind_inputs(const Executor *ex, PyObject *const *args, Slot *slots)
 
 static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch)
 {
-    Call call = {.ex = ex, .slots = slots, .values = ex->values};
+    Call call = {.ex = ex, .slots = slots, .values = ex->values, .stream_device = -1};
     memset(slots, 0, ex->n_slots * sizeof *slots);
     if (bind_inputs(ex, args, slots)) return NULL;
     if (ex->n_symbols + ex->n_postfix > 0) {

@@ -1,5 +1,5 @@
 /* flambeau_runtime._core: the executor and what it needs of the dynamic linker. */
-#include "torch_shim.h"
+#include "cuda.h"
 
 #include <dlfcn.h>
 
@@ -50,10 +50,11 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__core(void)
 {
-    if (PyType_Ready(&ExecutorType) < 0) return NULL;
+    if (PyType_Ready(&ExecutorType) < 0 || PyType_Ready(&GpuKernelType) < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     if (PyModule_AddObjectRef(module, "Executor", (PyObject *)&ExecutorType) < 0 ||
+        PyModule_AddObjectRef(module, "GpuKernel", (PyObject *)&GpuKernelType) < 0 ||
         PyModule_AddStringConstant(module, "SOURCE_HASH", SOURCE_HASH) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -37,7 +37,7 @@ from flambeau_runtime.program import (
 )
 
 # The numbers are those of `enum Opcode` in csrc/executor.c.
-(ALLOCATE, RAW, VIEW, MOVE, LAUNCH, MATMUL, CALL, FREE, RELEASE_GIL, TAKE_GIL, RETURN) = range(11)
+(ALLOCATE, RAW, VIEW, MOVE, LAUNCH, LAUNCH_GPU, MATMUL, CALL, FREE, RELEASE_GIL, TAKE_GIL, RETURN) = range(12)
 OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
 
 # torch's ScalarType numbers, fixed by its serialisation format.
@@ -65,7 +65,7 @@ _MAX_BUFFERS = 512
 class Assembler:
     """Turns one Program into the arguments of `_core.Executor`."""
 
-    def __init__(self, program: Program, kernels: Mapping[str, int], core: ModuleType) -> None:
+    def __init__(self, program: Program, kernels: Mapping[str, Any], core: ModuleType) -> None:
         self.program = program
         self.kernels = kernels
         self.core = core
@@ -92,7 +92,7 @@ class Assembler:
             if len(self.code) == before:
                 continue
             opcode = self.code[before]
-            if heavy and not released and opcode in (LAUNCH, MATMUL):
+            if heavy and not released and opcode in (LAUNCH, LAUNCH_GPU, MATMUL):
                 self.code.insert(before, RELEASE_GIL)
                 released = True
             elif released and opcode == CALL:
@@ -116,7 +116,7 @@ class Assembler:
                     found[nbytes] = None
         for step in self.program.steps:
             if isinstance(step, Launch):
-                found.update(dict.fromkeys(dim for dim in step.ints if isinstance(dim, str)))
+                found.update(dict.fromkeys(dim for dim in (*step.ints, *step.grid) if isinstance(dim, str)))
             elif isinstance(step, Extern):
                 found.update(dict.fromkeys(expressions_of((step.args, step.kwargs))))
         for out in self.program.outputs:
@@ -152,7 +152,13 @@ class Assembler:
                 raise ValueError(f"kernel {step.kernel} takes {len(step.buffers)} buffers; {_MAX_BUFFERS} is the most")
             ints = self._sequence(step.ints)
             buffers = [self.slots[name] for name in step.buffers]
-            self.code += [LAUNCH, self.kernels[step.kernel], len(buffers), ints, *buffers]
+            kernel = self.kernels[step.kernel]
+            if not isinstance(kernel, int):
+                grid = self._sequence((*step.grid, 1, 1)[:3])
+                counts = [len(buffers), len(step.ints), ints, grid]
+                self.code += [LAUNCH_GPU, self._object(kernel), *counts, *buffers]
+                return
+            self.code += [LAUNCH, kernel, len(buffers), ints, *buffers]
         elif isinstance(step, Extern):
             self._emit_extern(step)
         elif isinstance(step, Free):

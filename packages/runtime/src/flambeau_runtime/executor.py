@@ -13,7 +13,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from flambeau_runtime import native
+from flambeau_runtime import cuda, native
 from flambeau_runtime.build import cpp
 from flambeau_runtime.c_executor import Assembler
 from flambeau_runtime.check import check_arguments, check_program
@@ -49,18 +49,20 @@ def load(program: Program, options: RuntimeOptions | None = None) -> Executable:
     return CheckedExecutable(program, run) if options.debug else run
 
 
-def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, int]:
-    """The address of each C++ kernel."""
+def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
+    """The address of each C++ kernel, and a `_core.GpuKernel` for each Triton kernel."""
     indices = [index for index, source in enumerate(program.sources) if source.language == "cpp"]
-    others = {source.language for source in program.sources} - {"cpp"}
+    others = {source.language for source in program.sources} - {"cpp", "triton"}
     if others:
         raise ValueError(f"{program.name}: kernels in {', '.join(sorted(others))} cannot be built")
+    addresses: dict[str, Any] = cuda.load_kernels(program, options)
     if not indices:
-        return {}
+        return addresses
     paths = dict(zip(indices, cpp.build([program.sources[i].text for i in indices], options), strict=True))
     libraries = {index: ctypes.CDLL(str(path)) for index, path in paths.items()}
-    addresses = {}
     for kernel in program.kernels:
+        if kernel.source not in libraries:
+            continue
         function = getattr(libraries[kernel.source], kernel.name)
         address = ctypes.cast(function, ctypes.c_void_p).value
         assert address is not None
@@ -68,7 +70,7 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, int]:
     return addresses
 
 
-def make_executor(program: Program, kernels: dict[str, int], options: RuntimeOptions) -> Executable:
+def make_executor(program: Program, kernels: dict[str, Any], options: RuntimeOptions) -> Executable:
     """The C executor, or the Python one where C cannot be used or Python is asked for."""
     if options.executor not in ("auto", "c", "python"):
         raise ValueError(f"unknown executor {options.executor!r}; known are auto, c, python")

@@ -71,14 +71,14 @@ def format_tensor(tensor: Tensor) -> str:
 
 
 def contiguous(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
-    """Row-major strides, or None where a size is symbolic (then strides are always printed)."""
+    """Row-major strides, or None where they depend on a symbolic size (then strides are always printed)."""
     strides: list[Dim] = []
-    running = 1
+    running: int | None = 1
     for size in reversed(shape):
-        if not isinstance(size, int):
+        if running is None:
             return None
         strides.append(running)
-        running *= max(size, 1)
+        running = running * max(size, 1) if isinstance(size, int) else None
     return tuple(reversed(strides))
 
 

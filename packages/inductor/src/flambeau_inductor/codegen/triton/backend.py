@@ -1,0 +1,72 @@
+"""The code generator for GPUs: one Triton source for each distinct kernel, one launch for each scheduled one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flambeau_runtime.program import Kernel as ProgramKernel
+from flambeau_runtime.program import Launch, Source
+
+from flambeau_inductor.codegen.base import Emitted, unique_kernels
+from flambeau_inductor.codegen.triton.kernel import (
+    Tiling,
+    choose_tiling,
+    needs_debug,
+    row_count,
+    signature,
+    write_kernel,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_inductor.ir import Kernel, ScheduledKernel
+    from flambeau_inductor.options import InductorOptions
+
+
+class TritonBackend:
+    """`codegen.base.Backend` for CUDA devices."""
+
+    def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
+        """A source and a kernel for each distinct Kernel; grids from each launch's sizes."""
+        names = unique_kernels(scheduled)
+        tilings = {kernel: choose_tiling(kernel) for kernel in names}
+        sources, kernels = [], []
+        for number, (kernel, name) in enumerate(names.items()):
+            sources.append(Source("triton", write_kernel(kernel, name, tilings[kernel])))
+            kernels.append(ProgramKernel(name, number, meta(kernel, tilings[kernel])))
+        launches = [
+            Launch(names[s.kernel], s.buffers, s.ints, grid(s, tilings[s.kernel])) for s in scheduled
+        ]
+        return Emitted(tuple(sources), tuple(kernels), tuple(launches))
+
+
+def meta(kernel: Kernel, tiling: Tiling) -> dict[str, object]:
+    """What the build needs to know of a kernel (`flambeau_runtime.program.Kernel`)."""
+    constants = {"XBLOCK": tiling.xblock}
+    if kernel.inner:
+        constants["RBLOCK"] = tiling.rblock
+    divisible = [param.name for param in kernel.params]
+    divisible += [
+        symbol.name
+        for symbol, divisor in zip(kernel.sizes, kernel.divisible, strict=False)
+        if divisor % 16 == 0
+    ]
+    return {
+        "signature": signature(kernel),
+        "constants": constants,
+        "num_warps": tiling.warps,
+        "num_stages": 2,
+        "divisible_by_16": divisible,
+        "debug": needs_debug(kernel),
+    }
+
+
+def grid(scheduled: ScheduledKernel, tiling: Tiling) -> tuple[int | str, ...]:
+    """The number of programs of a launch."""
+    kernel = scheduled.kernel
+    dims = {symbol.name: dim for symbol, dim in zip(kernel.sizes, scheduled.ints, strict=True)}
+    rows = row_count(kernel, dims)
+    if isinstance(rows, int):
+        return (-(-rows // tiling.xblock),)
+    return (f"({rows} + {tiling.xblock - 1}) // {tiling.xblock}",)

@@ -1,0 +1,372 @@
+"""One kernel of the loop IR as one Triton function.
+
+Three shapes, chosen in `choose_tiling`:
+
+- pointwise: a program takes XBLOCK points of the flattened outer axes;
+- persistent reduction: XBLOCK rows, the whole row in RBLOCK lanes; each value is computed once and stays in registers;
+- looped reduction: XBLOCK rows, one loop over the row in steps of RBLOCK for each of `split_phases`' phases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps, number
+from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
+from flambeau_inductor.ir import CheckIndex, inner_names
+from flambeau_inductor.scalar_ops import Replay
+from flambeau_inductor.scheduler.phases import split_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import sympy
+
+    from flambeau_inductor.ir import Axis, Body, Integer, Kernel, Reduce
+
+PERSISTENT_LIMIT = 4096
+"""Longest row that is kept in registers."""
+
+HEADER = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tile sizes (powers of two) and warps of one kernel; `rblock` 0 for a pointwise kernel."""
+
+    xblock: int
+    rblock: int = 0
+    persistent: bool = False
+    warps: int = 4
+
+
+def choose_tiling(kernel: Kernel) -> Tiling:
+    """Tile sizes from the kernel's sizes, or from their hints where they are symbolic."""
+    hints = {symbol.name: hint for symbol, hint in zip(kernel.sizes, kernel.hints, strict=False)}
+    points = _extent(kernel.outer, hints)
+    if not kernel.inner:
+        xblock = min(1024, max(32, _power_of_two(points)))
+        return Tiling(xblock, warps=4 if xblock >= 512 else max(1, xblock // 128))
+    row = _extent(kernel.inner, hints)
+    if all(isinstance(axis.size, int) for axis in kernel.inner) and row <= PERSISTENT_LIMIT:
+        rblock = max(1, _power_of_two(row))
+        xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
+        return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
+    rblock = min(2048, max(16, _power_of_two(row)))
+    # Rows side by side in memory want wide tiles across rows: 64 columns a step coalesce.
+    xblock = 1
+    if points >= 64 and not _rows_are_contiguous(kernel):
+        xblock, rblock = 64, 32
+    return Tiling(xblock, rblock, warps=_warps(xblock * rblock))
+
+
+def write_kernel(kernel: Kernel, name: str, tiling: Tiling) -> str:
+    """The source text of a kernel: imports, the helpers it needs, the function."""
+    return _Writer(kernel, name, tiling).source()
+
+
+def row_count(kernel: Kernel, dims: dict[str, int | str]) -> int | str:
+    """The number of outer points as a Dim of the program, given the Dims that a launch passes for the kernel's sizes."""
+    sizes = [axis.size for axis in kernel.outer]
+    if all(isinstance(size, int) for size in sizes):
+        return prod(sizes)  # type: ignore[arg-type]
+    return "*".join(f"({integer_text(size, lambda n: f'({dims[n]})')})" for size in sizes)
+
+
+def signature(kernel: Kernel) -> dict[str, str]:
+    """Triton's type of each run-time argument, in order."""
+    pointers = {param.name: POINTER_TYPES[param.dtype] for param in kernel.params}
+    return pointers | {size.name: "i64" for size in kernel.sizes}
+
+
+def needs_debug(kernel: Kernel) -> bool:
+    """Whether the kernel checks indices: Triton compiles its assertions only when asked to."""
+    return any(isinstance(statement, CheckIndex) for statement in kernel.body)
+
+
+def _extent(axes: Sequence[Axis], hints: dict[str, int]) -> int:
+    return prod(int(evaluate_expr(axis.size, _Unknown(hints))) for axis in axes)
+
+
+class _Unknown(dict[str, int]):
+    """Hints by name; a size without one counts as 1024."""
+
+    def __missing__(self, name: str) -> int:
+        return 1024
+
+
+def _power_of_two(count: int) -> int:
+    """The least power of two that is at least `count`."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _warps(elements: int) -> int:
+    return max(1, min(8, elements // 256))
+
+
+def _rows_are_contiguous(kernel: Kernel) -> bool:
+    """Whether neighbours along the innermost inner axis are neighbours in memory, for most of what is read."""
+    symbol = kernel.inner[-1].symbol
+    strides = [
+        statement.index.coeff(symbol)
+        for statement in kernel.body
+        if hasattr(statement, "index") and symbol in statement.index.free_symbols
+    ]
+    return sum(stride == 1 for stride in strides) * 2 >= len(strides)
+
+
+class _Writer:
+    """Writes one function; `TritonOps` calls back for masks, pointers, stores and reductions."""
+
+    def __init__(self, kernel: Kernel, name: str, tiling: Tiling) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.tiling = tiling
+        self.lines: list[str] = []
+        self.helpers: dict[str, str] = {}
+        self.depth = 1
+        self.size_names = {symbol.name for symbol in kernel.sizes}
+        self.inner = inner_names(kernel.body, kernel.inner)
+        self.dtypes = {param.name: param.dtype for param in kernel.params}
+        self.outer_points = _product(kernel.outer)
+        self.inner_points = _product(kernel.inner)
+        self.wide = self.needs_64_bits()
+        self.accumulators: list[tuple[Reduce, str]] = []
+
+    # What TritonOps asks
+
+    @property
+    def scalar_shape(self) -> str:
+        """The shape of a tile of one value."""
+        return "[1, 1]" if self.kernel.inner else "[1]"
+
+    def line(self, text: str) -> None:
+        """One line at the current depth."""
+        self.lines.append("    " * self.depth + text)
+
+    def dtype_of(self, buffer: str) -> torch.dtype:
+        """The dtype of a parameter."""
+        return self.dtypes[buffer]
+
+    def helper(self, name: str) -> str:
+        """Have a helper function in the source; returns its name."""
+        self.helpers[name] = HELPERS[name]
+        return name
+
+    def masks(self, index: sympy.Expr) -> list[str]:
+        """The tile masks an access needs: over rows if rows vary, over lanes if lanes do."""
+        names = {symbol.name for symbol in index.free_symbols}
+        masks = ["xmask"] if names - self.size_names else []
+        return masks + (["rmask"] if names & self.inner else [])
+
+    def value_masks(self, value: str) -> list[str]:
+        """The tile masks of a value."""
+        return ["xmask"] + (["rmask"] if value in self.inner else [])
+
+    def pointer(self, buffer: str, index: sympy.Expr) -> str:
+        """The tile of addresses of an access."""
+        text = integer_text(index)
+        if not index.free_symbols - set(self.kernel.sizes):
+            return f"{buffer} + tl.full({self.scalar_shape}, {text}, tl.int64)"
+        return f"{buffer} + ({text})"
+
+    def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
+        """A masked store; one value for a whole row or tile is spread over it first."""
+        names = {symbol.name for symbol in index.free_symbols}
+        masks = ["xmask"]
+        if self.kernel.inner:
+            inner = bool(names & self.inner)
+            masks += ["rmask"] if inner else []
+            shape = "[XBLOCK, RBLOCK]" if inner else "[XBLOCK, 1]"
+        else:
+            shape = "[XBLOCK]"
+        address = f"{buffer} + tl.broadcast_to({integer_text(index)}, {shape})"
+        if not names - self.size_names:
+            address = f"{buffer} + tl.full({shape}, {integer_text(index)}, tl.int64)"
+        mask = " & ".join(masks)
+        self.line(f"tl.store({address}, tl.broadcast_to({value}, {shape}), {mask})")
+
+    def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
+        """A Reduce of a persistent kernel: fold the tile."""
+        full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
+        masked = f"tl.where(rmask, {full}, {identity(kind, dtype)})"
+        if kind in ("argmax", "argmin"):
+            return self.fold_position(kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
+        return self.fold(kind, masked, dtype)
+
+    # Folding
+
+    def fold(self, kind: str, tile: str, dtype: torch.dtype) -> str:
+        """`tile` [XBLOCK, RBLOCK] folded to [XBLOCK, 1]."""
+        if kind == "sum":
+            return f"tl.sum({tile}, 1)[:, None]"
+        if kind in ("any", "all"):
+            extreme = "max" if kind == "any" else "min"
+            return f"(tl.{extreme}({tile}.to(tl.int32), 1)[:, None] != 0)"
+        if kind == "prod":
+            return f"tl.reduce({tile}, 1, {self.helper('product')})[:, None]"
+        if dtype.is_floating_point:
+            return f"tl.reduce({tile}, 1, {self.helper(f'{kind}imum_nan')})[:, None]"
+        if dtype is torch.bool:
+            return f"(tl.{kind}({tile}.to(tl.int32), 1)[:, None] != 0)"
+        return f"tl.{kind}({tile}, 1)[:, None]"
+
+    def fold_position(self, kind: str, values: str, positions: str) -> str:
+        """The position of the first extreme value of each row."""
+        rule = self.helper("first_largest" if kind == "argmax" else "first_smallest")
+        return f"tl.reduce(({values}, {positions}), 1, {rule})[1][:, None].to(tl.int64)"
+
+    def combine(self, kind: str, running: str, tile: str, dtype: torch.dtype) -> str:
+        """Elementwise: the running tile of a looped reduction with the next one."""
+        if kind == "sum":
+            return f"{running} + {tile}"
+        if kind == "prod":
+            return f"{running} * {tile}"
+        if kind in ("any", "all") or dtype is torch.bool:
+            return f"{running} {'|' if kind in ('any', 'max') else '&'} {tile}"
+        return TritonOps(self).extremum(f"{kind}imum", running, tile, dtype)
+
+    # The function
+
+    def source(self) -> str:
+        """Header, helpers and the function."""
+        self.prologue()
+        if not self.kernel.inner:
+            Replay(TritonOps(self)).run(self.kernel.body)
+        elif self.tiling.persistent:
+            self.lanes("tl.arange(0, RBLOCK)[None, :]")
+            Replay(TritonOps(self)).run(self.kernel.body)
+        else:
+            self.looped()
+        arguments = [param.name for param in self.kernel.params] + [str(size) for size in self.kernel.sizes]
+        arguments += ["XBLOCK: tl.constexpr"] + ["RBLOCK: tl.constexpr"] * bool(self.kernel.inner)
+        head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):"
+        return "\n".join([HEADER, *(text.strip("\n") + "\n" for text in self.helpers.values()), head, *self.lines, ""])
+
+    def prologue(self) -> None:
+        """The row index, its mask, and the outer axes from it."""
+        program = "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
+        lanes = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.kernel.inner else "")
+        self.line(f"xindex = {program} * XBLOCK + {lanes}")
+        self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
+        self.unravel(self.kernel.outer, "xindex")
+
+    def lanes(self, rindex: str) -> None:
+        """The lane index, its mask, and the inner axes from it."""
+        self.line(f"rindex = {rindex}" + (".to(tl.int64)" if self.wide else ""))
+        self.line(f"rmask = rindex < {integer_text(self.inner_points)}")
+        self.unravel(self.kernel.inner, "rindex")
+
+    def unravel(self, axes: Sequence[Axis], flat: str) -> None:
+        """Each axis from the flattened index, innermost fastest."""
+        below: Integer = 1
+        for position, axis in reversed(list(enumerate(axes))):
+            text = flat if below == 1 else f"{flat} // ({integer_text(below)})"
+            if position > 0:
+                text = f"{text} % ({integer_text(axis.size)})" if below == 1 else f"({text}) % ({integer_text(axis.size)})"
+            self.line(f"{axis.symbol} = {text}")
+            below = axis.size * below
+
+    def looped(self) -> None:
+        """One loop over the row for each phase."""
+        replay = Replay(TritonOps(self))
+        for phase in split_phases(self.kernel):
+            replay.run(phase.row)
+            if phase.inner or phase.reduces:
+                self.loop(replay, phase.inner, phase.reduces)
+
+    def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce]) -> None:
+        """`for` over the row in steps of RBLOCK, a running tile for each Reduce, folded behind the loop."""
+        for reduce in reduces:
+            dtype = replay.dtypes.get(reduce.value) or self.dtype_of_value(reduce.value)
+            kind = TRITON_TYPES[dtype]
+            start = identity(reduce.kind, dtype)
+            self.line(f"{reduce.name}_tile = tl.full([XBLOCK, RBLOCK], {start}, {kind})")
+            if reduce.kind in ("argmax", "argmin"):
+                index = "tl.int64" if self.wide else "tl.int32"
+                self.line(f"{reduce.name}_at = tl.full([XBLOCK, RBLOCK], {2**31 - 1}, {index})")
+        self.line(f"for start in range(0, {integer_text(self.inner_points)}, RBLOCK):")
+        self.depth += 1
+        self.lanes("start + tl.arange(0, RBLOCK)[None, :]")
+        replay.run(body)
+        for reduce in reduces:
+            self.advance(reduce, replay.dtypes[reduce.value])
+        self.depth -= 1
+        for reduce in reduces:
+            dtype = replay.dtypes[reduce.value]
+            tile = f"{reduce.name}_tile"
+            if reduce.kind in ("argmax", "argmin"):
+                folded = self.fold_position(reduce.kind, tile, f"{reduce.name}_at")
+            else:
+                folded = self.fold(reduce.kind, tile, dtype)
+            self.line(f"{reduce.name} = {folded}")
+            replay.values[reduce.name] = reduce.name
+            replay.dtypes[reduce.name] = reduce.dtype
+
+    def advance(self, reduce: Reduce, dtype: torch.dtype) -> None:
+        """Take the loop's present tile into a Reduce's running tile."""
+        running = f"{reduce.name}_tile"
+        tile = f"tl.broadcast_to({reduce.value}, [XBLOCK, RBLOCK])"
+        if reduce.kind in ("argmax", "argmin"):
+            rule = self.helper("first_largest" if reduce.kind == "argmax" else "first_smallest")
+            at = f"{reduce.name}_at"
+            self.line(f"{running}_new, {at}_new = {rule}({running}, {at}, {tile}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))")
+            self.line(f"{running} = tl.where(rmask, {running}_new, {running})")
+            self.line(f"{at} = tl.where(rmask, {at}_new, {at})")
+        else:
+            combined = self.combine(reduce.kind, running, tile, dtype)
+            self.line(f"{running} = tl.where(rmask, {combined}, {running})")
+
+    def dtype_of_value(self, name: str) -> torch.dtype:
+        """The dtype of a value that has not been replayed yet."""
+        return next(s.dtype for s in self.kernel.body if getattr(s, "name", None) == name)  # type: ignore[union-attr]
+
+    def needs_64_bits(self) -> bool:
+        """Whether an index could pass 2**31: sizes are symbolic, or the largest static index is that large."""
+        if self.kernel.sizes:
+            return True
+        extents = {axis.symbol: axis.size - 1 for axis in (*self.kernel.outer, *self.kernel.inner)}
+        largest = int(self.outer_points) + self.tiling.xblock
+        for statement in self.kernel.body:
+            index = getattr(statement, "index", None)
+            if index is None:
+                continue
+            if index.free_symbols - extents.keys():
+                return True  # an indirect index: its value is int64 anyway
+            largest = max(largest, _upper_bound(index, extents))
+        return largest >= 2**31
+
+
+def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
+    """A bound of a static index expression: every positive term at its largest."""
+    bound = 0
+    for term in index.as_ordered_terms() if hasattr(index, "as_ordered_terms") else [index]:
+        value = abs(int(evaluate_expr(term, {s.name: int(v) for s, v in extents.items()})))
+        bound += value
+    return bound
+
+
+def _product(axes: Sequence[Axis]) -> Integer:
+    total: Integer = 1
+    for axis in axes:
+        total = axis.size * total
+    return total
+
+
+def identity(kind: str, dtype: torch.dtype) -> str:
+    """What a fold starts from, as text."""
+    if kind in ("sum", "any"):
+        return "False" if dtype is torch.bool else number(0, dtype)
+    if kind in ("prod", "all"):
+        return "True" if dtype is torch.bool else number(1, dtype)
+    largest = kind in ("min", "argmin")
+    if dtype is torch.bool:
+        return str(largest)
+    if dtype.is_floating_point:
+        return number(float("inf") if largest else float("-inf"), dtype)
+    info = torch.iinfo(dtype)
+    return number(info.max if largest else info.min, dtype)

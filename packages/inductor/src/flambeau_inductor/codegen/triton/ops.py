@@ -1,0 +1,284 @@
+"""Scalar operators as Triton expressions.
+
+Row values are tiles [XBLOCK, 1], inner values [1, RBLOCK] or [XBLOCK, RBLOCK] (in a pointwise kernel: all [XBLOCK]); Triton
+broadcasts.  float16 and bfloat16 are only moved, selected and cast (law 6 of `ir`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_inductor.indexing.expressions import integer_text
+
+if TYPE_CHECKING:
+    import sympy
+
+    from flambeau_inductor.ir import Integer, Number, Statement
+
+TRITON_TYPES = {
+    torch.float64: "tl.float64",
+    torch.float32: "tl.float32",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.int64: "tl.int64",
+    torch.int32: "tl.int32",
+    torch.int16: "tl.int16",
+    torch.int8: "tl.int8",
+    torch.uint8: "tl.uint8",
+    torch.bool: "tl.int1",
+}
+
+POINTER_TYPES = {
+    torch.float64: "*fp64",
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.int16: "*i16",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.bool: "*u8",
+}
+"""Types in a Triton signature.  A bool tensor is bytes: loads compare with zero, stores write 0 or 1."""
+
+HELPERS = {
+    "maximum_nan": """
+@triton.jit
+def maximum_nan(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "minimum_nan": """
+@triton.jit
+def minimum_nan(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "product": """
+@triton.jit
+def product(a, b):
+    return a * b
+""",
+    "first_largest": """
+@triton.jit
+def first_largest(a, i, b, j):
+    a_wins = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(a_wins, a, b), tl.where(a_wins, i, j)
+""",
+    "first_smallest": """
+@triton.jit
+def first_smallest(a, i, b, j):
+    a_wins = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(a_wins, a, b), tl.where(a_wins, i, j)
+""",
+    "integer_power": """
+@triton.jit
+def integer_power(a, b):
+    result = tl.full(a.shape, 1, a.dtype)
+    base = a
+    for bit in range(63):
+        result = tl.where((b >> bit) & 1 != 0, result * base, result)
+        base = base * base
+    return tl.where(b < 0, tl.where(a == 1, 1, tl.where(a == -1, tl.where(b & 1 != 0, -1, 1), 0)).to(a.dtype), result)
+""",
+}
+"""Functions that a kernel's source gets when it uses them.  `first_largest` is argmax's rule: NaN wins, then the lower index."""
+
+
+class TritonOps:
+    """ScalarOps whose values are names of Triton tiles; lines go to `emit`.
+
+    `mask_of(index)` gives the tile mask of an access; `inner` tells whether the statement being replayed is inner.
+    """
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def bind(self, statement: Statement, value: str) -> str:
+        name: str = statement.name  # type: ignore[union-attr]
+        self.writer.line(f"{name} = {value}")
+        return name
+
+    # Leaves and memory
+
+    def constant(self, value: Number, dtype: torch.dtype) -> str:
+        return f"tl.full({self.writer.scalar_shape}, {number(value, dtype)}, {TRITON_TYPES[dtype]})"
+
+    def index_value(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
+        if not expr.free_symbols:
+            return self.constant(int(expr), dtype)
+        text = self.index(expr)
+        if all(symbol.name in self.writer.size_names for symbol in expr.free_symbols):
+            return f"tl.full({self.writer.scalar_shape}, {text}, {TRITON_TYPES[dtype]})"
+        return f"({text}).to({TRITON_TYPES[dtype]})"
+
+    def index(self, expr: Integer) -> str:
+        return integer_text(expr)
+
+    def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
+        conditions = self.writer.masks(index) + ([mask] if mask else [])
+        text = self.writer.pointer(buffer, index)
+        if conditions:
+            text = f"tl.load({text}, {' & '.join(conditions)}, other=0)"
+        else:
+            text = f"tl.load({text})"
+        return f"({text} != 0)" if dtype is torch.bool else text
+
+    def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
+        dtype = self.writer.dtype_of(buffer)
+        if dtype is torch.bool:
+            value = f"{value}.to(tl.uint8)"
+        self.writer.store(buffer, index, value)
+
+    def check_index(self, value: str, size: Integer, mask: str | None) -> None:
+        inside = f"(({value} >= 0) & ({value} < {self.index(size)}))"
+        outside = [f"~{text}" for text in [*self.writer.value_masks(value), *([mask] if mask else [])]]
+        condition = " | ".join([inside, *(f"({text})" for text in outside)])
+        self.writer.line(f'tl.device_assert({condition}, "index out of bounds")')
+
+    def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
+        return self.writer.reduce(kind, value, dtype)
+
+    # Selection and conversion
+
+    def where(self, condition: str, a: str, b: str, dtype: torch.dtype) -> str:
+        return f"tl.where({condition}, {a}, {b})"
+
+    def cast(self, x: str, source: torch.dtype, to: torch.dtype) -> str:
+        if to is torch.bool:
+            return f"({x} != 0)"
+        if source.is_floating_point and to is torch.uint8:
+            # PTX saturates; eager's conversion wraps through a wider integer.
+            return f"{x}.to(tl.int32).to(tl.uint8)"
+        return f"{x}.to({TRITON_TYPES[to]})"
+
+    # Unary
+
+    def neg(self, x: str, dtype: torch.dtype) -> str:
+        return f"-{x}"
+
+    def abs(self, x: str, dtype: torch.dtype) -> str:
+        return f"tl.abs({x})"
+
+    def sign(self, x: str, dtype: torch.dtype) -> str:
+        kind = TRITON_TYPES[dtype]
+        # A NaN compares false both times: its sign is 0, as in eager.
+        return f"(({x} > 0).to({kind}) - ({x} < 0).to({kind}))"
+
+    def round(self, x: str, dtype: torch.dtype) -> str:
+        return f"libdevice.nearbyint({x})"
+
+    def bitwise_not(self, x: str, dtype: torch.dtype) -> str:
+        return f"{x} == 0" if dtype is torch.bool else f"~{x}"
+
+    def reciprocal(self, x: str, dtype: torch.dtype) -> str:
+        return self.div(f"tl.full({x}.shape, 1.0, {TRITON_TYPES[dtype]})", x, dtype)
+
+    def sqrt(self, x: str, dtype: torch.dtype) -> str:
+        return f"tl.sqrt_rn({x})" if dtype is torch.float32 else f"libdevice.sqrt({x})"
+
+    def isnan(self, x: str, dtype: torch.dtype) -> str:
+        return f"({x} != {x})"
+
+    def isinf(self, x: str, dtype: torch.dtype) -> str:
+        return f'(tl.abs({x}) == float("inf"))'
+
+    def signbit(self, x: str, dtype: torch.dtype) -> str:
+        if not dtype.is_floating_point:
+            return f"({x} < 0)"
+        return f"({x}.to(tl.int{dtype.itemsize * 8}, bitcast=True) < 0)"
+
+    # Binary
+
+    def div(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return f"tl.div_rn({a}, {b})" if dtype is torch.float32 else f"({a} / {b})"
+
+    def floor_divide(self, a: str, b: str, dtype: torch.dtype) -> str:
+        if dtype.is_floating_point:
+            # As eager: from the exact remainder, so that 1 // 0.1 is 9.
+            remainder = f"libdevice.fmod({a}, {b})"
+            quotient = self.div(f"({a} - {remainder})", b, dtype)
+            lower = f"(({remainder} != 0) & (({b} < 0) != ({remainder} < 0)))"
+            kind = TRITON_TYPES[dtype]
+            exact = f"libdevice.nearbyint({quotient} - {lower}.to({kind}))"
+            return f"tl.where({b} == 0, {a} / {b}, {exact})"
+        return f"({a} // {b} - (({a} % {b} != 0) & (({a} < 0) != ({b} < 0))).to({TRITON_TYPES[dtype]}))"
+
+    def trunc_divide(self, a: str, b: str, dtype: torch.dtype) -> str:
+        if dtype.is_floating_point:
+            return f"libdevice.trunc({self.div(a, b, dtype)})"
+        return f"({a} // {b})"
+
+    def fmod(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return f"libdevice.fmod({a}, {b})" if dtype.is_floating_point else f"({a} % {b})"
+
+    def remainder(self, a: str, b: str, dtype: torch.dtype) -> str:
+        remainder = self.fmod(a, b, dtype)
+        return f"({remainder} + tl.where(({remainder} != 0) & (({remainder} < 0) != ({b} < 0)), {b}, 0))"
+
+    def pow(self, a: str, b: str, dtype: torch.dtype) -> str:
+        if dtype.is_floating_point:
+            return f"libdevice.pow({a}, {b})"
+        return self.writer.helper("integer_power") + f"({a}, {b})"
+
+    def atan2(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return f"libdevice.atan2({a}, {b})"
+
+    def copysign(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return f"libdevice.copysign({a}, {b})"
+
+    def maximum(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return self.extremum("maximum", a, b, dtype)
+
+    def minimum(self, a: str, b: str, dtype: torch.dtype) -> str:
+        return self.extremum("minimum", a, b, dtype)
+
+    def extremum(self, name: str, a: str, b: str, dtype: torch.dtype) -> str:
+        if dtype is torch.bool:
+            return f"({a} {'|' if name == 'maximum' else '&'} {b})"
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_floating_point else ""
+        return f"tl.{name}({a}, {b}{nan})"
+
+
+def number(value: Number, dtype: torch.dtype) -> str:
+    """A constant in Triton's syntax."""
+    if dtype is torch.bool:
+        return str(bool(value))
+    if not dtype.is_floating_point:
+        return str(int(value))
+    value = float(value)
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
+
+
+def _install_regular() -> None:
+    """The operators that print as a call or an infix sign, from two tables."""
+    calls = {
+        **{name: f"tl.{name}" for name in ("floor", "ceil", "exp", "exp2", "log", "log2", "sin", "cos", "erf")},
+        **{
+            name: f"libdevice.{name}"
+            for name in (
+                "trunc", "rsqrt", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+                "asinh", "acosh", "atanh", "erfc", "lgamma",
+            )
+        },
+    }  # fmt: skip
+    infix = {
+        "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+        "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "shift_left": "<<", "shift_right": ">>",
+    }  # fmt: skip
+
+    def unary(function: str) -> Any:
+        return lambda self, x, dtype: f"{function}({x})"
+
+    def binary(sign: str) -> Any:
+        return lambda self, a, b, dtype: f"({a} {sign} {b})"
+
+    for name, function in calls.items():
+        setattr(TritonOps, name, unary(function))
+    for name, sign in infix.items():
+        setattr(TritonOps, name, binary(sign))
+
+
+_install_regular()

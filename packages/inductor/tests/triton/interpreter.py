@@ -1,0 +1,83 @@
+"""Run a generated Triton source in Triton's interpreter, on CPU tensors.
+
+Run as a program with TRITON_INTERPRET=1 (the variable is read when Triton is imported): it reads one job as JSON lines... see
+`test_interpreter.py`.  The interpreter knows no libdevice; `numpy_libdevice` stands in for it with NumPy's functions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+import types
+from typing import TYPE_CHECKING, Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_inductor.ir import Kernel
+
+NUMPY_NAMES = {
+    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
+    "pow": "power", "atan2": "arctan2", "nearbyint": "rint",
+}  # fmt: skip
+
+
+def numpy_libdevice() -> types.ModuleType:
+    """A module whose functions compute on the interpreter's tensors with NumPy."""
+    module = types.ModuleType("libdevice")
+
+    def elementwise(function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            arrays = [arg.handle.data for arg in args]
+            with np.errstate(all="ignore"):
+                data = np.asarray(function(*arrays), dtype=arrays[0].dtype)
+            first = args[0]
+            shape = [tl.constexpr(size) for size in data.shape]
+            handle = type(first.handle)(data, first.handle.dtype)
+            return tl.tensor(handle, tl.block_type(first.type.scalar, shape) if shape else first.type.scalar)
+
+        return call
+
+    for name in ("trunc", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
+                 "acosh", "atanh", "pow", "atan2", "copysign", "fmod", "nearbyint", "sqrt"):  # fmt: skip
+        setattr(module, name, elementwise(getattr(np, NUMPY_NAMES.get(name, name))))
+    module.rsqrt = elementwise(lambda x: 1 / np.sqrt(x))  # type: ignore[attr-defined]
+    module.erfc = elementwise(np.vectorize(math.erfc))  # type: ignore[attr-defined]
+    module.lgamma = elementwise(lambda x: torch.lgamma(torch.from_numpy(np.array(x))).numpy())  # type: ignore[attr-defined]
+    return module
+
+
+def run(source: str, name: str, buffers: Sequence[torch.Tensor], ints: Sequence[int], grid: int, constants: dict[str, int]) -> None:
+    """Run the function `name` of `source` over `grid` programs; bool tensors are passed as bytes."""
+    # Triton reads a kernel's source through its file.
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write(source.replace("from triton.language.extra import libdevice\n", ""))
+    try:
+        module = types.ModuleType("generated")
+        module.__dict__["libdevice"] = numpy_libdevice()
+        exec(compile(open(file.name).read(), file.name, "exec"), module.__dict__)  # noqa: SIM115
+        passed = [b.view(torch.uint8) if b.dtype is torch.bool else b for b in buffers]
+        getattr(module, name)[(grid,)](*passed, *ints, **constants)
+    finally:
+        os.unlink(file.name)
+
+
+def run_kernel(kernel: Kernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
+    """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer on."""
+    from flambeau_inductor.codegen.triton.kernel import choose_tiling, row_count, write_kernel
+
+    tiling = choose_tiling(kernel)
+    dims = {symbol.name: value for symbol, value in zip(kernel.sizes, ints, strict=True)}
+    rows = row_count(kernel, dims)
+    rows = rows if isinstance(rows, int) else eval(rows)
+    constants = {"XBLOCK": tiling.xblock} | ({"RBLOCK": tiling.rblock} if kernel.inner else {})
+    run(write_kernel(kernel, "generated", tiling), "generated", buffers, ints, -(-rows // tiling.xblock), constants)

@@ -1,0 +1,96 @@
+"""GPU kernels of a Program: built from Triton source (or taken from the cache) and loaded on their device.
+
+Each cubin is cached by its source, its meta data, the device's compute capability and Triton's version.  Kernels are built for
+pointers that are multiples of 16 bytes; the variant for other pointers is built when a launch first meets one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_runtime import native
+from flambeau_runtime.build.triton import Cubin, build_cubin
+from flambeau_runtime.cache import Cache, key_of
+from flambeau_runtime.program import Launch
+
+if TYPE_CHECKING:
+    from flambeau_runtime.options import RuntimeOptions
+    from flambeau_runtime.program import Kernel, Program
+
+TOOLCHAIN_THREADS = 8
+"""Kernels built at once: ptxas runs in processes of its own."""
+
+
+def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
+    """A `_core.GpuKernel` for each Triton kernel of the program, on the device that its launches' buffers live on."""
+    devices = kernel_devices(program)
+    chosen = [kernel for kernel in program.kernels if kernel.name in devices]
+    if not chosen:
+        return {}
+    core = native.core()
+    if core is None:
+        raise RuntimeError(f"GPU kernels need the C executor: {native.unavailable()}")
+    library = str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
+
+    def load(kernel: Kernel) -> tuple[str, Any]:
+        device = devices[kernel.name]
+        text = program.sources[kernel.source].text
+        build = functools.partial(cubin, text, kernel, capability(device), options)
+        aligned = build(aligned=True)
+
+        def unaligned() -> tuple[bytes, str, int]:
+            made = build(aligned=False)
+            return made.image, made.entry, made.shared
+
+        loaded = core.GpuKernel(
+            libtorch_cuda=library,
+            device=device.index or 0,
+            image=aligned.image,
+            entry=aligned.entry,
+            shared=aligned.shared,
+            warps=aligned.warps,
+            unaligned=unaligned,
+        )
+        return kernel.name, loaded
+
+    with ThreadPoolExecutor(TOOLCHAIN_THREADS) as pool:
+        return dict(pool.map(load, chosen))
+
+
+def kernel_devices(program: Program) -> dict[str, torch.device]:
+    """The device of each kernel written in Triton: that of the first buffer of its first launch."""
+    tensors = {tensor.name: tensor for tensor in program.tensors}
+    triton_kernels = {
+        kernel.name for kernel in program.kernels if program.sources[kernel.source].language == "triton"
+    }
+    devices: dict[str, torch.device] = {}
+    for step in program.steps:
+        if isinstance(step, Launch) and step.kernel in triton_kernels:
+            devices.setdefault(step.kernel, torch.device(tensors[step.buffers[0]].device))
+    return devices
+
+
+def capability(device: torch.device) -> int:
+    """The compute capability as Triton's target has it: 90 for an H100 or H200."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
+def cubin(text: str, kernel: Kernel, target: int, options: RuntimeOptions, *, aligned: bool) -> Cubin:
+    """The cubin of one kernel, from the cache or built now."""
+    cache = Cache(options.cache_dir)
+    facts = json.dumps([kernel.name, kernel.meta, target, aligned], sort_keys=True)
+    key = key_of("triton", version("triton"), facts, text)
+    stored = cache.read("triton", key) if options.use_cache else None
+    if stored is not None:
+        return Cubin.from_bytes(stored)
+    built = build_cubin(text, kernel.name, kernel.meta, target, aligned=aligned)
+    cache.store("triton", key, built.to_bytes(), ".cubin")
+    return built
