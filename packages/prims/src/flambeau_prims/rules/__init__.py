@@ -8,7 +8,20 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = (
+    "attention",
+    "convolution",
+    "copy",
+    "factory",
+    "index",
+    "matmul",
+    "norm",
+    "pointwise",
+    "pool",
+    "reduction",
+    "softmax",
+    "view",
+)
 
 _LOADED: list[bool] = []
 

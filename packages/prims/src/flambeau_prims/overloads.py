@@ -1,0 +1,63 @@
+"""Families of ATen overloads: from a base name to its functional and in-place overloads, for one rule to serve them all."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.promotion import can_cast, dtype_name
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import same_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+
+    RuleFunction = Callable[..., Any]
+
+
+def overloads(name: str) -> list[OpOverload]:
+    """The overloads of `aten.<name>` that take tensors and have no out= argument; none if this torch lacks the operator."""
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return []
+    found = [getattr(packet, overload) for overload in packet.overloads()]
+    return [op for op in found if _takes_tensors(op) and not any(arg.is_out for arg in op._schema.arguments)]
+
+
+def _takes_tensors(op: OpOverload) -> bool:
+    return any("Tensor" in str(arg.type) for arg in op._schema.arguments)
+
+
+def declare(names: str, function: RuleFunction, *, in_place: bool = True) -> None:
+    """Make `function` the rule of every functional overload of these families, and of their in-place twins.
+
+    The twin `add_` returns its first argument's Spec after checking that the result fits it.
+    """
+    for name in names.split():
+        rule(*overloads(name))(function)
+        if in_place:
+            rule(*overloads(f"{name}_"))(written_to_self(function))
+
+
+def written_to_self(function: RuleFunction) -> RuleFunction:
+    """The rule of the in-place twin of an operator: checks, then self as it was."""
+
+    @wraps(function)
+    def in_place_rule(self: Spec, *args: Any, **kwargs: Any) -> Spec:
+        result = function(self, *args, **kwargs)
+        if not can_cast(result.dtype, self.dtype):
+            raise RuntimeError(
+                f"result type {dtype_name(result.dtype)} can't be cast to the desired output type {dtype_name(self.dtype)}"
+            )
+        if not same_shape(result.shape, self.shape):
+            raise RuntimeError(
+                f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}"
+            )
+        return self
+
+    return in_place_rule

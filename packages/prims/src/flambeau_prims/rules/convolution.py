@@ -1,0 +1,194 @@
+"""Shape rules of convolutions, forward and backward.
+
+The layout of the result follows the kernel that eager PyTorch picks: the oneDNN, cuDNN and native kernels work in
+channels_last when the input or the weight is, the double-precision CPU ones row-major.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_prims.promotion import dtype_name
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import eq, gt, le
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import stride_for, suggested_format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+def spread(values: Sequence[Size], ndim: int, name: str) -> tuple[Size, ...]:
+    """One value a spatial dimension; a single one serves all."""
+    if len(values) == ndim:
+        return tuple(values)
+    if len(values) == 1:
+        return tuple(values) * ndim
+    raise RuntimeError(
+        f"expected {name} to be a single integer value or a list of {ndim} values to match the convolution dimensions, "
+        f"but got {name}={list(values)}"
+    )
+
+
+def convolved_size(
+    size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size
+) -> Size:
+    """The extent of one spatial dimension after a convolution."""
+    reach = dilation * (kernel - 1) + 1
+    padded = size + 2 * padding
+    if gt(reach, padded):
+        raise RuntimeError(
+            f"Calculated padded input size: ({padded}). Kernel size: ({reach}). Kernel size can't be greater than actual input size"
+        )
+    return (padded - reach) // stride + 1
+
+
+def transposed_size(
+    size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size, output_padding: Size
+) -> Size:
+    """The extent of one spatial dimension after a transposed convolution."""
+    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1
+
+
+@rule(aten.convolution.default)
+def convolution(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None,
+    stride: Sequence[Size],
+    padding: Sequence[Size],
+    dilation: Sequence[Size],
+    transposed: bool,
+    output_padding: Sequence[Size],
+    groups: int,
+) -> Spec:
+    """[n, c, *spatial] with [out, c / groups, *kernel] -> [n, out, *spatial']."""
+    shape = _output_shape(
+        input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+    )
+    return Spec.of(
+        shape,
+        stride=_result_stride(input, weight, shape, transposed),
+        dtype=input.dtype,
+        device=input.device,
+    )
+
+
+def _output_shape(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None,
+    stride: Sequence[Size],
+    padding: Sequence[Size],
+    dilation: Sequence[Size],
+    transposed: bool,
+    output_padding: Sequence[Size],
+    groups: int,
+) -> tuple[Size, ...]:
+    spatial = weight.ndim - 2
+    if spatial <= 0 or input.ndim != weight.ndim:
+        raise RuntimeError(
+            f"Expected {weight.ndim}D (batched) input to the convolution, but got input of size: {list(input.shape)}"
+        )
+    if input.dtype != weight.dtype:
+        raise RuntimeError(
+            f"Input type ({dtype_name(input.dtype)}) and weight type ({dtype_name(weight.dtype)}) should be the same"
+        )
+    if bias is not None and bias.dtype != input.dtype:
+        raise RuntimeError(
+            f"Input type ({dtype_name(input.dtype)}) and bias type ({dtype_name(bias.dtype)}) should be the same"
+        )
+    strides = spread(stride, spatial, "stride")
+    paddings = spread(padding, spatial, "padding")
+    dilations = spread(dilation, spatial, "dilation")
+    if any(le(step, 0) for step in strides):
+        raise RuntimeError("non-positive stride is not supported")
+    channels = weight.shape[0] if transposed else weight.shape[1] * groups
+    if not eq(input.shape[1], channels):
+        raise RuntimeError(
+            f"Given groups={groups}, weight of size {list(weight.shape)}, expected input{list(input.shape)} to have "
+            f"{channels} channels, but got {input.shape[1]} channels instead"
+        )
+    out_channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    if bias is not None and (bias.ndim != 1 or not eq(bias.shape[0], out_channels)):
+        raise RuntimeError(
+            f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with {out_channels} elements, "
+            f"but got bias of size {list(bias.shape)} instead"
+        )
+    if transposed:
+        extra = spread(output_padding, spatial, "output_padding")
+        tail = [
+            transposed_size(*sizes)
+            for sizes in zip(
+                input.shape[2:], weight.shape[2:], strides, paddings, dilations, extra, strict=True
+            )
+        ]
+    else:
+        tail = [
+            convolved_size(*sizes)
+            for sizes in zip(
+                input.shape[2:], weight.shape[2:], strides, paddings, dilations, strict=True
+            )
+        ]
+    return (input.shape[0], out_channels, *tail)
+
+
+def _result_stride(
+    input: Spec, weight: Spec, shape: tuple[Size, ...], transposed: bool
+) -> tuple[Size, ...]:
+    memory_format = convolution_format(input, weight, transposed)
+    return stride_for(shape, memory_format)
+
+
+def convolution_format(input: Spec, weight: Spec, transposed: bool) -> torch.memory_format:
+    """The memory format in which eager computes the convolution."""
+    if input.ndim not in (4, 5):
+        return torch.contiguous_format
+    if input.dtype == torch.float64 and input.device.type == "cpu":
+        return torch.contiguous_format
+    for operand in (input, weight):
+        if suggested_format(operand) != torch.contiguous_format:
+            return suggested_format(operand)
+    return torch.contiguous_format
+
+
+@rule(aten.convolution_backward.default)
+def convolution_backward(
+    grad_output: Spec,
+    input: Spec,
+    weight: Spec,
+    bias_sizes: Sequence[Size] | None,
+    stride: Sequence[Size],
+    padding: Sequence[Size],
+    dilation: Sequence[Size],
+    transposed: bool,
+    output_padding: Sequence[Size],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Spec | None, Spec | None, Spec | None]:
+    """Gradients of input, weight and bias, each where its mask asks for it."""
+    memory_format = convolution_format(input, weight, transposed)
+
+    def gradient(of: Spec) -> Spec:
+        return Spec.of(
+            of.shape, stride=stride_for(of.shape, memory_format), dtype=of.dtype, device=of.device
+        )
+
+    return (
+        gradient(input) if output_mask[0] else None,
+        gradient(weight) if output_mask[1] else None,
+        Spec.of(_bias_shape(grad_output), dtype=grad_output.dtype, device=grad_output.device)
+        if output_mask[2]
+        else None,
+    )
+
+
+def _bias_shape(grad_output: Spec) -> tuple[Size, ...]:
+    return (grad_output.shape[1],)
+

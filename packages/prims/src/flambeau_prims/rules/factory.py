@@ -1,0 +1,287 @@
+"""Shape rules of operators that make tensors from sizes: empty, zeros, arange, new_*, *_like."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.promotion import Number, is_integral, number_dtype
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import Expr, as_int, lt
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import copy_stride, stride_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+def fresh(
+    shape: Sequence[Size],
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Spec:
+    """A new tensor; missing dtype and device are the defaults."""
+    for size in shape:
+        if lt(size, 0):
+            raise RuntimeError(f"Trying to create tensor with negative dimension {size}: {list(shape)}")
+    return Spec.of(
+        shape,
+        stride=stride_for(tuple(shape), memory_format),
+        dtype=torch.get_default_dtype() if dtype is None else dtype,
+        device=torch.get_default_device() if device is None else device,
+    )
+
+
+@rule(aten.empty.memory_format, aten.zeros.default, aten.ones.default)
+def empty(
+    size: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_options: Any,
+) -> Spec:
+    """Row-major unless a memory format is given."""
+    return fresh(size, dtype, device, memory_format)
+
+
+@rule(aten.empty_strided.default)
+def empty_strided(
+    size: Sequence[Size],
+    stride: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """At the given strides."""
+    made = fresh(size, dtype, device)
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
+        )
+    return made.replace(stride=tuple(stride))
+
+
+@rule(aten.empty_permuted.default)
+def empty_permuted(
+    size: Sequence[Size],
+    physical_layout: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """Dense, with dimensions from the outermost to the innermost as `physical_layout` lists them."""
+    if sorted(physical_layout) != list(range(len(size))):
+        raise RuntimeError(
+            f"Number of dimensions in size {list(size)} does not match a permutation {list(physical_layout)}"
+        )
+    made = fresh(size, dtype, device)
+    inner = fresh([size[dim] for dim in physical_layout], dtype, device).stride
+    stride: list[Size] = [0] * len(size)
+    for position, dim in enumerate(physical_layout):
+        stride[dim] = inner[position]
+    return made.replace(stride=tuple(stride))
+
+
+@rule(aten.full.default)
+def full(
+    size: Sequence[Size],
+    fill_value: Number,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """The dtype is that of the value unless given."""
+    return fresh(size, number_dtype(fill_value) if dtype is None else dtype, device)
+
+
+@rule(aten.scalar_tensor.default)
+def scalar_tensor(
+    s: Number, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_options: Any
+) -> Spec:
+    """0-dim, floating unless a dtype is given."""
+    return fresh((), dtype, device)
+
+
+@rule(aten.eye.default, aten.eye.m)
+def eye(
+    n: Size,
+    m: Size | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """n rows, m (or n) columns."""
+    return fresh((n, n if m is None else m), dtype, device)
+
+
+# 1. Ranges
+
+
+@rule(aten.arange.default)
+def arange(end: Number, **options: Any) -> Spec:
+    """0, 1, ... below end."""
+    return arange_from(0, end, 1, **options)
+
+
+@rule(aten.arange.start)
+def arange_start(start: Number, end: Number, **options: Any) -> Spec:
+    """start, start + 1, ... below end."""
+    return arange_from(start, end, 1, **options)
+
+
+@rule(aten.arange.start_step)
+def arange_from(
+    start: Number,
+    end: Number,
+    step: Number = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """start, start + step, ... before end; integers if all three are and no dtype is given."""
+    bounds = (start, end, step)
+    integral = all(is_integral(number_dtype(bound)) for bound in bounds)
+    if dtype is None:
+        dtype = torch.int64 if integral else torch.get_default_dtype()
+    if not isinstance(step, Expr) and step == 0:
+        raise RuntimeError("step must be nonzero")
+    if any(isinstance(bound, Expr) for bound in bounds):
+        length = _symbolic_length(start, end, step)
+    else:
+        if is_integral(dtype):
+            start, end, step = (int(bound) for bound in bounds)
+        span = end - start
+        if span * step < 0:
+            raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+        length = -(-span // step) if isinstance(span, int) and isinstance(step, int) else math.ceil(span / step)
+    return fresh((length,), dtype, device)
+
+
+def _symbolic_length(start: Number, end: Number, step: Number) -> Size:
+    if not all(isinstance(bound, (int, Expr)) for bound in (start, end, step)):
+        start, end, step = (as_int(b) if isinstance(b, Expr) else b for b in (start, end, step))
+        return math.ceil((end - start) / step)
+    forwards = not lt(step, 0)
+    span = end - start if forwards else start - end
+    if lt(span, 0):
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    magnitude = step if forwards else -step
+    return span if isinstance(magnitude, int) and magnitude == 1 else (span + magnitude - 1) // magnitude
+
+
+@rule(aten.linspace.default)
+def linspace(
+    start: Number,
+    end: Number,
+    steps: Size,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """`steps` numbers from start to end."""
+    if lt(steps, 0):
+        raise RuntimeError("number of steps must be non-negative")
+    return fresh((steps,), dtype, device)
+
+
+@rule(aten.logspace.default)
+def logspace(start: Number, end: Number, steps: Size, base: float = 10.0, **options: Any) -> Spec:
+    """`steps` powers of a base."""
+    return linspace(start, end, steps, **options)
+
+
+@rule(aten.tril_indices.default)
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **options: Any
+) -> Spec:
+    """Row and column of each element on and below a diagonal; sizes are static."""
+    count = sum(min(max(r + offset + 1, 0), col) for r in range(row))
+    return fresh((2, count), torch.int64 if dtype is None else dtype, options.get("device"))
+
+
+@rule(aten.triu_indices.default)
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **options: Any
+) -> Spec:
+    """Row and column of each element on and above a diagonal; sizes are static."""
+    count = sum(min(max(col - r - offset, 0), col) for r in range(row))
+    return fresh((2, count), torch.int64 if dtype is None else dtype, options.get("device"))
+
+
+# 2. Like another tensor
+
+
+@rule(aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default)
+def new_empty(
+    self: Spec,
+    size: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """Row-major, with self's dtype and device."""
+    return fresh(size, self.dtype if dtype is None else dtype, self.device if device is None else device)
+
+
+@rule(aten.new_full.default)
+def new_full(self: Spec, size: Sequence[Size], fill_value: Number, **options: Any) -> Spec:
+    """As new_empty."""
+    return new_empty(self, size, **options)
+
+
+@rule(aten.new_empty_strided.default)
+def new_empty_strided(self: Spec, size: Sequence[Size], stride: Sequence[Size], **options: Any) -> Spec:
+    """As new_empty, at the given strides."""
+    return new_empty(self, size, **options).replace(stride=tuple(stride))
+
+
+@rule(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default)
+def empty_like(
+    self: Spec,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_options: Any,
+) -> Spec:
+    """Self's shape, and its layout unless a memory format is given."""
+    return Spec.of(
+        self.shape,
+        stride=copy_stride(self, memory_format),
+        dtype=self.dtype if dtype is None else dtype,
+        device=self.device if device is None else device,
+    )
+
+
+@rule(aten.full_like.default)
+def full_like(self: Spec, fill_value: Number, **options: Any) -> Spec:
+    """As empty_like."""
+    return empty_like(self, **options)
+
+
+# 3. From another tensor's contents
+
+
+@rule(aten.one_hot.default)
+def one_hot(self: Spec, num_classes: Size = -1) -> Spec:
+    """A new last dimension of `num_classes`."""
+    if self.dtype != torch.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    if isinstance(num_classes, int) and num_classes < 0:
+        raise RuntimeError("one_hot with num_classes=-1 depends on the tensor's contents; give num_classes")
+    return Spec.of((*self.shape, num_classes), dtype=torch.int64, device=self.device)

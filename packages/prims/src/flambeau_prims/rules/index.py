@@ -1,0 +1,542 @@
+"""Shape rules of indexing: gather, scatter, index, index_put, embedding, cat, stack, pad, roll, flip, repeat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.overloads import overloads
+from flambeau_prims.promotion import Number, Operand, dtype_name, result_type
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import eq, gt, lt
+from flambeau_prims.spec import Spec, contiguous_stride
+from flambeau_prims.strides import (
+    broadcast_shapes,
+    elementwise_layout,
+    preserved_stride,
+    same_shape,
+    stride_for,
+    suggested_format,
+    wrap_dim,
+    wrap_dims,
+)
+from flambeau_prims.unsupported import DataDependent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+_INDEX_DTYPES = (torch.int64, torch.int32)
+
+
+def fresh(like: Spec, shape: Sequence[Size], stride: Sequence[Size] | None = None) -> Spec:
+    """A new tensor with another's dtype and device, row-major unless strides are given."""
+    return Spec.of(shape, stride=stride, dtype=like.dtype, device=like.device)
+
+
+def _check_index_dtype(name: str, index: Spec, allowed: Sequence[torch.dtype] = (torch.int64,)) -> None:
+    if index.dtype not in allowed:
+        raise RuntimeError(f"{name}(): Expected dtype int64 for index, but got {dtype_name(index.dtype)}")
+
+
+# 1. Advanced indexing
+
+
+@rule(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(self: Spec, indices: Sequence[Spec | None]) -> Spec:
+    """A loop over self, its indexed dimensions replaced at stride 0 by those of the indices."""
+    source, shape, layouts = _indexed(self, indices)
+    if shape is None:
+        return fresh(self, self.shape, preserved_stride(self))
+    out_shape, out_stride = elementwise_layout([(shape, source), *layouts])
+    return fresh(self, out_shape, out_stride)
+
+
+def _indexed(
+    self: Spec, indices: Sequence[Spec | None]
+) -> tuple[tuple[Size, ...], tuple[Size, ...] | None, list[tuple[tuple[Size, ...], tuple[Size, ...]]]]:
+    """Strides and shape of self with its indexed dimensions replaced, and the indices' layouts beside it."""
+    if len(indices) > self.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {self.ndim} (got {len(indices)})")
+    given = {dim: spec for dim, spec in enumerate(indices) if spec is not None}
+    for spec in given.values():
+        if spec.dtype in (torch.bool, torch.uint8):
+            raise DataDependent("the shape of an index by a mask depends on the mask's contents", aten.index.Tensor)
+        if spec.dtype not in _INDEX_DTYPES:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+    if not given:
+        return self.stride, None, []
+    try:
+        replacement = broadcast_shapes(*(spec.shape for spec in given.values()))
+    except RuntimeError:
+        shapes = ", ".join(str(list(spec.shape)) for spec in given.values())
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+        ) from None
+    dims = sorted(given)
+    kept = [dim for dim in range(self.ndim) if dim not in given]
+    adjacent = dims[-1] - dims[0] + 1 == len(dims)
+    before = [dim for dim in kept if adjacent and dim < dims[0]]
+    after = kept[len(before) :]
+    if any(eq(self.shape[dim], 0) for dim in dims) and not any(eq(size, 0) for size in replacement):
+        raise IndexError("index is out of bounds for dimension with size 0")
+    shape = (*(self.shape[d] for d in before), *replacement, *(self.shape[d] for d in after))
+    source = (
+        *(self.stride[d] for d in before),
+        *((0,) * len(replacement)),
+        *(self.stride[d] for d in after),
+    )
+    layouts = [
+        _indexer_layout(given[dim], replacement, len(before), len(after)) for dim in dims
+    ]
+    if self.device.type != "cpu" and len(set(layouts)) > 1:
+        layouts = [(layout[0], contiguous_stride(layout[0])) for layout in layouts]
+    return source, shape, layouts
+
+
+def _indexer_layout(
+    spec: Spec, replacement: tuple[Size, ...], before: int, after: int
+) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+    """An index expanded to the common shape, with dimensions of size 1 around it."""
+    lead = len(replacement) - spec.ndim
+    expanded = [
+        0 if eq(size, 1) and not eq(wanted, 1) else step
+        for size, step, wanted in zip(spec.shape, spec.stride, replacement[lead:], strict=True)
+    ]
+    shape = (*((1,) * before), *replacement, *((1,) * after))
+    stride = (*((0,) * (before + lead)), *expanded, *((0,) * after))
+    return shape, stride
+
+
+@rule(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    self: Spec, indices: Sequence[Spec | None], values: Spec, accumulate: bool = False
+) -> Spec:
+    """A copy of self with the indexed elements replaced."""
+    _check_put(self, indices, values)
+    return fresh(self, self.shape, preserved_stride(self))
+
+
+@rule(aten.index_put_.default, aten._index_put_impl_.default)
+def index_put_(
+    self: Spec,
+    indices: Sequence[Spec | None],
+    values: Spec,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Spec:
+    """self."""
+    _check_put(self, indices, values)
+    return self
+
+
+def _check_put(self: Spec, indices: Sequence[Spec | None], values: Spec) -> None:
+    if self.dtype != values.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {dtype_name(self.dtype)} for the "
+            f"destination and {dtype_name(values.dtype)} for the source."
+        )
+    if any(spec is not None and spec.dtype in (torch.bool, torch.uint8) for spec in indices):
+        return
+    _, shape, _ = _indexed(self, indices)
+    if shape is not None and not same_shape(broadcast_shapes(values.shape, shape), shape):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {list(shape)}"
+        )
+
+
+@rule(aten._unsafe_masked_index.default)
+def unsafe_masked_index(self: Spec, mask: Spec, indices: Sequence[Spec | None], fill: Number) -> Spec:
+    """As index, with a fill where the mask is false."""
+    return index(self, indices)
+
+
+# 2. Gather and scatter along a dimension
+
+
+@rule(aten.gather.default)
+def gather(self: Spec, dim: int, index: Spec, *, sparse_grad: bool = False) -> Spec:
+    """Row-major, with the index's shape."""
+    _check_along("gather", self, dim, index)
+    return fresh(self, index.shape)
+
+
+def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None = None) -> None:
+    at = wrap_dim(dim, self.ndim)
+    _check_index_dtype(name, index, _INDEX_DTYPES)
+    if any(eq(size, 0) for size in index.shape):
+        return
+    if max(index.ndim, 1) != max(self.ndim, 1):
+        raise RuntimeError(
+            f"Index tensor must have the same number of dimensions as self tensor ({name})"
+        )
+    for d in range(self.ndim):
+        if d != at and index.ndim and gt(index.shape[d], self.shape[d]):
+            raise RuntimeError(
+                f"Size does not match at dimension {d} expected index {list(index.shape)} to be no larger than self "
+                f"{list(self.shape)} apart from dimension {dim}"
+            )
+        if src is not None and src.ndim and index.ndim and gt(index.shape[d], src.shape[d]):
+            raise RuntimeError(
+                f"Expected index {list(index.shape)} to be no larger than src {list(src.shape)} in all dimensions"
+            )
+    if src is not None and max(src.ndim, 1) != max(self.ndim, 1):
+        raise RuntimeError(f"Index tensor must have the same number of dimensions as src tensor ({name})")
+
+
+def _check_scatter(self: Spec, dim: int, index: Spec, src: Operand) -> None:
+    source = src if isinstance(src, Spec) else None
+    if source is not None and source.dtype != self.dtype:
+        raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
+    _check_along("scatter", self, dim, index, source)
+
+
+@rule(*overloads("scatter"), aten.scatter_add.default)
+def scatter(self: Spec, dim: int, index: Spec, src: Operand, **_reduce: Any) -> Spec:
+    """A row-major copy of self with elements replaced or added to."""
+    _check_scatter(self, dim, index, src)
+    return fresh(self, self.shape)
+
+
+@rule(aten.scatter_reduce.two)
+def scatter_reduce(
+    self: Spec, dim: int, index: Spec, src: Spec, reduce: str, *, include_self: bool = True
+) -> Spec:
+    """A row-major copy of self with elements reduced into it."""
+    _check_reduction_name(reduce)
+    return scatter(self, dim, index, src)
+
+
+def _check_reduction_name(reduce: str) -> None:
+    if reduce not in ("sum", "prod", "mean", "amax", "amin"):
+        raise RuntimeError(
+            f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}"
+        )
+
+
+@rule(*overloads("scatter_"), aten.scatter_add_.default)
+def scatter_(self: Spec, dim: int, index: Spec, src: Operand, **_reduce: Any) -> Spec:
+    """self."""
+    _check_scatter(self, dim, index, src)
+    return self
+
+
+@rule(aten.scatter_reduce_.two)
+def scatter_reduce_(
+    self: Spec, dim: int, index: Spec, src: Spec, reduce: str, *, include_self: bool = True
+) -> Spec:
+    """self."""
+    _check_reduction_name(reduce)
+    return scatter_(self, dim, index, src)
+
+
+@rule(aten.index_select.default)
+def index_select(self: Spec, dim: int, index: Spec) -> Spec:
+    """Row-major; one dimension takes the index's length."""
+    at = wrap_dim(dim, self.ndim)
+    if index.ndim > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    _check_index_dtype("index_select", index, _INDEX_DTYPES)
+    if not self.shape:
+        return fresh(self, ())
+    return fresh(self, (*self.shape[:at], index.numel, *self.shape[at + 1 :]))
+
+
+@rule(aten.index_select_backward.default)
+def index_select_backward(
+    grad: Spec, self_sizes: Sequence[Size], dim: int, index: Spec
+) -> Spec:
+    """Zeros with the gradient added at the index."""
+    return fresh(grad, self_sizes)
+
+
+def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Operand) -> None:
+    at = wrap_dim(dim, self.ndim)
+    if index.ndim > 1:
+        raise IndexError(f"{name}(): Index is supposed to be a vector, but got dim: {index.ndim}")
+    _check_index_dtype(name, index, _INDEX_DTYPES)
+    if not isinstance(source, Spec) or not source.shape:
+        return
+    if source.dtype != self.dtype:
+        raise RuntimeError(
+            f"{name}(): self and source expected to have the same dtype, but got (self) {dtype_name(self.dtype)} and "
+            f"(source) {dtype_name(source.dtype)}"
+        )
+    wanted = (*self.shape[:at], index.numel, *self.shape[at + 1 :]) if self.shape else source.shape
+    if not same_shape(source.shape, wanted):
+        raise RuntimeError(
+            f"{name}(): source {list(source.shape)} must have the shape {list(wanted)} of the selected part"
+        )
+
+
+@rule(aten.index_add.default)
+def index_add(self: Spec, dim: int, index: Spec, source: Spec, *, alpha: Number = 1) -> Spec:
+    """A row-major copy of self with parts added."""
+    _check_index_write("index_add", self, dim, index, source)
+    return fresh(self, self.shape)
+
+
+@rule(aten.index_copy.default)
+def index_copy(self: Spec, dim: int, index: Spec, source: Spec) -> Spec:
+    """A row-major copy of self with parts replaced."""
+    _check_index_write("index_copy", self, dim, index, source)
+    return fresh(self, self.shape)
+
+
+@rule(aten.index_reduce.default)
+def index_reduce(
+    self: Spec, dim: int, index: Spec, source: Spec, reduce: str, *, include_self: bool = True
+) -> Spec:
+    """A row-major copy of self with parts reduced into it."""
+    _check_index_write("index_reduce", self, dim, index, source)
+    return fresh(self, self.shape)
+
+
+@rule(*overloads("index_fill"))
+def index_fill(self: Spec, dim: int, index: Spec, value: Operand) -> Spec:
+    """A copy of self with parts filled."""
+    _check_index_write("index_fill", self, dim, index, 0)
+    return fresh(self, self.shape, preserved_stride(self))
+
+
+@rule(aten.index_add_.default, aten.index_copy_.default, *overloads("index_fill_"))
+def index_add_(self: Spec, dim: int, index: Spec, source: Operand, **_options: Any) -> Spec:
+    """self."""
+    _check_index_write("index_add_", self, dim, index, source)
+    return self
+
+
+@rule(aten.take.default)
+def take(self: Spec, index: Spec) -> Spec:
+    """Elements by their flat index: a row-major tensor of the index's shape."""
+    _check_index_dtype("take", index)
+    return fresh(self, index.shape)
+
+
+@rule(aten.put.default)
+def put(self: Spec, index: Spec, source: Spec, accumulate: bool = False) -> Spec:
+    """A copy of self with elements replaced by flat index."""
+    return fresh(self, self.shape, preserved_stride(self))
+
+
+@rule(aten.masked_scatter.default)
+def masked_scatter(self: Spec, mask: Spec, source: Spec) -> Spec:
+    """A row-major copy of self, expanded to the mask."""
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+    return fresh(self, broadcast_shapes(self.shape, mask.shape))
+
+
+@rule(aten.masked_scatter_.default)
+def masked_scatter_(self: Spec, mask: Spec, source: Spec) -> Spec:
+    """self."""
+    masked_scatter(self, mask, source)
+    return self
+
+
+# 3. Embedding
+
+
+@rule(aten.embedding.default)
+def embedding(
+    weight: Spec,
+    indices: Spec,
+    padding_idx: Size = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Spec:
+    """Rows of a table, row-major."""
+    if weight.ndim != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    if indices.dtype not in _INDEX_DTYPES:
+        raise RuntimeError(
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
+            f"{dtype_name(indices.dtype)} instead (while checking arguments for embedding)"
+        )
+    return fresh(weight, (*indices.shape, weight.shape[1]))
+
+
+@rule(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    grad_output: Spec,
+    indices: Spec,
+    num_weights: Size,
+    padding_idx: Size,
+    scale_grad_by_freq: bool,
+) -> Spec:
+    """The gradient of the table."""
+    return fresh(grad_output, (num_weights, grad_output.shape[-1]))
+
+
+# 4. Joining
+
+
+@rule(aten.cat.default)
+def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
+    """Joined along a dimension, in the memory format that all share."""
+    if not tensors:
+        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+    joined = [spec for spec in tensors if not (spec.ndim == 1 and eq(spec.shape[0], 0))]
+    dtype = result_type(tensors)
+    if not joined:
+        wrap_dim(dim, tensors[0].ndim)
+        return Spec.of((0,), dtype=dtype, device=tensors[0].device)
+    for spec in tensors:
+        if not spec.shape:
+            raise RuntimeError(
+                f"zero-dimensional tensor (at position {tensors.index(spec)}) cannot be concatenated"
+            )
+    first = joined[0]
+    at = wrap_dim(dim, first.ndim)
+    length: Size = 0
+    for spec in joined:
+        if spec.ndim != first.ndim:
+            raise RuntimeError(
+                f"Tensors must have same number of dimensions: got {first.ndim} and {spec.ndim}"
+            )
+        for d in range(first.ndim):
+            if d != at and not eq(spec.shape[d], first.shape[d]):
+                raise RuntimeError(
+                    f"Sizes of tensors must match except in dimension {at}. Expected size {first.shape[d]} but got size "
+                    f"{spec.shape[d]} for tensor number {tensors.index(spec)} in the list."
+                )
+        length = length + spec.shape[at]
+    formats = {suggested_format(spec) for spec in tensors}
+    shape = (*first.shape[:at], length, *first.shape[at + 1 :])
+    stride = stride_for(shape, formats.pop() if len(formats) == 1 else None)
+    return Spec.of(shape, stride=stride, dtype=dtype, device=first.device)
+
+
+@rule(aten.stack.default)
+def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
+    """Joined along a new dimension."""
+    if not tensors:
+        raise RuntimeError("stack expects a non-empty TensorList")
+    first = tensors[0]
+    at = wrap_dim(dim, first.ndim + 1)
+    for position, spec in enumerate(tensors):
+        if not same_shape(spec.shape, first.shape):
+            raise RuntimeError(
+                f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry 0 and "
+                f"{list(spec.shape)} at entry {position}"
+            )
+    shape = (*first.shape[:at], len(tensors), *first.shape[at:])
+    return Spec.of(shape, dtype=result_type(tensors), device=first.device)
+
+
+# 5. Moving elements about
+
+
+@rule(aten.constant_pad_nd.default)
+def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
+    """Padded from the last dimension backwards; negative padding crops.  In self's suggested memory format."""
+    if len(pad) % 2:
+        raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
+    if len(pad) // 2 > self.ndim:
+        raise RuntimeError(
+            f"Length of pad should be no more than twice the number of dimensions of the input. Pad length is {len(pad)} "
+            f"while the input has {self.ndim} dimensions."
+        )
+    shape = list(self.shape)
+    for position in range(len(pad) // 2):
+        d = self.ndim - 1 - position
+        size = shape[d] + pad[2 * position] + pad[2 * position + 1]
+        if lt(size, 0):
+            raise RuntimeError(
+                f"The input size {shape[d]}, plus negative padding {pad[2 * position]} and {pad[2 * position + 1]} resulted "
+                f"in a negative output size, which is invalid. Check dimension {d} of your input."
+            )
+        shape[d] = size
+    return fresh(self, shape, stride_for(tuple(shape), suggested_format(self)))
+
+
+@rule(aten.roll.default)
+def roll(self: Spec, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Spec:
+    """Row-major."""
+    if (not dims and len(shifts) != 1) or (dims and len(dims) != len(shifts)):
+        raise RuntimeError(
+            f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}"
+        )
+    for dim in dims:
+        wrap_dim(dim, self.ndim)
+    return fresh(self, self.shape)
+
+
+@rule(aten.flip.default)
+def flip(self: Spec, dims: Sequence[int]) -> Spec:
+    """A copy in self's layout."""
+    wrap_dims(dims, self.ndim)
+    return fresh(self, self.shape, preserved_stride(self))
+
+
+@rule(aten.rot90.default)
+def rot90(self: Spec, k: int = 1, dims: Sequence[int] = (0, 1)) -> Spec:
+    """A plane turned by quarter turns."""
+    first, second = wrap_dims(dims, self.ndim)
+    shape = list(self.shape)
+    if k % 2:
+        shape[first], shape[second] = shape[second], shape[first]
+    return fresh(self, shape)
+
+
+@rule(aten.repeat.default)
+def repeat(self: Spec, repeats: Sequence[Size]) -> Spec:
+    """Row-major."""
+    if len(repeats) < self.ndim:
+        raise RuntimeError(
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
+        )
+    padded = (1,) * (len(repeats) - self.ndim) + self.shape
+    for count in repeats:
+        if lt(count, 0):
+            raise RuntimeError(f"Trying to create tensor with negative dimension {count}")
+    return fresh(self, [size * count for size, count in zip(padded, repeats, strict=True)])
+
+
+@rule(aten.repeat_interleave.self_int)
+def repeat_interleave(
+    self: Spec, repeats: Size, dim: int | None = None, *, output_size: Size | None = None
+) -> Spec:
+    """Each element repeated; flattened if no dimension is given."""
+    if dim is None:
+        return fresh(self, (self.numel * repeats,))
+    at = wrap_dim(dim, self.ndim)
+    return fresh(self, (*self.shape[:at], self.shape[at] * repeats, *self.shape[at + 1 :]))
+
+
+@rule(aten.tril.default, aten.triu.default)
+def tril(self: Spec, diagonal: Size = 0) -> Spec:
+    """Row-major."""
+    if self.ndim < 2:
+        raise RuntimeError("tril: input tensor must have at least 2 dimensions")
+    return fresh(self, self.shape)
+
+
+@rule(aten.tril_.default, aten.triu_.default)
+def tril_(self: Spec, diagonal: Size = 0) -> Spec:
+    """self."""
+    tril(self)
+    return self
+
+
+@rule(aten.diag_embed.default)
+def diag_embed(self: Spec, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Spec:
+    """The last dimension on the diagonal of two new ones: a view of a permuted, row-major tensor."""
+    ndim = self.ndim + 1
+    first, second = wrap_dim(dim1, ndim), wrap_dim(dim2, ndim)
+    if first == second:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    length = self.shape[-1] + abs(offset)
+    rest = iter(self.shape[:-1])
+    return fresh(self, [length if d in (first, second) else next(rest) for d in range(ndim)])
+
+
+@rule(aten.bincount.default, aten.nonzero.default, aten.masked_select.default)
+def data_dependent(self: Spec, *_args: Any, **_options: Any) -> Spec:
+    """The shape is in the data."""
+    raise DataDependent("the shape of the result depends on the contents of a tensor")
+

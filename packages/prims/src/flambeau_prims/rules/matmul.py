@@ -1,0 +1,190 @@
+"""Shape rules of matrix products: mm, bmm, addmm, baddbmm, mv, dot and relatives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.overloads import overloads
+from flambeau_prims.promotion import Number, dtype_name
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import eq
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import broadcast_shapes, same_shape
+
+if TYPE_CHECKING:
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+def _check_dtypes(name: str, *operands: Spec) -> None:
+    first = operands[0]
+    for operand in operands[1:]:
+        if operand.dtype != first.dtype:
+            raise RuntimeError(
+                f"{name}: expected tensors to have the same dtype, but got: {dtype_name(first.dtype)} != {dtype_name(operand.dtype)}"
+            )
+        if operand.device != first.device:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {first.device} and {operand.device}!"
+            )
+
+
+def _fresh(like: Spec, *shape: Size) -> Spec:
+    return Spec.of(shape, dtype=like.dtype, device=like.device)
+
+
+def _check_broadcasts(bias: Spec, shape: tuple[Size, ...]) -> None:
+    if bias.ndim > len(shape) or not same_shape(broadcast_shapes(bias.shape, shape), shape):
+        raise RuntimeError(
+            f"The expanded size of the tensor {list(shape)} must match the existing size {list(bias.shape)}"
+        )
+
+
+@rule(*overloads("mm"))
+def mm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
+    """[m, k] x [k, n] -> [m, n], row-major."""
+    if self.ndim != 2:
+        raise RuntimeError("self must be a matrix")
+    if mat2.ndim != 2:
+        raise RuntimeError("mat2 must be a matrix")
+    _check_dtypes("mm", self, mat2)
+    if not eq(self.shape[1], mat2.shape[0]):
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({self.shape[0]}x{self.shape[1]} and {mat2.shape[0]}x{mat2.shape[1]})"
+        )
+    result = _fresh(self, self.shape[0], mat2.shape[1])
+    return result if out_dtype is None else result.replace(dtype=out_dtype)
+
+
+@rule(aten.addmm.default, aten._addmm_activation.default)
+def addmm(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
+    """A bias broadcast onto mm."""
+    _check_dtypes("addmm", mat1, mat2, self)
+    result = mm(mat1, mat2)
+    _check_broadcasts(self, result.shape)
+    return result
+
+
+@rule(aten.addmm_.default)
+def addmm_(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
+    """self, which must have the product's shape."""
+    if not same_shape(self.shape, addmm(self, mat1, mat2).shape):
+        raise RuntimeError(f"addmm_: self {list(self.shape)} does not have the shape of the product")
+    return self
+
+
+@rule(*overloads("bmm"))
+def bmm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
+    """[b, m, k] x [b, k, n] -> [b, m, n], row-major."""
+    if self.ndim != 3 or mat2.ndim != 3:
+        raise RuntimeError("batch1 must be a 3D tensor and batch2 must be a 3D tensor")
+    _check_dtypes("bmm", self, mat2)
+    if not (eq(self.shape[0], mat2.shape[0]) and eq(self.shape[2], mat2.shape[1])):
+        raise RuntimeError(
+            f"Expected size for first two dimensions of batch2 tensor to be: {[self.shape[0], self.shape[2]]} but got: "
+            f"{[mat2.shape[0], mat2.shape[1]]}."
+        )
+    result = _fresh(self, self.shape[0], self.shape[1], mat2.shape[2])
+    return result if out_dtype is None else result.replace(dtype=out_dtype)
+
+
+@rule(aten.baddbmm.default)
+def baddbmm(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
+    """A bias broadcast onto bmm."""
+    _check_dtypes("baddbmm", batch1, batch2, self)
+    result = bmm(batch1, batch2)
+    _check_broadcasts(self, result.shape)
+    return result
+
+
+@rule(aten.baddbmm_.default)
+def baddbmm_(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
+    """self, which must have the product's shape."""
+    if not same_shape(self.shape, baddbmm(self, batch1, batch2).shape):
+        raise RuntimeError(f"baddbmm_: self {list(self.shape)} does not have the shape of the product")
+    return self
+
+
+@rule(aten.addbmm.default)
+def addbmm(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
+    """The products of a batch summed, plus a bias."""
+    product = bmm(batch1, batch2)
+    result = _fresh(self, product.shape[1], product.shape[2])
+    _check_broadcasts(self, result.shape)
+    return result
+
+
+@rule(aten.mv.default)
+def mv(self: Spec, vec: Spec) -> Spec:
+    """[m, k] x [k] -> [m]."""
+    if self.ndim != 2 or vec.ndim != 1:
+        raise RuntimeError(
+            f"vector + matrix @ vector expected, got {vec.ndim}, {self.ndim}, {vec.ndim}"
+        )
+    _check_dtypes("mv", self, vec)
+    if not eq(self.shape[1], vec.shape[0]):
+        raise RuntimeError(
+            f"size mismatch, got input ({self.shape[0]}), mat ({self.shape[0]}x{self.shape[1]}), vec ({vec.shape[0]})"
+        )
+    return _fresh(self, self.shape[0])
+
+
+@rule(aten.addmv.default)
+def addmv(self: Spec, mat: Spec, vec: Spec, **_factors: Any) -> Spec:
+    """A bias broadcast onto mv."""
+    result = mv(mat, vec)
+    _check_broadcasts(self, result.shape)
+    return result
+
+
+@rule(aten.dot.default, aten.vdot.default)
+def dot(self: Spec, tensor: Spec) -> Spec:
+    """[k] x [k] -> []."""
+    if self.ndim != 1 or tensor.ndim != 1:
+        raise RuntimeError(f"1D tensors expected, but got {self.ndim}D and {tensor.ndim}D tensors")
+    if self.dtype != tensor.dtype:
+        raise RuntimeError(
+            f"dot : expected both vectors to have same dtype, but found {dtype_name(self.dtype)} and {dtype_name(tensor.dtype)}"
+        )
+    if not eq(self.shape[0], tensor.shape[0]):
+        raise RuntimeError(
+            f"inconsistent tensor size, expected tensor [{self.shape[0]}] and src [{tensor.shape[0]}] to have the same "
+            "number of elements, but got different sizes"
+        )
+    return _fresh(self)
+
+
+@rule(aten.addr.default)
+def addr(self: Spec, vec1: Spec, vec2: Spec, **_factors: Number) -> Spec:
+    """A bias broadcast onto an outer product."""
+    if vec1.ndim != 1 or vec2.ndim != 1:
+        raise RuntimeError(f"addr: Expected 1-D arguments, but got {vec1.ndim}-D and {vec2.ndim}-D")
+    result = _fresh(self, vec1.shape[0], vec2.shape[0])
+    _check_broadcasts(self, result.shape)
+    return result
+
+
+@rule(aten.linear.default)
+def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
+    """[..., k] x [n, k] -> [..., n], row-major."""
+    _check_dtypes("linear", input, weight)
+    if not eq(input.shape[-1], weight.shape[-1]):
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({list(input.shape)} and {list(weight.shape)} transposed)"
+        )
+    return _fresh(input, *input.shape[:-1], *weight.shape[:-1])
+
+
+@rule(aten._trilinear.default)
+def trilinear(i1: Spec, i2: Spec, i3: Spec, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1) -> Spec:
+    """A product of three tensors, expanded and summed."""
+    shapes = []
+    ndim = i1.ndim + len(expand1)
+    for spec, expanded in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        sizes = iter(spec.shape)
+        shapes.append(tuple(1 if d in expanded else next(sizes) for d in range(ndim)))
+    full = broadcast_shapes(*shapes)
+    return _fresh(i1, *(size for d, size in enumerate(full) if d not in sumdim))

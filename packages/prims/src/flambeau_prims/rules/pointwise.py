@@ -1,0 +1,594 @@
+"""Shape rules of elementwise operators: unary, binary, comparisons, activations and their backwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.overloads import declare, overloads, written_to_self
+from flambeau_prims.promotion import (
+    Number,
+    Operand,
+    complex_dtype,
+    dtype_name,
+    float_result,
+    is_integral,
+    number_dtype,
+    real_dtype,
+    result_type,
+)
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import (
+    broadcast_shapes,
+    elementwise_layout,
+    preserved_stride,
+    same_shape,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+aten = torch.ops.aten
+
+
+# 1. One elementwise loop
+
+
+def elementwise(
+    operands: Sequence[Operand], dtype: torch.dtype, computed_in: torch.dtype | None = None
+) -> Spec:
+    """The result of one loop over these operands.
+
+    `computed_in` is the dtype to which the loop casts its inputs, None if it does not: on CPU such a cast makes a
+    packed temporary before the loop's order is chosen.
+    """
+    tensors = [operand for operand in operands if isinstance(operand, Spec)]
+    device = common_device(tensors)
+    layouts = []
+    for spec in tensors:
+        cast = computed_in is not None and spec.dtype != computed_in and device.type == "cpu"
+        layouts.append((spec.shape, preserved_stride(spec) if cast else spec.stride))
+    if len(tensors) < len(operands):
+        layouts.append(((), ()))
+    shape, stride = elementwise_layout(layouts)
+    return Spec.of(shape, stride=stride, dtype=dtype, device=device)
+
+
+def common_device(tensors: Sequence[Spec]) -> torch.device:
+    """The device of the result; 0-dim CPU tensors may join tensors of another device."""
+    device = tensors[0].device
+    for spec in tensors:
+        if spec.device != device:
+            if device.type == "cpu" and all(not t.shape for t in tensors if t.device == device):
+                device = spec.device
+            elif not (spec.device.type == "cpu" and not spec.shape):
+                raise RuntimeError(
+                    f"Expected all tensors to be on the same device, but found at least two devices, {device} and {spec.device}!"
+                )
+    return device
+
+
+def not_implemented(what: str, dtype: torch.dtype) -> RuntimeError:
+    """The error of a kernel that has no code for a dtype."""
+    return RuntimeError(f'"{what}" not implemented for \'{dtype_name(dtype)}\'')
+
+
+# 2. Unary operators
+
+
+def same_dtype(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+    """Unary, dtype kept."""
+    return elementwise([self], self.dtype)
+
+
+def _named_same_dtype(name: str, refused: Callable[[torch.dtype], bool]) -> Callable[..., Spec]:
+    def same_dtype_checked(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+        if refused(self.dtype):
+            raise not_implemented(name, self.dtype)
+        return elementwise([self], self.dtype)
+
+    return same_dtype_checked
+
+
+def float_math(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+    """Unary, computed in floating point."""
+    dtype = float_result(self.dtype)
+    return elementwise([self], dtype, dtype)
+
+
+def predicate(self: Spec) -> Spec:
+    """Unary, to bool."""
+    return elementwise([self], torch.bool)
+
+
+def _is_bool(dtype: torch.dtype) -> bool:
+    return dtype == torch.bool
+
+
+def _is_complex(dtype: torch.dtype) -> bool:
+    return dtype.is_complex
+
+
+def _is_floating(dtype: torch.dtype) -> bool:
+    return not is_integral(dtype)
+
+
+declare(
+    "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt"
+    " reciprocal sigmoid erf erfc erfinv lgamma digamma sinc logit deg2rad rad2deg mvlgamma i0"
+    " special_i0e special_i1 special_i1e special_entr special_erfcx special_log_ndtr special_ndtri",
+    float_math,
+)
+declare("neg", _named_same_dtype("neg", _is_bool))
+declare("bitwise_not", _named_same_dtype("bitwise_not", _is_floating))
+for _name in ["ceil", "floor", "round", "trunc", "sign", "clamp_max_scalar", "relu"]:
+    declare(_name, _named_same_dtype(_name, _is_complex))
+declare("sgn positive conj_physical _conj_physical nan_to_num square zero", same_dtype)
+for _name in (
+    ["frac", "silu", "gelu", "mish", "hardswish", "hardsigmoid", "elu", "celu", "softplus", "softshrink", "hardshrink", "leaky_relu"]
+):
+    declare(_name, _named_same_dtype(_name, is_integral))
+declare("isnan isinf isposinf isneginf signbit isfinite isreal", predicate, in_place=False)
+declare("logical_not", predicate)
+
+
+def polygamma(n: int, self: Spec) -> Spec:
+    """polygamma takes its order first."""
+    return float_math(self)
+
+
+rule(*overloads("polygamma"))(polygamma)
+
+
+@rule(aten.abs.default, aten.angle.default)
+def abs_(self: Spec) -> Spec:
+    """Complex to its real part's dtype; an angle is floating."""
+    return elementwise([self], real_dtype(self.dtype))
+
+
+def _abs_in_place(self: Spec) -> Spec:
+    if self.dtype.is_complex:
+        raise RuntimeError("In-place abs is not supported for complex tensors.")
+    return self
+
+
+rule(aten.abs_.default)(_abs_in_place)
+
+
+def hardtanh(self: Spec, min_val: Number = -1, max_val: Number = 1) -> Spec:
+    """Like clamp with the dtype kept."""
+    if self.dtype == torch.bool:
+        raise RuntimeError("Bool inputs not supported for hardtanh")
+    return elementwise([self], self.dtype)
+
+
+def threshold(self: Spec, threshold: Number, value: Number) -> Spec:
+    """The dtype kept."""
+    return elementwise([self], self.dtype)
+
+
+declare("hardtanh", hardtanh)
+declare("threshold", threshold)
+
+
+@rule(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(self: Spec) -> tuple[Spec, Spec]:
+    """The result, and a buffer that only CPU fills."""
+    out = elementwise([self], self.dtype)
+    buffer = out if self.device.type == "cpu" else Spec.of((0,), dtype=self.dtype, device=self.device)
+    return out, buffer
+
+
+# 3. Binary operators
+
+
+def arithmetic(self: Operand, other: Operand, **_kwargs: Any) -> Spec:
+    """Binary, in the promoted dtype."""
+    dtype = result_type((self, other))
+    return elementwise((self, other), dtype, dtype)
+
+
+def _check_alpha(dtype: torch.dtype, alpha: Number) -> None:
+    if isinstance(alpha, bool) and dtype != torch.bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, complex) and not dtype.is_complex:
+        raise RuntimeError("For non-complex input tensors, argument alpha must not be a complex number.")
+    if isinstance(alpha, float) and is_integral(dtype):
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+
+
+def add(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
+    """self + alpha * other."""
+    dtype = result_type((self, other))
+    _check_alpha(dtype, alpha)
+    return elementwise((self, other), dtype, dtype)
+
+
+def sub(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
+    """self - alpha * other; refuses bools."""
+    for operand in (self, other):
+        if _operand_dtype(operand) == torch.bool:
+            raise RuntimeError(
+                "Subtraction, the `-` operator, with a bool tensor is not supported. "
+                "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+            )
+    return add(self, other, alpha)
+
+
+def _operand_dtype(operand: Operand) -> torch.dtype:
+    return operand.dtype if isinstance(operand, Spec) else number_dtype(operand)
+
+
+def true_math(self: Operand, other: Operand, **_kwargs: Any) -> Spec:
+    """Binary, computed in floating point."""
+    dtype = float_result(result_type((self, other)))
+    return elementwise((self, other), dtype, dtype)
+
+
+def div(self: Operand, other: Operand, *, rounding_mode: str | None = None) -> Spec:
+    """True division, or with a rounding mode in the promoted dtype."""
+    if rounding_mode is None:
+        return true_math(self, other)
+    if rounding_mode not in ("trunc", "floor"):
+        raise RuntimeError(
+            f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
+        )
+    return arithmetic(self, other)
+
+
+def _integral(name: str) -> Callable[..., Spec]:
+    def integral_arithmetic(self: Operand, other: Operand) -> Spec:
+        dtype = result_type((self, other))
+        if not is_integral(dtype):
+            raise not_implemented(name, dtype)
+        return elementwise((self, other), dtype, dtype)
+
+    return integral_arithmetic
+
+
+def _real_arithmetic(name: str) -> Callable[..., Spec]:
+    def real_arithmetic(self: Operand, other: Operand) -> Spec:
+        dtype = result_type((self, other))
+        if dtype.is_complex:
+            raise not_implemented(name, dtype)
+        return elementwise((self, other), dtype, dtype)
+
+    return real_arithmetic
+
+
+def _floating_arithmetic(name: str) -> Callable[..., Spec]:
+    def floating_arithmetic(self: Operand, other: Operand) -> Spec:
+        dtype = result_type((self, other))
+        if is_integral(dtype):
+            raise not_implemented(name, dtype)
+        return elementwise((self, other), dtype, dtype)
+
+    return floating_arithmetic
+
+
+def pow_(self: Operand, exponent: Operand) -> Spec:
+    """Integers to a negative integer power are an error."""
+    if (
+        isinstance(exponent, int)
+        and not isinstance(exponent, bool)
+        and exponent < 0
+        and is_integral(_operand_dtype(self))
+    ):
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+    return arithmetic(self, exponent)
+
+
+def comparison(self: Operand, other: Operand) -> Spec:
+    """Binary, compared in the promoted dtype, to bool."""
+    return elementwise((self, other), torch.bool, result_type((self, other)))
+
+
+def ordering(self: Operand, other: Operand) -> Spec:
+    """A comparison that complex numbers do not have."""
+    dtype = result_type((self, other))
+    if dtype.is_complex:
+        raise not_implemented("compare", dtype)
+    return elementwise((self, other), torch.bool, dtype)
+
+
+declare("add", add)
+declare("sub", sub)
+declare("mul floor_divide remainder fmod __lshift__ __rshift__", arithmetic)
+declare("div", div)
+declare("atan2 xlogy copysign special_xlog1py special_zeta", true_math)
+declare("pow", pow_)
+for _name in (
+    ["bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"]
+):
+    declare(_name, _integral(_name))
+declare("__ilshift__ __irshift__", written_to_self(arithmetic), in_place=False)
+for _name in ["maximum", "minimum", "fmax", "fmin"]:
+    declare(_name, _real_arithmetic(_name))
+for _name in ["hypot", "nextafter", "logaddexp", "logaddexp2", "igamma", "igammac"]:
+    declare(_name, _floating_arithmetic(_name))
+declare("eq ne logical_and logical_or logical_xor", comparison)
+declare("lt le gt ge", ordering)
+
+
+@rule(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
+    """other - alpha * self."""
+    return sub(other, self, alpha)
+
+
+@rule(aten.max.other, aten.min.other)
+def binary_extremum(self: Spec, other: Spec) -> Spec:
+    """maximum and minimum under their old names."""
+    return _real_arithmetic("maximum")(self, other)
+
+
+def heaviside(self: Spec, values: Spec) -> Spec:
+    """Takes operands of one dtype."""
+    if self.dtype != values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    return elementwise((self, values), self.dtype)
+
+
+declare("heaviside", heaviside)
+
+
+@rule(aten.complex.default, aten.polar.default)
+def complex_(real: Spec, imag: Spec) -> Spec:
+    """Two floating operands of one dtype make a complex result."""
+    if real.dtype != imag.dtype or not real.dtype.is_floating_point:
+        raise RuntimeError(
+            f"Expected both inputs to be Half, Float or Double tensors but got {dtype_name(real.dtype)} and {dtype_name(imag.dtype)}"
+        )
+    return elementwise((real, imag), complex_dtype(real.dtype))
+
+
+# 4. Three operands and bounds
+
+
+@rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where(condition: Spec, self: Operand, other: Operand) -> Spec:
+    """Both branches are cast beforehand, on every device."""
+    if condition.dtype not in (torch.bool, torch.uint8):
+        raise RuntimeError(
+            f"where expected condition to be a boolean tensor, but got a tensor with dtype {dtype_name(condition.dtype)}"
+        )
+    dtype = result_type((self, other))
+    branches = [
+        cast_copy(operand, dtype) if isinstance(operand, Spec) else operand for operand in (self, other)
+    ]
+    return elementwise([condition, *branches], dtype)
+
+
+def cast_copy(spec: Spec, dtype: torch.dtype) -> Spec:
+    """`tensor.to(dtype)`: itself, or a packed copy."""
+    if spec.dtype == dtype:
+        return spec
+    return Spec.of(spec.shape, stride=preserved_stride(spec), dtype=dtype, device=spec.device)
+
+
+def clamp(self: Spec, min: Operand | None = None, max: Operand | None = None) -> Spec:
+    """With number bounds a unary operator on self cast beforehand; with tensor bounds a promoting loop."""
+    bounds = [bound for bound in (min, max) if bound is not None]
+    if not bounds:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    dtype = result_type([self, *bounds])
+    if dtype.is_complex:
+        raise RuntimeError("clamp is not supported for complex types")
+    if any(isinstance(bound, Spec) for bound in bounds):
+        return elementwise([self, *bounds], dtype, dtype)
+    return elementwise([cast_copy(self, dtype)], dtype)
+
+
+def clamp_one_bound(self: Spec, bound: Operand) -> Spec:
+    """clamp_min and clamp_max."""
+    return clamp(self, bound)
+
+
+def clamp_in_place(self: Spec, *args: Any, **kwargs: Any) -> Spec:
+    """Refuses whatever would change self's dtype."""
+    result = clamp(self, *args, **kwargs)
+    if result.dtype != self.dtype:
+        raise RuntimeError(
+            f"result type {dtype_name(result.dtype)} can't be cast to the desired output type {dtype_name(self.dtype)}"
+        )
+    return written_to_self(clamp)(self, *args, **kwargs)
+
+
+declare("clamp", clamp, in_place=False)
+declare("clamp_min clamp_max", clamp_one_bound, in_place=False)
+rule(*overloads("clamp_"), *overloads("clamp_min_"), *overloads("clamp_max_"))(clamp_in_place)
+
+
+def addcmul(self: Spec, tensor1: Spec, tensor2: Spec, *, value: Number = 1) -> Spec:
+    """self + value * tensor1 * tensor2."""
+    operands = (self, tensor1, tensor2)
+    dtype = result_type(operands)
+    return elementwise(operands, dtype, dtype)
+
+
+def addcdiv(self: Spec, tensor1: Spec, tensor2: Spec, *, value: Number = 1) -> Spec:
+    """self + value * tensor1 / tensor2; integers by integers are refused."""
+    if is_integral(tensor1.dtype) and is_integral(tensor2.dtype):
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported; cast the operands of the division to a floating dtype."
+        )
+    return addcmul(self, tensor1, tensor2)
+
+
+def lerp(self: Spec, end: Spec, weight: Operand) -> Spec:
+    """Takes operands of one dtype."""
+    for other in (end, weight):
+        if isinstance(other, Spec) and other.dtype != self.dtype and not (other is weight and not other.shape):
+            raise RuntimeError(f"expected dtype {dtype_name(self.dtype)} for `end` but got dtype {dtype_name(other.dtype)}")
+    tensors = [operand for operand in (self, end, weight) if isinstance(operand, Spec)]
+    return elementwise(tensors, self.dtype)
+
+
+declare("addcmul", addcmul)
+declare("addcdiv", addcdiv)
+declare("lerp", lerp)
+
+
+@rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(self: Spec, mask: Spec, value: Operand) -> Spec:
+    """A copy of self, expanded to the mask, keeping its layout."""
+    _check_mask(mask)
+    if isinstance(value, Spec) and value.shape:
+        raise RuntimeError(
+            f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
+        )
+    _check_fill_value(self, value)
+    shape = broadcast_shapes(self.shape, mask.shape)
+    if same_shape(shape, self.shape):
+        return Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
+    lead = len(shape) - self.ndim
+    expanded = [0] * lead
+    for size, step, wanted in zip(self.shape, self.stride, shape[lead:], strict=True):
+        expanded.append(step if same_shape((size,), (wanted,)) else 0)
+    copied = Spec.of(shape, stride=expanded, dtype=self.dtype, device=self.device)
+    return copied.replace(stride=preserved_stride(copied))
+
+
+@rule(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor)
+def masked_fill_(self: Spec, mask: Spec, value: Operand) -> Spec:
+    """self."""
+    _check_mask(mask)
+    _check_fill_value(self, value)
+    if not same_shape(broadcast_shapes(self.shape, mask.shape), self.shape):
+        raise RuntimeError(
+            f"The expanded size of the mask {list(mask.shape)} must match the tensor {list(self.shape)}"
+        )
+    return self
+
+
+def _check_mask(mask: Spec) -> None:
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+
+
+def _check_fill_value(self: Spec, value: Operand) -> None:
+    if isinstance(value, complex) and not self.dtype.is_complex:
+        raise RuntimeError("value cannot be converted without overflow")
+
+
+@rule(aten.fill.Scalar, aten.fill.Tensor)
+def fill(self: Spec, value: Operand) -> Spec:
+    """As empty_like."""
+    return self.replace(stride=preserved_stride(self), offset=0)
+
+
+@rule(aten.fill_.Scalar, aten.fill_.Tensor)
+def fill_(self: Spec, value: Operand) -> Spec:
+    """self, filled with one value."""
+    if isinstance(value, Spec) and value.shape:
+        raise RuntimeError(
+            f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions."
+        )
+    return self
+
+
+# 5. Backwards of activations
+
+
+def _promoted(*operands: Spec) -> Spec:
+    dtype = result_type(operands)
+    return elementwise(operands, dtype, dtype)
+
+
+def gradient_first(grad_output: Spec, self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+    """A loop over the gradient and the saved tensor, in this order."""
+    return _promoted(grad_output, self)
+
+
+def saved_first(grad_output: Spec, self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+    """A loop over the saved tensor and the gradient, in this order."""
+    return _promoted(self, grad_output)
+
+
+declare(
+    "sigmoid_backward tanh_backward gelu_backward silu_backward hardswish_backward hardsigmoid_backward"
+    " hardtanh_backward hardshrink_backward softshrink_backward softplus_backward mish_backward logit_backward",
+    gradient_first,
+    in_place=False,
+)
+declare("threshold_backward leaky_relu_backward", saved_first, in_place=False)
+
+
+@rule(aten.elu_backward.default)
+def elu_backward(
+    grad_output: Spec,
+    alpha: Number,
+    scale: Number,
+    input_scale: Number,
+    is_result: bool,
+    self_or_result: Spec,
+) -> Spec:
+    """Gradient first."""
+    return _promoted(grad_output, self_or_result)
+
+
+@rule(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(grad_output: Spec, self: Spec, buffer: Spec) -> Spec:
+    """Laid out as the gradient is ordered."""
+    return _promoted(grad_output, self) if self.device.type != "cpu" else _promoted(self, buffer, grad_output)
+
+
+@rule(aten._prelu_kernel.default)
+def prelu_kernel(self: Spec, weight: Spec) -> Spec:
+    """A loop over self and the broadcast weight."""
+    if self.dtype != weight.dtype:
+        raise RuntimeError("prelu: Type promoting not supported.")
+    return elementwise((self, weight), self.dtype)
+
+
+@rule(aten._prelu_kernel_backward.default)
+def prelu_kernel_backward(grad_output: Spec, self: Spec, weight: Spec) -> tuple[Spec, Spec]:
+    """Gradients of self and, not yet reduced, of the weight."""
+    result = elementwise((self, weight, grad_output), self.dtype)
+    return result, result
+
+
+def _glu_halves(self: Spec, dim: int) -> int:
+    from_end = dim if dim < 0 else dim - self.ndim
+    if not self.shape:
+        raise RuntimeError("glu does not support 0-dimensional tensors")
+    if not -self.ndim <= from_end < 0:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-self.ndim}, {self.ndim - 1}], but got {dim})")
+    if not same_shape((self.shape[from_end] % 2,), (0,)):
+        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {self.shape[from_end]}")
+    return from_end
+
+
+@rule(aten.glu.default)
+def glu(self: Spec, dim: int = -1) -> Spec:
+    """A loop over the two halves."""
+    at = _glu_halves(self, dim) + self.ndim
+    half = self.shape[:at] + (self.shape[at] // 2,) + self.shape[at + 1 :]
+    return elementwise([Spec.of(half, stride=self.stride, dtype=self.dtype, device=self.device)], self.dtype)
+
+
+@rule(aten.glu_backward.default)
+def glu_backward(grad_output: Spec, self: Spec, dim: int) -> Spec:
+    """Fresh and row-major, with self's shape."""
+    _glu_halves(self, dim)
+    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
+
+
+# 6. Random and Bernoulli masks applied to values
+
+
+@rule(aten.native_dropout.default)
+def native_dropout(input: Spec, p: float, train: bool | None) -> tuple[Spec, Spec]:
+    """The result, and the mask of what was kept."""
+    if not input.dtype.is_floating_point and not input.dtype.is_complex:
+        raise RuntimeError(f"result type Float can't be cast to the desired output type {dtype_name(input.dtype)}")
+    result = Spec.of(input.shape, stride=preserved_stride(input), dtype=input.dtype, device=input.device)
+    return result, result.replace(dtype=torch.bool, stride=result.stride)
+
+
+@rule(aten.native_dropout_backward.default)
+def native_dropout_backward(grad_output: Spec, mask: Spec, scale: float) -> Spec:
+    """grad * mask * scale."""
+    return _promoted(grad_output, mask)

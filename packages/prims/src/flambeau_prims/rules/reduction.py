@@ -1,0 +1,287 @@
+"""Shape rules of reductions (sum, mean, var, amax, any, norm ...) and scans (cumsum ...)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.overloads import overloads
+from flambeau_prims.promotion import Number, dtype_name, is_integral, real_dtype
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import eq
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import is_empty, wrap_dim, wrap_dims
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+# 1. One reduction
+
+
+def reduced_dims(ndim: int, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The dimensions a reduction removes; None and () mean all."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return tuple(range(ndim))
+    dims = wrap_dims((dim,) if isinstance(dim, int) else dim, ndim)
+    return dims if ndim else ()
+
+
+def reduced_shape(
+    shape: Sequence[Size], dim: int | Sequence[int] | None, keepdim: bool
+) -> tuple[Size, ...]:
+    """The shape with the reduced dimensions gone, or of size 1 with `keepdim`."""
+    gone = reduced_dims(len(shape), dim)
+    if keepdim:
+        return tuple(1 if d in gone else size for d, size in enumerate(shape))
+    return tuple(size for d, size in enumerate(shape) if d not in gone)
+
+
+def reduce(
+    self: Spec, dim: int | Sequence[int] | None, keepdim: bool, dtype: torch.dtype
+) -> Spec:
+    """A fresh row-major tensor of the reduced shape."""
+    return Spec.of(reduced_shape(self.shape, dim, keepdim), dtype=dtype, device=self.device)
+
+
+def _check_not_empty(self: Spec, dim: int | Sequence[int] | None, name: str) -> None:
+    for d in reduced_dims(self.ndim, dim):
+        if eq(self.shape[d], 0):
+            raise IndexError(f"{name}: Expected reduction dim {d} to have non-zero size.")
+
+
+# 2. Sums, products, means
+
+
+def _sum_dtype(self: Spec, dtype: torch.dtype | None) -> torch.dtype:
+    if dtype is not None:
+        return dtype
+    return torch.int64 if is_integral(self.dtype) else self.dtype
+
+
+def _floating_dtype(self: Spec, dtype: torch.dtype | None, name: str) -> torch.dtype:
+    found = self.dtype if dtype is None else dtype
+    if is_integral(found):
+        raise RuntimeError(
+            f"{name}(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
+            f"Got: {dtype_name(found)}"
+        )
+    return found
+
+
+@rule(*overloads("sum"), *overloads("nansum"))
+def sum_(
+    self: Spec,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Spec:
+    """Integers add up in int64."""
+    return reduce(self, dim, keepdim, _sum_dtype(self, dtype))
+
+
+@rule(*overloads("prod"))
+def prod(
+    self: Spec, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Spec:
+    """Integers multiply in int64."""
+    return reduce(self, dim, keepdim, _sum_dtype(self, dtype))
+
+
+@rule(*overloads("mean"))
+def mean(
+    self: Spec,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Spec:
+    """Needs a floating dtype."""
+    return reduce(self, dim, keepdim, _floating_dtype(self, dtype, "mean"))
+
+
+@rule(*(op for name in ("var", "std") for op in overloads(name)))
+def var(
+    self: Spec,
+    dim: int | Sequence[int] | bool | None = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: Number | None = None,
+) -> Spec:
+    """Variance and deviation are real."""
+    if isinstance(dim, bool):  # the overload var(self, unbiased)
+        dim = None
+    if is_integral(self.dtype):
+        raise RuntimeError("std and var only support floating point and complex dtypes")
+    return reduce(self, dim, keepdim, real_dtype(self.dtype))
+
+
+@rule(*(op for name in ("var_mean", "std_mean") for op in overloads(name)))
+def var_mean(self: Spec, *args: Any, **options: Any) -> tuple[Spec, Spec]:
+    """The variance (or deviation), and the mean."""
+    spread = var(self, *args, **options)
+    return spread, spread.replace(dtype=self.dtype)
+
+
+@rule(*overloads("logsumexp"))
+def logsumexp(self: Spec, dim: Sequence[int], keepdim: bool = False) -> Spec:
+    """Integers become floating."""
+    dtype = torch.get_default_dtype() if is_integral(self.dtype) else self.dtype
+    return reduce(self, dim, keepdim, dtype)
+
+
+# 3. Extrema, any, all
+
+
+@rule(*overloads("amax"), *overloads("amin"))
+def amax(self: Spec, dim: Sequence[int] = (), keepdim: bool = False) -> Spec:
+    """The dtype kept."""
+    if self.dtype.is_complex:
+        raise RuntimeError(f"\"amax\" not implemented for '{dtype_name(self.dtype)}'")
+    _check_not_empty(self, dim, "amax()")
+    return reduce(self, dim, keepdim, self.dtype)
+
+
+@rule(*overloads("aminmax"))
+def aminmax(self: Spec, *, dim: int | None = None, keepdim: bool = False) -> tuple[Spec, Spec]:
+    """Minimum and maximum."""
+    _check_not_empty(self, dim, "aminmax()")
+    result = reduce(self, dim, keepdim, self.dtype)
+    return result, result
+
+
+@rule(aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)
+def extremum(self: Spec) -> Spec:
+    """Over all elements."""
+    if is_empty(self.shape) and self.dtype.is_floating_point is False:
+        raise RuntimeError("max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+    return reduce(self, None, False, self.dtype)
+
+
+@rule(aten.max.dim, aten.min.dim, aten.median.dim, aten.nanmedian.dim, aten.mode.default)
+def extremum_along(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
+    """Values along a dimension, and where they stand."""
+    if self.dtype.is_complex:
+        raise RuntimeError("max does not support complex inputs.")
+    _check_not_empty(self, wrap_dim(dim, self.ndim), "max()")
+    values = reduce(self, dim, keepdim, self.dtype)
+    return values, values.replace(dtype=torch.int64)
+
+
+@rule(aten.kthvalue.default)
+def kthvalue(self: Spec, k: Size, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
+    """The k-th smallest value along a dimension, and where it stands."""
+    return extremum_along(self, dim, keepdim)
+
+
+@rule(*overloads("argmax"), *overloads("argmin"))
+def argmax(self: Spec, dim: int | None = None, keepdim: bool = False) -> Spec:
+    """An index, flat if no dimension is given."""
+    _check_not_empty(self, dim, "argmax()")
+    return reduce(self, dim, keepdim, torch.int64)
+
+
+@rule(*overloads("any"), *overloads("all"))
+def any_(self: Spec, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Spec:
+    """bool, but uint8 for uint8."""
+    return reduce(self, dim, keepdim, torch.uint8 if self.dtype == torch.uint8 else torch.bool)
+
+
+@rule(*overloads("count_nonzero"))
+def count_nonzero(self: Spec, dim: int | Sequence[int] | None = None) -> Spec:
+    """A count."""
+    return reduce(self, dim, False, torch.int64)
+
+
+# 4. Norms
+
+
+@rule(*overloads("norm"))
+def norm(
+    self: Spec,
+    p: Number | None = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Spec:
+    """A vector norm."""
+    return vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+@rule(aten.linalg_vector_norm.default)
+def vector_norm(
+    self: Spec,
+    ord: Number = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Spec:
+    """Real and floating."""
+    found = self.dtype if dtype is None else dtype
+    if is_integral(found):
+        raise RuntimeError(
+            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {dtype_name(found)}"
+        )
+    return reduce(self, dim, keepdim, real_dtype(found))
+
+
+@rule(aten.dist.default)
+def dist(self: Spec, other: Spec, p: Number = 2) -> Spec:
+    """The norm of a difference."""
+    return Spec.of((), dtype=real_dtype(self.dtype), device=self.device)
+
+
+# 5. Scans
+
+
+def scan(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
+    """Row-major, with self's shape; integers in int64."""
+    wrap_dim(dim, self.ndim)
+    return Spec.of(self.shape, dtype=_sum_dtype(self, dtype), device=self.device)
+
+
+@rule(*overloads("cumsum"), *overloads("cumprod"))
+def cumsum(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
+    """A running sum or product."""
+    return scan(self, dim, dtype=dtype)
+
+
+@rule(*overloads("cumsum_"), *overloads("cumprod_"))
+def cumsum_(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
+    """self."""
+    wrap_dim(dim, self.ndim)
+    if dtype is not None and dtype != self.dtype:
+        raise RuntimeError(
+            f"Bad in-place call: input tensor dtype {dtype_name(self.dtype)} and output tensor dtype {dtype_name(dtype)} should match"
+        )
+    return self
+
+
+@rule(*overloads("logcumsumexp"))
+def logcumsumexp(self: Spec, dim: int) -> Spec:
+    """A running logsumexp."""
+    return scan(self, dim, dtype=self.dtype)
+
+
+@rule(aten.cummax.default, aten.cummin.default)
+def cummax(self: Spec, dim: int) -> tuple[Spec, Spec]:
+    """Running extrema, and where they stand."""
+    values = scan(self, dim, dtype=self.dtype)
+    return values, values.replace(dtype=torch.int64)
+
+
+@rule(aten.value_selecting_reduction_backward.default)
+def value_selecting_reduction_backward(
+    grad: Spec, dim: int, indices: Spec, sizes: Sequence[Size], keepdim: bool
+) -> Spec:
+    """Zeros with the gradient where the value was selected."""
+    return Spec.of(sizes, dtype=grad.dtype, device=grad.device)

@@ -1,0 +1,51 @@
+"""Shape rules of softmax, log_softmax, and their backwards."""
+
+from __future__ import annotations
+
+import torch
+
+from flambeau_prims.promotion import dtype_name, is_integral
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import preserved_stride, same_shape, wrap_dim
+
+aten = torch.ops.aten
+
+
+@rule(aten._softmax.default, aten._log_softmax.default)
+def softmax(self: Spec, dim: int, half_to_float: bool) -> Spec:
+    """Row-major."""
+    wrap_dim(dim, self.ndim)
+    if is_integral(self.dtype):
+        raise RuntimeError(f"\"softmax_kernel_impl\" not implemented for '{dtype_name(self.dtype)}'")
+    if half_to_float:
+        if self.device.type == "cpu" or self.dtype != torch.float16:
+            raise RuntimeError("softmax with half to float conversion is not supported on CPU")
+        return Spec.of(self.shape, dtype=torch.float32, device=self.device)
+    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
+
+
+@rule(aten._safe_softmax.default)
+def safe_softmax(self: Spec, dim: int, dtype: torch.dtype | None = None) -> Spec:
+    """Softmax that gives zeros, not NaN, on rows of -inf."""
+    wrap_dim(dim, self.ndim)
+    return Spec.of(self.shape, dtype=self.dtype if dtype is None else dtype, device=self.device)
+
+
+@rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+def softmax_backward(
+    grad_output: Spec, output: Spec, dim: int, input_dtype: torch.dtype
+) -> Spec:
+    """Row-major, in the input's dtype."""
+    if not same_shape(grad_output.shape, output.shape):
+        raise RuntimeError("softmax backward: the gradient and the output differ in shape")
+    wrap_dim(dim, grad_output.ndim)
+    return Spec.of(grad_output.shape, dtype=input_dtype, device=grad_output.device)
+
+
+@rule(aten._masked_softmax.default)
+def masked_softmax(
+    self: Spec, mask: Spec, dim: int | None = None, mask_type: int | None = None
+) -> Spec:
+    """As self."""
+    return Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
