@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims import sizes
-from flambeau_prims.layout import dense_stride_like, elementwise_stride, reshape_stride
+from flambeau_prims.rules.view import view_stride
+from flambeau_prims.sizes import size_max, size_min
 from flambeau_prims.spec import Spec
+from flambeau_prims.strides import elementwise_layout, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,10 +128,10 @@ def permute(x: Spec, dims: tuple[int, ...]) -> Spec:
 
 def reshape(x: Spec, shape: tuple[Size, ...]) -> Spec:
     """Row-major regrouping: a view where the strides allow it, else fresh and row-major."""
-    have, want = x.numel, sizes.product(shape)
+    have, want = x.numel, product(shape)
     if not (have is want or have == want or sizes.eq(have, want)):
         raise ValueError(f"cannot reshape {x} to {shape}")
-    stride = reshape_stride(x.shape, x.stride, shape)
+    stride = view_stride(x.shape, x.stride, shape)
     if stride is None:
         return x.replace(shape=shape, stride=None, offset=0)
     return x.replace(shape=shape, stride=stride)
@@ -171,10 +173,10 @@ def diagonal(x: Spec, offset: Size, dim1: int, dim2: int) -> Spec:
     """The diagonal `offset` of two dims, as a new last dim."""
     rows, columns = x.shape[dim1], x.shape[dim2]
     if sizes.ge(offset, 0):
-        length = sizes.max(sizes.min(rows, columns - offset), 0)
+        length = size_max(size_min(rows, columns - offset), 0)
         first = offset * x.stride[dim2]
     else:
-        length = sizes.max(sizes.min(rows + offset, columns), 0)
+        length = size_max(size_min(rows + offset, columns), 0)
         first = -offset * x.stride[dim1]
     if isinstance(length, int) and length == 0:
         first = 0
@@ -222,7 +224,7 @@ def index(x: Spec, indices: Sequence[Spec | None]) -> Spec:
 def pad(x: Spec, lows: Sequence[Size], highs: Sequence[Size], value: Any) -> Spec:
     """Grown at both ends of each dim."""
     shape = [low + size + high for size, low, high in zip(x.shape, lows, highs, strict=True)]
-    return Spec.of(shape, stride=dense_stride_like(shape, x.stride), dtype=x.dtype, device=x.device)
+    return Spec.of(shape, dtype=x.dtype, device=x.device)
 
 
 def cat(xs: Sequence[Spec], dim: int) -> Spec:
@@ -295,7 +297,7 @@ def _fresh_like(tensors: Sequence[Spec], dtype: torch.dtype) -> Spec:
     for spec in tensors:
         if spec.device != first.device:
             raise ValueError(f"operands on {first.device} and {spec.device}")
-    stride = elementwise_stride(shape, [spec.stride for spec in tensors])
+    _, stride = elementwise_layout([(shape, spec.stride) for spec in tensors])
     return Spec.of(shape, stride=stride, dtype=dtype, device=first.device)
 
 

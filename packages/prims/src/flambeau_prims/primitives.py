@@ -7,7 +7,7 @@ Laws that hold for every primitive:
 
 1. Called positionally.  Sizes and indices may be ints or `Expr`s; dims are non-negative ints.
 2. POINTWISE: tensor operands have one shape and one dtype, `where`'s condition is bool of that shape.  A number (bool, int,
-   float or Expr) may stand for an operand, but not for all of them; it is taken in the dtype of the tensor operands.
+   float, Expr or FloatExpr) may stand for an operand, but not for all of them; it is taken in the tensor operands' dtype.
 3. float16 and bfloat16 are storage types: only `cast`, `where` and the kinds that move data take them.  Arithmetic and
    reductions are in float32 or wider; decompositions cast up first and back after, as eager's kernels do.
 4. REDUCTIONS drop their dims, accumulate in the operand's dtype, and give the identity (where there is one) for empty dims.
@@ -88,7 +88,7 @@ PARAM_TYPES = {
     "dims": "a tuple of distinct such ints",
     "size": "an int or Expr",
     "sizes": "a tuple of ints or Exprs",
-    "number": "a bool, int, float or Expr",
+    "number": "a bool, int, float, Expr or FloatExpr",
     "dtype": "a torch.dtype",
     "device": "a torch.device",
 }

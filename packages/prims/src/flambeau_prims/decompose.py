@@ -1,0 +1,183 @@
+"""decompose: functional ATen -> primitives, and ATen calls for what has no decomposition.
+
+    graph(x: bf16[4, 8]) {                        graph(x: bf16[4, 8]) {
+      y: bf16[4, 8] = aten.silu.default(x)          t0: f32[4, 8] = prims.cast(x, torch.float32)
+      return (y,)                                   t1: f32[4, 8] = prims.neg(t0)
+    }                                               ...
+                                                    y: bf16[4, 8] = prims.cast(t4, torch.bfloat16)
+                                                    return (y,)
+                                                  }
+
+Every result keeps the dtype, shape and strides that its ATen node had, so extern calls and outputs see what eager would give them.  A
+copy that changes nothing disappears, unless its memory leaves the graph: then it must not be the memory of something else.
+It relies on a functional graph with exact Specs; CSE and DCE come after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flambeau_prims import sizes
+from flambeau_prims.builder import Builder, compute_dtype, memory_of
+from flambeau_prims.decompositions.registry import decomposition_for
+from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.primitives import PRIMS, Kind, Prim
+from flambeau_prims.rules.registry import is_view
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from torch._ops import OpOverload
+
+    from flambeau_prims.spec import Spec
+
+_CLONE = PRIMS["clone"]
+
+
+def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
+    """A graph of the same inputs, outputs and writes, made of primitives and of ATen calls.
+
+    Operators in `keep` stay ATen calls, as do those without a decomposition and those on complex tensors.
+    """
+    taken = [value.name for value in graph.inputs]
+    taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
+    builder = Builder([], taken)
+    replaced: dict[Value, Value] = {value: value for value in graph.inputs}
+    owned = _leaves_the_graph(graph)
+    for node in graph.nodes:
+        _decompose_node(builder, node, replaced, owned, keep)
+
+    def new(value: Any) -> Any:
+        return replaced[value] if isinstance(value, Value) else value
+
+    return Graph(
+        inputs=list(graph.inputs),
+        nodes=builder.nodes,
+        outputs=[new(out) for out in graph.outputs],
+        writes=[(target, new(value)) for target, value in graph.writes],
+        env=graph.env,
+        name=graph.name,
+    )
+
+
+def _leaves_the_graph(graph: Graph) -> set[Value]:
+    """The Values whose memory is, or is viewed by, an output or a written value."""
+    found = set(graph.live_at_exit())
+    for node in reversed(graph.nodes):
+        if _views_argument(node.op) and any(out in found for out in node.outputs):
+            found.update(node.operands())
+    return found
+
+
+def _views_argument(op: Any) -> bool:
+    return op.kind is Kind.VIEW if isinstance(op, Prim) else is_view(op)
+
+
+def _decompose_node(
+    b: Builder, node: Node, replaced: dict[Value, Value], owned: set[Value], keep: Collection[OpOverload]
+) -> None:
+    args = map_values(node.args, replaced.__getitem__)
+    kwargs = map_values(node.kwargs, replaced.__getitem__)
+    b.results = tuple([None if out is None else out.spec for out in node.outputs])
+    b.where = node.where
+    start = len(b.nodes)
+    function = None if isinstance(node.op, Prim) or node.op in keep else decomposition_for(node.op)
+    found = NotImplemented
+    if function is not None and not any(_is_complex(value.spec) for value in _values(node)):
+        args, kwargs = _positional(node.op, args, kwargs)
+        found = function(b, *args, **kwargs)
+    if found is NotImplemented:
+        del b.nodes[start:]
+        outputs = tuple([None if out is None else Value(out.name, out.spec) for out in node.outputs])
+        made = Node(node.op, args, kwargs, outputs, node.where)
+        b.nodes.append(made)
+        for old, value in zip(node.outputs, outputs, strict=True):
+            if old is not None and value is not None:
+                value.producer = made
+                replaced[old] = value
+        return
+    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    if len(results) != len(node.outputs):
+        raise ValueError(f"the decomposition of {node.op} gives {len(results)} results, the node has {len(node.outputs)}")
+    view = _views_argument(node.op)
+    fresh = {out for made in b.nodes[start:] for out in made.outputs}
+    used: set[Value] = set()
+    for old, value in zip(node.outputs, results, strict=True):
+        if old is None:
+            continue
+        if value is None:
+            raise ValueError(f"the decomposition of {node.op} gives no value for {old}")
+        settled = _settle(b, value, old, fresh - used, start, alone=not view and old in owned)
+        used.update((settled, memory_of(settled)))
+        replaced[old] = settled
+
+
+def _values(node: Node) -> list[Value]:
+    return [*node.operands(), *(out for out in node.outputs if out is not None)]
+
+
+def _is_complex(spec: Spec) -> bool:
+    return spec.dtype.is_complex
+
+
+def _positional(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments given by name, though positional in the schema, put in their place (defaults filling gaps before them)."""
+    if not kwargs:
+        return tuple(args), kwargs
+    filled, rest = list(args), dict(kwargs)
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.kwarg_only or not any(a.name in rest for a in op._schema.arguments[i:] if not a.kwarg_only):
+            break
+        if i >= len(filled):
+            filled.append(rest.pop(argument.name) if argument.name in rest else argument.default_value)
+    return tuple(filled), rest
+
+
+def _settle(b: Builder, value: Value, old: Value, fresh: set[Any], start: int, *, alone: bool) -> Value:
+    """`value` with exactly the Spec of the ATen result `old`, offset aside.
+
+    `fresh` holds the Values made for this node that no other result has claimed; `alone` asks for memory of its own.
+    """
+    want = old.spec
+    if value.spec.dtype is not want.dtype and value.spec.dtype is compute_dtype(want.dtype):
+        value = b.cast(value, want.dtype)
+        fresh = fresh | {value}
+    if value.spec.dtype is not want.dtype or value.spec.device != want.device or not _same(value.spec.shape, want.shape):
+        raise ValueError(f"a decomposition gives {value.spec} for {old}: {want}")
+    ours = value in fresh
+    is_memory = ours and memory_of(value) is value
+    if (alone and memory_of(value) not in fresh) or not _same_layout(value.spec, want, exact=not ours):
+        if not is_memory or _viewed(b, value, start):
+            made = Node(_CLONE, (value,), {}, (Value(old.name, want),), b.where)
+            b.nodes.append(made)
+            (value,) = made.outputs  # type: ignore[assignment]
+            value.producer = made
+            return value
+    if ours:
+        value.name = old.name
+        if value.spec.stride != want.stride or value.spec.shape != want.shape:
+            value.spec = value.spec.replace(shape=want.shape, stride=want.stride)
+    return value
+
+
+def _viewed(b: Builder, value: Value, start: int) -> bool:
+    """Whether a view made for this node describes the memory of `value`, whose strides must then stay."""
+    return any(
+        isinstance(made.op, Prim) and made.op.kind is Kind.VIEW and made.args[0] is value for made in b.nodes[start:]
+    )
+
+
+def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return a is b or a == b or (len(a) == len(b) and all(map(sizes.eq, a, b)))
+
+
+def _same_layout(have: Spec, want: Spec, *, exact: bool) -> bool:
+    """Whether strides agree; unless `exact`, those of dims of one element, which address nothing, may differ."""
+    if have.stride == want.stride:
+        return True
+    if any(type(size) is int and size == 0 for size in want.shape):
+        return not exact
+    return all(
+        a is b or sizes.known_eq(a, b) or (not exact and type(size) is int and size == 1)
+        for a, b, size in zip(have.stride, want.stride, want.shape, strict=True)
+    )

@@ -1,0 +1,156 @@
+"""Factories: tensors made of numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.graph import Value
+
+if TYPE_CHECKING:
+    from flambeau_prims.builder import Builder, Operand
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+def filled(b: Builder, value: Any) -> Value:
+    """A number in the shape, dtype and place of the result."""
+    spec = b.result
+    return NotImplemented if spec.dtype.is_complex else b.full(spec.shape, value, spec.dtype, spec.device)
+
+
+@decomposition(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)
+def zeros(b: Builder, *args: Any, **options: Any) -> Value:
+    """0 everywhere."""
+    return filled(b, 0)
+
+
+@decomposition(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(b: Builder, *args: Any, **options: Any) -> Value:
+    """1 everywhere."""
+    return filled(b, 1)
+
+
+@decomposition(aten.full.default, aten.full_like.default, aten.fill.Scalar)
+def full(b: Builder, size_or_like: Any, value: Any, **options: Any) -> Value:
+    """One number everywhere."""
+    return filled(b, value)
+
+
+@decomposition(aten.new_full.default)
+def new_full(b: Builder, like: Value, size: Any, value: Any, **options: Any) -> Value:
+    """One number everywhere."""
+    return filled(b, value)
+
+
+@decomposition(aten.scalar_tensor.default)
+def scalar_tensor(b: Builder, value: Any, **options: Any) -> Value:
+    """A number as a 0-dim tensor."""
+    return filled(b, value)
+
+
+@decomposition(aten.fill.Tensor)
+def fill(b: Builder, x: Value, value: Value) -> Value:
+    """A 0-dim tensor's element everywhere."""
+    return b.expand(b.cast(b.to_device(value, x.spec.device), x.spec.dtype), x.spec.shape)
+
+
+@decomposition(
+    aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
+    aten.new_empty_strided.default, aten.empty_permuted.default,
+)  # fmt: skip
+def empty(b: Builder, *args: Any, **options: Any) -> Value:
+    """Memory with undefined elements."""
+    spec = b.result
+    return NotImplemented if spec.dtype.is_complex else b.empty(spec.shape, spec.dtype, spec.device)
+
+
+# Progressions ---------------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.arange.default)
+def arange(b: Builder, end: Any, **options: Any) -> Value:
+    """0, 1, ... below `end`."""
+    return _progression(b, 0, 1)
+
+
+@decomposition(aten.arange.start)
+def arange_start(b: Builder, start: Any, end: Any, **options: Any) -> Value:
+    """start, start + 1, ... below `end`."""
+    return _progression(b, start, 1)
+
+
+@decomposition(aten.arange.start_step)
+def arange_step(b: Builder, start: Any, end: Any, step: Any = 1, **options: Any) -> Value:
+    """start, start + step, ... before `end`."""
+    return _progression(b, start, step)
+
+
+def _progression(b: Builder, start: Any, step: Any) -> Value:
+    """start + i * step: in integers where those are, else in float64, rounded once."""
+    spec = b.result
+    (length,) = spec.shape
+    if not spec.dtype.is_floating_point:
+        if isinstance(start, float) or isinstance(step, float):
+            return NotImplemented
+        return b.iota(length, start, step, spec.dtype, spec.device)
+    if not isinstance(start, float) and not isinstance(step, float):
+        return b.cast(b.iota(length, start, step, torch.int64, spec.device), spec.dtype)
+    steps = b.cast(b.iota(length, 0, 1, torch.int64, spec.device), torch.float64)
+    return b.cast(b.add(b.mul(steps, step), start), spec.dtype)
+
+
+@decomposition(aten.linspace.default)
+def linspace(b: Builder, start: Operand, end: Operand, steps: Size, **options: Any) -> Value:
+    """Evenly spaced; counted from the nearer end, so that both ends are exact."""
+    spec = b.result
+    numbers = isinstance(start, (int, float)) and isinstance(end, (int, float))
+    if not numbers or not isinstance(steps, int) or not spec.dtype.is_floating_point:
+        return NotImplemented
+    if steps == 1:
+        return filled(b, start)
+    step = (end - start) / (steps - 1)
+    place = b.iota(steps, 0, 1, torch.int64, spec.device)
+    at = b.cast(place, torch.float64)
+    from_start = b.add(b.mul(at, step), start)
+    from_end = b.sub(end, b.mul(b.sub(float(steps - 1), at), step))
+    return b.cast(b.where(b.lt(place, steps // 2), from_start, from_end), spec.dtype)
+
+
+@decomposition(aten.eye.default, aten.eye.m)
+def eye(b: Builder, *args: Any, **options: Any) -> Value:
+    """1 on the diagonal."""
+    spec = b.result
+    if spec.dtype.is_complex:
+        return NotImplemented
+    rows, columns = row_and_column(b, spec.shape, spec.device)
+    return b.cast(b.eq(rows, columns), spec.dtype)
+
+
+def row_and_column(b: Builder, shape: tuple[Size, ...], device: torch.device) -> tuple[Value, Value]:
+    """Each place's index in the last two dims, as int64 tensors of `shape`."""
+    ndim = len(shape)
+    rows = b.iota(shape[-2], 0, 1, torch.int64, device)
+    columns = b.iota(shape[-1], 0, 1, torch.int64, device)
+    return b.along(rows, (ndim - 2,), shape), b.along(columns, (ndim - 1,), shape)
+
+
+def _triangle(b: Builder, x: Value, diagonal: Size, primitive: str) -> Value:
+    rows, columns = row_and_column(b, x.spec.shape, x.spec.device)
+    inside = getattr(b, primitive)(b.sub(columns, rows), diagonal)
+    return b.where(inside, x, False if x.spec.dtype is torch.bool else 0)
+
+
+@decomposition(aten.tril.default)
+def tril(b: Builder, x: Value, diagonal: Size = 0) -> Value:
+    """The lower triangle, 0 above."""
+    return _triangle(b, x, diagonal, "le")
+
+
+@decomposition(aten.triu.default)
+def triu(b: Builder, x: Value, diagonal: Size = 0) -> Value:
+    """The upper triangle, 0 below."""
+    return _triangle(b, x, diagonal, "ge")

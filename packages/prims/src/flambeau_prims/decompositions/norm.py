@@ -1,0 +1,300 @@
+"""Normalizations: batch, layer, group, RMS and weight norm, forward and backward.
+
+All compute in the compute dtype, with moments in two passes (`reduction.variance`).  With xhat = (x - mean) * rstd and gw = grad * weight,
+every gradient with respect to x is  rstd * (gw - mean(gw) - xhat * mean(gw * xhat)),  means over what was normalized.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.builder import compute_dtype
+from flambeau_prims.decompositions.reduction import count, divide, mean, variance
+from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.graph import Value
+from flambeau_prims.sizes import Expr
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.builder import Builder
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+def _scale_and_shift(b: Builder, x: Value, weight: Value | None, bias: Value | None, dims: Sequence[int]) -> Value:
+    """x * weight + bias, those two lying along `dims` of x."""
+    if weight is not None:
+        x = b.mul(x, b.along(b.cast(weight, x.spec.dtype), dims, x.spec.shape))
+    if bias is not None:
+        x = b.add(x, b.along(b.cast(bias, x.spec.dtype), dims, x.spec.shape))
+    return x
+
+
+def _normalized(b: Builder, x: Value, average: Value, rstd: Value, dims: Sequence[int]) -> Value:
+    """(x - mean) * rstd, both repeated along `dims`."""
+    centered = b.sub(x, b.spread(b.cast(average, x.spec.dtype), dims, x.spec.shape))
+    return b.mul(centered, b.spread(b.cast(rstd, x.spec.dtype), dims, x.spec.shape))
+
+
+def _reciprocal_deviation(b: Builder, spread: Value, eps: float) -> Value:
+    return b.rsqrt(b.add(spread, eps))
+
+
+def _gradient(b: Builder, gw: Value, xhat: Value, rstd: Value, dims: tuple[int, ...], *, centered: bool = True) -> Value:
+    """The gradient with respect to x of a normalization over `dims`."""
+    shape = gw.spec.shape
+    inner = b.sub(gw, b.mul(xhat, b.spread(mean(b, b.mul(gw, xhat), dims), dims, shape)))
+    if centered:
+        inner = b.sub(inner, b.spread(mean(b, gw, dims), dims, shape))
+    return b.mul(inner, b.spread(b.cast(rstd, gw.spec.dtype), dims, shape))
+
+
+def _weighted(b: Builder, grad: Value, weight: Value | None, dims: Sequence[int]) -> Value:
+    if weight is None:
+        return grad
+    return b.mul(grad, b.along(b.cast(weight, grad.spec.dtype), dims, grad.spec.shape))
+
+
+# Batch norm -----------------------------------------------------------------------------------------------------------------
+
+
+def _batch_dims(x: Value) -> tuple[int, ...]:
+    return tuple(d for d in range(x.spec.ndim) if d != 1)
+
+
+def _batch_norm_eval(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value, eps: float
+) -> tuple[Value, Value, Value]:
+    """Normalized by the running statistics; nothing is saved, as the empty Specs of results 1 and 2 say."""
+    wide = b.widen(x)
+    rstd = _reciprocal_deviation(b, b.cast(running_var, wide.spec.dtype), eps)
+    y = _normalized(b, wide, running_mean, rstd, _batch_dims(x))
+    saved = [b.full(spec.shape, 0, spec.dtype, spec.device) for spec in b.results[1:3] if spec is not None]
+    return _scale_and_shift(b, y, weight, bias, (1,)), saved[0], saved[1]
+
+
+def _batch_norm_train(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value, Value]:
+    """Normalized by the batch's statistics: result, mean, reciprocal deviation, and biased variance."""
+    wide = b.widen(x)
+    spread, average = variance(b, wide, _batch_dims(x), 0)
+    rstd = _reciprocal_deviation(b, spread, eps)
+    y = _normalized(b, wide, average, rstd, _batch_dims(x))
+    return _scale_and_shift(b, y, weight, bias, (1,)), average, rstd, spread
+
+
+@decomposition(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    training: bool, momentum: float, eps: float,
+) -> tuple[Value, ...]:  # fmt: skip
+    """Batch norm that returns the new running statistics."""
+    if not training:
+        return *_batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps), running_mean, running_var
+    y, average, rstd, spread = _batch_norm_train(b, x, weight, bias, eps)
+    n = count(x.spec.shape, _batch_dims(x))
+    unbiased = divide(b, b.mul(spread, n if isinstance(n, Expr) else float(n)), n - 1)
+    new_mean = _moving_average(b, running_mean, average, momentum)
+    return y, average, rstd, new_mean, _moving_average(b, running_var, unbiased, momentum)
+
+
+def _moving_average(b: Builder, running: Value, new: Value, momentum: float) -> Value:
+    dtype = compute_dtype(running.spec.dtype)
+    return b.add(b.mul(b.cast(new, dtype), momentum), b.mul(b.cast(running, dtype), 1.0 - momentum))
+
+
+@decomposition(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_no_training(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    momentum: float, eps: float,
+) -> tuple[Value, ...]:  # fmt: skip
+    """Batch norm by running statistics."""
+    return _batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps)
+
+
+@decomposition(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value, ...]:
+    """Batch norm by the batch's statistics."""
+    return _batch_norm_train(b, x, weight, bias, eps)[:3]
+
+
+@decomposition(aten.native_batch_norm.default)
+def batch_norm(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None, running_var: Value | None,
+    training: bool, momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """Batch norm where it updates nothing; when it does, functionalization must have chosen the functional form."""
+    if not training:
+        assert running_mean is not None and running_var is not None
+        return _batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps)
+    if running_mean is not None or running_var is not None:
+        raise ValueError("aten.native_batch_norm updates its running statistics: not functional")
+    return _batch_norm_train(b, x, weight, bias, eps)[:3]
+
+
+@decomposition(aten.native_batch_norm_backward.default)
+def batch_norm_backward(
+    b: Builder, grad: Value, x: Value, weight: Value | None, running_mean: Value | None, running_var: Value | None,
+    save_mean: Value | None, save_invstd: Value | None, train: bool, eps: float, output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Gradients of x, weight and bias."""
+    dims = _batch_dims(x)
+    x, grad = b.widen(x), b.widen(grad)
+    if train:
+        average, rstd = save_mean, save_invstd
+    else:
+        assert running_var is not None
+        average, rstd = running_mean, _reciprocal_deviation(b, b.cast(running_var, x.spec.dtype), eps)
+    assert average is not None and rstd is not None
+    xhat = _normalized(b, x, average, rstd, dims)
+    gw = _weighted(b, grad, weight, (1,))
+    if train:
+        of_x = _gradient(b, gw, xhat, rstd, dims)
+    else:
+        of_x = b.mul(gw, b.spread(rstd, dims, x.spec.shape))
+    return _masked(output_mask, of_x, b.sum(b.mul(grad, xhat), dims), b.sum(grad, dims))
+
+
+def _masked(mask: Sequence[bool], *values: Value) -> tuple[Value | None, ...]:
+    return tuple(value if wanted else None for wanted, value in zip(mask, values, strict=True))
+
+
+# Layer and RMS norm -----------------------------------------------------------------------------------------------------------
+
+
+def _inner_dims(x: Value, normalized_shape: Sequence[Size]) -> tuple[int, ...]:
+    return tuple(range(x.spec.ndim - len(normalized_shape), x.spec.ndim))
+
+
+def _outer_sum(b: Builder, x: Value, inner: Sequence[int]) -> Value:
+    return b.sum(x, tuple(d for d in range(x.spec.ndim) if d not in inner))
+
+
+@decomposition(aten.native_layer_norm.default)
+def layer_norm(
+    b: Builder, x: Value, normalized_shape: Sequence[Size], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    """Normalized over the last dims; also mean and reciprocal deviation."""
+    dims = _inner_dims(x, normalized_shape)
+    wide = b.widen(x)
+    spread, average = variance(b, wide, dims, 0)
+    rstd = _reciprocal_deviation(b, spread, eps)
+    y = _scale_and_shift(b, _normalized(b, wide, average, rstd, dims), weight, bias, dims)
+    return y, b.restore(average, dims), b.restore(rstd, dims)
+
+
+@decomposition(aten.native_layer_norm_backward.default)
+def layer_norm_backward(
+    b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], average: Value, rstd: Value,
+    weight: Value | None, bias: Value | None, output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Gradients of x, weight and bias."""
+    dims = _inner_dims(x, normalized_shape)
+    x, grad = b.widen(x), b.widen(grad)
+    average, rstd = b.squeeze(average, dims), b.squeeze(rstd, dims)
+    xhat = _normalized(b, x, average, rstd, dims)
+    of_x = _gradient(b, _weighted(b, grad, weight, dims), xhat, rstd, dims)
+    return _masked(output_mask, of_x, _outer_sum(b, b.mul(grad, xhat), dims), _outer_sum(b, grad, dims))
+
+
+@decomposition(aten._fused_rms_norm.default)
+def rms_norm(
+    b: Builder, x: Value, normalized_shape: Sequence[Size], weight: Value | None, eps: float | None
+) -> tuple[Value, Value]:
+    """x over the root of its mean square; also the reciprocal of that root."""
+    dims = _inner_dims(x, normalized_shape)
+    wide = b.widen(x)
+    if eps is None:
+        eps = torch.finfo(wide.spec.dtype).eps
+    rstd = b.rsqrt(b.add(mean(b, b.mul(wide, wide), dims), eps))
+    y = b.mul(wide, b.spread(rstd, dims, wide.spec.shape))
+    return _scale_and_shift(b, y, weight, None, dims), b.restore(rstd, dims)
+
+
+@decomposition(aten._fused_rms_norm_backward.default)
+def rms_norm_backward(
+    b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], rstd: Value, weight: Value | None,
+    output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Gradients of x and weight."""
+    dims = _inner_dims(x, normalized_shape)
+    x, grad = b.widen(x), b.widen(grad)
+    rstd = b.squeeze(rstd, dims)
+    xhat = b.mul(x, b.spread(b.cast(rstd, x.spec.dtype), dims, x.spec.shape))
+    of_x = _gradient(b, _weighted(b, grad, weight, dims), xhat, rstd, dims, centered=False)
+    return _masked(output_mask, of_x, _outer_sum(b, b.mul(grad, xhat), dims))
+
+
+# Group norm ---------------------------------------------------------------------------------------------------------------------
+
+
+def _grouped(b: Builder, x: Value, group: int) -> Value:
+    """(N, C, ...) as (N, group, C / group, ...)."""
+    n, channels, *space = x.spec.shape
+    return b.reshape(x, (n, group, channels // group, *space))
+
+
+def _grouped_parameter(b: Builder, x: Value | None, group: int) -> Value | None:
+    return None if x is None else b.reshape(x, (group, x.spec.shape[0] // group))
+
+
+@decomposition(aten.native_group_norm.default)
+def group_norm(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, n: Size, channels: Size, space: Size, group: int, eps: float
+) -> tuple[Value, Value, Value]:
+    """Normalized over the channels of a group and all places; also mean and reciprocal deviation, as (N, group)."""
+    wide = _grouped(b, b.widen(x), group)
+    dims = tuple(range(2, wide.spec.ndim))
+    spread, average = variance(b, wide, dims, 0)
+    rstd = _reciprocal_deviation(b, spread, eps)
+    weight, bias = _grouped_parameter(b, weight, group), _grouped_parameter(b, bias, group)
+    y = _scale_and_shift(b, _normalized(b, wide, average, rstd, dims), weight, bias, (1, 2))
+    return b.reshape(y, x.spec.shape), average, rstd
+
+
+@decomposition(aten.native_group_norm_backward.default)
+def group_norm_backward(
+    b: Builder, grad: Value, x: Value, average: Value, rstd: Value, weight: Value | None,
+    n: Size, channels: Size, space: Size, group: int, output_mask: Sequence[bool],
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Gradients of x, weight and bias."""
+    shape = x.spec.shape
+    x, grad = _grouped(b, b.widen(x), group), _grouped(b, b.widen(grad), group)
+    dims = tuple(range(2, x.spec.ndim))
+    xhat = _normalized(b, x, average, rstd, dims)
+    gw = _weighted(b, grad, _grouped_parameter(b, weight, group), (1, 2))
+    of_x = b.reshape(_gradient(b, gw, xhat, rstd, dims), shape)
+    outer = (0, *range(3, x.spec.ndim))
+    of_weight = b.reshape(b.sum(b.mul(grad, xhat), outer), (channels,))
+    return _masked(output_mask, of_x, of_weight, b.reshape(b.sum(grad, outer), (channels,)))
+
+
+# Weight norm --------------------------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten._weight_norm_interface.default)
+def weight_norm(b: Builder, v: Value, g: Value, dim: int = 0) -> tuple[Value, Value]:
+    """v * g / norm(v), the norm over all dims but one; also the norm."""
+    dims = tuple(d for d in range(v.spec.ndim) if d != dim)
+    v, g = b.widen(v), b.squeeze(b.widen(g), dims)
+    norm = b.sqrt(b.sum(b.mul(v, v), dims))
+    return b.mul(v, b.spread(b.div(g, norm), dims, v.spec.shape)), b.restore(norm, dims)
+
+
+@decomposition(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(b: Builder, grad: Value, v: Value, g: Value, norm: Value, dim: int) -> tuple[Value, Value]:
+    """Gradients of v and g."""
+    dims = tuple(d for d in range(v.spec.ndim) if d != dim)
+    grad, v = b.widen(grad), b.widen(v)
+    g, norm = (b.squeeze(b.cast(item, v.spec.dtype), dims) for item in (g, norm))
+    projection = b.sum(b.mul(grad, v), dims)
+    along = b.mul(v, b.spread(b.div(projection, b.mul(norm, norm)), dims, v.spec.shape))
+    of_v = b.mul(b.sub(grad, along), b.spread(b.div(g, norm), dims, v.spec.shape))
+    return of_v, b.restore(b.div(projection, norm), dims)

@@ -1,0 +1,557 @@
+"""Elementwise arithmetic, comparisons, logic and selection.  (Activations: activation.py; casts and copies: copy.py.)
+
+Every operator here promotes and broadcasts its operands as eager does, computes in the compute dtype, and is rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.builder import is_int
+from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.graph import Value
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+    from flambeau_prims.builder import Builder, Operand
+
+aten = torch.ops.aten
+
+
+def overloads(name: str, *which: str) -> list[OpOverload]:
+    """The overloads `which` of aten.<name>, those of them that this torch has."""
+    packet = getattr(aten, name)
+    return [getattr(packet, overload) for overload in which if overload in packet.overloads()]
+
+
+# Unary operators that are one primitive ---------------------------------------------------------------------------
+
+FLOAT_UNARY = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin",
+    "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma",
+)  # fmt: skip
+"""Integers are taken in the default floating dtype."""
+
+ROUNDING = ("floor", "ceil", "round", "trunc")
+"""Nothing happens to integers."""
+
+
+def float_unary(b: Builder, x: Value, *, primitive: str) -> Value:
+    """One float primitive."""
+    (x,) = b.promote([x], to_float=True)
+    return getattr(b, primitive)(x)
+
+
+def rounding(b: Builder, x: Value, *, primitive: str) -> Value:
+    """floor, ceil, round, trunc."""
+    return x if is_int(x) else getattr(b, primitive)(b.widen(x))
+
+
+for _name in FLOAT_UNARY:
+    decomposition(getattr(aten, _name).default)(partial(float_unary, primitive=_name))
+for _name in ROUNDING:
+    decomposition(getattr(aten, _name).default)(partial(rounding, primitive=_name))
+
+
+@decomposition(aten.neg.default)
+def neg(b: Builder, x: Value) -> Value:
+    """-x."""
+    return b.neg(b.widen(x))
+
+
+@decomposition(aten.abs.default)
+def abs(b: Builder, x: Value) -> Value:
+    """|x|; bool stays."""
+    return x if x.spec.dtype is torch.bool else b.abs(b.widen(x))
+
+
+@decomposition(aten.sign.default, aten.sgn.default)
+def sign(b: Builder, x: Value) -> Value:
+    """-1, 0 or 1; bool stays."""
+    return x if x.spec.dtype is torch.bool else b.sign(b.widen(x))
+
+
+@decomposition(aten.positive.default)
+def positive(b: Builder, x: Value) -> Value:
+    """x."""
+    return x
+
+
+@decomposition(aten.square.default)
+def square(b: Builder, x: Value) -> Value:
+    """x * x."""
+    return pow_scalar(b, x, 2)
+
+
+@decomposition(aten.frac.default)
+def frac(b: Builder, x: Value) -> Value:
+    """x - trunc(x)."""
+    x = b.widen(x)
+    return b.sub(x, b.trunc(x))
+
+
+@decomposition(aten.deg2rad.default)
+def deg2rad(b: Builder, x: Value) -> Value:
+    """Degrees to radians."""
+    (x,) = b.promote([x], to_float=True)
+    return b.mul(x, math.pi / 180.0)
+
+
+@decomposition(aten.rad2deg.default)
+def rad2deg(b: Builder, x: Value) -> Value:
+    """Radians to degrees."""
+    (x,) = b.promote([x], to_float=True)
+    return b.mul(x, 180.0 / math.pi)
+
+
+@decomposition(aten.sinc.default)
+def sinc(b: Builder, x: Value) -> Value:
+    """sin(pi x) / (pi x), 1 at 0."""
+    (x,) = b.promote([x], to_float=True)
+    angle = b.mul(x, math.pi)
+    return b.where(b.eq(x, 0.0), 1.0, b.div(b.sin(angle), angle))
+
+
+@decomposition(aten.bitwise_not.default)
+def bitwise_not(b: Builder, x: Value) -> Value:
+    """~x."""
+    return b.bitwise_not(x)
+
+
+@decomposition(aten.logical_not.default)
+def logical_not(b: Builder, x: Value) -> Value:
+    """x == 0."""
+    return b.bitwise_not(x) if x.spec.dtype is torch.bool else b.eq(b.widen(x), 0)
+
+
+@decomposition(aten.isnan.default)
+def isnan(b: Builder, x: Value) -> Value:
+    """NaN, which integers never are."""
+    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.isnan(b.widen(x))
+
+
+@decomposition(aten.isinf.default)
+def isinf(b: Builder, x: Value) -> Value:
+    """+inf or -inf."""
+    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.isinf(b.widen(x))
+
+
+@decomposition(aten.isposinf.default)
+def isposinf(b: Builder, x: Value) -> Value:
+    """+inf."""
+    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.eq(b.widen(x), math.inf)
+
+
+@decomposition(aten.isneginf.default)
+def isneginf(b: Builder, x: Value) -> Value:
+    """-inf."""
+    return b.tensor(False, x.spec, torch.bool) if is_int(x) else b.eq(b.widen(x), -math.inf)
+
+
+@decomposition(aten.signbit.default)
+def signbit(b: Builder, x: Value) -> Value:
+    """The sign bit."""
+    return b.tensor(False, x.spec) if x.spec.dtype is torch.bool else b.signbit(b.widen(x))
+
+
+@decomposition(aten.nan_to_num.default)
+def nan_to_num(
+    b: Builder, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Value:
+    """NaN and infinities replaced; by 0 and the greatest and least number by default."""
+    if is_int(x):
+        return x
+    limits = torch.finfo(x.spec.dtype)
+    x = b.widen(x)
+    y = b.where(b.isnan(x), 0.0 if nan is None else nan, x)
+    y = b.where(b.eq(x, math.inf), limits.max if posinf is None else posinf, y)
+    return b.where(b.eq(x, -math.inf), limits.min if neginf is None else neginf, y)
+
+
+@decomposition(aten.round.decimals)
+def round_decimals(b: Builder, x: Value, *, decimals: int) -> Value:
+    """Rounded to a number of decimal places (or of tens, when negative)."""
+    if is_int(x):
+        return NotImplemented
+    if decimals == 0:
+        return b.round(b.widen(x))
+    x, scale = b.widen(x), 10.0 ** math.fabs(decimals)
+    if decimals > 0:
+        return b.div(b.round(b.mul(x, scale)), scale)
+    return b.mul(b.round(b.div(x, scale)), scale)
+
+
+@decomposition(aten.special_entr.default)
+def special_entr(b: Builder, x: Value) -> Value:
+    """-x ln x; 0 at 0, -inf below."""
+    (x,) = b.promote([x], to_float=True)
+    inside = b.neg(b.mul(x, b.log(x)))
+    y = b.where(b.gt(x, 0.0), inside, b.where(b.eq(x, 0.0), b.tensor(0.0, x.spec), -math.inf))
+    return b.where(b.isnan(x), x, y)
+
+
+# Sums and products ------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.add.Tensor, aten.add.Scalar)
+def add(b: Builder, x: Operand, y: Operand, alpha: Any = 1) -> Value:
+    """x + alpha * y; "or" of bool."""
+    x, y = b.promote([x, y])
+    if _dtype(x, y) is torch.bool:
+        return b.bitwise_or(x, y if alpha else False)
+    return b.add(x, _scaled(b, y, alpha, x))
+
+
+@decomposition(aten.sub.Tensor, aten.sub.Scalar)
+def sub(b: Builder, x: Operand, y: Operand, alpha: Any = 1) -> Value:
+    """x - alpha * y."""
+    x, y = b.promote([x, y])
+    return b.sub(x, _scaled(b, y, alpha, x))
+
+
+@decomposition(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(b: Builder, x: Operand, y: Operand, alpha: Any = 1) -> Value:
+    """y - alpha * x."""
+    return sub(b, y, x, alpha)
+
+
+@decomposition(aten.mul.Tensor, aten.mul.Scalar)
+def mul(b: Builder, x: Operand, y: Operand) -> Value:
+    """x * y; "and" of bool."""
+    x, y = b.promote([x, y])
+    return b.bitwise_and(x, y) if _dtype(x, y) is torch.bool else b.mul(x, y)
+
+
+def _scaled(b: Builder, y: Operand, alpha: Any, other: Operand) -> Operand:
+    if isinstance(y, Value):
+        return b.mul(y, alpha)
+    if _is_one(alpha):
+        return y
+    # Both numbers: the product is taken in the tensor's dtype, as eager takes it.
+    return b.mul(b.tensor(y, other.spec), alpha)
+
+
+def _is_one(alpha: Any) -> bool:
+    return isinstance(alpha, (int, float)) and alpha == 1
+
+
+def _dtype(*operands: Operand) -> torch.dtype:
+    return next(operand.spec.dtype for operand in operands if isinstance(operand, Value))
+
+
+@decomposition(aten.addcmul.default)
+def addcmul(b: Builder, x: Value, a: Value, c: Value, *, value: Any = 1) -> Value:
+    """x + value * a * c."""
+    x, a, c = b.promote([x, a, c])
+    return b.add(x, b.mul(b.mul(a, value), c))
+
+
+@decomposition(aten.addcdiv.default)
+def addcdiv(b: Builder, x: Value, a: Value, c: Value, *, value: Any = 1) -> Value:
+    """x + value * a / c."""
+    x, a, c = b.promote([x, a, c])
+    return b.add(x, b.div(b.mul(a, value), c))
+
+
+@decomposition(aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(b: Builder, start: Value, end: Value, weight: Operand) -> Value:
+    """start + weight * (end - start), written from the nearer end."""
+    start, end, weight = b.promote([start, end, weight])
+    span = b.sub(end, start)
+    if isinstance(weight, (int, float)):
+        if math.fabs(weight) < 0.5:
+            return b.add(start, b.mul(span, weight))
+        return b.sub(end, b.mul(span, 1.0 - weight))
+    if not isinstance(weight, Value):
+        weight = b.tensor(weight, start.spec)
+    near_start = b.add(start, b.mul(weight, span))
+    near_end = b.sub(end, b.mul(span, b.sub(1.0, weight)))
+    return b.where(b.lt(b.abs(weight), 0.5), near_start, near_end)
+
+
+# Quotients and remainders --------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+def div(b: Builder, x: Operand, y: Operand) -> Value:
+    """x / y, always floating."""
+    x, y = b.promote([x, y], to_float=True)
+    return b.div(x, y)
+
+
+@decomposition(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(b: Builder, x: Operand, y: Operand, *, rounding_mode: str | None) -> Value:
+    """x / y, or its floor or trunc."""
+    if rounding_mode is None:
+        return div(b, x, y)
+    return floor_divide(b, x, y) if rounding_mode == "floor" else trunc_divide(b, x, y)
+
+
+def trunc_divide(b: Builder, x: Operand, y: Operand) -> Value:
+    """Quotient toward zero."""
+    x, y = b.promote([x, y])
+    if _dtype(x, y) is torch.bool:
+        return NotImplemented
+    return b.trunc_divide(x, y)
+
+
+@decomposition(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(b: Builder, x: Operand, y: Operand) -> Value:
+    """Quotient toward -inf."""
+    x, y = b.promote([x, y])
+    if _dtype(x, y) is torch.bool:
+        return NotImplemented
+    return b.floor_divide(x, y)
+
+
+@decomposition(*overloads("remainder", "Tensor", "Scalar", "Scalar_Tensor"))
+def remainder(b: Builder, x: Operand, y: Operand) -> Value:
+    """Remainder with the sign of y."""
+    x, y = b.promote([x, y])
+    return b.remainder(x, y)
+
+
+@decomposition(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(b: Builder, x: Operand, y: Operand) -> Value:
+    """Remainder with the sign of x."""
+    x, y = b.promote([x, y])
+    return b.fmod(x, y)
+
+
+# Powers, angles, signs ------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.pow.Tensor_Scalar)
+def pow_scalar(b: Builder, x: Value, exponent: Any) -> Value:
+    """x**exponent; eager computes small exponents by products and roots, and so does this."""
+    (x, _) = b.promote([x, exponent])
+    if x.spec.dtype is torch.bool:
+        return b.where(x, True, exponent == 0)
+    integral = is_int(x)
+    if isinstance(exponent, (int, float)) and not (integral and exponent < 0):
+        if exponent == 0:
+            return b.tensor(1, x.spec)
+        if exponent == 1:
+            return x
+        if exponent == 2:
+            return b.mul(x, x)
+        if exponent == 3:
+            return b.mul(b.mul(x, x), x)
+        if not integral and exponent in _ROOTS:
+            return _ROOTS[exponent](b, x)
+    return b.pow(x, exponent)
+
+
+_ROOTS = {
+    0.5: lambda b, x: b.sqrt(x),
+    -0.5: lambda b, x: b.rsqrt(x),
+    -1: lambda b, x: b.reciprocal(x),
+    -2: lambda b, x: b.reciprocal(b.mul(x, x)),
+}
+
+
+@decomposition(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_tensor(b: Builder, x: Operand, exponent: Value) -> Value:
+    """x**exponent."""
+    x, exponent = b.promote([x, exponent])
+    if exponent.spec.dtype is torch.bool:
+        return NotImplemented
+    return b.pow(x, exponent)
+
+
+@decomposition(aten.atan2.default)
+def atan2(b: Builder, y: Value, x: Value) -> Value:
+    """Angle of (x, y)."""
+    y, x = b.promote([y, x], to_float=True)
+    return b.atan2(y, x)
+
+
+@decomposition(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(b: Builder, x: Value, y: Operand) -> Value:
+    """|x| with the sign of y."""
+    x, y = b.promote([x, y], to_float=True)
+    return b.copysign(x, y)
+
+
+@decomposition(*overloads("xlogy", "Tensor", "Scalar_Other", "Scalar_Self"))
+def xlogy(b: Builder, x: Operand, y: Operand) -> Value:
+    """x ln y, 0 where x is 0 unless y is NaN."""
+    return _x_times(b, x, y, "log")
+
+
+@decomposition(*overloads("special_xlog1py", "default", "other_scalar", "self_scalar"))
+def special_xlog1py(b: Builder, x: Operand, y: Operand) -> Value:
+    """x ln(1 + y), 0 where x is 0 unless y is NaN."""
+    return _x_times(b, x, y, "log1p")
+
+
+def _x_times(b: Builder, x: Operand, y: Operand, function: str) -> Value:
+    x, y = b.promote([x, y], to_float=True)
+    like = (x if isinstance(x, Value) else y).spec
+    x, y = (op if isinstance(op, Value) else b.tensor(op, like) for op in (x, y))
+    product = b.where(b.eq(x, 0.0), 0.0, b.mul(x, getattr(b, function)(y)))
+    return b.where(b.isnan(y), math.nan, product)
+
+
+@decomposition(aten.logaddexp.default)
+def logaddexp(b: Builder, x: Value, y: Value) -> Value:
+    """ln(exp x + exp y)."""
+    x, y = b.promote([x, y])
+    total = b.add(b.maximum(x, y), b.log1p(b.exp(b.neg(b.abs(b.sub(x, y))))))
+    return b.where(b.bitwise_and(b.isinf(x), b.eq(x, y)), x, total)
+
+
+@decomposition(aten.logaddexp2.default)
+def logaddexp2(b: Builder, x: Value, y: Value) -> Value:
+    """log2(2**x + 2**y)."""
+    x, y = b.promote([x, y])
+    correction = b.mul(b.log1p(b.exp2(b.neg(b.abs(b.sub(x, y))))), 1.0 / math.log(2.0))
+    return b.where(b.bitwise_and(b.isinf(x), b.eq(x, y)), x, b.add(b.maximum(x, y), correction))
+
+
+@decomposition(aten.heaviside.default)
+def heaviside(b: Builder, x: Value, values: Value) -> Value:
+    """0 below 0, `values` at 0, 1 above."""
+    x, values = b.promote([x, values])
+    if x.spec.dtype is torch.bool:
+        return b.bitwise_or(x, values)
+    return b.where(b.eq(x, 0), values, b.cast(b.gt(x, 0), x.spec.dtype))
+
+
+# Extremes ---------------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.maximum.default, aten.max.other)
+def maximum(b: Builder, x: Value, y: Value) -> Value:
+    """The greater; NaN if either is."""
+    return b.maximum(*b.promote([x, y]))
+
+
+@decomposition(aten.minimum.default, aten.min.other)
+def minimum(b: Builder, x: Value, y: Value) -> Value:
+    """The less; NaN if either is."""
+    return b.minimum(*b.promote([x, y]))
+
+
+@decomposition(aten.fmax.default)
+def fmax(b: Builder, x: Value, y: Value) -> Value:
+    """The greater; the other one if one is NaN."""
+    return _ignoring_nan(b, x, y, "maximum")
+
+
+@decomposition(aten.fmin.default)
+def fmin(b: Builder, x: Value, y: Value) -> Value:
+    """The less; the other one if one is NaN."""
+    return _ignoring_nan(b, x, y, "minimum")
+
+
+def _ignoring_nan(b: Builder, x: Value, y: Value, extreme: str) -> Value:
+    x, y = b.promote([x, y])
+    found = getattr(b, extreme)(x, y)
+    if is_int(x):
+        return found
+    return b.where(b.isnan(x), y, b.where(b.isnan(y), x, found))
+
+
+@decomposition(aten.clamp.default, aten.clamp.Tensor)
+def clamp(b: Builder, x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+    """min(max(x, min), max)."""
+    bounds = [bound for bound in (min, max) if bound is not None]
+    x, *bounds = b.promote([x, *bounds])
+    if min is not None:
+        x = b.maximum(x, bounds[0])
+    return b.minimum(x, bounds[-1]) if max is not None else x
+
+
+@decomposition(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(b: Builder, x: Value, min: Operand) -> Value:
+    """max(x, min)."""
+    return clamp(b, x, min)
+
+
+@decomposition(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(b: Builder, x: Value, max: Operand) -> Value:
+    """min(x, max)."""
+    return clamp(b, x, None, max)
+
+
+# Comparisons and logic ----------------------------------------------------------------------------------------------
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def compare(b: Builder, x: Value, y: Operand, *, primitive: str) -> Value:
+    """A comparison, in the operands' common dtype."""
+    x, y = b.promote([x, y])
+    return getattr(b, primitive)(x, y)
+
+
+for _name in COMPARISONS:
+    decomposition(*overloads(_name, "Tensor", "Scalar"))(partial(compare, primitive=_name))
+
+
+def bitwise(b: Builder, x: Operand, y: Operand, *, primitive: str) -> Value:
+    """A bitwise operator on integers or bool."""
+    x, y = b.promote([x, y])
+    return getattr(b, primitive)(x, y)
+
+
+for _name, _dunder in (("bitwise_and", "__and__"), ("bitwise_or", "__or__"), ("bitwise_xor", "__xor__")):
+    decomposition(
+        *overloads(_name, "Tensor", "Scalar", "Scalar_Tensor"), *overloads(_dunder, "Tensor", "Scalar")
+    )(partial(bitwise, primitive=_name))  # fmt: skip
+for _name, _dunder, _primitive in (
+    ("bitwise_left_shift", "__lshift__", "shift_left"),
+    ("bitwise_right_shift", "__rshift__", "shift_right"),
+):
+    decomposition(
+        *overloads(_name, "Tensor", "Tensor_Scalar", "Scalar_Tensor"), *overloads(_dunder, "Tensor", "Scalar")
+    )(partial(bitwise, primitive=_primitive))  # fmt: skip
+
+
+def truth(b: Builder, x: Value) -> Value:
+    """x != 0."""
+    return b.cast(x, torch.bool)
+
+
+def logical(b: Builder, x: Value, y: Value, *, primitive: str) -> Value:
+    """A logical operator on the truth of any two dtypes."""
+    x, y = b.broadcast([truth(b, x), truth(b, y)])
+    return getattr(b, primitive)(x, y)
+
+
+for _name in ("and", "or", "xor"):
+    decomposition(getattr(aten, f"logical_{_name}").default)(partial(logical, primitive=f"bitwise_{_name}"))
+
+
+# Selection --------------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where(b: Builder, condition: Value, x: Operand, y: Operand) -> Value:
+    """x where the condition holds, else y; computed in the result's own dtype."""
+    dtype = b.promoted_dtype([x, y])
+    return _select(b, condition, x, y, dtype)
+
+
+@decomposition(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(b: Builder, x: Value, mask: Value, value: Operand) -> Value:
+    """`value` where the mask holds."""
+    return _select(b, mask, value, x, x.spec.dtype)
+
+
+def _select(b: Builder, condition: Value, x: Operand, y: Operand, dtype: torch.dtype) -> Value:
+    if condition.spec.dtype is not torch.bool:
+        condition = b.cast(condition, torch.bool)
+    if not isinstance(x, Value) and not isinstance(y, Value):
+        x = b.full((), x, dtype, condition.spec.device)
+    x, y = (b.cast(op, dtype) if isinstance(op, Value) else op for op in (x, y))
+    condition, x, y = b.broadcast([condition, x, y])
+    return b.where(condition, x, y)
+
+

@@ -1,0 +1,324 @@
+"""Reductions: sums, extremes, means and moments, norms.
+
+bfloat16 and float16 are accumulated in float32 and rounded once, integers and bool sum in int64, as eager does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims import sizes
+from flambeau_prims.builder import compute_dtype, wrap_dims
+from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.graph import Value
+from flambeau_prims.sizes import Expr
+from flambeau_prims.strides import wrap_dim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.builder import Builder
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+def finish(b: Builder, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
+    """A reduction's result with the reduced dims back, as size 1, if they are kept."""
+    return b.restore(x, dims) if keepdim else x
+
+
+def count(shape: Sequence[Size], dims: Sequence[int]) -> Size:
+    """How many elements are folded into one."""
+    total: Size = 1
+    for d in dims:
+        total = shape[d] * total
+    return total
+
+
+# Sums and products ----------------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.sum.default)
+def sum_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value:
+    """The sum of all elements."""
+    return sum_dims(b, x, None, False, dtype=dtype)
+
+
+@decomposition(aten.sum.dim_IntList)
+def sum_dims(
+    b: Builder, x: Value, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
+    """Sums over dims."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    return finish(b, b.sum(b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
+
+
+@decomposition(aten.prod.default)
+def prod_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value:
+    """The product of all elements."""
+    return b.prod(b.cast(x, compute_dtype(b.result.dtype)), tuple(range(x.spec.ndim)))
+
+
+@decomposition(aten.prod.dim_int)
+def prod_dim(b: Builder, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+    """Products over one dim."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    return finish(b, b.prod(b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
+
+
+@decomposition(aten.trace.default)
+def trace(b: Builder, x: Value) -> Value:
+    """The sum of a matrix's diagonal."""
+    return b.sum(b.cast(b.diagonal(x, 0, 0, 1), compute_dtype(b.result.dtype)), (0,))
+
+
+@decomposition(aten.count_nonzero.dim_IntList)
+def count_nonzero(b: Builder, x: Value, dim: Sequence[int]) -> Value:
+    """How many elements differ from 0."""
+    return b.sum(b.cast(b.cast(x, torch.bool), torch.int64), wrap_dims(dim, x.spec.ndim))
+
+
+@decomposition(aten.count_nonzero.default)
+def count_nonzero_dim(b: Builder, x: Value, dim: int | None = None) -> Value:
+    """How many elements differ from 0."""
+    return count_nonzero(b, x, [] if dim is None else [dim])
+
+
+# Means and moments ------------------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.mean.default)
+def mean_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value:
+    """The mean of all elements."""
+    return mean_dims(b, x, None, False, dtype=dtype)
+
+
+@decomposition(aten.mean.dim)
+def mean_dims(
+    b: Builder, x: Value, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
+    """Means over dims."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    return finish(b, mean(b, b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
+
+
+def mean(b: Builder, x: Value, dims: tuple[int, ...]) -> Value:
+    """The mean over dims of a tensor in its compute dtype."""
+    return divide(b, b.sum(x, dims), count(x.spec.shape, dims))
+
+
+def divide(b: Builder, x: Value, amount: Any) -> Value:
+    """x / amount, a zero amount included (0 / 0 is NaN)."""
+    if isinstance(amount, (int, float)) and amount != 0 and not isinstance(amount, bool):
+        if math.frexp(amount)[0] == 0.5:  # a power of 2: the reciprocal is exact
+            return b.mul(x, 1.0 / amount)
+        return b.div(x, float(amount))
+    return b.div(x, amount)
+
+
+def variance(b: Builder, x: Value, dims: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
+    """Variance and mean over dims of a tensor in its compute dtype, in two passes: the mean, then squared deviations from it."""
+    average = mean(b, x, dims)
+    deviation = b.sub(x, b.spread(average, dims, x.spec.shape))
+    squares = b.sum(b.mul(deviation, deviation), dims)
+    total = count(x.spec.shape, dims)
+    if isinstance(total, Expr):
+        freedom: Any = total - correction if isinstance(correction, int) or correction == int(correction) else None
+        if freedom is None:
+            return NotImplemented
+        freedom = total - int(correction)
+        if not sizes.gt(freedom, 0):
+            freedom = 0
+    else:
+        freedom = max(total - correction, 0)
+    return divide(b, squares, freedom), average
+
+
+def _moments(
+    b: Builder, x: Value, dim: Sequence[int] | None, correction: Any, keepdim: bool, *, root: bool
+) -> tuple[Value, Value]:
+    dims = wrap_dims(dim, x.spec.ndim)
+    spread, average = variance(b, b.widen(x), dims, 1 if correction is None else correction)
+    if root:
+        spread = b.sqrt(spread)
+    return finish(b, spread, dims, keepdim), finish(b, average, dims, keepdim)
+
+
+@decomposition(aten.var.correction)
+def var(b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    """Variance over dims."""
+    return _moments(b, x, dim, correction, keepdim, root=False)[0]
+
+
+@decomposition(aten.std.correction)
+def std(b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    """Standard deviation over dims."""
+    return _moments(b, x, dim, correction, keepdim, root=True)[0]
+
+
+@decomposition(aten.var_mean.correction)
+def var_mean(
+    b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    """Variance and mean over dims."""
+    return _moments(b, x, dim, correction, keepdim, root=False)
+
+
+@decomposition(aten.std_mean.correction)
+def std_mean(
+    b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    """Standard deviation and mean over dims."""
+    return _moments(b, x, dim, correction, keepdim, root=True)
+
+
+# Norms ----------------------------------------------------------------------------------------------------------------------
+
+
+@decomposition(aten.linalg_vector_norm.default)
+def vector_norm(
+    b: Builder, x: Value, ord: Any = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
+    *, dtype: torch.dtype | None = None,
+) -> Value:  # fmt: skip
+    """The p-norm over dims, taken as one vector."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    x = b.abs(b.cast(x, compute_dtype(b.result.dtype)))
+    return finish(b, _norm(b, x, ord, dims), dims, keepdim)
+
+
+def _norm(b: Builder, x: Value, ord: Any, dims: tuple[int, ...]) -> Value:
+    if ord in (math.inf, -math.inf):
+        empty = sizes.eq(count(x.spec.shape, dims), 0)
+        return NotImplemented if empty else b.amax(x, dims) if ord > 0 else b.amin(x, dims)
+    if ord == 0:
+        return b.sum(b.cast(b.ne(x, 0.0), x.spec.dtype), dims)
+    if ord == 1:
+        return b.sum(x, dims)
+    if ord == 2:
+        return b.sqrt(b.sum(b.mul(x, x), dims))
+    return b.pow(b.sum(b.pow(x, float(ord)), dims), 1.0 / ord)
+
+
+@decomposition(aten.norm.Scalar)
+def norm(b: Builder, x: Value, p: Any = 2) -> Value:
+    """The p-norm of all elements."""
+    return vector_norm(b, x, p)
+
+
+@decomposition(aten.norm.ScalarOpt_dim)
+def norm_dim(b: Builder, x: Value, p: Any, dim: Sequence[int], keepdim: bool = False) -> Value:
+    """The p-norm over dims."""
+    return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
+
+
+@decomposition(aten.logsumexp.default)
+def logsumexp(b: Builder, x: Value, dim: Sequence[int], keepdim: bool = False) -> Value:
+    """ln of the sum of exponentials, with the greatest element taken out first."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    (x,) = b.promote([x], to_float=True)
+    if sizes.eq(x.spec.numel, 0):
+        return finish(b, b.log(b.sum(b.exp(x), dims)), dims, keepdim)
+    top = b.amax(x, dims)
+    # Where all elements are -inf, or one is inf, the difference would be NaN.
+    top = b.where(b.isinf(top), 0.0, top)
+    total = b.log(b.sum(b.exp(b.sub(x, b.spread(top, dims, x.spec.shape))), dims))
+    return finish(b, b.add(total, top), dims, keepdim)
+
+
+# Extremes -------------------------------------------------------------------------------------------------------------------
+
+
+def _extreme(b: Builder, x: Value, dims: tuple[int, ...], primitive: str, keepdim: bool) -> Value:
+    return finish(b, getattr(b, primitive)(b.widen(x), dims), dims, keepdim)
+
+
+@decomposition(aten.amax.default)
+def amax(b: Builder, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
+    """The greatest over dims."""
+    return _extreme(b, x, wrap_dims(dim, x.spec.ndim), "amax", keepdim)
+
+
+@decomposition(aten.amin.default)
+def amin(b: Builder, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
+    """The least over dims."""
+    return _extreme(b, x, wrap_dims(dim, x.spec.ndim), "amin", keepdim)
+
+
+@decomposition(aten.max.default)
+def max_all(b: Builder, x: Value) -> Value:
+    """The greatest element."""
+    return _extreme(b, x, tuple(range(x.spec.ndim)), "amax", False)
+
+
+@decomposition(aten.min.default)
+def min_all(b: Builder, x: Value) -> Value:
+    """The least element."""
+    return _extreme(b, x, tuple(range(x.spec.ndim)), "amin", False)
+
+
+@decomposition(aten.aminmax.default)
+def aminmax(b: Builder, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+    """The least and the greatest."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    return _extreme(b, x, dims, "amin", keepdim), _extreme(b, x, dims, "amax", keepdim)
+
+
+@decomposition(aten.max.dim)
+def max_dim(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The greatest over one dim, and where it stands."""
+    return amax(b, x, [dim], keepdim), argmax(b, x, dim, keepdim)
+
+
+@decomposition(aten.min.dim)
+def min_dim(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The least over one dim, and where it stands."""
+    return amin(b, x, [dim], keepdim), argmin(b, x, dim, keepdim)
+
+
+@decomposition(aten.argmax.default)
+def argmax(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """Index of the greatest, of the flattened tensor without a dim."""
+    return _index_of(b, x, dim, keepdim, "argmax")
+
+
+@decomposition(aten.argmin.default)
+def argmin(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """Index of the least, of the flattened tensor without a dim."""
+    return _index_of(b, x, dim, keepdim, "argmin")
+
+
+def _index_of(b: Builder, x: Value, dim: int | None, keepdim: bool, primitive: str) -> Value:
+    x = b.widen(x)
+    if not x.spec.shape:
+        return b.full((), 0, torch.int64, x.spec.device)
+    if dim is None:
+        flat = getattr(b, primitive)(b.reshape(x, (x.spec.numel,)), 0)
+        return b.reshape(flat, (1,) * x.spec.ndim) if keepdim else flat
+    dim = wrap_dim(dim, x.spec.ndim)
+    return finish(b, getattr(b, primitive)(x, dim), (dim,), keepdim)
+
+
+# Truth ------------------------------------------------------------------------------------------------------------------------
+
+
+def _truth(b: Builder, x: Value, dim: Sequence[int] | int | None, keepdim: bool, primitive: str) -> Value:
+    dims = wrap_dims(dim, x.spec.ndim)
+    return finish(b, getattr(b, primitive)(b.cast(x, torch.bool), dims), dims, keepdim)
+
+
+@decomposition(aten.any.default, aten.any.dim, aten.any.dims)
+def any_(b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
+    """Whether any element differs from 0."""
+    found = _truth(b, x, dim, keepdim, "any")
+    return b.cast(found, b.result.dtype)
+
+
+@decomposition(aten.all.default, aten.all.dim, aten.all.dims)
+def all_(b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
+    """Whether all elements differ from 0."""
+    found = _truth(b, x, dim, keepdim, "all")
+    return b.cast(found, b.result.dtype)

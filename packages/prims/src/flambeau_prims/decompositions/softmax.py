@@ -1,0 +1,74 @@
+"""Softmax and log-softmax, and their gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_prims import sizes
+from flambeau_prims.builder import compute_dtype, wrap_dims
+from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.graph import Value
+
+if TYPE_CHECKING:
+    from flambeau_prims.builder import Builder
+
+aten = torch.ops.aten
+
+
+def _shifted(b: Builder, x: Value, dims: tuple[int, ...]) -> Value:
+    """x minus its greatest element over dims, in the compute dtype."""
+    x = b.widen(x)
+    if sizes.eq(x.spec.numel, 0):
+        return x
+    return b.sub(x, b.spread(b.amax(x, dims), dims, x.spec.shape))
+
+
+def _normalized(b: Builder, shifted: Value, dims: tuple[int, ...]) -> Value:
+    weights = b.exp(shifted)
+    return b.div(weights, b.spread(b.sum(weights, dims), dims, weights.spec.shape))
+
+
+@decomposition(aten._softmax.default)
+def softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    """exp(x - max) over its sum."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    return _normalized(b, _shifted(b, x, dims), dims)
+
+
+@decomposition(aten._safe_softmax.default)
+def safe_softmax(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    """softmax, with zeros where all of a row is -inf."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    x = b.cast(x, compute_dtype(b.result.dtype))
+    y = _normalized(b, _shifted(b, x, dims), dims)
+    masked = b.all(b.eq(x, -math.inf), dims)
+    return b.where(b.spread(masked, dims, x.spec.shape), 0.0, y)
+
+
+@decomposition(aten._log_softmax.default)
+def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    """x - max - ln(sum of exp(x - max))."""
+    dims = wrap_dims(dim, x.spec.ndim)
+    shifted = _shifted(b, x, dims)
+    total = b.log(b.sum(b.exp(shifted), dims))
+    return b.sub(shifted, b.spread(total, dims, x.spec.shape))
+
+
+@decomposition(aten._softmax_backward_data.default)
+def softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    """y * (grad - sum(grad * y))."""
+    grad, y = b.promote([grad, y])
+    dims = wrap_dims(dim, y.spec.ndim)
+    product = b.mul(grad, y)
+    return b.sub(product, b.mul(y, b.spread(b.sum(product, dims), dims, y.spec.shape)))
+
+
+@decomposition(aten._log_softmax_backward_data.default)
+def log_softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+    """grad - exp(y) * sum(grad)."""
+    grad, y = b.promote([grad, y])
+    dims = wrap_dims(dim, y.spec.ndim)
+    return b.sub(grad, b.mul(b.exp(y), b.spread(b.sum(grad, dims), dims, y.spec.shape)))

@@ -1,0 +1,95 @@
+"""run_graph: execute a graph in eager PyTorch, primitive by primitive.
+
+The reference for everything that compiles graphs: fresh results are laid out as their Spec says, so a graph's outputs have exactly the
+strides they were promised with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from flambeau_prims.spec import Size
+
+
+def run_graph(graph: Graph, inputs: Sequence[Tensor], *, values: Mapping[str, int] | None = None) -> tuple[Any, ...]:
+    """The graph's outputs on these inputs; its writes are carried out on the inputs.
+
+    `values` gives the symbolic sizes by name; those not given are read from the inputs' shapes.
+    """
+    symbols = dict(values or {}) | bind_symbols(graph, inputs)
+    known: dict[Value, Tensor] = dict(zip(graph.inputs, inputs, strict=True))
+    for node in graph.nodes:
+        results = _run_node(node, known, symbols)
+        for value, result in zip(node.outputs, results, strict=True):
+            if value is not None:
+                known[value] = result
+    outputs = tuple(known[out] if isinstance(out, Value) else evaluate_size(out, symbols) for out in graph.outputs)
+    for target, value in graph.writes:
+        known[target].copy_(known[value])
+    return outputs
+
+
+def bind_symbols(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, int]:
+    """Values of the symbols that stand alone as a size or stride of some input."""
+    found: dict[str, int] = {}
+    for value, tensor in zip(graph.inputs, inputs, strict=True):
+        spec = value.spec
+        for size, actual in zip((*spec.shape, *spec.stride), (*tensor.shape, *tensor.stride()), strict=True):
+            if isinstance(size, Expr) and repr(size).isidentifier():
+                found.setdefault(repr(size), actual)
+    return found
+
+
+def evaluate_size(size: Any, symbols: Mapping[str, int]) -> Any:
+    """A symbolic size (or float) as a number; anything else as it is."""
+    if isinstance(size, Expr):
+        return size.env.evaluate(size, symbols)
+    if isinstance(size, FloatExpr):
+        return size.evaluate(symbols)
+    return size
+
+
+def _run_node(node: Node, known: Mapping[Value, Tensor], symbols: Mapping[str, int]) -> tuple[Any, ...]:
+    args = _concrete(node.args, known, symbols)
+    result = node.op(*args, **_concrete(node.kwargs, known, symbols))
+    if isinstance(node.op, Prim):
+        (out,) = node.outputs
+        assert out is not None
+        return (result if node.op.kind is Kind.VIEW else _laid_out(result, out, symbols),)
+    return tuple(_flat(result)) if isinstance(result, (tuple, list)) else (result,) * bool(node.outputs)
+
+
+def _flat(results: Any) -> list[Any]:
+    flat: list[Any] = []
+    for item in results:
+        flat.extend(_flat(item) if isinstance(item, (tuple, list)) else [item])
+    return flat
+
+
+def _laid_out(result: Tensor, value: Value, symbols: Mapping[str, int]) -> Tensor:
+    """A fresh result in the strides of its Value, in memory of its own."""
+    stride: Sequence[Size] = [evaluate_size(step, symbols) for step in value.spec.stride]
+    laid = torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
+    return laid.copy_(result)
+
+
+def _concrete(arg: Any, known: Mapping[Value, Tensor], symbols: Mapping[str, int]) -> Any:
+    if isinstance(arg, Value):
+        return known[arg]
+    if isinstance(arg, (tuple, list)):
+        return type(arg)(_concrete(item, known, symbols) for item in arg)
+    if isinstance(arg, dict):
+        return {key: _concrete(item, known, symbols) for key, item in arg.items()}
+    return evaluate_size(arg, symbols)
