@@ -1,0 +1,82 @@
+"""Fold calls that give back their operand: detach, and copies or views that change nothing.
+
+    b = aten.detach(a)
+    c = aten.view(b, [4, 4])          (a has shape [4, 4] already)
+    d = aten.clone(c)                 (in the layout c has)
+    return (d + 1,)                                                  ->     return (a + 1,)
+
+A copy is a fold of this pass only because nothing in the graph mutates; `separate_outputs` copies where the caller must get memory
+of its own.  A copy read by as_strided stays: as_strided sees memory, not values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims import primitives as prims
+from flambeau_prims.graph import Graph, Node, Value
+
+from flambeau_autograd.functionalize import same_layout
+from flambeau_autograd.operators import Work, work
+from flambeau_autograd.substitution import substitute, substitute_exits
+
+if TYPE_CHECKING:
+    from flambeau_prims.spec import Spec
+
+aten = torch.ops.aten
+
+_COPIES = {aten.clone.default, aten._to_copy.default, prims.clone, prims.cast, prims.to_device}
+_STRIDED = {aten.as_strided.default, aten.as_strided_scatter.default, prims.as_strided}
+
+
+def fold_identities(graph: Graph) -> Graph:
+    """Fold calls that change nothing in `graph`, in place."""
+    pinned = {next(node.operands()) for node in graph.nodes if node.op in _STRIDED}
+    replaced: dict[Value, Value] = {}
+    kept: list[Node] = []
+    for node in graph.nodes:
+        substitute(node, replaced)
+        operand = _operand_given_back(node)
+        if operand is None or (node.op in _COPIES and node.outputs[0] in pinned):
+            kept.append(node)
+        else:
+            out = node.outputs[0]
+            assert out is not None
+            replaced[out] = operand
+    graph.nodes = kept
+    substitute_exits(graph, replaced)
+    return graph
+
+
+def _operand_given_back(node: Node) -> Value | None:
+    if len(node.outputs) != 1 or not node.args or not isinstance(node.args[0], Value) or node.outputs[0] is None:
+        return None
+    if node.op not in _COPIES and work(node.op) is not Work.VIEW:
+        return None
+    if node.op in _MOVES_ELEMENTS and not _keeps_order(node):
+        return None
+    operand, result = node.args[0], node.outputs[0]
+    return operand if _same(operand.spec, result.spec, exact=work(node.op) is Work.VIEW) else None
+
+
+def _same(one: Spec, other: Spec, exact: bool) -> bool:
+    if one is other:
+        return True
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+        return False
+    return same_layout(one, other) and (not exact or one.offset == other.offset)
+
+
+_MOVES_ELEMENTS = {
+    aten.permute.default, aten.t.default, aten.transpose.int, aten.as_strided.default, aten.view.dtype, aten._conj.default,
+    aten._neg_view.default, prims.permute, prims.as_strided,
+}  # fmt: skip
+"""Views whose Spec may equal the operand's though elements stand elsewhere (a transposed 1 x 1, a conjugate)."""
+
+
+def _keeps_order(node: Node) -> bool:
+    if node.op not in (aten.permute.default, prims.permute):
+        return False
+    dims: Any = node.args[1]
+    return list(dims) == list(range(len(dims)))

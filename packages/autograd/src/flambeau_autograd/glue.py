@@ -1,0 +1,295 @@
+"""The callable that runs compiled graphs as eager code runs: autograd on the outside, plain tensors inside.
+
+Inference: the compiler's callable itself, unless outputs must be rebuilt or constants passed.
+
+Training: one `torch.autograd.Function`, applied through the C entry (no functorch look-up), to the tensors that require grad.  Inputs and
+outputs the backward reads are saved through `save_for_backward`, whose version check then finds in-place changes as in eager;
+intermediates hang on the context and go when the backward starts, unless the engine keeps the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import itemgetter
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from flambeau_prims.graph import Value
+
+from flambeau_autograd.operators import memory_of
+from flambeau_autograd.outputs import Output, build_outputs, is_plain
+from flambeau_autograd.symbols import given_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flambeau_prims.graph import Graph
+    from flambeau_prims.spec import Spec
+
+    from flambeau_autograd.partition import Partition
+
+    Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
+    Sizes: TypeAlias = "Callable[[Sequence[Any]], dict[str, int]]"
+
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+_default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+_FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
+    "if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
+_TWICE = "a compiled function cannot be differentiated twice: its backward is not differentiable (double-backward)"
+
+
+@dataclass
+class Call:
+    """What surrounds a compiled graph in a call.
+
+    `inputs` is the graph's inputs (constants and tangents left out), `passed` the positions among the caller's arguments that
+    they are (None: all).  `outputs` is the plan for the caller's outputs; `constants` are passed after the arguments; `copies` lists
+    (input, result): inputs to be overwritten under autograd's eyes.  `grad_mode` is the mode to leave behind, or None.
+    `no_autocast`: the graph spells its casts out, so autocast must not add its own.  `no_grad`: the arguments may require
+    grad, and the graph must not be recorded.
+    """
+
+    inputs: list[Any]
+    passed: list[int] | None
+    outputs: list[Output]
+    constants: tuple[torch.Tensor, ...] = ()
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    grad_mode: bool | None = None
+    no_autocast: bool = False
+    no_grad: bool = False
+
+
+@dataclass
+class Training:
+    """What the generated Function needs besides the graphs.
+
+    `differentiable`: arguments that get gradients, in the order of the backward's outputs.  `non_differentiable`: results without.
+    `tangents[k]` is the result that tangent k is of, and `results` counts the results that are not saved extras.
+    """
+
+    part: Partition
+    differentiable: list[int]
+    non_differentiable: list[int]
+    tangents: list[int]
+    results: int
+
+
+def glue_inference(compiled: Compiled, call: Call) -> Compiled:
+    """The callable for a graph without a backward: `compiled` itself if nothing needs doing around it."""
+    run = _guarded(compiled, call)
+    sizes = _sizes_reader(call)
+    plan, constants, grad_mode = call.outputs, call.constants, call.grad_mode
+    if is_plain(plan) and not constants and grad_mode is None and call.passed is None:
+        return run
+    passed = _getter(call.passed) if call.passed is not None else tuple
+
+    def call_graph(*args: Any) -> tuple[Any, ...]:
+        given = passed(args)
+        outputs = build_outputs(plan, args, run(*given, *constants), sizes(given))
+        if grad_mode is not None:
+            torch._C._set_grad_enabled(grad_mode)
+        return outputs
+
+    return call_graph
+
+
+def glue_training(forward: Compiled, backward: Callable[[], Compiled], call: Call, training: Training) -> Compiled:
+    """The callable for a graph with a backward; `backward()` gives the compiled backward."""
+    function = _make_function(_guarded(forward, call), backward, call, training)
+    # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at twice the cost.
+    apply = super(torch.autograd.Function, function).apply
+    differentiable = _getter(training.differentiable)
+    sizes = _sizes_reader(call)
+    plan, constants, copies, grad_mode = call.outputs, call.constants, call.copies, call.grad_mode
+    plain = is_plain(plan) and len(plan) == training.results and not copies and grad_mode is None
+    if plain and not constants and call.passed is None:
+
+        def call_plain(*args: Any) -> tuple[Any, ...]:
+            return apply(args, *differentiable(args))
+
+        return call_plain
+
+    passed = _getter(call.passed) if call.passed is not None else tuple
+
+    def call_function(*args: Any) -> tuple[Any, ...]:
+        given = (*passed(args), *constants)
+        results = apply(given, *differentiable((*args, *constants)))
+        for target, source in copies:
+            args[target].copy_(results[source])
+        outputs = build_outputs(plan, args, results, sizes(given))
+        if grad_mode is not None:
+            torch._C._set_grad_enabled(grad_mode)
+        return outputs
+
+    return call_function
+
+
+def once(make: Callable[[], Compiled]) -> Callable[[], Compiled]:
+    """`make`, run at the first call only; safe when two threads call first."""
+    lock = Lock()
+    made: list[Compiled] = []
+
+    def get() -> Compiled:
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0]
+
+    return get
+
+
+def _make_function(
+    run: Compiled, backward: Callable[[], Compiled], call: Call, training: Training
+) -> type[torch.autograd.Function]:
+    part = training.part
+    kinds = [kind for kind, _ in part.saved]
+    checked_inputs = _getter([at for kind, at in part.saved if kind == "input"])
+    checked_outputs = _getter([at for kind, at in part.saved if kind == "output" and at < training.results])
+    rest_outputs = _getter([at for kind, at in part.saved if kind == "output" and at >= training.results])
+    symbols = [symbol for kind, symbol in part.saved if kind == "size"]
+    # `partition` orders the backward's inputs so: inputs, outputs, intermediates, sizes, tangents.
+    assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
+    read_tangents = [at for kind, at in part.saved if kind == "tangent"]
+    specs = [value.spec for value in part.backward.inputs[len(part.saved) - len(read_tangents) :]]
+    fixers = [(training.tangents[at], _tangent_fixer(spec)) for at, spec in zip(read_tangents, specs, strict=True)]
+    non_differentiable = _getter(training.non_differentiable)
+    results = training.results
+    exact = len(part.forward.outputs) == results
+    sizes = _sizes_reader(call, bool(symbols) or any(spec.env is not None for spec in specs))
+    needs_sizes = sizes is not _no_sizes
+    names = [str(symbol) for symbol in symbols]
+    views = [at for at, out in enumerate(part.forward.outputs[:results]) if isinstance(out, Value) and _is_view(out)]
+
+    class CompiledFunction(torch.autograd.Function):
+        """The compiled graph pair in autograd's eyes."""
+
+        @staticmethod
+        def forward(ctx: Any, args: tuple[Any, ...], *_: torch.Tensor) -> tuple[Any, ...]:
+            outputs = run(*args)
+            if views:
+                # Autograd lets nobody write in place to a view that a custom Function made; a detached tensor is none.
+                outputs = list(outputs)
+                for at in views:
+                    outputs[at] = outputs[at].detach()
+            ctx.set_materialize_grads(False)
+            rest = rest_outputs(outputs)
+            if _default_hooks(True) is None:
+                ctx.save_for_backward(*checked_inputs(args), *checked_outputs(outputs))
+                ctx.rest = rest
+            else:
+                ctx.save_for_backward(*checked_inputs(args), *checked_outputs(outputs), *rest)
+                ctx.rest = ()
+            if needs_sizes:
+                ctx.sizes = sizes(args)
+            if not exact:
+                outputs = outputs[:results]
+            ctx.mark_non_differentiable(*non_differentiable(outputs))
+            return tuple(outputs)
+
+        @staticmethod
+        def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+            rest = ctx.rest
+            if rest is None:
+                raise RuntimeError(_FREED)
+            saved = ctx.saved_tensors
+            if not _keeps_graph():
+                ctx.rest = None
+            values = ctx.sizes if needs_sizes else _NO_SIZES
+            given = [fix(tangents[at], values) for at, fix in fixers]
+            ints = [values[name] for name in names] if names else ()
+            if not torch.is_grad_enabled():
+                return (None, *backward()(*saved, *rest, *ints, *given))
+            with torch.no_grad():
+                grads = backward()(*saved, *rest, *ints, *given)
+            return (None, *_forbid_twice(grads, (*saved, *given)))
+
+    return CompiledFunction
+
+
+def _forbid_twice(grads: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """Gradients that raise when differentiated, for a backward that runs with create_graph=True."""
+    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in operands):
+        return list(grads)
+    tensors = [grad.detach().requires_grad_() for grad in grads if isinstance(grad, torch.Tensor)]
+    guarded = iter(torch._C._functions.DelayedError(_TWICE, len(tensors))(*tensors))
+    return [next(guarded) if isinstance(grad, torch.Tensor) else grad for grad in grads]
+
+
+# Pieces
+
+
+def _guarded(compiled: Compiled, call: Call) -> Compiled:
+    """`compiled` under the modes that the call's graph asks for."""
+    run = compiled
+    if call.no_autocast:
+        run = _without_autocast(run)
+    if call.no_grad:
+        run = torch.no_grad()(run)
+    return run
+
+
+def _without_autocast(compiled: Compiled) -> Compiled:
+    def run(*args: Any) -> tuple[Any, ...]:
+        with torch._C._DisableAutocast():
+            return compiled(*args)
+
+    return run
+
+
+def _getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A fast function that picks these entries of a sequence, as a tuple."""
+    if not positions:
+        return lambda sequence: ()
+    if len(positions) == 1:
+        (position,) = positions
+        return lambda sequence: (sequence[position],)
+    return itemgetter(*positions)
+
+
+_NO_SIZES: dict[str, int] = {}
+
+
+def _no_sizes(args: Sequence[Any]) -> dict[str, int]:
+    return _NO_SIZES
+
+
+def _sizes_reader(call: Call, needed: bool = True) -> Sizes:
+    """A function from a call's arguments to the values of the symbols, by name."""
+    places = given_symbols(call.inputs)
+    if not places or not needed:
+        return _no_sizes
+    items = list(places.items())
+
+    def read(args: Sequence[Any]) -> dict[str, int]:
+        return {name: args[at] if dim is None else args[at].shape[dim] for name, (at, dim) in items}
+
+    return read
+
+
+def _is_view(value: Value) -> bool:
+    return memory_of(value) is not value
+
+
+def _tangent_fixer(spec: Spec) -> Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]:
+    """A function that gives a tangent as it was traced: zeros for None, and in the traced strides."""
+    shape, stride, dtype, device = spec.shape, spec.stride, spec.dtype, spec.device
+    env = spec.env
+
+    def fix(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
+        wanted_shape, wanted = shape, stride
+        if env is not None:
+            wanted_shape = tuple(env.evaluate(size, sizes) for size in shape)
+            wanted = tuple(env.evaluate(step, sizes) for step in stride)
+        if tangent is None:
+            return torch.empty_strided(wanted_shape, wanted, dtype=dtype, device=device).zero_()
+        if tangent.stride() == wanted:
+            return tangent
+        return torch.empty_strided(wanted_shape, wanted, dtype=dtype, device=device).copy_(tangent.detach())
+
+    return fix

@@ -1,0 +1,406 @@
+"""Trace a graph of torch calls, and its backward through the eager autograd engine, onto one tape of ATen calls.
+
+    gm(x, w): y = torch.nn.functional.linear(x, w)      ->      t = aten.t(w); y = aten.mm(x, t)                   (forward)
+                                                                g = aten.t(tangent); gw = aten.mm(g, x); ...      (backward)
+
+The graph's calls run in order on fake tensors under a `flambeau_prims.tracer.Tracer`, in the grad mode of the caller, with what the
+graph itself changes (`torch._C._set_grad_enabled`, autocast) taking effect.  Then the C++ engine differentiates the results
+with fake tangents.  Which tensors are results is decided by `plan_outputs` in between: an output that views an input or another output is
+left to the caller's eager code.
+"""
+
+from __future__ import annotations
+
+import operator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
+from flambeau_prims.graph import Graph, Value
+from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes_node import from_symbolic, to_symint
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.tracer import Tracer
+from flambeau_prims.unsupported import Unsupported
+from torch import fx
+
+from flambeau_autograd.aliases import Alias, AliasMap
+from flambeau_autograd.functionalize import dense_order
+from flambeau_autograd.outputs import Constant, Input, Output, Result, View, view_steps
+from flambeau_autograd.reasons import (
+    AliasedMutation,
+    AliasedOutputs,
+    BackwardFailed,
+    LeafInside,
+    TrainingOnlyMutation,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_run_backward = torch.autograd.Variable._execution_engine.run_backward
+
+
+@dataclass
+class Trace:
+    """A tape, forward then backward, and how it meets the caller.
+
+    `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the tangents; `tape.outputs` is
+    the results, then a gradient (or None) for each of `differentiable` (positions among arguments and constants).
+    `owners[i]` is whose memory result i is (see `separate_outputs`).  `copies` lists (argument, result) to be copied under
+    autograd.  `tangents[k]` is the result that tangent k is of.  `split` is the number of forward calls.
+    """
+
+    tape: Graph
+    aliases: AliasMap
+    split: int
+    passed: list[int]
+    constants: list[torch.Tensor]
+    literals: set[Value]
+    plan: list[Output]
+    owners: list[Any]
+    copies: list[tuple[int, int]]
+    differentiable: list[int]
+    non_differentiable: list[int]
+    tangents: list[int]
+    grad_mode: bool | None
+    results: int = 0
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward."""
+        return bool(self.tangents)
+
+
+@dataclass
+class _Argument:
+    """A tensor argument while tracing: what the program sees, what the engine differentiates by, and what it was at first."""
+
+    position: int
+    fake: FakeTensor
+    leaf: FakeTensor
+    grad_fn: Any
+    requires_grad: bool
+
+
+@dataclass
+class _Results:
+    """The tensors that the compiled graph returns, found while planning the outputs."""
+
+    values: list[Any] = field(default_factory=list)
+    fakes: list[FakeTensor | None] = field(default_factory=list)
+    owners: list[Any] = field(default_factory=list)
+    found: dict[Any, int] = field(default_factory=dict)
+
+    def add(self, key: Any, value: Any, fake: FakeTensor | None, owner: Any) -> Result:
+        """The Result for `key`, appended if it is new."""
+        position = self.found.get(key)
+        if position is None:
+            position = self.found[key] = len(self.values)
+            self.values.append(value)
+            self.fakes.append(fake)
+            self.owners.append(owner)
+        return Result(position)
+
+
+def trace(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Trace:
+    """Trace `gm` on arguments like these, in the current grad mode."""
+    return _JointTracer(gm, example_inputs).run()
+
+
+class _Interior(torch.autograd.Function):
+    """The identity: gives a fake argument the grad_fn that its real tensor has."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: FakeTensor) -> FakeTensor:
+        made = make_fake(leaf.spec, leaf.storage_record)
+        made.value = leaf.value
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+class _JointTracer:
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self._gm = gm
+        self._examples = example_inputs
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        if len(placeholders) != len(example_inputs):
+            raise ValueError(f"the graph takes {len(placeholders)} inputs, but {len(example_inputs)} examples were given")
+        self._env = gm.meta.get("size_env")
+        devices = [x.device for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
+        self._tracer = Tracer(self._env, device=devices[0] if devices else "cpu")
+        self._grad = torch.is_grad_enabled()
+        self._arguments: list[_Argument] = []
+        self._passed: list[int] = []
+        self._inputs: list[Any] = []
+        self._bound: dict[fx.Node, Any] = {}
+        self._attributes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
+        for position, (node, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
+            self._bound[node] = self._argument(position, node, example)
+
+    def run(self) -> Trace:
+        tracer = self._tracer
+        with _modes_restored():
+            with tracer:
+                flat, grad_after = self._forward()
+            split = len(tracer.nodes)
+            aliases = AliasMap([value for value in self._inputs if isinstance(value, Value)])
+            aliases.extend_inputs(tracer.constants)
+            aliases.extend(tracer.nodes)
+            self._refuse_aliased_writes(tracer.nodes, aliases)
+            results = _Results()
+            plan = self._plan_outputs(flat, aliases, results)
+            copies = self._plan_copies(results)
+            differentiable = self._differentiable()
+            tangents, gradients, tangent_values = self._backward(results, [leaf for _, leaf in differentiable])
+        aliases.extend_inputs(tracer.constants)
+        aliases.extend_inputs(tangent_values)
+        aliases.extend(tracer.nodes[split:])
+        constants = list(tracer.constants.items())
+        tape = Graph(
+            [*self._inputs, *(value for value, _ in constants), *tangent_values],
+            tracer.nodes,
+            [*results.values, *gradients],
+            env=self._env,
+            name="joint" if tangents else "inference",
+        )
+        lifted = {fake.value for _, fake in self._attributes.values()}
+        return Trace(
+            tape=tape,
+            aliases=aliases,
+            split=split,
+            passed=self._passed,
+            constants=[real for _, real in constants],
+            literals={value for value, _ in constants if value not in lifted},
+            plan=plan,
+            owners=results.owners,
+            copies=copies,
+            differentiable=self._positions(differentiable, [value for value, _ in constants]),
+            non_differentiable=[
+                at for at, fake in enumerate(results.fakes) if isinstance(results.values[at], Value) and at not in tangents
+            ],
+            tangents=tangents,
+            grad_mode=None if grad_after == self._grad else grad_after,
+            results=len(results.values),
+        )
+
+    # Arguments
+
+    def _argument(self, position: int, node: fx.Node, example: Any) -> Any:
+        spec = node.meta.get("spec")
+        if isinstance(example, torch.Tensor):
+            if example.layout is not torch.strided:
+                raise Unsupported(f"input {node.name} has layout {example.layout}")
+            return self._tensor(position, node, example, spec if isinstance(spec, Spec) else spec_of(example))
+        if isinstance(spec, Expr):
+            self._passed.append(position)
+            self._inputs.append(spec)
+            return to_symint(spec)
+        return example
+
+    def _tensor(self, position: int, node: fx.Node, example: torch.Tensor, spec: Spec) -> FakeTensor:
+        leaf = make_fake(spec, StorageRecord(), requires_grad=example.requires_grad)
+        self._tracer.adopt(leaf, node.name)
+        fake = leaf
+        if example.requires_grad and not example.is_leaf:
+            with torch.enable_grad():
+                fake = _Interior.apply(leaf)  # type: ignore[assignment]
+        self._passed.append(position)
+        self._inputs.append(leaf.value)
+        self._arguments.append(_Argument(position, fake, leaf, fake.grad_fn, example.requires_grad))
+        return fake
+
+    # Forward
+
+    def _forward(self) -> tuple[list[Any], bool]:
+        """Run the graph; gives its flat outputs, and the grad mode it leaves behind."""
+        bound = self._bound
+
+        def value_of(node: fx.Node) -> Any:
+            return bound[node]
+
+        for node in self._gm.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            args, kwargs = fx.node.map_arg(node.args, value_of), fx.node.map_arg(node.kwargs, value_of)
+            if node.op == "output":
+                flat = args[0]
+                return list(flat) if isinstance(flat, (tuple, list)) else [flat], torch.is_grad_enabled()
+            self._tracer.where = node.meta.get("where", "")
+            bound[node] = self._call(node, args, kwargs)
+        raise ValueError("the graph has no output node")
+
+    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_method":
+            subject, *rest = args
+            return getattr(subject, str(node.target))(*rest, **kwargs)
+        if node.op == "get_attr":
+            return self._attribute(operator.attrgetter(str(node.target))(self._gm))
+        raise Unsupported(f"a graph node of kind {node.op}; calls of modules must be traced through")
+
+    def _attribute(self, value: Any) -> Any:
+        """A tensor that hangs on the graph module: an argument that is always the same."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        fake = self._tracer.constant(value)
+        self._attributes[id(value)] = (value, fake)
+        return fake
+
+    def _refuse_aliased_writes(self, nodes: Sequence[Any], aliases: AliasMap) -> None:
+        written = aliases.written_roots(nodes)
+        if not written:
+            return
+        memory: dict[int, list[Value]] = {}
+        for position, value in zip(self._passed, self._inputs, strict=True):
+            example = self._examples[position]
+            if isinstance(example, torch.Tensor) and example.numel():
+                memory.setdefault(example.untyped_storage().data_ptr(), []).append(value)
+        for sharers in memory.values():
+            if len(sharers) > 1 and any(aliases[value] in written for value in sharers):
+                names = ", ".join(value.name for value in sharers)
+                raise AliasedMutation(f"inputs {names} share memory, and the program writes to it")
+
+    # Outputs
+
+    def _plan_outputs(self, flat: list[Any], aliases: AliasMap, results: _Results) -> list[Output]:
+        inputs = {aliases[value]: position for position, value in zip(self._passed, self._inputs, strict=True)
+                  if isinstance(value, Value)}  # fmt: skip
+        fakes = {argument.fake.value: argument for argument in self._arguments}
+        groups: dict[Alias, list[FakeTensor]] = {}
+        for out in flat:
+            if isinstance(out, FakeTensor):
+                groups.setdefault(aliases[out.value].root, []).append(out)  # type: ignore[index]
+        roots = {root: self._root_of(root, outs, aliases) for root, outs in groups.items() if root not in inputs}
+        plan: list[Output] = []
+        for out in flat:
+            if not isinstance(out, FakeTensor):
+                plan.append(self._plan_other(out, results))
+                continue
+            alias = aliases[out.value]  # type: ignore[index]
+            root = alias.root
+            base: Input | Result
+            if root in inputs:
+                base = Input(inputs[root])
+                source = fakes[root.value].fake
+            elif roots[root] is None:
+                plan.append(results.add(alias, out.value, out, root))
+                continue
+            else:
+                source = roots[root]
+                base = results.add(root, root.value, source if source is not root else None, root)
+            if alias is root and (not isinstance(source, FakeTensor) or source.requires_grad == out.requires_grad):
+                plan.append(base)
+            else:
+                plan.append(View(base, view_steps(alias), out.requires_grad))
+        return plan
+
+    def _root_of(self, root: Alias, outs: list[FakeTensor], aliases: AliasMap) -> Any:
+        """What outputs that share the memory `root` are views of: a fake tensor, or `root` itself if autograd does not care.
+
+        None if they are one and the same tensor, which can be returned as it is.
+        """
+        if all(aliases[out.value] is aliases[outs[0].value] for out in outs):  # type: ignore[index]
+            if len({id(out) for out in outs}) == 1 or len({out.requires_grad for out in outs}) == 1:
+                return None
+        candidates = [out if aliases[out.value] is root else out._base for out in outs]  # type: ignore[index]
+        for fake in candidates:
+            if isinstance(fake, FakeTensor) and fake.value in aliases and aliases[fake.value] is root:
+                return fake
+        if any(out.requires_grad for out in outs):
+            raise AliasedOutputs("outputs share memory in a way that autograd does not see")
+        return root
+
+    def _plan_other(self, out: Any, results: _Results) -> Output:
+        if isinstance(out, torch.Tensor):
+            fake = self._tracer.constant(out)
+            return results.add(fake.value, fake.value, fake, out)
+        if isinstance(out, torch.SymInt):
+            size = from_symbolic(out)
+            if isinstance(size, int):
+                return Constant(size)
+            return results.add(size, size, None, None)
+        if isinstance(out, (torch.SymFloat, torch.SymBool)):
+            raise Unsupported(f"a symbolic {type(out).__name__} as an output")
+        return Constant(out)
+
+    def _plan_copies(self, results: _Results) -> list[tuple[int, int]]:
+        """Arguments whose new contents autograd must know of."""
+        copies = []
+        for argument in self._arguments:
+            fake = argument.fake
+            if fake.requires_grad and fake.grad_fn is not argument.grad_fn:
+                result = results.add(argument, fake.value, fake, argument)
+                copies.append((argument.position, result.position))
+            elif fake.requires_grad != argument.requires_grad:
+                raise TrainingOnlyMutation("the program calls requires_grad_() or detach_() on an input")
+        return copies
+
+    # Backward
+
+    def _differentiable(self) -> list[tuple[Value, FakeTensor]]:
+        found = [(argument.leaf.value, argument.leaf) for argument in self._arguments if argument.requires_grad]
+        found += [(fake.value, fake) for _, fake in self._attributes.values() if fake.requires_grad]
+        return found  # type: ignore[return-value]
+
+    def _positions(self, differentiable: list[tuple[Value, FakeTensor]], constants: list[Value]) -> list[int]:
+        place = {value: position for position, value in zip(self._passed, self._inputs, strict=True)
+                 if isinstance(value, Value)}  # fmt: skip
+        place.update((value, len(self._examples) + index) for index, value in enumerate(constants))
+        return [place[value] for value, _ in differentiable]
+
+    def _backward(
+        self, results: _Results, leaves: list[FakeTensor]
+    ) -> tuple[list[int], list[Any], list[Value]]:
+        """Differentiate the results; gives the results with a tangent, the gradients, and the tangents' Values."""
+        tracer = self._tracer
+        positions = [at for at, fake in enumerate(results.fakes) if fake is not None and fake.requires_grad]
+        if not positions:
+            return [], [], []
+        if not leaves:
+            raise LeafInside("an output requires grad though no input does")
+        outputs = [results.fakes[at] for at in positions]
+        if any(out.is_leaf for out in outputs):  # type: ignore[union-attr]
+            raise LeafInside("an output is a leaf that requires grad and was made inside")
+        tangents = [tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}") for k, out in enumerate(outputs)]  # type: ignore[union-attr]
+        tracer.where = ""
+        with torch._C._DisableAutocast(), tracer:
+            try:
+                gradients = _run_backward(
+                    tuple(outputs), tuple(tangents), False, False, tuple(leaves), allow_unreachable=True, accumulate_grad=False
+                )
+            except Unsupported:
+                raise
+            except RuntimeError as error:
+                raise BackwardFailed(str(error)) from error
+        values = [None if grad is None else grad.value for grad in gradients]
+        return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
+
+
+def _tangent_spec(spec: Spec) -> Spec:
+    """The layout in which a result's tangent is expected: its own, or row-major if that has gaps."""
+    stride = spec.stride if dense_order(spec) is not None else None
+    return Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device)
+
+
+@contextmanager
+def _modes_restored() -> Iterator[None]:
+    """Leave grad mode and autocast as they were, whatever the traced program did or raised."""
+    grad = torch.is_grad_enabled()
+    devices = ("cpu", "cuda")
+    autocast = [(torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in devices]
+    cache = torch.is_autocast_cache_enabled()
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+        for name, (enabled, dtype) in zip(devices, autocast, strict=True):
+            torch.set_autocast_enabled(name, enabled)
+            torch.set_autocast_dtype(name, dtype)
+        torch.set_autocast_cache_enabled(cache)

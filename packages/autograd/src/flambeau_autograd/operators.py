@@ -1,0 +1,85 @@
+"""What kind of work an operator is, for the passes that move, merge, drop or repeat it.  Covers primitives and ATen."""
+
+from __future__ import annotations
+
+import enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.rules.registry import aliasing
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Node, Value
+
+aten = torch.ops.aten
+
+
+class Work(enum.Enum):
+    """The cost class of an operator."""
+
+    VIEW = "view"  # moves nothing
+    POINTWISE = "pointwise"  # fuses into whatever reads it
+    FACTORY = "factory"  # makes a tensor from none
+    REDUCTION = "reduction"  # a pass over its operand
+    RANDOM = "random"  # advances a generator: neither dropped, merged nor repeated
+    HEAVY = "heavy"  # a kernel of its own: products, convolution, attention, sorting, scatters
+
+
+_PRIM_WORK = {
+    Kind.POINTWISE: Work.POINTWISE,
+    Kind.REDUCTION: Work.REDUCTION,
+    Kind.VIEW: Work.VIEW,
+    Kind.INDEX: Work.POINTWISE,
+    Kind.FACTORY: Work.FACTORY,
+    Kind.LAYOUT: Work.POINTWISE,
+    Kind.SCATTER: Work.HEAVY,
+}
+
+_FUSIBLE = {
+    "clone", "_to_copy", "cat", "stack", "constant_pad_nd", "gelu", "silu", "where", "slice_backward", "select_backward",
+    "native_dropout_backward", "masked_fill", "flip", "roll", "repeat", "copy", "slice_scatter", "select_scatter", "lerp",
+    "gelu_backward", "threshold_backward", "tanh_backward", "sigmoid_backward", "silu_backward", "hardswish_backward",
+    "addcmul", "addcdiv", "triu", "tril",
+}  # fmt: skip
+"""ATen operators that work element by element though not tagged so."""
+
+_REDUCTIONS = {
+    "sum", "mean", "amax", "amin", "prod", "var", "var_mean", "std", "any", "all", "argmax", "argmin", "logsumexp",
+    "linalg_vector_norm",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=None)
+def work(op: Any) -> Work:
+    """The cost class of an operator; HEAVY if nothing is known of it."""
+    if isinstance(op, Prim):
+        return _PRIM_WORK[op.kind]
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return Work.RANDOM
+    if aliasing(op).view:
+        return Work.VIEW
+    name = op._schema.name.split("::")[1]
+    if torch.Tag.pointwise in op.tags or name in _FUSIBLE:
+        return Work.POINTWISE
+    if name in _REDUCTIONS:
+        return Work.REDUCTION
+    if not any("Tensor" in str(argument.type) for argument in op._schema.arguments):
+        return Work.FACTORY
+    return Work.HEAVY
+
+
+def is_random(node: Node) -> bool:
+    """Whether the call draws from a random generator (dropout with p given as 0 or 1 included)."""
+    return work(node.op) is Work.RANDOM
+
+
+def memory_of(value: Value) -> Value:
+    """The Value whose memory `value` is a view of; itself if it is none.
+
+    A primitive `reshape` counts as a view although it copies where strides do not allow one.
+    """
+    while value.producer is not None and work(value.producer.op) is Work.VIEW:
+        value = next(value.producer.operands())
+    return value

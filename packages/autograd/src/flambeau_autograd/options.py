@@ -1,0 +1,27 @@
+"""AutogradOptions: what a caller may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class AutogradOptions:
+    """How `aot` prepares graphs.
+
+    `decompose`: hand out graphs of primitives and extern ATen calls; otherwise graphs of functional ATen.
+    `partition`: "min_cut" saves what is smallest and recomputes the rest where that is cheap; "save_all" saves whatever the
+    backward reads, as eager does.
+    `compile_backward_lazily`: call the compiler on the backward graph at the first backward, not in `aot`.
+    `recompute_chain`, `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved one, and
+    none whose forward uses lie further apart than this many nodes.
+    `check`: run the border checker after each pass.
+    """
+
+    decompose: bool = True
+    partition: Literal["min_cut", "save_all"] = "min_cut"
+    compile_backward_lazily: bool = False
+    recompute_chain: int = 50
+    recompute_span: int = 100
+    check: bool = False

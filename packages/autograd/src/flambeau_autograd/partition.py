@@ -1,0 +1,238 @@
+"""Partition a joint graph into a forward and a backward graph.
+
+    joint(x, w, tangent) {                      forward(x, w) { a = mm(x, w); y = tanh(a); return (y, ) }
+      a = mm(x, w)                              backward(x, w, y, tangent) { ... }
+      y = tanh(a)                        ->
+      ... gradients ...
+      return (y, grad_x, grad_w)
+    }
+
+What does not depend on a tangent may run in the forward and be saved, or run (again) in the backward.  "save_all" saves all that
+the backward reads, as eager does.  "min_cut" finds the cheapest set to save by a minimum cut, where `recompute.py` says what may be
+computed twice.  Calls repeated in the backward stand right before their first use there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.sizes import Expr
+
+from flambeau_autograd.operators import is_random
+from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
+from flambeau_autograd.symbols import missing_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flambeau_autograd.options import AutogradOptions
+
+
+@dataclass
+class Partition:
+    """A forward and a backward graph.
+
+    `forward.outputs` is the joint graph's forward outputs, then the saved Values that are neither inputs nor outputs.
+    `backward.inputs` is the saved Values, the saved sizes, then the tangents that are read.
+    `saved[i]` says where backward input i comes from: ("input", n), ("output", n) of the forward graph, ("size", symbol) or
+    ("tangent", n).
+    """
+
+    forward: Graph
+    backward: Graph
+    saved: list[tuple[str, Any]]
+
+
+@dataclass
+class _Joint:
+    """A joint graph with its parts told apart."""
+
+    graph: Graph
+    inputs: list[Any]
+    tangents: list[Value]
+    results: list[Any]
+    gradients: list[Any]
+    after_tangents: set[Value] = field(default_factory=set)
+
+
+def partition(graph: Graph, inputs: int, forward_outputs: int, options: AutogradOptions) -> Partition:
+    """Part a functional joint graph of `inputs` forward inputs (tangents follow) and `forward_outputs` forward outputs."""
+    joint = _Joint(
+        graph, graph.inputs[:inputs], graph.inputs[inputs:], graph.outputs[:forward_outputs], graph.outputs[forward_outputs:]
+    )
+    joint.after_tangents = _dependents(graph, joint.tangents)
+    forward_nodes = _forward_nodes(joint)
+    wanted = _read_by_backward(joint)
+    written = {target for target, _ in graph.writes}
+    if options.partition == "save_all":
+        saved = _frontier(joint, forward_nodes, wanted)
+    else:
+        saved = saved_by_minimum_cut(graph, joint.inputs, joint.results, joint.after_tangents, wanted, written, options)
+    return _build(joint, forward_nodes, saved, written)
+
+
+def _dependents(graph: Graph, roots: Iterable[Value]) -> set[Value]:
+    found = set(roots)
+    for node in graph.nodes:
+        if any(value in found for value in node.operands()):
+            found.update(out for out in node.outputs if out is not None)
+    return found
+
+
+def _forward_nodes(joint: _Joint) -> list[Node]:
+    """The calls that the forward's results and writes need, and random calls, whose draws belong to the forward."""
+    live = {out for out in joint.results if isinstance(out, Value)}
+    live.update(value for _, value in joint.graph.writes)
+    kept = []
+    for node in reversed(joint.graph.nodes):
+        draws = is_random(node) and not any(out in joint.after_tangents for out in node.outputs)
+        if draws or any(out in live for out in node.outputs):
+            live.update(node.operands())
+            kept.append(node)
+    return kept[::-1]
+
+
+def _read_by_backward(joint: _Joint) -> dict[Value, None]:
+    """Values free of tangents that calls after the tangents read, or that are gradients themselves."""
+    found: dict[Value, None] = {}
+    for node in joint.graph.nodes:
+        if any(out in joint.after_tangents for out in node.outputs):
+            found.update((value, None) for value in node.operands() if value not in joint.after_tangents)
+    for out in joint.gradients:
+        if isinstance(out, Value) and out not in joint.after_tangents:
+            found[out] = None
+    return found
+
+
+def _frontier(joint: _Joint, forward_nodes: list[Node], wanted: Iterable[Value]) -> list[Value]:
+    """The forward's Values that `wanted` ones are, or are computed from in the backward."""
+    available = set(joint.inputs)
+    for node in forward_nodes:
+        available.update(node.outputs)
+    found: dict[Value, None] = {}
+    pending = list(wanted)
+    visited: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in visited:
+            continue
+        visited.add(value)
+        if value in available:
+            found[value] = None
+        else:
+            assert value.producer is not None
+            pending.extend(value.producer.operands())
+    return list(found)
+
+
+# Building the two graphs
+
+
+def _build(joint: _Joint, forward_nodes: list[Node], saved: list[Value], written: set[Value]) -> Partition:
+    graph = joint.graph
+    forward_nodes = _with_producers(joint, forward_nodes, saved)
+    places: dict[Value, tuple[str, Any]] = {}
+    for position, out in enumerate(joint.results):
+        if isinstance(out, Value):
+            places.setdefault(out, ("output", position))
+    for position, value in enumerate(joint.inputs):
+        if isinstance(value, Value) and value not in written:
+            places[value] = ("input", position)
+    outputs = list(joint.results)
+    # In the order of the backward's inputs: inputs, then outputs, then intermediates.
+    saved = sorted(saved, key=lambda value: places.get(value, ("saved", 0)))
+    sources: list[tuple[str, Any]] = []
+    for value in saved:
+        if value not in places:
+            places[value] = ("output", len(outputs))
+            outputs.append(value)
+        sources.append(places[value])
+    forward = Graph(list(joint.inputs), forward_nodes, outputs, list(graph.writes), graph.env, "forward")
+
+    body = _backward_nodes(joint, set(saved))
+    read = {value for node in body for value in node.operands()}
+    read.update(out for out in joint.gradients if isinstance(out, Value))
+    tangents = [(position, value) for position, value in enumerate(joint.tangents) if value in read]
+    backward = _copied(body, [*saved, *(value for _, value in tangents)], joint)
+    symbols = missing_symbols(backward)
+    backward.inputs[len(saved) : len(saved)] = symbols
+    sources += [("size", symbol) for symbol in symbols]
+    sources += [("tangent", position) for position, _ in tangents]
+    return Partition(forward, backward, sources)
+
+
+def _with_producers(joint: _Joint, forward_nodes: list[Node], saved: Iterable[Value]) -> list[Node]:
+    """The forward's calls, and those that only saved Values need, in the joint graph's order."""
+    needed = set(forward_nodes)
+    pending = [value.producer for value in saved if value.producer is not None]
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending.extend(value.producer for value in node.operands() if value.producer is not None)
+    return [node for node in joint.graph.nodes if node in needed]
+
+
+def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
+    """The calls of the backward in order; each repeated one right before the first call that reads it."""
+    live = {out for out in joint.gradients if isinstance(out, Value)}
+    after = []
+    for node in reversed(joint.graph.nodes):
+        dependent = any(out in joint.after_tangents for out in node.outputs)
+        if dependent and (is_random(node) or any(out in live for out in node.outputs)):
+            live.update(node.operands())
+            after.append(node)
+    order: dict[Node, None] = {}
+    for node in reversed(after):
+        _repeat(node.operands(), saved, order)
+        order[node] = None
+    _repeat((out for out in joint.gradients if isinstance(out, Value)), saved, order)
+    return list(order)
+
+
+def _repeat(values: Iterable[Value], saved: set[Value], order: dict[Node, None]) -> None:
+    """Add to `order` the calls that compute `values` from saved ones, operands first."""
+    pending = [value.producer for value in values if value not in saved and value.producer is not None]
+    while pending:
+        node = pending[-1]
+        if node in order:
+            pending.pop()
+            continue
+        first = [
+            value.producer
+            for value in node.operands()
+            if value not in saved and value.producer is not None and value.producer not in order
+        ]
+        if first:
+            pending.extend(first)
+        else:
+            order[node] = None
+            pending.pop()
+
+
+def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
+    """A graph of its own, since a Value has one producer."""
+    own = {value: Value(value.name, value.spec) for value in inputs}
+    made = []
+    for node in nodes:
+        args, kwargs = map_values(node.args, own.__getitem__), map_values(node.kwargs, own.__getitem__)
+        copy = Node(node.op, args, kwargs, (), node.where)
+        outputs: list[Value | None] = []
+        for out in node.outputs:
+            mine = None if out is None else Value(out.name, out.spec, copy)
+            if out is not None and mine is not None and out not in own:
+                own[out] = mine
+            outputs.append(mine)
+        copy.outputs = tuple(outputs)
+        made.append(copy)
+    gradients = [own[out] if isinstance(out, Value) else out for out in joint.gradients]
+    return Graph([own[value] for value in inputs], made, gradients, [], joint.graph.env, "backward")
+
+
+def saved_bytes(part: Partition) -> int:
+    """Bytes that the forward keeps for the backward beyond its inputs, for the sizes seen while tracing."""
+    kept = {position for kind, position in part.saved if kind == "output"}
+    values = {part.forward.outputs[position] for position in kept}
+    return sum(size_in_bytes(value) for value in values if not isinstance(value, (int, Expr)))

@@ -1,0 +1,133 @@
+"""AOT autograd from end to end: the order of the passes, and `aot`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims.decompose import decompose
+from flambeau_prims.graph import Value
+
+from flambeau_autograd.check import check_graph
+from flambeau_autograd.collector import collector_paused
+from flambeau_autograd.cse import merge_common_subexpressions
+from flambeau_autograd.dce import drop_dead_calls
+from flambeau_autograd.fold_identities import fold_identities
+from flambeau_autograd.functionalize import functionalize
+from flambeau_autograd.glue import Call, Training, glue_inference, glue_training, once
+from flambeau_autograd.joint_trace import trace
+from flambeau_autograd.options import AutogradOptions
+from flambeau_autograd.partition import partition
+from flambeau_autograd.separate_outputs import separate_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flambeau_prims.graph import Graph
+    from torch import fx
+
+    from flambeau_autograd.glue import Compiled
+    from flambeau_autograd.joint_trace import Trace
+
+PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    # Autograd saves detached results; without those calls gone, equal subexpressions do not look equal.
+    ("fold_identities", fold_identities),
+    # Before decomposition, while a merged call is one call and not twenty.
+    ("merge_common_subexpressions", merge_common_subexpressions),
+    # What is dead need not be decomposed.
+    ("drop_dead_calls", drop_dead_calls),
+]
+"""On the functional graph, forward and backward in one."""
+
+PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    ("decompose", decompose),
+    # Decomposition casts and expands in full, also to what the operand is already.
+    ("fold_identities", fold_identities),
+    # Forward and backward formulas share subexpressions that appear only now (the normalised input of a layer norm).
+    ("merge_common_subexpressions", merge_common_subexpressions),
+    ("drop_dead_calls", drop_dead_calls),
+]
+"""After PASSES, when `options.decompose`; before the partition, which so can save or recompute the parts of an operator."""
+
+
+def aot(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: Callable[[Graph, str], Compiled],
+    *,
+    options: AutogradOptions | None = None,
+) -> Compiled:
+    """Compile `gm`, ahead of time and through autograd, with `compiler`.
+
+    `compiler(graph, kind)` gets functional graphs of kind "inference", "forward" or "backward" and returns for each a
+    callable on tensors (and ints, where the graph has int inputs) that returns a tuple and performs `graph.writes`.
+    The result takes what `gm` takes and returns the flat tuple of `gm`'s outputs.  It serves the grad mode, requires_grad flags and sizes
+    (or symbolic sizes, under `gm.meta["size_env"]`'s guards) that it was compiled for; guarding is the caller's part.
+
+    Raises `flambeau_prims.unsupported.Unsupported` (see `reasons.py`) for what must run eagerly, and the program's own errors.
+    """
+    options = options or AutogradOptions()
+    with collector_paused():
+        return _compile(gm, example_inputs, compiler, options)
+
+
+def _compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Callable[[Graph, str], Compiled], options: AutogradOptions
+) -> Compiled:
+    autocast = any(torch.is_autocast_enabled(name) for name in ("cpu", "cuda"))
+    traced = trace(gm, example_inputs)
+    joint = prepare(traced, options)
+    constants = len(traced.constants)
+    inputs = len(traced.tape.inputs) - len(traced.tangents)
+    grad_inputs = any(isinstance(x, torch.Tensor) and x.requires_grad for x in (*example_inputs, *traced.constants))
+    call = Call(
+        inputs=joint.inputs[: inputs - constants],
+        passed=None if len(traced.passed) == len(example_inputs) else traced.passed,
+        outputs=traced.plan,
+        constants=tuple(traced.constants),
+        copies=traced.copies,
+        grad_mode=traced.grad_mode,
+        no_autocast=autocast,
+        no_grad=not traced.trains and torch.is_grad_enabled() and grad_inputs,
+    )
+    if not traced.trains:
+        return glue_inference(compiler(joint, "inference"), call)
+    part = partition(joint, inputs, traced.results, options)
+    if options.check:
+        check_graph(part.forward, "partition")
+        check_graph(part.backward, "partition")
+    forward = compiler(part.forward, "forward")
+    backward = once(lambda: compiler(part.backward, "backward"))
+    if not options.compile_backward_lazily:
+        backward()
+    training = Training(
+        part=part,
+        differentiable=traced.differentiable,
+        non_differentiable=traced.non_differentiable,
+        tangents=traced.tangents,
+        results=traced.results,
+    )
+    return glue_training(forward, backward, call, training)
+
+
+def prepare(traced: Trace, options: AutogradOptions) -> Graph:
+    """The functional graph of a trace, after all passes on forward and backward together."""
+    graph = functionalize(traced.tape, traced.aliases, traced.split, traced.results)
+    graph.writes = _writes_of_the_graph(graph, traced)
+    for name, step in [*PASSES, *(PRIMITIVE_PASSES if options.decompose else [])]:
+        graph = step(graph)
+        if options.check:
+            check_graph(graph, name)
+    # Last, since merging and folding are what makes outputs share memory.
+    return separate_outputs(graph, traced.owners, primitive=options.decompose)
+
+
+def _writes_of_the_graph(graph: Graph, traced: Trace) -> list[tuple[Value, Value]]:
+    """The writes less those to literals, which nobody sees, and those that the glue copies under autograd's eyes."""
+    position = {value: at for at, value in zip(traced.passed, graph.inputs, strict=False) if isinstance(value, Value)}
+    copied = {argument for argument, _ in traced.copies}
+    return [
+        (target, new)
+        for target, new in graph.writes
+        if target not in traced.literals and position.get(target) not in copied
+    ]

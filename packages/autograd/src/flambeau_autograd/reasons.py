@@ -1,0 +1,70 @@
+"""What AOT autograd cannot do, as data: one exception class a reason, each with a stable id and a hint for the user."""
+
+from __future__ import annotations
+
+from flambeau_prims.unsupported import Unsupported
+
+
+class AliasedMutation(Unsupported):
+    """Two inputs share memory, and the program writes to one of them."""
+
+    reason = "aliased-input-mutation"
+    hint = "pass tensors that do not overlap, or clone one of them before the call"
+
+
+class AliasedOutputs(Unsupported):
+    """Outputs that share memory, but no tensor the program made covers all of them in autograd's eyes."""
+
+    reason = "aliased-outputs"
+    hint = "return one of the tensors and take the views outside of the compiled function"
+
+
+class NoFunctionalForm(Unsupported):
+    """The operator mutates its arguments and no functional operator corresponds to it."""
+
+    reason = "no-functional-form"
+    hint = "use the out-of-place operator"
+
+
+class ViewWrite(Unsupported):
+    """A write through a view whose inverse is not known."""
+
+    reason = "write-through-view"
+    hint = "write to the base tensor by indexing, or use the out-of-place operator"
+
+
+class MutationInBackward(Unsupported):
+    """The backward formula writes to an input of the forward."""
+
+    reason = "mutation-in-backward"
+    hint = "update buffers in forward"
+
+
+class BackwardFailed(Unsupported):
+    """Eager autograd raises an error when this program's backward runs; running eagerly raises it at the right moment."""
+
+    reason = "backward-raises"
+    hint = "the error is in the program: it also fails without compiling"
+
+
+class LeafInside(Unsupported):
+    """The program makes and returns a tensor that requires grad though no input of it does."""
+
+    reason = "leaf-made-inside"
+    hint = "make tensors with requires_grad=True outside of the compiled function"
+
+
+class TrainingOnlyMutation(Unsupported):
+    """A write to an input whose effect on autograd cannot be reproduced from outside."""
+
+    reason = "input-mutation-autograd"
+    hint = "use the out-of-place operator"
+
+
+REASONS: dict[str, type[Unsupported]] = {
+    kind.reason: kind
+    for kind in (
+        AliasedMutation, AliasedOutputs, NoFunctionalForm, ViewWrite, MutationInBackward, BackwardFailed, LeafInside,
+        TrainingOnlyMutation,
+    )
+}  # fmt: skip

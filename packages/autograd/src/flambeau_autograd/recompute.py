@@ -1,0 +1,173 @@
+"""What to save for the backward: a minimum cut between what the forward has and what the backward reads.
+
+Each Value v free of tangents is an edge of capacity cost(v); cutting it means saving v.  An edge of infinite capacity from
+each operand to the result lets the backward recompute the result; a Value that must not be recomputed hangs on the source
+instead.  Never recomputed are kernels of their own (products, convolutions, attention, sorting, gathers), random draws,
+reductions to a fraction of their operand, and, because recomputing would cost more time than reading:
+
+- what a HEAVY call of the backward reads: it has to stand in memory there anyhow;
+- what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory there anyhow;
+- the end of a chain of more than `options.recompute_chain` fusible calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims import primitives as prims
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.sizes import hint_of
+
+from flambeau_autograd.min_cut import INFINITE, FlowNetwork
+from flambeau_autograd.operators import Work, memory_of, work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flambeau_autograd.options import AutogradOptions
+
+aten = torch.ops.aten
+
+_GATHERS = {prims.gather, prims.index, prims.cat, aten.cat.default, aten.stack.default}
+_INPUT_COST = 1  # inputs are alive anyway, but one fewer is tidier
+
+
+def saved_by_minimum_cut(
+    graph: Graph,
+    inputs: list[Any],
+    results: list[Any],
+    after_tangents: set[Value],
+    wanted: Iterable[Value],
+    written: set[Value],
+    options: AutogradOptions,
+) -> list[Value]:
+    """The Values to save so that the backward can compute `wanted`, in the order of the graph.
+
+    `inputs` and `results` are the forward's; `written` are the inputs among them that the forward overwrites.
+    """
+    network = _Network(graph, inputs, results, after_tangents, written, options)
+    for value in wanted:
+        network.want(value)
+    return network.cut()
+
+
+def size_in_bytes(value: Value) -> int:
+    """The bytes of a Value's elements, for the sizes seen while tracing."""
+    return hint_of(value.spec.numel) * value.spec.dtype.itemsize
+
+
+class _Network:
+    """The flow network: vertices 2i and 2i + 1 are the two ends of Value number i's edge; 0 and 1 are source and sink."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: list[Any],
+        results: list[Any],
+        after_tangents: set[Value],
+        written: set[Value],
+        options: AutogradOptions,
+    ) -> None:
+        self._options = options
+        self._after = after_tangents
+        self._written = written
+        nodes = [node for node in graph.nodes if not any(out in after_tangents for out in node.outputs)]
+        self._values = [value for value in inputs if isinstance(value, Value)]
+        self._inputs = set(self._values)
+        self._returned = {out for out in results if isinstance(out, Value)}
+        self._values += [out for node in nodes for out in node.outputs if out is not None]
+        self._number = {value: index + 1 for index, value in enumerate(self._values)}
+        self._flow = FlowNetwork(2 * len(self._values) + 2)
+        self._users = graph.users()
+        self._order = {node: position for position, node in enumerate(graph.nodes)}
+        self._depth: dict[Value, int] = {}
+        for value in self._inputs:
+            self._flow.edge(0, 2 * self._number[value], INFINITE)
+            self._flow.edge(2 * self._number[value], 2 * self._number[value] + 1, self._cost(value))
+        for node in nodes:
+            self._add(node)
+
+    def want(self, value: Value) -> None:
+        """Let the backward read `value`."""
+        self._flow.edge(2 * self._number[value] + 1, 1, INFINITE)
+
+    def cut(self) -> list[Value]:
+        """The Values whose edges the minimum cut severs."""
+        _, after = self._flow.minimum_cut(0, 1)
+        return [v for v in self._values if after[2 * self._number[v] + 1] and not after[2 * self._number[v]]]
+
+    def _add(self, node: Node) -> None:
+        kept = [out for out in node.outputs if out is not None]
+        depth = 1 + max((self._depth.get(value, 0) for value in node.operands()), default=0)
+        for out in kept:
+            begin, end = 2 * self._number[out], 2 * self._number[out] + 1
+            self._flow.edge(begin, end, self._cost(out))
+            if self._banned(node, out, depth):
+                self._flow.edge(0, begin, INFINITE)
+                continue
+            self._depth[out] = depth
+            for value in dict.fromkeys(node.operands()):
+                self._flow.edge(2 * self._number[value] + 1, begin, INFINITE)
+
+    def _cost(self, value: Value) -> int:
+        if value in self._inputs:
+            # A written input would have to be copied, since the backward runs after the write.
+            return _INPUT_COST if value not in self._written else 1 + size_in_bytes(value)
+        memory = memory_of(value)
+        if memory is not value:
+            # Twice the base, so that the base is saved and the view taken again.
+            return 2 * self._cost(memory)
+        if value in self._returned:
+            # In memory in any case, and the caller mostly keeps it until the backward.
+            return 1 + size_in_bytes(value) // 4
+        # What no kernel of the forward leaves in memory costs a write besides the read.
+        factor = 1 if self._stands_in_memory(value) else 2
+        return 1 + factor * size_in_bytes(value)
+
+    def _stands_in_memory(self, value: Value) -> bool:
+        if value.producer is not None and work(value.producer.op) in (Work.HEAVY, Work.RANDOM):
+            return True
+        return any(self._reads_memory(user) for user in self._users[value] if self._in_forward(user))
+
+    def _in_forward(self, node: Node) -> bool:
+        return not any(out in self._after for out in node.outputs)
+
+    def _reads_memory(self, node: Node) -> bool:
+        kind = work(node.op)
+        if kind is Work.VIEW:
+            return any(self._reads_memory(user) for out in node.outputs if out is not None for user in self._users[out])
+        return kind in (Work.HEAVY, Work.RANDOM)
+
+    def _banned(self, node: Node, out: Value, depth: int) -> bool:
+        kind = work(node.op)
+        if kind in (Work.HEAVY, Work.RANDOM) or node.op in _GATHERS:
+            return True
+        if kind is Work.VIEW or kind is Work.FACTORY:
+            return False
+        if kind is Work.REDUCTION:
+            operand = max((size_in_bytes(value) for value in node.operands()), default=0)
+            if 4 * size_in_bytes(out) <= operand:
+                return True
+        if depth > self._options.recompute_chain:
+            return True
+        users = self._users[out]
+        if any(not self._in_forward(user) and self._reads_memory(user) for user in users) or any(
+            self._heavy_backward_view(user) for user in users
+        ):
+            return True
+        last = max((self._order[user] for user in users if self._in_forward(user)), default=0)
+        return last - self._order[node] > self._options.recompute_span
+
+    def _heavy_backward_view(self, node: Node) -> bool:
+        """Whether `node` is a view, taken in either graph, that a HEAVY call after the tangents reads."""
+        if work(node.op) is not Work.VIEW:
+            return False
+        for out in node.outputs:
+            for user in self._users.get(out, ()) if out is not None else ():
+                if work(user.op) is Work.VIEW:
+                    if self._heavy_backward_view(user):
+                        return True
+                elif not self._in_forward(user) and work(user.op) is Work.HEAVY:
+                    return True
+        return False
