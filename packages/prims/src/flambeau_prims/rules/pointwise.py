@@ -433,22 +433,14 @@ declare("lerp", lerp)
 
 @rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill(self: Spec, mask: Spec, value: Operand) -> Spec:
-    """A copy of self, expanded to the mask, keeping its layout."""
+    """A row-major copy of self, expanded to the mask."""
     _check_mask(mask)
     if isinstance(value, Spec) and value.shape:
         raise RuntimeError(
             f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
     _check_fill_value(self, value)
-    shape = broadcast_shapes(self.shape, mask.shape)
-    if same_shape(shape, self.shape):
-        return Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
-    lead = len(shape) - self.ndim
-    expanded = [0] * lead
-    for size, step, wanted in zip(self.shape, self.stride, shape[lead:], strict=True):
-        expanded.append(step if same_shape((size,), (wanted,)) else 0)
-    copied = Spec.of(shape, stride=expanded, dtype=self.dtype, device=self.device)
-    return copied.replace(stride=preserved_stride(copied))
+    return Spec.of(broadcast_shapes(self.shape, mask.shape), dtype=self.dtype, device=self.device)
 
 
 @rule(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor)
