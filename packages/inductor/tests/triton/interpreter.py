@@ -1,14 +1,13 @@
 """Run a generated Triton source in Triton's interpreter, on CPU tensors.
 
-Run as a program with TRITON_INTERPRET=1 (the variable is read when Triton is imported): it reads one job as JSON lines... see
-`test_interpreter.py`.  The interpreter knows no libdevice; `numpy_libdevice` stands in for it with NumPy's functions.
+Import this before Triton: it sets TRITON_INTERPRET, which Triton reads when it is imported.  The interpreter knows no libdevice;
+`numpy_libdevice` stands in for it with NumPy's functions.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 import tempfile
 import types
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ import triton.language as tl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_inductor.codegen.triton.kernel import Tiling
     from flambeau_inductor.ir import Kernel
 
 NUMPY_NAMES = {
@@ -71,11 +71,10 @@ def run(source: str, name: str, buffers: Sequence[torch.Tensor], ints: Sequence[
         os.unlink(file.name)
 
 
-def run_kernel(kernel: Kernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
+def run_kernel(kernel: Kernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
     """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer on."""
-    from flambeau_inductor.codegen.triton.kernel import choose_tiling, row_count, write_kernel
+    from flambeau_inductor.codegen.triton.kernel import row_count, write_kernel
 
-    tiling = choose_tiling(kernel)
     dims = {symbol.name: value for symbol, value in zip(kernel.sizes, ints, strict=True)}
     rows = row_count(kernel, dims)
     rows = rows if isinstance(rows, int) else eval(rows)

@@ -152,6 +152,8 @@ class TritonOps:
         if source.is_floating_point and to is torch.uint8:
             # PTX saturates; eager's conversion wraps through a wider integer.
             return f"{x}.to(tl.int32).to(tl.uint8)"
+        if to is torch.bfloat16 and source is not torch.float32:
+            return f"{x}.to(tl.float32).to(tl.bfloat16)"  # through float32, as eager does it
         return f"{x}.to({TRITON_TYPES[to]})"
 
     # Unary

@@ -1,0 +1,262 @@
+"""Kernels of the loop IR, with inputs: run by Triton's interpreter (and on a GPU) and compared with the reference evaluator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+from flambeau_inductor.codegen.triton.kernel import Tiling, choose_tiling
+from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
+from flambeau_inductor.ir import (
+    Axis,
+    Compute,
+    Constant,
+    IndexValue,
+    Kernel,
+    Load,
+    Param,
+    Reduce,
+    Store,
+)
+from flambeau_inductor.scalar_ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+F32, F64, I64, I32, BOOL, BF16 = (
+    torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.bfloat16,
+)  # fmt: skip
+
+INTEGER_OPS = frozenset(
+    "neg abs sign add sub mul maximum minimum floor_divide trunc_divide fmod remainder pow eq ne lt le gt ge where "
+    "bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right".split()
+)
+BOOL_OPS = frozenset("eq ne where bitwise_and bitwise_or bitwise_xor bitwise_not maximum minimum".split())
+INTEGER_ONLY = frozenset("bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right".split())
+
+
+@dataclass
+class Case:
+    """A kernel, the buffers it runs on (outputs included, filled with garbage), the ints of its launch, the error allowed."""
+
+    name: str
+    kernel: Kernel
+    buffers: list[torch.Tensor]
+    ints: tuple[int, ...] = ()
+    relative_error: float = 1e-5
+    tiling: Tiling | None = None
+    """Tile sizes, where the kernel's own choice would not show the form that is tested."""
+
+
+def all_cases() -> Iterator[Case]:
+    """Every scalar operator on every dtype it takes; reductions in each form; masks, gathers, symbolic sizes."""
+    torch.manual_seed(0)
+    yield from scalar_cases()
+    yield from cast_cases()
+    for rows, row in ((5, 7), (3, 33)):
+        yield from reduction_cases(rows, row)
+    yield from reduction_cases(5, 50, Tiling(2, 16))
+    yield softmax(6, 37)
+    yield softmax(3, 5000)
+    yield column_sum(4501, 70)
+    yield transposed(13, 29)
+    yield padded(11, 4)
+    yield gathered(9, 21)
+
+
+def operands(dtype: torch.dtype, count: int, op: str) -> list[torch.Tensor]:
+    """Inputs inside an operator's domain, with its special values."""
+    arity = SCALAR_OPS[op].arity
+    if op == "where":
+        return [torch.rand(count) < 0.5, *(sample(dtype, count) for _ in range(2))]
+    values = [sample(dtype, count) for _ in range(arity)]
+    if dtype.is_floating_point:
+        if op in ("acosh",):
+            values[0] = values[0].abs() + 1
+        elif op in ("asin", "acos", "atanh"):
+            values[0] = values[0].tanh()
+        elif op in ("log", "log2", "log10", "sqrt", "rsqrt", "lgamma", "log1p") or op == "pow":
+            values[0] = values[0].abs() + 0.01
+        special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan")], dtype=dtype)
+        if op not in ("lgamma", "pow", "floor_divide", "remainder", "fmod", "atan2"):
+            for index, value in enumerate(values):
+                value[index : index + 5] = special
+    elif dtype is not BOOL:
+        if op in ("floor_divide", "trunc_divide", "fmod", "remainder"):
+            values[1] = torch.where(values[1] == 0, 3, values[1])
+        if op.startswith("shift"):
+            values[1] = values[1].abs() % 8
+        if op == "pow":
+            values[1] = values[1].abs() % 6
+    return values
+
+
+def sample(dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Random values of a dtype."""
+    if dtype is BOOL:
+        return torch.rand(count) < 0.5
+    if dtype.is_floating_point:
+        return torch.randn(count, dtype=dtype) * 2
+    return torch.randint(-20, 20, (count,), dtype=dtype)
+
+
+def scalar_cases(count: int = 83) -> Iterator[Case]:
+    """y[i] = op(x[i], ...)."""
+    i = symbol("i0")
+    for name, op in SCALAR_OPS.items():
+        if name == "cast":
+            continue
+        for dtype in (F32, F64, I64, I32, BOOL):
+            if dtype is BOOL and name not in BOOL_OPS:
+                continue
+            if dtype in (I64, I32) and name not in INTEGER_OPS:
+                continue
+            if dtype.is_floating_point and name in INTEGER_ONLY:
+                continue
+            inputs = operands(dtype, count, name)
+            result = BOOL if op.result == "bool" else dtype
+            loads = tuple(Load(f"v{n}", x.dtype, f"b{n}", i) for n, x in enumerate(inputs))
+            args = tuple(load.name for load in loads)
+            out = f"b{len(inputs)}"
+            body = (*loads, Compute("v9", result, name, args), Store(out, i, "v9"))
+            params = tuple(Param(f"b{n}", x.dtype, "read") for n, x in enumerate(inputs))
+            kernel = Kernel("cuda", (*params, Param(out, result, "write")), (), (Axis(i, count),), (), body)
+            tolerance = 1e-5 if dtype is F32 else 1e-12
+            yield Case(f"{name}-{dtype}", kernel, [*inputs, torch.zeros(count, dtype=result)], (), tolerance)
+
+
+def cast_cases(count: int = 41) -> Iterator[Case]:
+    """y[i] = x[i] in another dtype."""
+    i = symbol("i0")
+    for source in (F32, F64, BF16, I64, I32, BOOL, torch.uint8):
+        for to in (F32, F64, BF16, I64, I32, BOOL, torch.uint8):
+            if source is to:
+                continue
+            x = (torch.rand(count) * 100).to(source)
+            body = (Load("v0", source, "b0", i), Compute("v1", to, "cast", ("v0",)), Store("b1", i, "v1"))
+            params = (Param("b0", source, "read"), Param("b1", to, "write"))
+            kernel = Kernel("cuda", params, (), (Axis(i, count),), (), body)
+            yield Case(f"cast-{source}-{to}", kernel, [x, torch.zeros(count, dtype=to)])
+
+
+def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterator[Case]:
+    """y[i] = reduce over r of x[i, r], every kind and the dtypes it takes."""
+    i, r = symbol("i0"), symbol("r0")
+    kinds = {"sum": (F32, I64), "prod": (F32,), "max": (F32, I64), "min": (F32, I32), "any": (BOOL,), "all": (BOOL,),
+             "argmax": (F32, I64), "argmin": (F32,)}  # fmt: skip
+    for kind, dtypes in kinds.items():
+        for dtype in dtypes:
+            x = sample(dtype, rows * row)
+            if kind == "prod":
+                x = 1 + x / row / 4
+            if kind in ("max", "argmax", "min") and dtype is F32:
+                x[row // 2] = float("nan")
+            result = I64 if kind.startswith("arg") else dtype
+            body = (
+                Load("v0", dtype, "b0", row * i + r),
+                Reduce("v1", result, kind, "v0"),
+                Store("b1", i, "v1"),
+            )
+            params = (Param("b0", dtype, "read"), Param("b1", result, "write"))
+            kernel = Kernel("cuda", params, (), (Axis(i, rows),), (Axis(r, row),), body)
+            buffers = [x, torch.zeros(rows, dtype=result)]
+            yield Case(f"{kind}-{dtype}-{rows}x{row}", kernel, buffers, (), 1e-4, tiling)
+
+
+def softmax(rows: int, row: int) -> Case:
+    """Two reductions and their consumers over a symbolic number of rows."""
+    i, r, k = symbol("i0"), symbol("r0"), symbol("k0")
+    index = row * i + r
+    body = (
+        Load("v0", F32, "b0", index),
+        Reduce("v1", F32, "max", "v0"),
+        Compute("v2", F32, "sub", ("v0", "v1")),
+        Compute("v3", F32, "exp", ("v2",)),
+        Reduce("v4", F32, "sum", "v3"),
+        Compute("v5", F32, "div", ("v3", "v4")),
+        Store("b1", index, "v5"),
+    )
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    kernel = Kernel("cuda", params, (k,), (Axis(i, k),), (Axis(r, row),), body)
+    return Case(f"softmax-{rows}x{row}", kernel, [torch.randn(rows * row), torch.zeros(rows * row)], (rows,))
+
+
+def column_sum(rows: int, columns: int) -> Case:
+    """y[i] = sum over r of x[r, i]: neighbouring rows of the loop nest are neighbours in memory."""
+    i, r = symbol("i0"), symbol("r0")
+    body = (Load("v0", F32, "b0", columns * r + i), Reduce("v1", F32, "sum", "v0"), Store("b1", i, "v1"))
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    kernel = Kernel("cuda", params, (), (Axis(i, columns),), (Axis(r, rows),), body)
+    return Case(f"columns-{rows}x{columns}", kernel, [torch.randn(rows * columns), torch.zeros(columns)], (), 1e-4)
+
+
+def transposed(rows: int, columns: int) -> Case:
+    """y[i, j] = x[j, i] + 1 over two outer axes."""
+    i, j = symbol("i0"), symbol("i1")
+    body = (
+        Load("v0", F32, "b0", rows * j + i),
+        Constant("v1", F32, 1.0),
+        Compute("v2", F32, "add", ("v0", "v1")),
+        Store("b1", columns * i + j, "v2"),
+    )
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    kernel = Kernel("cuda", params, (), (Axis(i, rows), Axis(j, columns)), (), body)
+    return Case("transposed", kernel, [torch.randn(rows * columns), torch.zeros(rows * columns)])
+
+
+def padded(length: int, pad: int) -> Case:
+    """y[i] = x[i - pad] where that is inside, else 7."""
+    i = symbol("i0")
+    body = (
+        IndexValue("v0", I64, i - pad),
+        Constant("v1", I64, 0),
+        Compute("v2", BOOL, "ge", ("v0", "v1")),
+        Constant("v3", I64, length),
+        Compute("v4", BOOL, "lt", ("v0", "v3")),
+        Compute("v5", BOOL, "bitwise_and", ("v2", "v4")),
+        Load("v6", F32, "b0", i - pad, "v5"),
+        Constant("v7", F32, 7.0),
+        Compute("v8", F32, "where", ("v5", "v6", "v7")),
+        Store("b1", i, "v8"),
+    )
+    total = length + 2 * pad
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
+    kernel = Kernel("cuda", params, (), (Axis(i, total),), (), body)
+    return Case("padded", kernel, [torch.randn(length), torch.zeros(total)])
+
+
+def gathered(rows: int, width: int) -> Case:
+    """y[i, j] = table[index[i], j], flattened over one axis with division and modulus."""
+    i, v0 = symbol("i0"), sympy.Symbol("v0", integer=True, nonnegative=True)
+    w = sympy.Integer(width)
+    body = (
+        Load("v0", I64, "b0", FloorDiv(i, w)),
+        Load("v1", F32, "b1", width * v0 + Mod(i, w)),
+        Store("b2", i, "v1"),
+    )
+    params = (Param("b0", I64, "read"), Param("b1", F32, "read"), Param("b2", F32, "write"))
+    kernel = Kernel("cuda", params, (), (Axis(i, rows * width),), (), body)
+    buffers = [torch.randint(0, 5, (rows,)), torch.randn(5 * width), torch.zeros(rows * width)]
+    return Case("gathered", kernel, buffers)
+
+
+def tiling_of(case: Case) -> Tiling:
+    """The tile sizes that a case runs with."""
+    return case.tiling or choose_tiling(case.kernel)
+
+
+def difference(case: Case, found: list[torch.Tensor]) -> str | None:
+    """None if `found` (the buffers after the run) agrees with the reference evaluator's, else what differs."""
+    from flambeau_inductor.evaluate import run_kernel
+
+    expected = [buffer.clone() for buffer in case.buffers]
+    run_kernel(case.kernel, expected, case.ints)
+    for ours, theirs in zip(found, expected, strict=True):
+        tolerance = 1e-2 if ours.dtype is BF16 else case.relative_error
+        try:
+            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance / 10, equal_nan=True)
+        except AssertionError as error:
+            return str(error)
+    return None
