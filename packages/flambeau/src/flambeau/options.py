@@ -78,7 +78,11 @@ def resolve(
     if environment.cache_dir is not None:
         changes["runtime"]["cache_dir"] = environment.cache_dir
     if environment.cxx is not None:
-        changes["runtime"]["compiler"] = environment.cxx
+        changes["runtime"]["cxx"] = environment.cxx
+    if environment.check:
+        changes["autograd"]["check"] = True
+        changes["inductor"]["debug_checks"] = True
+        changes["runtime"]["debug"] = True
     known = known_options()
     for key, value in chosen.items():
         if key not in known:
