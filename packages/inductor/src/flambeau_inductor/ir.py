@@ -34,9 +34,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-import sympy
+from flambeau_inductor.indexing.expressions import free_names
 
 if TYPE_CHECKING:
+    import sympy
     import torch
 
 Number: TypeAlias = "bool | int | float"
@@ -258,7 +259,7 @@ def is_inner(statement: Statement, inner: set[str]) -> bool:
     if any(name in inner for name in operands(statement)):
         return True
     index = index_of(statement)
-    return index is not None and any(symbol.name in inner for symbol in index.free_symbols)
+    return index is not None and not inner.isdisjoint(free_names(index))
 
 
 def inner_names(body: Body, axes: tuple[Axis, ...]) -> set[str]:

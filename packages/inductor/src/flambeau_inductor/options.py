@@ -15,7 +15,7 @@ class InductorOptions:
     inline_cost: int = 40
     """A value with several readers is computed again in each while that costs at most this many adds; else it is stored."""
 
-    inline_reads: int = 8
+    inline_reads: int = 4
     """A value that reads more tensors than this is stored when it has several readers."""
 
     max_fusion_size: int = 64

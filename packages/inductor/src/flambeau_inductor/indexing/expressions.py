@@ -95,6 +95,54 @@ def split_multiples(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Exp
     return sympy.Add(*whole), sympy.Add(*rest)
 
 
+@lru_cache(maxsize=65536)
+def free_names(expr: sympy.Expr) -> frozenset[str]:
+    """The names of the symbols that occur in an expression."""
+    return frozenset(symbol.name for symbol in expr.free_symbols)
+
+
+@lru_cache(maxsize=65536)
+def substitute(expr: sympy.Expr, mapping: tuple[tuple[sympy.Symbol, sympy.Expr], ...]) -> sympy.Expr:
+    """The expression with symbols replaced, expanded where that matters."""
+    relevant = {a: b for a, b in mapping if a.name in free_names(expr)}
+    if not relevant:
+        return expr
+    replaced = expr.xreplace(relevant)
+    return replaced if all(b.is_Symbol or b.is_Integer for b in relevant.values()) else sympy.expand(replaced)
+
+
+@lru_cache(maxsize=65536)
+def linear_parts(
+    expr: sympy.Expr, axes: frozenset[str]
+) -> tuple[dict[str, sympy.Expr], sympy.Expr] | None:
+    """The coefficient of each axis and the rest, of an expression that is linear in the axes; None if it is not.
+
+    Coefficients and rest are free of the axes."""
+    coefficients: dict[str, sympy.Expr] = {}
+    rest = []
+    for term in sympy.Add.make_args(expr):
+        names = free_names(term) & axes
+        if not names:
+            rest.append(term)
+            continue
+        if len(names) > 1:
+            return None
+        (name,) = names
+        others = [f for f in sympy.Mul.make_args(term) if not (f.is_Symbol and f.name == name)]
+        if any(name in free_names(f) for f in others):
+            return None
+        coefficients[name] = coefficients.get(name, sympy.S.Zero) + sympy.Mul(*others)
+    return coefficients, sympy.Add(*rest)
+
+
+@lru_cache(maxsize=65536)
+def linear(
+    index: tuple[sympy.Expr, ...], strides: tuple[sympy.Expr, ...], offset: sympy.Expr
+) -> sympy.Expr:
+    """offset + the sum of index times stride."""
+    return sympy.expand(sympy.Add(offset, *[i * s for i, s in zip(index, strides, strict=True)]))
+
+
 def sympify(value: Integer) -> sympy.Expr:
     """An int or expression as a sympy expression."""
     return sympy.Integer(value) if isinstance(value, int) else value

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import (
     CheckIndex,
     Compute,
@@ -100,7 +101,7 @@ class _Splitter:
         names = list(operands(statement))
         index = index_of(statement)
         if index is not None:
-            names += [s.name for s in index.free_symbols if s.name in self.defined]
+            names += [name for name in sorted(free_names(index)) if name in self.defined]
         return names
 
     def closure(self, level: int, roots: list[Statement], kept: frozenset[str] = frozenset()) -> set[str]:

@@ -1,0 +1,140 @@
+"""Checkers of the borders and of the IR: what each stage relies on, checked where `debug_checks` is on and in every test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from flambeau_prims.graph import Value
+from flambeau_prims.primitives import Kind, Prim
+
+from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.ir import (
+    REDUCE_KINDS,
+    CheckIndex,
+    Compute,
+    Reduce,
+    Store,
+    format_statement,
+    index_of,
+    operands,
+)
+from flambeau_inductor.scalar_ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Graph
+
+    from flambeau_inductor.ir import Axis, Body, Kernel
+    from flambeau_inductor.nodes import Lowered
+    from flambeau_inductor.schedule import Schedule
+
+
+class BorderError(ValueError):
+    """A graph, body or schedule that breaks a law of its stage."""
+
+
+def check_graph(graph: Graph) -> None:
+    """Border 2: values are defined before use, operators are primitives or functional ATen overloads."""
+    defined = set(graph.inputs)
+    for node in graph.nodes:
+        for value in node.operands():
+            if value not in defined:
+                raise BorderError(f"{value} is read before it is defined, in `{node}`")
+        if isinstance(node.op, Prim):
+            tensors = [arg for arg in node.args if isinstance(arg, Value)]
+            if node.op.kind is Kind.POINTWISE and len({len(value.spec.shape) for value in tensors}) > 1:
+                raise BorderError(f"operands of different shapes in `{node}`")
+            if len(node.outputs) != 1 or node.outputs[0] is None:
+                raise BorderError(f"a primitive has one result: `{node}`")
+        elif not isinstance(node.op, torch._ops.OpOverload):
+            raise BorderError(f"neither a primitive nor an ATen overload: `{node}`")
+        elif node.op._schema.is_mutable:
+            raise BorderError(f"an operator that mutates: `{node}`")
+        defined.update(out for out in node.outputs if out is not None)
+    for value in graph.live_at_exit():
+        if value not in defined:
+            raise BorderError(f"{value} leaves the graph undefined")
+    for target, _ in graph.writes:
+        if target not in graph.inputs:
+            raise BorderError(f"a write to {target}, which is no input")
+
+
+def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> None:
+    """Laws 2, 5 and 6 of `ir`: single assignment, definitions before uses, one dtype among operands."""
+    dtypes: dict[str, torch.dtype] = {}
+    axes = {axis.symbol.name for axis in (*outer, *inner)}
+    for statement in body:
+        text = format_statement(statement)
+        for name in operands(statement):
+            if name not in dtypes:
+                raise BorderError(f"{name} is used before it is defined: {text}")
+        index = index_of(statement)
+        if index is not None:
+            for name in free_names(index):
+                if name.startswith("v") and name[1:].isdigit() and dtypes.get(name) is not torch.int64:
+                    raise BorderError(f"an indirect index must be an int64 value: {text}")
+                if name[0] in "ir" and name[1:].isdigit() and name not in axes:
+                    raise BorderError(f"{name} is no axis of this nest: {text}")
+        if isinstance(statement, Compute):
+            check_compute(statement, dtypes, text)
+        if isinstance(statement, Reduce) and statement.kind not in REDUCE_KINDS:
+            raise BorderError(f"no such reduction: {text}")
+        if not isinstance(statement, (Store, CheckIndex)):
+            if statement.name in dtypes:
+                raise BorderError(f"{statement.name} is defined twice: {text}")
+            dtypes[statement.name] = statement.dtype
+
+
+def check_compute(statement: Compute, dtypes: dict[str, torch.dtype], text: str) -> None:
+    """Arity and dtypes of one operator."""
+    op = SCALAR_OPS.get(statement.op)
+    if op is None or len(statement.args) != op.arity:
+        raise BorderError(f"no such operator, or not of that many operands: {text}")
+    kinds = [dtypes[arg] for arg in statement.args]
+    if statement.op == "where":
+        if kinds.pop(0) is not torch.bool:
+            raise BorderError(f"a condition must be bool: {text}")
+    if len(set(kinds)) > 1:
+        raise BorderError(f"operands of dtypes {kinds}: {text}")
+    if statement.op != "cast":
+        result = torch.bool if op.result == "bool" else kinds[0]
+        if statement.dtype is not result:
+            raise BorderError(f"the result should be {result}: {text}")
+        if kinds[0] in (torch.float16, torch.bfloat16) and statement.op != "where":
+            raise BorderError(f"arithmetic in a storage type: {text}")
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """A kernel's body, and that it uses the buffers and sizes it declares."""
+    check_body(kernel.body, kernel.outer, kernel.inner)
+    declared = {param.name for param in kernel.params}
+    used = {buffer for s in kernel.body if (buffer := getattr(s, "buffer", None)) is not None}
+    if used != declared:
+        raise BorderError(f"parameters {sorted(declared)}, but the body uses {sorted(used)}")
+
+
+def check_lowered(lowered: Lowered) -> None:
+    """Every nest is well formed and touches declared buffers."""
+    for node in lowered.nodes:
+        unknown = (node.reads | node.writes) - lowered.buffers.keys()
+        if unknown:
+            raise BorderError(f"buffers {sorted(unknown)} are not declared: {node}")
+        if hasattr(node, "body"):
+            check_body(node.body, node.outer, node.inner)
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Every buffer is written before it is read, and not touched after it is freed or its memory taken over."""
+    buffers = schedule.lowered.buffers
+    written = {name for name, buffer in buffers.items() if buffer.role == "input"}
+    dead: set[str] = set()
+    for step, group in enumerate(schedule.groups):
+        dead.update(reuse for _, reuse in schedule.memory.allocate[step] if reuse is not None)
+        for node in group.nodes:
+            for name in node.reads:
+                if name not in written and any(name in other.writes for g in schedule.groups for other in g.nodes):
+                    raise BorderError(f"{name} is read before it is written: {node}")
+            if (node.reads | node.writes) & dead:
+                raise BorderError(f"dead memory {sorted((node.reads | node.writes) & dead)} is used: {node}")
+            written |= node.writes
+        dead.update(schedule.memory.free[step])

@@ -1,0 +1,52 @@
+"""compile_graph: a graph of primitives in, a Program out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.emit_program import build_kernels, emit_program
+from flambeau_inductor.ir import format_kernel
+from flambeau_inductor.options import InductorOptions
+from flambeau_inductor.pipeline import schedule_graph
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Graph
+    from flambeau_runtime.program import Program
+
+    from flambeau_inductor.codegen.base import Backend
+    from flambeau_inductor.scheduler.fusion import Refusal
+
+
+def compile_graph(
+    graph: Graph, options: InductorOptions | None = None, *, backends: dict[str, Backend] | None = None
+) -> Program:
+    """The Program that computes a functional graph of primitives and ATen calls (border 2 of docs/architecture.md).
+
+    `backends` (device type -> code generator) replaces the registered generators.
+    """
+    options = options or InductorOptions()
+    return emit_program(schedule_graph(graph, options), options, backends)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a graph was compiled, for people: kernels in loop IR, in launch order, and fusions that were refused."""
+
+    kernels: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.kernels)} kernel launches", *self.kernels]
+        lines += [f"not fused: {r.first} with {r.second}: {r.reason}" for r in self.refusals]
+        return "\n".join(lines)
+
+
+def explain_graph(graph: Graph, options: InductorOptions | None = None) -> Explanation:
+    """Schedule a graph and tell what became of it."""
+    options = options or InductorOptions()
+    schedule = schedule_graph(graph, options)
+    kernels = build_kernels(schedule, options)
+    return Explanation(
+        tuple(format_kernel(launch.kernel) for launch in kernels.values()), tuple(schedule.refusals)
+    )

@@ -1,0 +1,184 @@
+"""Emit a Program: kernels through the code generators, and the steps that allocate, launch, call and free.
+
+    group add+tanh (writes buf0), extern aten.mm.out(t(buf0), arg1, out=buf1)
+    ->  allocate buf0; launch cpu_add_tanh_0(arg0, buf0); view0 = view of buf0; allocate buf1; extern aten.mm.out(...); free ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_runtime import program as rt
+
+from flambeau_inductor.codegen.base import backend_for
+from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
+from flambeau_inductor.scheduler.build_kernel import build_kernel
+
+if TYPE_CHECKING:
+    from flambeau_prims.spec import Spec
+
+    from flambeau_inductor.codegen.base import Backend
+    from flambeau_inductor.ir import ScheduledKernel
+    from flambeau_inductor.options import InductorOptions
+    from flambeau_inductor.schedule import Schedule
+
+
+def emit_program(schedule: Schedule, options: InductorOptions, backends: dict[str, Backend] | None = None) -> rt.Program:
+    """The Program of a schedule.  `backends` (device type -> generator) replaces the registered code generators."""
+    return _Emitter(schedule, options, backends or {}).emit()
+
+
+def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, ScheduledKernel]:
+    """Step number -> the kernel to launch there."""
+    lowered = schedule.lowered
+    dtypes = {name: buffer.spec.dtype for name, buffer in lowered.buffers.items()}
+    return {
+        step: build_kernel(group, schedule.memory.internal, dtypes, lowered.sizes, options)
+        for step, group in enumerate(schedule.groups)
+        if not group.is_extern
+    }
+
+
+class _Emitter:
+    def __init__(self, schedule: Schedule, options: InductorOptions, backends: dict[str, Backend]) -> None:
+        self.schedule = schedule
+        self.lowered = schedule.lowered
+        self.sizes = schedule.lowered.sizes
+        self.options = options
+        self.backends = backends
+        self.tensors: dict[str, rt.Tensor] = {}
+        self.steps: list[rt.Step] = []
+        self.views: dict[tuple[str, Spec], str] = {}
+        self.view_count = 0
+        self.sources: list[rt.Source] = []
+        self.kernels: list[rt.Kernel] = []
+
+    def emit(self) -> rt.Program:
+        lowered, memory = self.lowered, self.schedule.memory
+        inputs = tuple(name for name, buffer in lowered.buffers.items() if buffer.role == "input")
+        for name in inputs:
+            self.declare(name)
+        launches = self.launches(build_kernels(self.schedule, self.options))
+        for step, group in enumerate(self.schedule.groups):
+            for name, reuse in memory.allocate[step]:
+                self.allocate(name, reuse)
+            if group.is_extern:
+                self.extern(group.nodes[0])  # type: ignore[arg-type]
+            elif step in launches:
+                self.steps.append(launches[step])
+            for name in memory.free[step]:
+                self.free(name)
+            self.drop_views(memory.free[step], step)
+        for name in memory.unused:
+            self.allocate(name, None)
+        outputs = tuple(self.output(out) for out in lowered.outputs)
+        return rt.Program(
+            inputs=inputs, tensors=tuple(self.tensors.values()), symbols=lowered.symbols,
+            sources=tuple(self.sources), kernels=tuple(self.kernels), steps=tuple(self.steps), outputs=outputs,
+            mutated=tuple(dict.fromkeys(lowered.mutated)), name=lowered.graph.name,
+        )  # fmt: skip
+
+    def launches(self, scheduled: dict[int, ScheduledKernel]) -> dict[int, rt.Launch]:
+        """Generate code, one call of a generator for each kind of device."""
+        result: dict[int, rt.Launch] = {}
+        kinds = dict.fromkeys(launch.kernel.device for launch in scheduled.values())
+        for kind in kinds:
+            steps = [step for step, launch in scheduled.items() if launch.kernel.device == kind]
+            backend = self.backends.get(kind) or backend_for(kind)
+            emitted = backend.emit([scheduled[step] for step in steps], self.options)
+            base = len(self.sources)
+            self.sources += emitted.sources
+            self.kernels += [replace(kernel, source=kernel.source + base) for kernel in emitted.kernels]
+            result.update(zip(steps, emitted.launches, strict=True))
+        return result
+
+    # Tensors
+
+    def declare(self, name: str) -> str:
+        """Declare a buffer as a tensor of the program."""
+        if name not in self.tensors:
+            self.tensors[name] = self.describe(name, self.lowered.buffers[name].spec)
+        return name
+
+    def describe(self, name: str, spec: Spec) -> rt.Tensor:
+        """A Spec as the Program has it."""
+        sizes = self.sizes
+        return rt.Tensor(
+            name, sizes.dims_of(spec.shape), sizes.dims_of(spec.stride), str(spec.dtype).removeprefix("torch."),
+            str(spec.device), sizes.dim_of(spec.offset),
+        )  # fmt: skip
+
+    def allocate(self, name: str, reuse: str | None) -> None:
+        """Give a buffer memory; views of the buffer whose memory it takes over are gone."""
+        if reuse is not None:
+            self.free_views(reuse)
+        self.steps.append(rt.Allocate(self.declare(name), reuse))
+
+    def free(self, name: str) -> None:
+        self.free_views(name)
+        self.steps.append(rt.Free(name))
+
+    def free_views(self, name: str) -> None:
+        """Drop the views of a buffer that is about to die."""
+        for key in [key for key in self.views if key[0] == name]:
+            self.steps.append(rt.Free(self.views.pop(key)))
+
+    def drop_views(self, freed: list[str], step: int) -> None:
+        """Drop views of inputs whose last use this was."""
+        for key in [key for key in self.views if self.schedule.last_use.get(key[0], step) <= step]:
+            if key[0] not in self.schedule.kept:
+                self.steps.append(rt.Free(self.views.pop(key)))
+
+    def tensor(self, ref: TensorRef) -> str:
+        """The name of a buffer seen through a Spec: its own, or that of a view."""
+        own = self.lowered.buffers[ref.buffer].spec
+        if ref.spec is own:
+            return ref.buffer
+        found = self.views.get((ref.buffer, ref.spec))
+        if found is None:
+            found = self.views[ref.buffer, ref.spec] = f"view{self.view_count}"
+            self.view_count += 1
+            self.tensors[found] = self.describe(found, ref.spec)
+            self.steps.append(rt.View(found, ref.buffer))
+        return found
+
+    # Extern calls
+
+    def extern(self, call: ExternCall) -> None:
+        """An extern call, after the views that it takes."""
+        args = tuple(self.argument(arg) for arg in call.args)
+        kwargs = {key: self.argument(arg) for key, arg in call.kwargs.items()}
+        for name in call.results:
+            if name is not None:
+                self.declare(name)
+        self.steps.append(rt.Extern(call.op, args, kwargs, call.results, call.out))
+
+    def argument(self, arg: Any) -> Any:
+        """An argument as Programs have it."""
+        match arg:
+            case TensorRef():
+                return rt.Ref(self.tensor(arg))
+            case SizeRef(size):
+                dim = self.sizes.dim_of(size)
+                return dim if isinstance(dim, int) else rt.Expr(dim)
+            case list() | tuple():
+                return type(arg)(self.argument(item) for item in arg)
+            case torch.dtype():
+                return rt.Dtype(str(arg).removeprefix("torch."))
+            case torch.device():
+                return rt.Device(str(arg))
+            case torch.layout():
+                return rt.Layout(str(arg).removeprefix("torch."))
+            case torch.memory_format():
+                return rt.MemoryFormat(str(arg).removeprefix("torch."))
+            case None | bool() | int() | float() | complex() | str():
+                return arg
+        raise TypeError(f"an argument that Programs cannot hold: {arg!r}")
+
+    def output(self, out: TensorRef | SizeRef | None) -> str | rt.Expr | None:
+        """An entry of the program's result."""
+        if isinstance(out, TensorRef):
+            return self.tensor(out)
+        return None if out is None else rt.Expr(str(self.sizes.dim_of(out.size)))

@@ -1,0 +1,146 @@
+"""Builds a body: names values, shares equal ones, and folds what is cheap to fold while building."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_inductor.ir import (
+    CheckIndex,
+    Compute,
+    Constant,
+    IndexValue,
+    Load,
+    Reduce,
+    Store,
+    index_of,
+    operands,
+)
+from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.scalar_ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    import sympy
+
+    from flambeau_inductor.ir import Body, Integer, Number, Statement
+
+HALVES = frozenset({torch.float16, torch.bfloat16})
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+
+class BodyBuilder:
+    """A growing body.  Methods take and give value names; equal statements get one name."""
+
+    def __init__(self, elide_cast_pairs: bool = True) -> None:
+        self.elide_cast_pairs = elide_cast_pairs
+        self.statements: list[Statement] = []
+        self.dtypes: dict[str, torch.dtype] = {}
+        self.made: dict[tuple[Any, ...], str] = {}
+        self.by_name: dict[str, Statement] = {}
+
+    def define(self, key: tuple[Any, ...], kind: Any, dtype: torch.dtype, *fields: Any) -> str:
+        """The value of this statement, made if no equal one is there."""
+        found = self.made.get(key)
+        if found is None:
+            found = self.made[key] = f"v{len(self.by_name)}"
+            statement = kind(found, dtype, *fields)
+            self.statements.append(statement)
+            self.by_name[found] = statement
+            self.dtypes[found] = dtype
+        return found
+
+    # Leaves and memory
+
+    def constant(self, value: Number, dtype: torch.dtype) -> str:
+        """A number, taken in the dtype."""
+        number = as_number(value, dtype)
+        if isinstance(number, float) and number == 0.0 and math.copysign(1.0, number) < 0:
+            # Statements compare by value, and -0.0 == 0.0.
+            return self.compute("neg", (self.constant(0.0, dtype),), dtype)
+        return self.define(("constant", number, dtype), Constant, dtype, number)
+
+    def index_value(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
+        """An index expression as a value."""
+        if expr.is_Integer:
+            return self.constant(int(expr), dtype)
+        if expr.is_Symbol and self.dtypes.get(expr.name) is dtype:
+            return expr.name
+        return self.define(("index", expr, dtype), IndexValue, dtype, expr)
+
+    def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None = None) -> str:
+        """buffer[index]."""
+        return self.define(("load", buffer, index, mask), Load, dtype, buffer, index, mask)
+
+    def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
+        """buffer[index] = value."""
+        self.statements.append(Store(buffer, index, value))
+
+    def check_index(self, value: str, size: Integer, mask: str | None = None) -> None:
+        """An indirect index must be in range."""
+        key = ("check", value, size, mask)
+        if key not in self.made:
+            self.made[key] = value
+            self.statements.append(CheckIndex(value, size, mask))
+
+    def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
+        """A fold over the inner axes."""
+        return self.define(("reduce", kind, value), Reduce, dtype, kind, value)
+
+    # Operators
+
+    def compute(self, op: str, args: tuple[str, ...], dtype: torch.dtype) -> str:
+        """An operator on values; `dtype` is the result's."""
+        return self.define((op, args, dtype), Compute, dtype, op, args)
+
+    def pointwise(self, op: str, *args: str) -> str:
+        """An operator other than cast; the result's dtype follows from the operands'."""
+        dtype = torch.bool if SCALAR_OPS[op].result == "bool" else self.dtypes[args[-1]]
+        return self.compute(op, args, dtype)
+
+    def cast(self, x: str, to: torch.dtype) -> str:
+        """x in another dtype."""
+        source = self.dtypes[x]
+        if source is to:
+            return x
+        statement = self.by_name[x]
+        if isinstance(statement, Constant) and source not in FLOATS and to in FLOATS:
+            return self.constant(statement.value, to)
+        if self.elide_cast_pairs and source in HALVES and isinstance(statement, Compute) and statement.op == "cast":
+            origin = statement.args[0]
+            if self.dtypes[origin] is to:
+                return origin
+        return self.compute("cast", (x,), to)
+
+    def both(self, a: str | None, b: str) -> str:
+        """The conjunction of two masks, the first of which may be absent."""
+        return b if a is None or a == b else self.pointwise("bitwise_and", a, b)
+
+    def finish(self) -> Body:
+        """The body without what no Store or CheckIndex needs."""
+        return drop_dead(self.statements)
+
+
+def as_number(value: Number, dtype: torch.dtype) -> Number:
+    """A Python number as the dtype holds it."""
+    if dtype is torch.bool:
+        return bool(value)
+    if dtype.is_floating_point:
+        number = float(value)
+        return math.nan if number != number else number  # one NaN object, so that equal constants compare equal
+    return int(value)
+
+
+def drop_dead(statements: list[Statement]) -> Body:
+    """The statements that a Store or CheckIndex depends on."""
+    live: set[str] = set()
+    kept = []
+    for statement in reversed(statements):
+        if isinstance(statement, (Store, CheckIndex)) or statement.name in live:
+            kept.append(statement)
+            live.update(operands(statement))
+            index = index_of(statement)
+            if index is not None:
+                live.update(free_names(index))
+    return tuple(reversed(kept))

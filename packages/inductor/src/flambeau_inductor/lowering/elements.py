@@ -1,0 +1,135 @@
+"""The element of a value at an index, computed into a body: loads from what has memory, everything else inlined.
+
+    element(z, (i0, i1))  with z = tanh(add(x, y)), x and y in memory:
+      v0 = load x[512*i0 + i1];  v1 = load y[512*i0 + i1];  v2 = add v0 v1;  v3 = tanh v2
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+from flambeau_prims.graph import Value
+from flambeau_prims.sizes import Expr
+
+from flambeau_inductor.indexing.expressions import linear, symbol
+from flambeau_inductor.indexing.ranges import RangedMath
+from flambeau_inductor.lowering.body_builder import BodyBuilder
+from flambeau_inductor.lowering.realize import memory_root
+from flambeau_inductor.lowering.registry import ELEMENT_RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flambeau_prims.graph import Node
+    from flambeau_prims.spec import Size
+
+    from flambeau_inductor.indexing.sizes import SizeTable
+
+Index = tuple[sympy.Expr, ...]
+
+
+class Elements:
+    """One body under construction.
+
+    `memory` maps realized values to buffer names.  `math` knows the ranges of the loop axes.
+    `fetch` copies a scalar that lives on another device to this one.  `mask` is the condition under which
+    the elements asked for now exist (inside `pad` and `cat`), or None.
+    """
+
+    def __init__(
+        self, memory: dict[Value, str], sizes: SizeTable, ranges: dict[str, sympy.Expr],
+        device: torch.device, fetch: Callable[[Value, torch.device], Value], elide_cast_pairs: bool,
+    ) -> None:  # fmt: skip
+        self.memory = memory
+        self.sizes = sizes
+        self.device = device
+        self.fetch = fetch
+        self.builder = BodyBuilder(elide_cast_pairs)
+        self.math = RangedMath(ranges)
+        self.mask: str | None = None
+        self.labels: dict[str, None] = {}
+        self._memo: dict[tuple[Value, Index, str | None], str] = {}
+
+    def element(self, value: Value, index: Index) -> str:
+        """The element of a value at an index."""
+        key = (value, index, self.mask)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._element(value, index)
+        return found
+
+    def _element(self, value: Value, index: Index) -> str:
+        root = memory_root(value)
+        buffer = self.memory.get(root)
+        if buffer is not None:
+            return self.load(buffer, root, value, index)
+        return self.inline(value, index)
+
+    def inline(self, value: Value, index: Index) -> str:
+        """The element computed by the value's own operator, whether or not it has memory."""
+        node = value.producer
+        assert node is not None, f"input {value} has no memory"
+        rule = ELEMENT_RULES.get(node.op.name)
+        if rule is None:
+            raise NotImplementedError(f"{node.op} has no element rule")
+        if node.op.kind.value != "view":
+            self.labels[node.op.name] = None
+        return rule(self, node, index)
+
+    def load(self, buffer: str, root: Value, value: Value, index: Index) -> str:
+        """A load through the strides of `value`, a window on the memory of `root`."""
+        sizes = self.sizes
+        if root.spec.device != self.device:
+            if root.spec.numel != 1:
+                raise ValueError(f"a kernel on {self.device} reads {root}: {root.spec}")
+            buffer = self.memory[self.fetch(root, self.device)]
+        offset = sizes.convert(value.spec.offset - root.spec.offset) if value is not root else sympy.S.Zero
+        at = linear(index, sizes.convert_all(value.spec.stride), offset)
+        return self.builder.load(buffer, at, value.spec.dtype, self.mask)
+
+    def operand(self, operand: Any, index: Index, dtype: torch.dtype) -> str:
+        """The element of an operand that may be a number; numbers are taken in `dtype`."""
+        if isinstance(operand, Value):
+            return self.element(operand, index)
+        return self.number(operand, dtype)
+
+    def number(self, number: Any, dtype: torch.dtype) -> str:
+        """A number or symbolic size as a value."""
+        if isinstance(number, Expr):
+            whole = self.builder.index_value(self.sizes.convert(number), torch.int64)
+            return self.builder.cast(whole, dtype)
+        return self.builder.constant(number, dtype)
+
+    def shape(self, value: Value) -> Index:
+        """A value's shape as expressions."""
+        return self.sizes.convert_all(value.spec.shape)
+
+    def condition(self, op: str, left: sympy.Expr, right: Size | sympy.Expr) -> str:
+        """A comparison of index expressions as a bool value."""
+        builder = self.builder
+        bound = right if isinstance(right, sympy.Expr) else self.sizes.convert(right)
+        return builder.pointwise(op, builder.index_value(left, torch.int64), builder.index_value(bound, torch.int64))
+
+    def indirect(self, name: str, size: sympy.Expr) -> sympy.Expr:
+        """An int64 value as an index below `size`, which is checked."""
+        self.builder.check_index(name, int(size) if size.is_Integer else size, self.mask)
+        self.math.ranges.setdefault(name, size)
+        return symbol(name)
+
+    @contextmanager
+    def where(self, condition: str) -> Iterator[None]:
+        """Within, elements exist only where the condition holds."""
+        outside = self.mask
+        self.mask = self.builder.both(outside, condition)
+        try:
+            yield
+        finally:
+            self.mask = outside
+
+
+def operand_dtype(node: Node) -> torch.dtype:
+    """The dtype of a pointwise node's operands: of the last tensor among them (where's condition comes first)."""
+    return next(arg.spec.dtype for arg in reversed(node.args) if isinstance(arg, Value))

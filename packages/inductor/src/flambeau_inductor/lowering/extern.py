@@ -1,0 +1,86 @@
+"""Lower calls of ATen: operands as tensors in memory, results as buffers, and out= variants where the program can plan the memory.
+
+    y = aten.mm.default(x, w)  ->  extern aten.mm.out(x, w, out=buf3), buf3 allocated by the program
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims.graph import Value
+from flambeau_prims.sizes import Expr
+
+from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_prims.graph import Node
+
+OUT_VARIANTS = {
+    "aten.mm.default": "aten.mm.out",
+    "aten.bmm.default": "aten.bmm.out",
+    "aten.addmm.default": "aten.addmm.out",
+    "aten.baddbmm.default": "aten.baddbmm.out",
+}
+"""Overloads whose result is written into memory that the program plans."""
+
+
+def op_name(op: Any) -> str:
+    """An overload as Programs name it: "aten.mm.default"."""
+    namespace, _, rest = op._schema.name.partition("::")
+    return f"{namespace}.{rest}.{op._overloadname}"
+
+
+def is_random(op: Any) -> bool:
+    """Whether a call draws from a random number generator."""
+    return torch.Tag.nondeterministic_seeded in op.tags
+
+
+def may_alias(op: Any) -> bool:
+    """Whether a result may be a window on an operand's memory."""
+    return any(result.alias_info is not None for result in op._schema.returns)
+
+
+def lower_extern(
+    node: Node, order: int, tensor: Callable[[Value], TensorRef], make: Callable[[Value, str], str]
+) -> ExternCall:
+    """The call.  `tensor` gives an operand's memory; `make(value, role)` declares a result's buffer."""
+    reads: set[str] = set()
+
+    def convert(arg: Any) -> Any:
+        if isinstance(arg, Value):
+            ref = tensor(arg)
+            reads.add(ref.buffer)
+            return ref
+        if isinstance(arg, Expr):
+            return SizeRef(arg)
+        if isinstance(arg, (list, tuple)):
+            return type(arg)(convert(item) for item in arg)
+        return arg
+
+    args = tuple(convert(arg) for arg in node.args)
+    kwargs = {key: convert(arg) for key, arg in node.kwargs.items()}
+    name = op_name(node.op)
+    results: tuple[str | None, ...] = ()
+    out: tuple[tuple[str, str], ...] = ()
+    device = node.outputs[0].spec.device if node.outputs and node.outputs[0] is not None else None
+    if name in OUT_VARIANTS and "dtype" not in kwargs:
+        name = OUT_VARIANTS[name]
+        out = (("out", make(node.outputs[0], "computed")),)  # type: ignore[arg-type]
+    else:
+        results = tuple(None if value is None else make(value, "extern") for value in node.outputs)
+    return ExternCall(
+        order, name, args, kwargs, results, out, reads, str(device or "cpu"), is_random(node.op),
+        may_alias(node.op), node.where,
+    )  # fmt: skip
+
+
+def copy_to_device(order: int, source: TensorRef, result: str, device: torch.device) -> ExternCall:
+    """A copy of a tensor to another device."""
+    return ExternCall(
+        order, "aten._to_copy.default", (source,), {"device": device}, (result,), (), {source.buffer}, str(device)
+    )
+
+

@@ -1,0 +1,113 @@
+"""Lower primitives that read from computed places: flip, gather, index, pad, cat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sympy
+from flambeau_prims.graph import Value
+
+from flambeau_inductor.lowering.registry import element_rule
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Node
+
+    from flambeau_inductor.lowering.elements import Elements, Index
+
+
+@element_rule("flip")
+def lower_flip(elements: Elements, node: Node, index: Index) -> str:
+    """size - 1 - index along the flipped dims."""
+    x, dims = node.args
+    shape = elements.shape(x)
+    at = tuple(shape[d] - 1 - position if d in dims else position for d, position in enumerate(index))
+    return elements.element(x, at)
+
+
+@element_rule("gather")
+def lower_gather(elements: Elements, node: Node, index: Index) -> str:
+    """x at the index tensor's element along one dim."""
+    x, dim, positions = node.args
+    name = elements.element(positions, index)
+    at = elements.indirect(name, elements.shape(x)[dim])
+    return elements.element(x, (*index[:dim], at, *index[dim + 1 :]))
+
+
+@element_rule("index")
+def lower_index(elements: Elements, node: Node, index: Index) -> str:
+    """aten.index.Tensor: dims with an index tensor give way to the tensors' common shape."""
+    x, indices = node.args
+    given = [d for d, item in enumerate(indices) if isinstance(item, Value)]
+    common = indices[given[0]].spec.ndim
+    adjacent = given == list(range(given[0], given[-1] + 1))
+    first = given[0] if adjacent else 0
+    inside = index[first : first + common]
+    kept = iter((*index[:first], *index[first + common :]))
+    shape = elements.shape(x)
+    at: list[sympy.Expr] = []
+    for d in range(x.spec.ndim):
+        if d in given:
+            name = wrap_negative(elements, elements.element(indices[d], inside), shape[d])
+            at.append(elements.indirect(name, shape[d]))
+        else:
+            at.append(next(kept))
+    return elements.element(x, tuple(at))
+
+
+def wrap_negative(elements: Elements, name: str, size: sympy.Expr) -> str:
+    """An int64 index with `size` added where it is negative."""
+    builder = elements.builder
+    dtype = builder.dtypes[name]
+    negative = builder.pointwise("lt", name, builder.constant(0, dtype))
+    wrapped = builder.pointwise("add", name, builder.index_value(size, dtype))
+    return builder.pointwise("where", negative, wrapped, name)
+
+
+@element_rule("pad")
+def lower_pad(elements: Elements, node: Node, index: Index) -> str:
+    """x moved by `lows`, and `value` outside of it."""
+    x, lows, _, value = node.args
+    shape = elements.shape(x)
+    builder = elements.builder
+    inside: str | None = None
+    at = []
+    padded = elements.shape(node.outputs[0])
+    for position, low, size, total in zip(index, elements.sizes.convert_all(lows), shape, padded, strict=True):
+        at.append(sympy.expand(position - low))
+        if low is not sympy.S.Zero:
+            inside = builder.both(inside, elements.condition("ge", position, low))
+        if low + size != total:
+            inside = builder.both(inside, elements.condition("lt", position, sympy.expand(low + size)))
+    if inside is None:
+        return elements.element(x, tuple(at))
+    with elements.where(inside):
+        name = elements.element(x, tuple(at))
+    outside = elements.number(value, x.spec.dtype)
+    return builder.pointwise("where", inside, name, outside)
+
+
+@element_rule("cat")
+def lower_cat(elements: Elements, node: Node, index: Index) -> str:
+    """The part that holds the index along `dim`; only that one is read."""
+    xs, dim = node.args
+    builder = elements.builder
+    parts = []
+    start: sympy.Expr = sympy.S.Zero
+    last = len(xs) - 1
+    for number, x in enumerate(xs):
+        stop = sympy.expand(start + elements.shape(x)[dim])
+        inside: str | None = None
+        if number > 0:
+            inside = elements.condition("ge", index[dim], start)
+        if number < last:
+            inside = builder.both(inside, elements.condition("lt", index[dim], stop))
+        at = (*index[:dim], sympy.expand(index[dim] - start), *index[dim + 1 :])
+        if inside is None:
+            return elements.element(x, at)
+        with elements.where(inside):
+            parts.append((inside, elements.element(x, at)))
+        start = stop
+    result = parts[-1][1]
+    for inside, name in reversed(parts[:-1]):
+        result = builder.pointwise("where", inside, name, result)
+    return result

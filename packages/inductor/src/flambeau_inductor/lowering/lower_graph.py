@@ -1,0 +1,242 @@
+"""Lower a graph: one loop nest for each realized value, one extern call for each ATen node, in program order.
+
+    graph(x: f32[4, 8]) { y = prims.exp(x); s = prims.sum(y, (1,)); return (s,) }
+    nest exp_sum (i0 < 4 | r0 < 8) { v0 = load arg0[8*i0 + r0]; v1 = exp v0; v2 = reduce sum v1; store buf0[i0] v2 }
+
+Relies on `realize` for what gets memory.  Every nest's axes follow the memory order of what it writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sympy
+from flambeau_prims.graph import Value
+from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.sizes import hint_of
+
+from flambeau_inductor.indexing.expressions import linear, symbol
+from flambeau_inductor.indexing.sizes import SizeTable
+from flambeau_inductor.indexing.split_axes import split_axes
+from flambeau_inductor.indexing.symbols import SymbolSources
+from flambeau_inductor.ir import Axis
+from flambeau_inductor.lowering.elements import Elements
+from flambeau_inductor.lowering.extern import copy_to_device, lower_extern
+from flambeau_inductor.lowering.realize import MAX_INLINE_CAT, is_view, memory_root, realize
+from flambeau_inductor.lowering.reduction import folded_dims, lower_reduction
+from flambeau_inductor.lowering.registry import load_all
+from flambeau_inductor.nodes import Buffer, Lowered, LoopNest, SizeRef, TensorRef
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from flambeau_prims.graph import Graph, Node
+    from flambeau_prims.spec import Size, Spec
+
+    from flambeau_inductor.options import InductorOptions
+
+MAX_LABEL = 4
+"""A nest is named after at most this many operators."""
+
+
+def lower_graph(graph: Graph, options: InductorOptions) -> Lowered:
+    """Nests and extern calls for a graph of primitives and ATen calls."""
+    load_all()
+    return _GraphLowering(graph, options).run()
+
+
+class _GraphLowering:
+    def __init__(self, graph: Graph, options: InductorOptions) -> None:
+        self.graph = graph
+        self.options = options
+        sources = SymbolSources(graph.inputs)
+        self.sizes = SizeTable(sources.names)
+        self.lowered = Lowered(graph, self.sizes, tuple(sources.symbols))
+        self.realized = realize(graph, options).values
+        self.memory: dict[Value, str] = {}
+        self.copies: dict[tuple[str, torch.device], Value] = {}
+
+    def run(self) -> Lowered:
+        graph = self.graph
+        for number, value in enumerate(graph.inputs):
+            self.memory[value] = self.declare(f"arg{number}", value.spec, "input")
+        for node in graph.nodes:
+            self.lower_node(node)
+        self.lower_outputs()
+        self.lower_writes()
+        return self.lowered
+
+    def declare(self, name: str, spec: Spec, role: str) -> str:
+        self.lowered.buffers[name] = Buffer(name, spec, role)
+        return name
+
+    def make(self, value: Value, role: str = "computed") -> str:
+        """A new buffer for a value."""
+        count = len(self.lowered.buffers) - len(self.graph.inputs)
+        name = self.memory[value] = self.declare(f"buf{count}", value.spec, role)
+        return name
+
+    def tensor(self, value: Value) -> TensorRef:
+        """A realized value, or a view of one, as a tensor."""
+        return TensorRef(self.memory[memory_root(value)], value.spec)
+
+    def lower_node(self, node: Node) -> None:
+        nodes = self.lowered.nodes
+        if not isinstance(node.op, Prim):
+            nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
+            return
+        if is_view(node) or (out := node.outputs[0]) not in self.realized:
+            return
+        assert out is not None
+        if node.op.name == "to_device":
+            source = self.tensor(node.args[0])
+            nodes.append(copy_to_device(len(nodes), source, self.make(out, "extern"), out.spec.device))
+        elif node.op.name == "empty" or _is_empty(out.spec.shape):
+            self.make(out)
+        elif node.op.kind is Kind.REDUCTION:
+            self.reduction_nest(node)
+        elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
+            self.cat_nests(node)
+        else:
+            self.pointwise_nest(out, node.where)
+
+    # Loop nests
+
+    def pointwise_nest(self, value: Value, where: str) -> None:
+        """Compute a value at every index, into a buffer of its own."""
+        axes, index = self.axes(value.spec.shape, value.spec.stride, "i")
+        elements = self.elements(axes, value.spec.device)
+        name = elements.inline(value, index)
+        self.finish(elements, self.make(value), value.spec, index, name, axes, (), where)
+
+    def reduction_nest(self, node: Node) -> None:
+        """Fold a value, into a buffer of its own."""
+        (out,) = node.outputs
+        x = node.args[0]
+        assert out is not None
+        dims = folded_dims(node)
+        outer, kept = self.axes(out.spec.shape, out.spec.stride, "i")
+        shape = [x.spec.shape[d] for d in dims]
+        inner, folded = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
+        elements = self.elements(outer + inner, out.spec.device)
+        name = lower_reduction(elements, node, kept, folded)
+        self.finish(elements, self.make(out), out.spec, kept, name, outer, inner, node.where)
+
+    def cat_nests(self, node: Node) -> None:
+        """Each part of a long cat, copied to its place by a nest of its own."""
+        (out,) = node.outputs
+        assert out is not None
+        xs, dim = node.args
+        buffer = self.make(out)
+        start: sympy.Expr = sympy.S.Zero
+        for x in xs:
+            if not _is_empty(x.spec.shape):
+                axes, index = self.axes(x.spec.shape, out.spec.stride, "i")
+                elements = self.elements(axes, out.spec.device)
+                elements.labels["cat"] = None
+                name = elements.element(x, index)
+                place = (*index[:dim], sympy.expand(index[dim] + start), *index[dim + 1 :])
+                self.finish(elements, buffer, out.spec, place, name, axes, (), node.where)
+            start = start + self.sizes.convert(x.spec.shape[dim])
+
+    def axes(
+        self, shape: Sequence[Size], stride: Sequence[Size], prefix: str
+    ) -> tuple[tuple[Axis, ...], tuple[sympy.Expr, ...]]:
+        """Loop axes over a shape, outermost first in memory, and the index of each dim; dims of size 1 have no axis."""
+        sizes = self.sizes.convert_all(shape)
+        dims = [d for d, size in enumerate(sizes) if size is not sympy.S.One]
+        dims.sort(key=lambda d: -hint_of(stride[d]))
+        index: list[sympy.Expr] = [sympy.S.Zero] * len(sizes)
+        axes = []
+        for number, d in enumerate(dims):
+            index[d] = symbol(f"{prefix}{number}")
+            axes.append(Axis(index[d], _integer(sizes[d])))
+        return tuple(axes), tuple(index)
+
+    def elements(self, axes: tuple[Axis, ...], device: torch.device) -> Elements:
+        ranges = {axis.symbol.name: sympy.sympify(axis.size) for axis in axes}
+        return Elements(
+            self.memory, self.sizes, ranges, device, self.on_device, self.options.elide_cast_pairs
+        )
+
+    def finish(
+        self, elements: Elements, buffer: str, spec: Spec, index: tuple[sympy.Expr, ...], name: str,
+        outer: tuple[Axis, ...], inner: tuple[Axis, ...], where: str,
+    ) -> LoopNest:  # fmt: skip
+        """Store the value and append the nest."""
+        at = linear(index, self.sizes.convert_all(spec.stride), sympy.S.Zero)
+        elements.builder.store(buffer, at, elements.builder.cast(name, spec.dtype))
+        body = elements.builder.finish()
+        outer, inner, body = split_axes(outer, inner, body)
+        labels = list(elements.labels)
+        label = "_".join([*labels[: MAX_LABEL - 1], *labels[MAX_LABEL - 1 :][-1:]]) or "copy"
+        nest = LoopNest(len(self.lowered.nodes), str(spec.device), outer, inner, body, label, where)
+        self.lowered.nodes.append(nest)
+        return nest
+
+    def on_device(self, root: Value, device: torch.device) -> Value:
+        """A scalar that lives elsewhere, copied to the device of the nest that reads it."""
+        buffer = self.memory[root]
+        found = self.copies.get((buffer, device))
+        if found is None:
+            found = Value(f"{root.name}_{device.type}", root.spec.replace(device=device, offset=0))
+            nodes = self.lowered.nodes
+            source = TensorRef(buffer, root.spec)
+            nodes.append(copy_to_device(len(nodes), source, self.make(found, "extern"), device))
+            self.copies[buffer, device] = found
+        return found
+
+    # The graph's exit
+
+    def lower_outputs(self) -> None:
+        """What the program returns; the old value of an input that will be written is copied first."""
+        written = {target for target, _ in self.graph.writes}
+        copies: dict[Value, Value] = {}
+        for out in self.graph.outputs:
+            if out is None:
+                self.lowered.outputs.append(None)
+            elif not isinstance(out, Value):
+                self.lowered.outputs.append(SizeRef(out))
+            else:
+                if memory_root(out) in written:
+                    if out not in copies:
+                        copies[out] = self.copy_of(out)
+                    out = copies[out]
+                self.lowered.outputs.append(self.tensor(out))
+
+    def copy_of(self, value: Value) -> Value:
+        """A copy of a value in memory of its own, in its strides; a dim of stride 0 is copied once."""
+        spec = value.spec
+        copy = Value(f"{value.name}_copy", spec.replace(offset=0))
+        shape = [1 if isinstance(s, int) and s == 0 else n for n, s in zip(spec.shape, spec.stride, strict=True)]
+        axes, index = self.axes(shape, spec.stride, "i")
+        elements = self.elements(axes, value.spec.device)
+        name = elements.element(value, index)
+        self.finish(elements, self.make(copy), copy.spec, index, name, axes, (), "")
+        return copy
+
+    def lower_writes(self) -> None:
+        """Store new values into inputs, after everything has been read that an earlier write would overwrite."""
+        targets = {target for target, _ in self.graph.writes}
+        writes = []
+        for target, value in self.graph.writes:
+            if memory_root(value) in targets:
+                value = self.copy_of(value)
+            writes.append((target, value))
+        for target, value in writes:
+            if _is_empty(target.spec.shape):
+                continue
+            axes, index = self.axes(target.spec.shape, target.spec.stride, "i")
+            elements = self.elements(axes, target.spec.device)
+            name = elements.element(value, index)
+            self.finish(elements, self.memory[target], target.spec, index, name, axes, (), "")
+            self.lowered.mutated.append(self.memory[target])
+
+
+def _is_empty(shape: Sequence[Size]) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in shape)
+
+
+def _integer(size: sympy.Expr) -> int | sympy.Expr:
+    return int(size) if size.is_Integer else size

@@ -1,0 +1,171 @@
+"""Decide which values of a graph get memory of their own, and which are computed inside their readers.
+
+    a = exp(x); b = add(a, 1)  ->  b only, if a has no other reader
+    s = sum(a)                 ->  s
+
+A value is realized if it must be: inputs, extern calls' results and operands, reductions, outputs and writes, operands of as_strided;
+or if that pays: several readers of something that is costly or reads much, or a costly value that is broadcast.
+Views are never realized themselves: they are windows on their root's memory, or index maps inlined with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flambeau_prims.graph import values_in
+from flambeau_prims.layout import reshape_stride
+from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.sizes import hint_of
+
+from flambeau_inductor.scalar_ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Graph, Node, Value
+
+    from flambeau_inductor.options import InductorOptions
+
+CHEAP = 4
+"""A value below this cost may be computed again for every element of a broadcast."""
+
+MAX_INLINE_CAT = 4
+"""A cat of more tensors is realized, each part by a loop nest of its own."""
+
+MAX_CHAIN = 200
+"""A value whose expression costs more than this is realized, to bound the size of bodies."""
+
+
+@dataclass(slots=True)
+class Traits:
+    """What computing one element of an unrealized value takes."""
+
+    cost: int
+    reads: frozenset[Value]  # the realized roots it loads from
+
+
+@dataclass(slots=True)
+class Realized:
+    """The decision: `values` have memory; `readers` counts the compute nodes that read each value, through views."""
+
+    values: set[Value]
+    readers: dict[Value, int]
+
+
+def is_view(node: Node) -> bool:
+    """Whether the node's result is a window on its operand's memory."""
+    if not isinstance(node.op, Prim) or node.op.kind is not Kind.VIEW:
+        return False
+    if node.op.name != "reshape":
+        return True
+    x = node.args[0].spec
+    return reshape_stride(x.shape, x.stride, node.outputs[0].spec.shape) is not None
+
+
+def memory_root(value: Value) -> Value:
+    """The value whose memory this one is a window on: itself, unless it is a view."""
+    while value.producer is not None and is_view(value.producer):
+        value = value.producer.args[0]
+    return value
+
+
+def realize(graph: Graph, options: InductorOptions) -> Realized:
+    """The values that get memory."""
+    return _Realizer(graph, options).run()
+
+
+class _Realizer:
+    def __init__(self, graph: Graph, options: InductorOptions) -> None:
+        self.graph = graph
+        self.options = options
+        self.must: set[Value] = set()
+        self.broadcast: set[Value] = set()
+        self.readers: dict[Value, int] = {}
+        self.traits: dict[Value, Traits] = {}
+
+    def run(self) -> Realized:
+        graph = self.graph
+        self.must.update(graph.inputs)
+        for value in graph.live_at_exit():
+            self.require(value)
+        for node in graph.nodes:
+            self.scan(node)
+        for node in graph.nodes:
+            self.decide(node)
+        return Realized(self.must, self.readers)
+
+    def require(self, value: Value) -> None:
+        self.must.add(memory_root(value))
+
+    def scan(self, node: Node) -> None:
+        """Note what a node demands of its operands, and that it reads them."""
+        view = is_view(node)
+        for value in dict.fromkeys(node.operands()):
+            if not view:
+                for at in view_chain(value):
+                    self.readers[at] = self.readers.get(at, 0) + 1
+        if not isinstance(node.op, Prim) or node.op.name == "to_device":
+            for value in node.operands():
+                self.require(value)
+            self.must.update(out for out in node.outputs if out is not None)
+        elif node.op.kind is Kind.REDUCTION:
+            self.must.update(node.outputs)  # type: ignore[arg-type]
+        elif node.op.name == "as_strided":
+            self.require(node.args[0])
+        elif node.op.name == "expand":
+            x, out = node.args[0], node.outputs[0]
+            if _elements(out) > _elements(x):
+                self.broadcast.add(memory_root(x))
+        elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
+            self.must.update(node.outputs)  # type: ignore[arg-type]
+
+    def decide(self, node: Node) -> None:
+        if not isinstance(node.op, Prim) or node.op.kind is Kind.REDUCTION:
+            return
+        (out,) = node.outputs
+        operands = list(dict.fromkeys(values_in(node.args)))
+        if is_view(node):
+            root = memory_root(out)
+            if root not in self.must:
+                self.traits[out] = self.traits_of(node.args[0])
+            return
+        traits = self.combine(node, operands)
+        self.traits[out] = traits
+        if out in self.must:
+            return
+        several = self.readers.get(out, 0) > 1
+        options = self.options
+        if (
+            traits.cost > MAX_CHAIN
+            or (several and (traits.cost > options.inline_cost or len(traits.reads) > options.inline_reads))
+            or (out in self.broadcast and traits.cost >= CHEAP)
+        ):
+            self.must.add(out)
+
+    def combine(self, node: Node, operands: list[Value]) -> Traits:
+        name = node.op.name
+        own = SCALAR_OPS[name].cost if name in SCALAR_OPS else 2
+        parts = [self.traits_of(value) for value in operands]
+        reads = frozenset().union(*(part.reads for part in parts))
+        return Traits(own + sum(part.cost for part in parts), reads)
+
+    def traits_of(self, value: Value) -> Traits:
+        root = memory_root(value)
+        if root in self.must:
+            return Traits(0, frozenset((root,)))
+        return self.traits[value]
+
+
+def view_chain(value: Value) -> list[Value]:
+    """The value and everything it is a view of, up to its memory root."""
+    chain = [value]
+    while value.producer is not None and is_view(value.producer):
+        value = value.producer.args[0]
+        chain.append(value)
+    return chain
+
+
+def _elements(value: Value) -> int:
+    total = 1
+    for size in value.spec.shape:
+        total *= hint_of(size)
+    return total

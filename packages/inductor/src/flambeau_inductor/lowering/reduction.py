@@ -1,0 +1,40 @@
+"""Lower reductions: the result's dims become outer axes, the folded dims inner axes.
+
+    s: f32[8] = prims.sum(x: f32[8, 512], (1,))
+    nest sum (i0 < 8 | r0 < 512) { v0 = load x[512*i0 + r0]; v1 = reduce sum v0; store s[i0] v1 }
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sympy
+    from flambeau_prims.graph import Node
+
+    from flambeau_inductor.lowering.elements import Elements
+
+REDUCTIONS = {
+    "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "any": "any", "all": "all",
+    "argmax": "argmax", "argmin": "argmin",
+}  # fmt: skip
+"""Primitive -> Reduce kind."""
+
+
+def folded_dims(node: Node) -> tuple[int, ...]:
+    """The dims that a reduction folds away, in the operand's order."""
+    dims = node.args[1]
+    return (dims,) if isinstance(dims, int) else tuple(sorted(dims))
+
+
+def lower_reduction(
+    elements: Elements, node: Node, kept: tuple[sympy.Expr, ...], folded: tuple[sympy.Expr, ...]
+) -> str:
+    """The folded value, given the index into the kept dims and into the folded dims, each in the operand's order."""
+    x = node.args[0]
+    dims = folded_dims(node)
+    outer, inner = iter(kept), iter(folded)
+    index = tuple(next(inner) if d in dims else next(outer) for d in range(x.spec.ndim))
+    value = elements.element(x, index)
+    elements.labels[node.op.name] = None
+    return elements.builder.reduce(REDUCTIONS[node.op.name], value, node.outputs[0].spec.dtype)

@@ -1,0 +1,41 @@
+"""The table from primitive names to the functions that lower them.  Families register here; `load_all` imports the families."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import sympy
+    from flambeau_prims.graph import Node
+
+    from flambeau_inductor.lowering.elements import Elements
+
+    ElementRule = Callable[[Elements, Node, tuple[sympy.Expr, ...]], str]
+
+ELEMENT_RULES: dict[str, ElementRule] = {}
+"""Primitive name -> rule(elements, node, index): the value name of the result's element at `index`."""
+
+FAMILIES = ("pointwise", "view", "index", "factory", "layout")
+
+
+def element_rule(*names: str) -> Callable[[ElementRule], ElementRule]:
+    """Register a rule for primitives, each of which may have one only."""
+
+    def register(rule: ElementRule) -> ElementRule:
+        for name in names:
+            if name in ELEMENT_RULES:
+                raise ValueError(f"primitive {name} has two element rules")
+            ELEMENT_RULES[name] = rule
+        return rule
+
+    return register
+
+
+def load_all() -> dict[str, ElementRule]:
+    """The table, every family's rules in it."""
+    for family in FAMILIES:
+        import_module(f"flambeau_inductor.lowering.{family}")
+    return ELEMENT_RULES

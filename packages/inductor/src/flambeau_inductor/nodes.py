@@ -1,0 +1,137 @@
+"""What lowering hands to the scheduler: buffers, loop nests and extern calls, in program order.
+
+    buf0 = nest add_tanh { outer i0 < 4096; v0 = load arg0[i0]; ...; store buf0[i0] v2 }
+    buf1 = extern aten.mm(view of buf0, arg1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flambeau_inductor.ir import Load, Store, dtype_name, format_statement
+
+if TYPE_CHECKING:
+    from flambeau_prims.graph import Graph
+    from flambeau_prims.spec import Size, Spec
+    from flambeau_runtime.program import Symbol
+
+    from flambeau_inductor.indexing.sizes import SizeTable
+    from flambeau_inductor.ir import Axis, Body
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A stretch of memory with a name.  `role`: "input", "computed" (by nests; the program allocates it) or "extern" (the
+    result of an extern call that makes its own memory)."""
+
+    name: str
+    spec: Spec
+    role: str
+
+
+@dataclass(eq=False, slots=True)
+class LoopNest:
+    """One loop nest before fusion: ir.Body whose buffers are Buffer names.  Its axes are its own ("i0", ...; "r0", ...)."""
+
+    order: int
+    device: str
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    body: Body
+    label: str
+    where: str = ""
+    loads: dict[str, list[Load]] = field(init=False)
+    stores: dict[str, list[Store]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loads, self.stores = {}, {}
+        for statement in self.body:
+            if isinstance(statement, Load):
+                self.loads.setdefault(statement.buffer, []).append(statement)
+            elif isinstance(statement, Store):
+                self.stores.setdefault(statement.buffer, []).append(statement)
+
+    @property
+    def reads(self) -> set[str]:
+        """Names of the buffers it reads."""
+        return set(self.loads)
+
+    @property
+    def writes(self) -> set[str]:
+        """Names of the buffers it writes."""
+        return set(self.stores)
+
+    def __str__(self) -> str:
+        axes = [f"{axis.symbol} < {axis.size}" for axis in self.outer]
+        inner = [f"{axis.symbol} < {axis.size}" for axis in self.inner]
+        head = f"nest {self.label} ({', '.join(axes)}" + (f" | {', '.join(inner)})" if inner else ")")
+        return "\n".join([head, *(f"  {format_statement(statement)}" for statement in self.body)])
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A tensor as an argument of an extern call: a buffer, seen through a Spec."""
+
+    buffer: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRef:
+    """A symbolic int as an argument of an extern call."""
+
+    size: Size
+
+
+@dataclass(eq=False, slots=True)
+class ExternCall:
+    """A call of ATen.  Arguments nest TensorRef, SizeRef and plain values.
+
+    `results`: buffers of role "extern" that it makes (None: dropped).  `out`: (keyword, buffer) pairs of role "computed" that it writes.
+    `random`: it draws random numbers, and so keeps its place among its like.  `may_alias`: a result may be a window on an operand."""
+
+    order: int
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[str | None, ...]
+    out: tuple[tuple[str, str], ...]
+    reads: set[str]
+    device: str
+    random: bool = False
+    may_alias: bool = False
+    where: str = ""
+
+    @property
+    def writes(self) -> set[str]:
+        """Names of the buffers it writes or makes."""
+        return {name for name in self.results if name is not None} | {name for _, name in self.out}
+
+    def __str__(self) -> str:
+        results = ", ".join(name or "_" for name in self.results)
+        out = "".join(f", {key}={name}" for key, name in self.out)
+        args = ", ".join([*map(str, self.args), *(f"{k}={v}" for k, v in self.kwargs.items())])
+        return f"{results + ' = ' if results else ''}extern {self.op}({args}{out})"
+
+
+Node = LoopNest | ExternCall
+
+
+@dataclass(eq=False, slots=True)
+class Lowered:
+    """A graph as nests and extern calls.  `outputs`: TensorRef, SizeRef or None, as the graph's."""
+
+    graph: Graph
+    sizes: SizeTable
+    symbols: tuple[Symbol, ...] = ()
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[TensorRef | SizeRef | None] = field(default_factory=list)
+    mutated: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{b.name}: {dtype_name(b.spec.dtype)}{list(b.spec.shape)} {b.role}" for b in self.buffers.values()
+        ]
+        return "\n".join([*lines, *map(str, self.nodes)])

@@ -1,0 +1,298 @@
+"""Fuse loop nests into groups that share a kernel, and remember why others do not.
+
+    nest add, nest sum (over its rows), nest exp (of add - sum)  ->  one group over the rows
+    nest transpose of what nest add wrote                        ->  "buf0 is read at other places than it is written"
+
+Greedy in program order: each node joins the youngest group it reads from, then one that reads what it reads, then a neighbour with the
+same axes.  A last pass merges groups that a later node brought together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.nodes import LoopNest
+from flambeau_inductor.scheduler.groups import (
+    Accesses,
+    Group,
+    Order,
+    dependencies,
+    group_of,
+    is_column_reduction,
+    map_accesses,
+    map_members,
+    math_for,
+)
+from flambeau_inductor.scheduler.match_axes import Match, matches, numel
+
+if TYPE_CHECKING:
+    from flambeau_inductor.nodes import Lowered, Node
+    from flambeau_inductor.options import InductorOptions
+
+HORIZONTAL_WINDOW = 4
+"""How many of the youngest groups a node without common data is compared with."""
+
+HORIZONTAL_NESTS = 8
+"""At most this many loop nests that share no data are put together."""
+
+MIN_ROWS_FOR_ROW_KERNEL = 64
+"""On a GPU, a pointwise nest joins a reduction only if there are that many rows, or rows are short."""
+
+SHORT_ROW = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Two groups that were considered for one kernel, and why they did not get it."""
+
+    first: str
+    second: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Fusion:
+    """The outcome: groups in an order that respects all dependencies, and the refusals met on the way."""
+
+    groups: list[Group]
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def fuse(lowered: Lowered, options: InductorOptions) -> Fusion:
+    """Put the nodes of a lowered graph into groups."""
+    return _Fuser(lowered, options).run()
+
+
+class _Fuser:
+    def __init__(self, lowered: Lowered, options: InductorOptions) -> None:
+        self.lowered = lowered
+        self.options = options
+        self.hint = lowered.sizes.hint
+        self.groups: list[Group | None] = []
+        self.order = Order()
+        self.group_of_node: list[int] = []
+        self.users: dict[str, list[int]] = {}  # buffer -> numbers of the groups that read or write it
+        self.refusals: dict[tuple[str, str, str], Refusal] = {}
+
+    def run(self) -> Fusion:
+        for node, needs in zip(self.lowered.nodes, dependencies(self.lowered), strict=True):
+            self.place(node, needs)
+        self.merge_groups()
+        return Fusion(self.sorted_groups(), list(self.refusals.values()))
+
+    # Greedy placement
+
+    def place(self, node: Node, needs: set[int]) -> None:
+        """Put a node into a group: an old one if that is allowed and pays."""
+        direct = {self.group_of_node[n] for n in needs}
+        group = group_of(node)
+        number = None
+        if isinstance(node, LoopNest):
+            group.column = is_column_reduction(node, self.hint)
+            number = self.vertical(group, direct)
+            if number is None:
+                number = self.sibling(group, direct)
+            if number is None and self.options.fuse_horizontal:
+                number = self.neighbour(group, direct)
+        if number is None:
+            self.groups.append(group)
+            number = self.order.add(direct)
+        else:
+            self.order.extend(number, self.order.closure(direct - {number}))
+        self.group_of_node.append(number)
+        for name in node.reads | node.writes:
+            users = self.users.setdefault(name, [])
+            if not users or users[-1] != number:
+                users.append(number)
+
+    def vertical(self, group: Group, direct: set[int]) -> int | None:
+        """The youngest group that the node reads from and can join."""
+        for number in sorted(direct, reverse=True):
+            if self.join(number, group, direct):
+                return number
+        return None
+
+    def sibling(self, group: Group, direct: set[int]) -> int | None:
+        """A group that reads at some place what the node reads there too."""
+        tried: set[int] = set(direct)
+        for name in group.loads:
+            if numel(group.outer + group.inner).is_Integer and self.is_small(name, group):
+                continue
+            for number in reversed(self.users.get(name, [])[-HORIZONTAL_WINDOW:]):
+                if number not in tried:
+                    tried.add(number)
+                    if self.join(number, group, direct, shares=True):
+                        return number
+        return None
+
+    def is_small(self, name: str, group: Group) -> bool:
+        """Whether a buffer is much smaller than the loop nest: sharing its loads is worth nothing."""
+        elements = 1
+        for size in self.lowered.buffers[name].spec.shape:
+            elements *= self.hint(self.lowered.sizes.convert(size))
+        return elements * 8 < self.hint(numel(group.outer + group.inner))
+
+    def neighbour(self, group: Group, direct: set[int]) -> int | None:
+        """One of the last groups, if it is pointwise over just the same axes."""
+        for number in range(len(self.groups) - 1, max(len(self.groups) - 1 - HORIZONTAL_WINDOW, -1), -1):
+            other = self.groups[number]
+            if (
+                other is None
+                or other.is_extern
+                or number in direct
+                or other.inner
+                or group.inner
+                or other.outer != group.outer
+                or len(other.members) >= HORIZONTAL_NESTS
+            ):
+                continue
+            if self.join(number, group, direct):
+                return number
+        return None
+
+    def join(self, number: int, group: Group, direct: set[int], shares: bool = False) -> bool:
+        """Fuse a new node's group into group `number`, if that is allowed."""
+        target = self.groups[number]
+        if target is None or target.is_extern:
+            return False
+        if any(other != number and self.order.precedes(number, other) for other in direct):
+            return self.refuse(target, group, "another kernel must run between them")
+        merged = self.try_merge(target, group, shares)
+        if isinstance(merged, str):
+            return self.refuse(target, group, merged)
+        self.groups[number] = merged
+        return True
+
+    def refuse(self, first: Group, second: Group, reason: str) -> bool:
+        key = (first.label, second.label, reason)
+        self.refusals.setdefault(key, Refusal(*key))
+        return False
+
+    # Merging two groups
+
+    def try_merge(self, a: Group, b: Group, shares: bool = False) -> Group | str:
+        """The union of two groups, `a` first, or why there is none."""
+        if a.device != b.device:
+            return f"they run on {a.device} and {b.device}"
+        if len(a.members) + len(b.members) > self.options.max_fusion_size:
+            return f"a kernel of more than {self.options.max_fusion_size} loop nests"
+        reason = self.unprofitable(a, b)
+        if reason:
+            return reason
+        names = [name for name in b.loads if name in a.stores]
+        names += [name for name in b.stores if name in a.loads]
+        names += [name for name in b.loads if name in a.loads and name not in names]
+        reason = "their loops run over different sizes"
+        for match in matches(a, b, names, self.hint):
+            merged = self.union(a, b, match, shares)
+            if not isinstance(merged, str):
+                return merged
+            reason = merged
+        return reason
+
+    def unprofitable(self, a: Group, b: Group) -> str:
+        """Why a fusion that may be legal is not wanted; "" if it is."""
+        for reduction, other in ((a, b), (b, a)):
+            if not reduction.inner or other.inner:
+                continue
+            full = numel(other.outer) == numel(reduction.outer + reduction.inner)
+            if not full:
+                continue
+            if reduction.column:
+                return "the reduction folds rows of what the other walks along"
+            rows, row = self.hint(numel(reduction.outer)), self.hint(numel(reduction.inner))
+            if reduction.device != "cpu" and rows < MIN_ROWS_FOR_ROW_KERNEL and row > SHORT_ROW:
+                return f"a kernel over {rows} rows of {row} would leave most of the GPU idle"
+        if a.inner and b.inner and a.column != b.column:
+            return "one reduction folds rows, the other columns"
+        return ""
+
+    def union(self, a: Group, b: Group, match: Match, shares: bool) -> Group | str:
+        """The groups over common axes, or why their accesses do not allow it."""
+        math = math_for((*match.outer, *match.inner))
+        loads_a, stores_a = (map_accesses(part, match.a, math) for part in (a.loads, a.stores))
+        loads_b, stores_b = (map_accesses(part, match.b, math) for part in (b.loads, b.stores))
+        inner = {axis.symbol.name for axis in match.inner}
+        for name, indices in loads_b.items():
+            if name in stores_a and indices != stores_a[name]:
+                return f"{name} is read at other places than it is written"
+        for name, indices in stores_b.items():
+            if name in loads_a:
+                if loads_a[name] != indices:
+                    return f"{name} is overwritten at other places than it is read"
+                if any(not inner.isdisjoint(free_names(index)) for index in indices):
+                    return f"{name} is read in a row reduction and overwritten"
+        if shares and not any(name in loads_a and not indices.isdisjoint(loads_a[name]) for name, indices in loads_b.items()):
+            return "they read the same memory at other places"
+        members = map_members(a.members, match.a, math) + map_members(b.members, match.b, math)
+        members.sort(key=lambda member: member[0].order)
+        return Group(
+            members, match.outer, match.inner, _joined(loads_a, loads_b), _joined(stores_a, stores_b),
+            a.column or b.column,
+        )  # fmt: skip
+
+    # Later passes
+
+    def merge_groups(self) -> None:
+        """Merge groups one of which reads from the other, where a node that came later stands between them no more."""
+        for number, group in enumerate(self.groups):
+            if group is None or group.is_extern:
+                continue
+            producers = {
+                other for name in group.loads for other in self.users.get(name, ())
+                if other < number and (found := self.groups[other]) is not None and name in found.stores
+            }  # fmt: skip
+            for other in sorted(producers, reverse=True):
+                self.merge_pair(other, number)
+                if self.groups[number] is None:
+                    break
+
+    def merge_pair(self, first: int, second: int) -> None:
+        """Merge group `second` into group `first`, which it reads from, if that is allowed."""
+        a, b = self.groups[first], self.groups[second]
+        if a is None or b is None or a.is_extern:
+            return
+        between = any(
+            number not in (first, second) and self.order.precedes(first, number) and self.order.precedes(number, second)
+            for number in range(len(self.groups)) if self.groups[number] is not None
+        )  # fmt: skip
+        if between or self.order.precedes(second, first):
+            return
+        merged = self.try_merge(a, b)
+        if isinstance(merged, str):
+            return
+        self.groups[first], self.groups[second] = merged, None
+        bits = self.order.before[second] & ~(1 << first)
+        self.order.extend(first, bits)
+        for number, before in enumerate(self.order.before):
+            if before >> second & 1:
+                self.order.before[number] = (before & ~(1 << second)) | 1 << first | self.order.before[first]
+        for users in self.users.values():
+            users[:] = [first if user == second else user for user in users]
+
+    def sorted_groups(self) -> list[Group]:
+        """The groups in an order that respects the dependencies, as close to program order as that allows."""
+        alive = [number for number, group in enumerate(self.groups) if group is not None]
+        mask = sum(1 << number for number in alive)
+        done = 0
+        result = []
+        pending = sorted(alive, key=lambda n: self.groups[n].members[0][0].order)  # type: ignore[union-attr]
+        while pending:
+            for at, number in enumerate(pending):
+                if not self.order.before[number] & mask & ~done:
+                    result.append(self.groups[number])
+                    done |= 1 << number
+                    del pending[at]
+                    break
+            else:
+                raise AssertionError("groups depend on each other in a circle")
+        return result  # type: ignore[return-value]
+
+
+def _joined(a: Accesses, b: Accesses) -> Accesses:
+    result = dict(a)
+    for name, indices in b.items():
+        result[name] = result.get(name, frozenset()) | indices
+    return result

@@ -1,0 +1,171 @@
+"""Groups: loop nests that share a kernel, or one extern call; and who must come before whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import sympy
+
+from flambeau_inductor.indexing.expressions import linear_parts
+from flambeau_inductor.indexing.ranges import RangedMath
+from flambeau_inductor.indexing.split_axes import rewrite
+from flambeau_inductor.nodes import ExternCall, LoopNest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from flambeau_inductor.ir import Axis
+    from flambeau_inductor.nodes import Lowered, Node
+
+Mapping = dict[sympy.Symbol, sympy.Expr]
+"""Axis symbol -> expression in other axes."""
+Accesses = dict[str, frozenset[sympy.Expr]]
+"""Buffer -> the index expressions at which it is read or written."""
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Loop nests over one set of axes, in program order, or one extern call (then there are no axes).
+
+    `members` pairs each nest with the mapping from its own axes to the group's.  `loads` and `stores` are in the group's axes."""
+
+    members: list[tuple[Node, Mapping]]
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    loads: Accesses
+    stores: Accesses
+    column: bool = False
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The members without their mappings."""
+        return [node for node, _ in self.members]
+
+    @property
+    def is_extern(self) -> bool:
+        """Whether this is an extern call."""
+        return isinstance(self.members[0][0], ExternCall)
+
+    @property
+    def device(self) -> str:
+        """The device that all members run on."""
+        return self.members[0][0].device
+
+    @property
+    def label(self) -> str:
+        """What it does, for people: the members' labels."""
+        return "+".join(node.op if isinstance(node, ExternCall) else node.label for node in self.nodes)
+
+
+def group_of(node: Node) -> Group:
+    """A group of one."""
+    if isinstance(node, ExternCall):
+        return Group([(node, {})], (), (), {}, {})
+    loads = {name: frozenset(load.index for load in found) for name, found in node.loads.items()}
+    stores = {name: frozenset(store.index for store in found) for name, found in node.stores.items()}
+    identity: Mapping = {axis.symbol: axis.symbol for axis in (*node.outer, *node.inner)}
+    return Group([(node, identity)], node.outer, node.inner, loads, stores)
+
+
+def math_for(axes: Iterable[Axis]) -> RangedMath:
+    """Index arithmetic over these axes."""
+    return RangedMath({axis.symbol.name: sympy.sympify(axis.size) for axis in axes})
+
+
+def map_accesses(accesses: Accesses, mapping: Mapping, math: RangedMath) -> Accesses:
+    """Accesses with their axes replaced."""
+    if all(old == new for old, new in mapping.items()):
+        return accesses
+    return {
+        name: frozenset(rewrite(index, mapping, math) for index in indices) for name, indices in accesses.items()
+    }
+
+
+def map_members(
+    members: list[tuple[Node, Mapping]], mapping: Mapping, math: RangedMath
+) -> list[tuple[Node, Mapping]]:
+    """Members with their mappings composed with another."""
+    if all(old == new for old, new in mapping.items()):
+        return members
+    return [(node, {s: rewrite(e, mapping, math) for s, e in own.items()}) for node, own in members]
+
+
+@dataclass(eq=False, slots=True)
+class Order:
+    """A partial order of groups as bit sets: `before[i]` has a bit for every group that must precede group i."""
+
+    before: list[int] = field(default_factory=list)
+
+    def add(self, direct: set[int]) -> int:
+        """A new group behind those of `direct`; returns its number."""
+        self.before.append(self.closure(direct))
+        return len(self.before) - 1
+
+    def closure(self, direct: Iterable[int]) -> int:
+        """The bits of these groups and of all before them."""
+        bits = 0
+        for number in direct:
+            bits |= self.before[number] | 1 << number
+        return bits
+
+    def precedes(self, a: int, b: int) -> bool:
+        """Whether a must come before b."""
+        return bool(self.before[b] >> a & 1)
+
+    def extend(self, number: int, bits: int) -> None:
+        """Put more groups before a group, and so before all behind it."""
+        if self.before[number] | bits == self.before[number]:
+            return
+        self.before[number] |= bits
+        for other, own in enumerate(self.before):
+            if own >> number & 1:
+                self.before[other] = own | bits
+
+
+def dependencies(lowered: Lowered) -> list[set[int]]:
+    """For each node, the numbers of the nodes that must run before it: writers of what it reads, readers and writers of what it
+    overwrites, and the random call before it, if it is one."""
+    writers: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
+    last_random: int | None = None
+    result = []
+    inputs = {name for name, buffer in lowered.buffers.items() if buffer.role == "input"}
+    for number, node in enumerate(lowered.nodes):
+        needs: set[int] = set()
+        reads, writes = node.reads, node.writes
+        for name in reads:
+            needs.update(writers.get(name, ()))
+        for name in writes:
+            # Parts of a cat write different places of one buffer, which nothing has read yet.
+            needs.update(readers.get(name, ()))
+            if name in inputs:
+                needs.update(writers.get(name, ()))
+        if isinstance(node, ExternCall) and node.random:
+            if last_random is not None:
+                needs.add(last_random)
+            last_random = number
+        for name in reads:
+            readers.setdefault(name, []).append(number)
+        for name in writes:
+            writers.setdefault(name, []).append(number)
+        needs.discard(number)
+        result.append(needs)
+    return result
+
+
+def is_column_reduction(nest: LoopNest, hint: Callable[[sympy.Expr], int]) -> bool:
+    """Whether a reduction folds an axis that is not innermost in the memory it reads."""
+    if not nest.inner or not nest.outer:
+        return False
+    names = frozenset(axis.symbol.name for axis in (*nest.outer, *nest.inner))
+    last = nest.inner[-1].symbol.name
+    for loads in nest.loads.values():
+        for load in loads:
+            parts = linear_parts(load.index, names)
+            if parts is None or last not in parts[0]:
+                continue
+            own = hint(parts[0][last])
+            if any(hint(parts[0][a.symbol.name]) < own for a in nest.outer if a.symbol.name in parts[0]):
+                return True
+    return False
