@@ -164,8 +164,9 @@ class Condition:
             return None if None in answers else not decisive
         a, b = self.args
         if isinstance(a, (float, FloatExpr)) or isinstance(b, (float, FloatExpr)):
-            plain = not isinstance(a, (Expr, FloatExpr)) and not isinstance(b, (Expr, FloatExpr))
-            return _PLAIN[self.op](a, b) if plain else None
+            if isinstance(a, (Expr, FloatExpr)) or isinstance(b, (Expr, FloatExpr)):
+                return _known_by_sign(self.op, a, b)
+            return _PLAIN[self.op](a, b)
         _, certainly, certainly_not = _RELATIONS[self.op]
         return True if certainly(a, b) else False if certainly_not(a, b) else None
 
@@ -199,6 +200,34 @@ def known(condition: Condition | bool) -> bool | None:
 def condition_hint(condition: Condition | bool) -> bool:
     """The answer for the sizes seen while tracing."""
     return condition.hint if isinstance(condition, Condition) else condition
+
+
+def _known_by_sign(op: str, a: Number, b: Number) -> bool | None:
+    """What the sign of a symbolic float says of its relation to a constant that is not positive."""
+    if isinstance(b, (Expr, FloatExpr)) or b > 0:
+        return None
+    positive, zero_too = _is_positive(a), _is_non_negative(a)
+    if positive or (zero_too and b < 0):
+        return op in (">", ">=", "!=")
+    if zero_too and op in (">=", "<"):
+        return op == ">="
+    return None
+
+
+def _is_positive(number: Number) -> bool:
+    if isinstance(number, FloatExpr):
+        if number.op in ("float", "math.sqrt", "/", "*", "+"):
+            return all(_is_positive(arg) for arg in number.args)
+        return number.op == "**" and _is_positive(number.args[0])
+    return sizes.known_gt(number, 0) if isinstance(number, Expr) else number > 0
+
+
+def _is_non_negative(number: Number) -> bool:
+    if isinstance(number, FloatExpr) and number.op in ("float", "math.sqrt", "*", "+"):
+        return all(_is_non_negative(arg) for arg in number.args)
+    if isinstance(number, FloatExpr):
+        return _is_positive(number)
+    return sizes.known_ge(number, 0) if isinstance(number, Expr) else number >= 0
 
 
 def _ask_floats(op: str, a: Number, b: Number) -> bool:

@@ -121,8 +121,13 @@ class Ranges:
     def _record(self, op: str, form: Form, value: int) -> None:
         self._bounds.clear()
         left = self._env.make({m: c for m, c in form if c > 0})
-        right = self._env.make({m: -c for m, c in form if c < 0} | {(): value})
-        self._guards[op, form, value if op == "!=" else None] = SizeGuard(op, left, right)
+        right = self._env.make({m: -c for m, c in form if c < 0})
+        key = (op, form, value if op == "!=" else None)
+        if not isinstance(right, int) and (op, value) in ((">=", 1), ("<=", -1)):
+            # Between two symbolic sides a strict relation reads better.
+            self._guards[key] = SizeGuard(op[0], left, right)
+        else:
+            self._guards[key] = SizeGuard(op, left, right + value)
 
     def _drop_guards(self, form: Form) -> None:
         """Forget inequalities of a form that an equality is about to replace."""

@@ -497,7 +497,7 @@ def is_symbolic(size: Size) -> bool:
 def as_int(size: Size) -> int:
     """The size as an int; a symbolic one is specialised to its hint, with a guard."""
     if isinstance(size, Expr):
-        size.env.ranges.is_zero(size - size.hint)
+        eq(size, size.hint)
         return size.hint
     return size
 

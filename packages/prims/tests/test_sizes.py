@@ -1,0 +1,206 @@
+"""Symbolic sizes against plain ints: arithmetic, relations, guards, substitution, text."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flambeau_prims import sizes
+from flambeau_prims.size_floats import FloatExpr, as_float, float_of, floor_of
+from flambeau_prims.sizes import Expr, SizeEnv
+from flambeau_prims.spec import Spec
+
+NAMES = ("s0", "s1", "s2")
+
+trees = st.recursive(
+    st.one_of(st.sampled_from(NAMES), st.integers(-4, 9)),
+    lambda inner: st.tuples(st.sampled_from(["+", "-", "*", "//", "%", "min", "max", "neg"]), inner, inner),
+    max_leaves=8,
+)
+values = st.fixed_dictionaries({name: st.integers(2, 40) for name in NAMES})
+
+
+def build(tree, leaves):
+    """A tree over sizes or ints, by the same operators."""
+    if isinstance(tree, int):
+        return tree
+    if isinstance(tree, str):
+        return leaves[tree]
+    op, left, right = tree
+    left, right = build(left, leaves), build(right, leaves)
+    if op == "+":
+        return left + right
+    if op == "-":
+        return left - right
+    if op == "*":
+        return left * right
+    if op == "neg":
+        return -left
+    if op == "//":
+        return left // right
+    if op == "%":
+        return left % right
+    return (sizes.size_min if op == "min" else sizes.size_max)(left, right)
+
+
+def symbols(env, hints):
+    return {name: env.symbol(hints[name], name) for name in NAMES}
+
+
+@settings(max_examples=400, deadline=None)
+@given(trees, values, values)
+def test_arithmetic_is_that_of_ints(tree, hints, others):
+    env = SizeEnv()
+    try:
+        expected = build(tree, hints)
+    except ZeroDivisionError:
+        with pytest.raises(ZeroDivisionError):
+            build(tree, symbols(env, hints))
+        return
+    got = build(tree, symbols(env, hints))
+    assert sizes.hint_of(got) == expected
+    try:
+        expected = build(tree, others)
+    except ZeroDivisionError:
+        return
+    assert env.evaluate(got, others) == expected
+    assert eval(str(got), {"min": min, "max": max}, dict(others)) == expected  # noqa: S307 - our own text
+    renamed = sizes.format_size(got, {"s0": "a", "s1": "b", "s2": "c"})
+    letters = {"a": others["s0"], "b": others["s1"], "c": others["s2"]}
+    assert eval(renamed, {"min": min, "max": max}, letters) == expected  # noqa: S307
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(trees, st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]), trees), max_size=4), values, values)
+def test_relations_follow_the_hint_and_guards_imply_them(questions, hints, others):
+    env = SizeEnv()
+    leaves = symbols(env, hints)
+    asked = []
+    for left, relation, right in questions:
+        try:
+            a, b = build(left, leaves), build(right, leaves)
+        except ZeroDivisionError:
+            continue
+        answer = getattr(sizes, relation)(a, b)
+        assert answer == PLAIN[relation](sizes.hint_of(a), sizes.hint_of(b))
+        asked.append((left, relation, right, answer))
+        # Asked again it is known, and its known_ form agrees.
+        before = [str(guard) for guard in env.guards]
+        assert getattr(sizes, relation)(a, b) == answer
+        assert [str(guard) for guard in env.guards] == before
+    assert all(holds(guard, env, hints) for guard in env.guards)
+    try:
+        admitted = all(holds(guard, env, others) for guard in env.guards)
+        if admitted:
+            for left, relation, right, answer in asked:
+                assert PLAIN[relation](build(left, others), build(right, others)) == answer
+    except ZeroDivisionError:
+        return
+
+
+@settings(max_examples=400, deadline=None)
+@given(trees, trees, values, values)
+def test_what_is_known_is_true(left, right, hints, others):
+    env = SizeEnv()
+    leaves = symbols(env, hints)
+    try:
+        a, b = build(left, leaves), build(right, leaves)
+        x, y = build(left, others), build(right, others)
+    except ZeroDivisionError:
+        return
+    for name, plain in PLAIN.items():
+        if getattr(sizes, f"known_{name}")(a, b):
+            assert plain(x, y)
+    assert [str(guard) for guard in env.guards] == ["s0 >= 2", "s1 >= 2", "s2 >= 2"]
+
+
+PLAIN = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+def holds(guard, env, values):
+    names = dict(values)
+    return eval(str(guard), {"min": min, "max": max, "math": math, "float": float}, names)  # noqa: S307
+
+
+def test_interning_and_canonical_form():
+    env = SizeEnv()
+    b, s = env.symbol(8, "b"), env.symbol(128, "s")
+    assert b * s + b is b * (s + 1)
+    assert (b * s) // s is b
+    assert b - b == 0 and type(b - b) is int
+    assert (b * 6 + 4) // 2 is b * 3 + 2
+    assert (b // 2) // 2 is b // 4
+    assert (b * 4) % 2 == 0
+    assert (2 * b) // (2 * s) is b // s
+    assert (b * s + s) // (b + 1) is s
+    assert Spec.of((b, s * 2)) is Spec.of((b, s + s))
+
+
+def test_bounds_decide_without_guards():
+    env = SizeEnv()
+    b, s = env.symbol(8, "b"), env.symbol(128, "s")
+    assert sizes.ne(b * s, s) and sizes.gt(b * s, s) and sizes.ne(b, 1) and sizes.ne(b, 0)
+    assert sizes.ge((b + 1) // 2, 1) and sizes.lt(b % 4, 4)
+    assert sizes.ne(2 * b, 2 * s + 1)
+    assert len(env.guards) == 2
+
+
+def test_guards_read_as_inequalities_in_the_users_names():
+    env = SizeEnv()
+    s = env.symbol(128, "tokens.shape[1]")
+    assert sizes.le(s, 512)
+    assert not sizes.gt(s * 2, 600)
+    assert [guard.format({"s0": "tokens.shape[1]"}) for guard in env.guards] == [
+        "tokens.shape[1] >= 2",
+        "tokens.shape[1] <= 300",
+    ]
+
+
+def test_equality_substitutes():
+    env = SizeEnv()
+    b, s = env.symbol(8, "b"), env.symbol(8, "s")
+    assert sizes.eq(b, s)
+    assert s + 1 is b + 1
+    assert (s // 3) * 1 is b // 3
+    assert sizes.as_int(b) == 8
+    assert s * 2 == 16 and (b // 3) + 0 == 2
+    assert [str(guard) for guard in env.guards if guard.op == "=="] == ["s0 == s1", "s0 == 8"]
+
+
+def test_order_and_truth_are_refused():
+    size = SizeEnv().symbol(3, "x")
+    for question in (lambda: size < 4, lambda: bool(size), lambda: int(size), lambda: range(size), lambda: max(size, 4)):
+        with pytest.raises(TypeError, match="flambeau_prims.sizes"):
+            question()
+    assert (size == 3) is False
+
+
+def test_max_min_ceil_div():
+    env = SizeEnv()
+    b = env.symbol(8, "b")
+    assert sizes.size_max(b, 1) is b and sizes.size_min(b, 2) == 2
+    assert isinstance(sizes.size_max(b, 5), Expr)
+    assert sizes.ceil_div(b, 3).hint == 3 and sizes.ceil_div(7, 2) == 4
+    assert len(env.guards) == 1
+
+
+def test_floats():
+    env = SizeEnv()
+    b = env.symbol(16, "b")
+    scale = float_of("**", float_of("float", b), -0.5)
+    assert isinstance(scale, FloatExpr) and scale.hint == 0.25
+    assert scale.evaluate({"s0": 4}) == 0.5
+    assert floor_of(float_of("/", b, 3)) is b // 3
+    assert len(env.guards) == 1
+    assert as_float(scale) == 0.25
+    assert [str(guard) for guard in env.guards if guard.op == "=="] == ["s0 == 16"]
