@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import flambeau
+from flambeau.interop_dynamo import flambeau_backend
 from examples.models import ResNet18, bert
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def test_bert_forward_compiles_once_for_all_sizes(sizes: list[tuple[int, int]]) 
     def counting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
         nonlocal graphs
         graphs += 1
-        return flambeau.lookup_backend("inductor")(gm, example_inputs)
+        return flambeau_backend(gm, example_inputs)
 
     compiled = flambeau.compile(model, fullgraph=True, dynamic=True, backend=counting)
     with torch.no_grad():
