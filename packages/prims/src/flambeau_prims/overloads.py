@@ -9,6 +9,7 @@ import torch
 
 from flambeau_prims.promotion import can_cast, dtype_name
 from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import eq, gt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import same_shape
 
@@ -30,7 +31,7 @@ def overloads(name: str) -> list[OpOverload]:
 
 
 def _takes_tensors(op: OpOverload) -> bool:
-    return any("Tensor" in str(arg.type) for arg in op._schema.arguments)
+    return any(str(arg.type) in ("Tensor", "Optional[Tensor]") for arg in op._schema.arguments)
 
 
 def declare(names: str, function: RuleFunction, *, in_place: bool = True) -> None:
@@ -50,6 +51,7 @@ def written_to_self(function: RuleFunction) -> RuleFunction:
     @wraps(function)
     def in_place_rule(self: Spec, *args: Any, **kwargs: Any) -> Spec:
         result = function(self, *args, **kwargs)
+        check_writable(self)
         if not can_cast(result.dtype, self.dtype):
             raise RuntimeError(
                 f"result type {dtype_name(result.dtype)} can't be cast to the desired output type {dtype_name(self.dtype)}"
@@ -61,3 +63,12 @@ def written_to_self(function: RuleFunction) -> RuleFunction:
         return self
 
     return in_place_rule
+
+
+def check_writable(self: Spec) -> None:
+    """Raise if elements of self share memory, as those of an expanded tensor do."""
+    if any(eq(step, 0) and gt(size, 1) for size, step in zip(self.shape, self.stride, strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )

@@ -18,7 +18,9 @@ MODULES: tuple[str, ...] = (
     "norm",
     "pointwise",
     "pool",
+    "random",
     "reduction",
+    "rnn",
     "softmax",
     "view",
 )

@@ -65,10 +65,10 @@ def flash_attention_for_cpu(
     attn_mask: Spec | None = None,
     scale: float | None = None,
 ) -> tuple[Spec, Spec]:
-    """The result and the logarithms of the softmax denominators, heads inside."""
+    """The result, laid out as the query, and the logarithms of the softmax denominators, heads inside."""
     _check(query, key, value)
     batch, heads, length, _ = query.shape
-    out = heads_inside(query, (batch, heads, length, value.shape[3]))
+    out = query.replace(stride=preserved_stride(query), offset=0)
     return out, heads_inside(query, (batch, heads, length), _accumulated_in(query.dtype))
 
 

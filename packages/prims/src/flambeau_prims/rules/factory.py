@@ -161,7 +161,7 @@ def arange_from(
     if any(isinstance(bound, Expr) for bound in bounds):
         length = _symbolic_length(start, end, step)
     else:
-        if is_integral(dtype):
+        if dtype == torch.int64:
             start, end, step = (int(bound) for bound in bounds)
         span = end - start
         if span * step < 0:

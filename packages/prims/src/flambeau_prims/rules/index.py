@@ -9,7 +9,8 @@ import torch
 from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, Operand, dtype_name, result_type
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import eq, gt, lt
+from flambeau_prims.rules.view import transposed
+from flambeau_prims.sizes import eq, gt, le, lt
 from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import (
     broadcast_shapes,
@@ -451,6 +452,9 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
                 f"in a negative output size, which is invalid. Check dimension {d} of your input."
             )
         shape[d] = size
+    if all(le(amount, 0) for amount in pad):
+        cropped = fresh(self, shape, self.stride)
+        return fresh(self, shape, preserved_stride(cropped))
     return fresh(self, shape, stride_for(tuple(shape), suggested_format(self)))
 
 
@@ -477,10 +481,10 @@ def flip(self: Spec, dims: Sequence[int]) -> Spec:
 def rot90(self: Spec, k: int = 1, dims: Sequence[int] = (0, 1)) -> Spec:
     """A plane turned by quarter turns."""
     first, second = wrap_dims(dims, self.ndim)
-    shape = list(self.shape)
-    if k % 2:
-        shape[first], shape[second] = shape[second], shape[first]
-    return fresh(self, shape)
+    if k % 4 == 0:
+        return fresh(self, self.shape)
+    flipped = flip(self, (first, second))
+    return transposed(flipped, first, second) if k % 2 else flipped
 
 
 @rule(aten.repeat.default)

@@ -279,8 +279,8 @@ def fused_rms_norm(
     """The result, and the inverse root mean square of each row."""
     outer = _check_normalized_shape(input, normalized_shape, weight)
     shape = input.shape[:outer] + (1,) * len(normalized_shape)
-    row = Spec.of(shape, dtype=_statistics_dtype(input, weight), device=input.device)
-    return _like(input), row
+    dtype = torch.float32 if input.dtype in _REDUCED_PRECISION else input.dtype
+    return _like(input), Spec.of(shape, dtype=dtype, device=input.device)
 
 
 @rule(aten._fused_rms_norm_backward.default)

@@ -23,6 +23,7 @@ from flambeau_prims.spec import Spec
 from flambeau_prims.strides import (
     broadcast_shapes,
     elementwise_layout,
+    is_empty,
     preserved_stride,
     same_shape,
 )
@@ -70,102 +71,150 @@ def common_device(tensors: Sequence[Spec]) -> torch.device:
     return device
 
 
-def not_implemented(what: str, dtype: torch.dtype) -> RuntimeError:
+def not_implemented(what: str, dtype: torch.dtype) -> NotImplementedError:
     """The error of a kernel that has no code for a dtype."""
-    return RuntimeError(f'"{what}" not implemented for \'{dtype_name(dtype)}\'')
+    return NotImplementedError(f"\"{what}\" not implemented for '{dtype_name(dtype)}'")
+
+
+_REDUCED = (torch.float16, torch.bfloat16)
+
+
+def refuse(name: str, dtype: torch.dtype, device: torch.device, kinds: str) -> None:
+    """Raise if `dtype` is of a kind the operator has no kernel for.
+
+    Kinds are letters: b bool, u uint8, i any integer, f float32 and float64, h half and bfloat16 on CPU, c complex.
+    """
+    for kind in kinds:
+        if _IS_OF_KIND[kind](dtype) and not (kind == "h" and device.type != "cpu"):
+            raise not_implemented(name, dtype)
+
+
+_IS_OF_KIND: dict[str, Callable[[torch.dtype], bool]] = {
+    "b": lambda dtype: dtype == torch.bool,
+    "u": lambda dtype: dtype == torch.uint8,
+    "i": lambda dtype: is_integral(dtype, include_bool=False),
+    "f": lambda dtype: dtype in (torch.float32, torch.float64),
+    "h": lambda dtype: dtype in _REDUCED,
+    "c": lambda dtype: dtype.is_complex,
+}
 
 
 # 2. Unary operators
 
 
-def same_dtype(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
-    """Unary, dtype kept."""
+def _same_dtype(name: str, refused: str) -> Callable[..., Spec]:
+    def same_dtype(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+        refuse(name, self.dtype, self.device, refused)
+        return elementwise([self], self.dtype)
+
+    return same_dtype
+
+
+def _float_math(name: str, refused: str) -> Callable[..., Spec]:
+    def float_math(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+        refuse(name, self.dtype, self.device, refused)
+        dtype = float_result(self.dtype)
+        return elementwise([self], dtype, dtype)
+
+    return float_math
+
+
+def _predicate(name: str, refused: str) -> Callable[..., Spec]:
+    def predicate(self: Spec) -> Spec:
+        refuse(name, self.dtype, self.device, refused)
+        return elementwise([self], torch.bool)
+
+    return predicate
+
+
+def declare_each(make: Callable[[str, str], Callable[..., Spec]], table: dict[str, str], **options: bool) -> None:
+    """Declare the families of a table {refused kinds: names}."""
+    for refused, names in table.items():
+        for name in names.split():
+            declare(name, make(name, refused), **options)
+
+
+declare_each(
+    _float_math,
+    {
+        "": "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt"
+        " reciprocal sigmoid sinc",
+        "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg mvlgamma i0 special_i0e special_i1 special_i1e"
+        " special_entr",
+        "ch": "special_erfcx special_log_ndtr special_ndtri",
+    },
+)
+declare_each(
+    _same_dtype,
+    {
+        "": "sgn nan_to_num _conj_physical",
+        "b": "neg",
+        "fhc": "bitwise_not",
+        "c": "sign",
+        "bc": "ceil floor round trunc relu",
+        "bic": "frac silu gelu mish hardswish hardsigmoid elu celu softplus softshrink hardshrink leaky_relu",
+    },
+)
+declare_each(_predicate, {"": "isnan isinf", "c": "isposinf isneginf signbit"}, in_place=False)
+declare_each(_predicate, {"": "logical_not"})
+
+
+@rule(aten.positive.default)
+def positive(self: Spec) -> Spec:
+    """self."""
+    refuse("positive", self.dtype, self.device, "b")
+    return self
+
+
+@rule(aten.square.default, aten.zero.default)
+def like_self(self: Spec) -> Spec:
+    """A loop over self."""
     return elementwise([self], self.dtype)
 
 
-def _named_same_dtype(name: str, refused: Callable[[torch.dtype], bool]) -> Callable[..., Spec]:
-    def same_dtype_checked(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
-        if refused(self.dtype):
-            raise not_implemented(name, self.dtype)
-        return elementwise([self], self.dtype)
-
-    return same_dtype_checked
+@rule(aten.zero_.default)
+def zero_(self: Spec) -> Spec:
+    """self."""
+    return self
 
 
-def float_math(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
-    """Unary, computed in floating point."""
+@rule(*overloads("polygamma"))
+def polygamma(n: int, self: Spec) -> Spec:
+    """Takes its order first."""
     dtype = float_result(self.dtype)
     return elementwise([self], dtype, dtype)
 
 
-def predicate(self: Spec) -> Spec:
-    """Unary, to bool."""
-    return elementwise([self], torch.bool)
-
-
-def _is_bool(dtype: torch.dtype) -> bool:
-    return dtype == torch.bool
-
-
-def _is_complex(dtype: torch.dtype) -> bool:
-    return dtype.is_complex
-
-
-def _is_floating(dtype: torch.dtype) -> bool:
-    return not is_integral(dtype)
-
-
-declare(
-    "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt"
-    " reciprocal sigmoid erf erfc erfinv lgamma digamma sinc logit deg2rad rad2deg mvlgamma i0"
-    " special_i0e special_i1 special_i1e special_entr special_erfcx special_log_ndtr special_ndtri",
-    float_math,
-)
-declare("neg", _named_same_dtype("neg", _is_bool))
-declare("bitwise_not", _named_same_dtype("bitwise_not", _is_floating))
-for _name in ["ceil", "floor", "round", "trunc", "sign", "clamp_max_scalar", "relu"]:
-    declare(_name, _named_same_dtype(_name, _is_complex))
-declare("sgn positive conj_physical _conj_physical nan_to_num square zero", same_dtype)
-for _name in (
-    ["frac", "silu", "gelu", "mish", "hardswish", "hardsigmoid", "elu", "celu", "softplus", "softshrink", "hardshrink", "leaky_relu"]
-):
-    declare(_name, _named_same_dtype(_name, is_integral))
-declare("isnan isinf isposinf isneginf signbit isfinite isreal", predicate, in_place=False)
-declare("logical_not", predicate)
-
-
-def polygamma(n: int, self: Spec) -> Spec:
-    """polygamma takes its order first."""
-    return float_math(self)
-
-
-rule(*overloads("polygamma"))(polygamma)
-
-
-@rule(aten.abs.default, aten.angle.default)
+@rule(aten.abs.default)
 def abs_(self: Spec) -> Spec:
-    """Complex to its real part's dtype; an angle is floating."""
+    """Complex numbers to their real dtype."""
+    refuse("abs", self.dtype, self.device, "b")
     return elementwise([self], real_dtype(self.dtype))
 
 
-def _abs_in_place(self: Spec) -> Spec:
+@rule(aten.abs_.default)
+def abs_in_place(self: Spec) -> Spec:
+    """self, which must be real."""
     if self.dtype.is_complex:
         raise RuntimeError("In-place abs is not supported for complex tensors.")
-    return self
+    return written_to_self(abs_)(self)
 
 
-rule(aten.abs_.default)(_abs_in_place)
+@rule(aten.angle.default)
+def angle(self: Spec) -> Spec:
+    """Real and floating."""
+    return elementwise([self], real_dtype(float_result(self.dtype)))
 
 
 def hardtanh(self: Spec, min_val: Number = -1, max_val: Number = 1) -> Spec:
     """Like clamp with the dtype kept."""
-    if self.dtype == torch.bool:
-        raise RuntimeError("Bool inputs not supported for hardtanh")
+    refuse("hardtanh", self.dtype, self.device, "buc")
     return elementwise([self], self.dtype)
 
 
 def threshold(self: Spec, threshold: Number, value: Number) -> Spec:
     """The dtype kept."""
+    refuse("threshold", self.dtype, self.device, "bc")
     return elementwise([self], self.dtype)
 
 
@@ -175,19 +224,15 @@ declare("threshold", threshold)
 
 @rule(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(self: Spec) -> tuple[Spec, Spec]:
-    """The result, and a buffer that only CPU fills."""
-    out = elementwise([self], self.dtype)
-    buffer = out if self.device.type == "cpu" else Spec.of((0,), dtype=self.dtype, device=self.device)
-    return out, buffer
+    """The result, and a buffer that only CPU fills; row-major on CPU."""
+    refuse("log_sigmoid", self.dtype, self.device, "bic")
+    if self.device.type != "cpu":
+        return elementwise([self], self.dtype), Spec.of((0,), dtype=self.dtype, device=self.device)
+    out = Spec.of(self.shape, dtype=self.dtype, device=self.device)
+    return out, out
 
 
 # 3. Binary operators
-
-
-def arithmetic(self: Operand, other: Operand, **_kwargs: Any) -> Spec:
-    """Binary, in the promoted dtype."""
-    dtype = result_type((self, other))
-    return elementwise((self, other), dtype, dtype)
 
 
 def _check_alpha(dtype: torch.dtype, alpha: Number) -> None:
@@ -235,49 +280,53 @@ def div(self: Operand, other: Operand, *, rounding_mode: str | None = None) -> S
         raise RuntimeError(
             f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
         )
-    return arithmetic(self, other)
+    return _arithmetic(f"div_{rounding_mode}", "bc")(self, other)
 
 
-def _integral(name: str) -> Callable[..., Spec]:
-    def integral_arithmetic(self: Operand, other: Operand) -> Spec:
+def _arithmetic(name: str, refused: str) -> Callable[..., Spec]:
+    def arithmetic(self: Operand, other: Operand) -> Spec:
         dtype = result_type((self, other))
-        if not is_integral(dtype):
-            raise not_implemented(name, dtype)
-        return elementwise((self, other), dtype, dtype)
+        result = elementwise((self, other), dtype, dtype)
+        refuse(name, dtype, result.device, refused)
+        return result
 
-    return integral_arithmetic
-
-
-def _real_arithmetic(name: str) -> Callable[..., Spec]:
-    def real_arithmetic(self: Operand, other: Operand) -> Spec:
-        dtype = result_type((self, other))
-        if dtype.is_complex:
-            raise not_implemented(name, dtype)
-        return elementwise((self, other), dtype, dtype)
-
-    return real_arithmetic
+    return arithmetic
 
 
-def _floating_arithmetic(name: str) -> Callable[..., Spec]:
-    def floating_arithmetic(self: Operand, other: Operand) -> Spec:
-        dtype = result_type((self, other))
-        if is_integral(dtype):
-            raise not_implemented(name, dtype)
-        return elementwise((self, other), dtype, dtype)
+def _true_arithmetic(name: str, refused: str) -> Callable[..., Spec]:
+    def true_arithmetic(self: Operand, other: Operand) -> Spec:
+        result = true_math(self, other)
+        refuse(name, result.dtype, result.device, refused)
+        return result
 
-    return floating_arithmetic
+    return true_arithmetic
 
 
-def pow_(self: Operand, exponent: Operand) -> Spec:
-    """Integers to a negative integer power are an error."""
-    if (
-        isinstance(exponent, int)
-        and not isinstance(exponent, bool)
-        and exponent < 0
-        and is_integral(_operand_dtype(self))
-    ):
+def _check_exponent(base: Operand, exponent: Operand) -> None:
+    negative = isinstance(exponent, int) and not isinstance(exponent, bool) and exponent < 0
+    if negative and is_integral(_operand_dtype(base)):
         raise RuntimeError("Integers to negative integer powers are not allowed.")
-    return arithmetic(self, exponent)
+
+
+@rule(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar)
+def pow_(self: Spec, exponent: Operand) -> Spec:
+    """Integers to a negative integer power are an error."""
+    _check_exponent(self, exponent)
+    return _arithmetic("pow", "b")(self, exponent)
+
+
+@rule(aten.pow_.Tensor, aten.pow_.Scalar)
+def pow_in_place(self: Spec, exponent: Operand) -> Spec:
+    """self."""
+    return written_to_self(pow_)(self, exponent)
+
+
+@rule(aten.pow.Scalar)
+def pow_of_number(self: Number, exponent: Spec) -> Spec:
+    """Row-major."""
+    dtype = result_type((self, exponent))
+    refuse("pow", dtype, exponent.device, "b")
+    return Spec.of(exponent.shape, dtype=dtype, device=exponent.device)
 
 
 def comparison(self: Operand, other: Operand) -> Spec:
@@ -295,19 +344,21 @@ def ordering(self: Operand, other: Operand) -> Spec:
 
 declare("add", add)
 declare("sub", sub)
-declare("mul floor_divide remainder fmod __lshift__ __rshift__", arithmetic)
 declare("div", div)
-declare("atan2 xlogy copysign special_xlog1py special_zeta", true_math)
-declare("pow", pow_)
-for _name in (
-    ["bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm"]
-):
-    declare(_name, _integral(_name))
-declare("__ilshift__ __irshift__", written_to_self(arithmetic), in_place=False)
-for _name in ["maximum", "minimum", "fmax", "fmin"]:
-    declare(_name, _real_arithmetic(_name))
-for _name in ["hypot", "nextafter", "logaddexp", "logaddexp2", "igamma", "igammac"]:
-    declare(_name, _floating_arithmetic(_name))
+declare_each(
+    _arithmetic,
+    {
+        "": "mul",
+        "c": "maximum minimum fmax fmin",
+        "bc": "floor_divide remainder fmod",
+        "bic": "hypot nextafter igamma igammac logaddexp2",
+        "bi": "logaddexp",
+        "fhc": "bitwise_and bitwise_or bitwise_xor",
+        "bfhc": "bitwise_left_shift bitwise_right_shift gcd lcm __lshift__ __rshift__",
+    },
+)
+declare_each(_true_arithmetic, {"c": "atan2 xlogy copysign special_xlog1py special_zeta"})
+declare("__ilshift__ __irshift__", written_to_self(_arithmetic("lshift", "bfhc")), in_place=False)
 declare("eq ne logical_and logical_or logical_xor", comparison)
 declare("lt le gt ge", ordering)
 
@@ -321,13 +372,14 @@ def rsub(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
 @rule(aten.max.other, aten.min.other)
 def binary_extremum(self: Spec, other: Spec) -> Spec:
     """maximum and minimum under their old names."""
-    return _real_arithmetic("maximum")(self, other)
+    return _arithmetic("maximum", "c")(self, other)
 
 
 def heaviside(self: Spec, values: Spec) -> Spec:
     """Takes operands of one dtype."""
     if self.dtype != values.dtype:
         raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    refuse("heaviside", self.dtype, self.device, "c")
     return elementwise((self, values), self.dtype)
 
 
@@ -574,9 +626,11 @@ def glu_backward(grad_output: Spec, self: Spec, dim: int) -> Spec:
 @rule(aten.native_dropout.default)
 def native_dropout(input: Spec, p: float, train: bool | None) -> tuple[Spec, Spec]:
     """The result, and the mask of what was kept."""
-    if not input.dtype.is_floating_point and not input.dtype.is_complex:
-        raise RuntimeError(f"result type Float can't be cast to the desired output type {dtype_name(input.dtype)}")
     result = Spec.of(input.shape, stride=preserved_stride(input), dtype=input.dtype, device=input.device)
+    if is_empty(input.shape):
+        return input, result
+    if train is not False and is_integral(input.dtype):
+        raise RuntimeError(f"result type Float can't be cast to the desired output type {dtype_name(input.dtype)}")
     return result, result.replace(dtype=torch.bool, stride=result.stride)
 
 

@@ -190,7 +190,9 @@ def argmax(self: Spec, dim: int | None = None, keepdim: bool = False) -> Spec:
 
 @rule(*overloads("any"), *overloads("all"))
 def any_(self: Spec, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Spec:
-    """bool, but uint8 for uint8."""
+    """bool, but uint8 for uint8; an empty list of dimensions reduces nothing."""
+    if isinstance(dim, tuple) and not dim:
+        return Spec.of(self.shape, dtype=any_(self).dtype, device=self.device)
     return reduce(self, dim, keepdim, torch.uint8 if self.dtype == torch.uint8 else torch.bool)
 
 

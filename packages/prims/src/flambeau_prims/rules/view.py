@@ -12,8 +12,8 @@ from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import as_int, ceil_div, eq, ge, gt, known_eq, le, lt, size_max, size_min
 from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import (
-    copy_stride,
     is_empty,
+    preserved_stride,
     product,
     same_shape,
     wrap_dim,
@@ -507,12 +507,13 @@ def as_strided(
 
 
 def _scattered(self: Spec, part: Spec, src: Spec, what: str) -> Spec:
+    """A packed copy in self's layout (eager copies self's whole storage, and so keeps gaps and offset too)."""
     if not same_shape(part.shape, src.shape):
         raise RuntimeError(
             f"expected src to have a size equal to the {what} of self. src size = {list(src.shape)}, "
             f"{what} size = {list(part.shape)}"
         )
-    return Spec.of(self.shape, stride=copy_stride(self, None), dtype=self.dtype, device=self.device)
+    return Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
 
 
 @rule(aten.slice_scatter.default)

@@ -1,0 +1,57 @@
+"""Comparing a rule's Specs with what eager PyTorch returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flambeau_prims.rules.registry import infer_uncached
+from flambeau_prims.spec import Spec, spec_of
+
+
+def to_specs(arg: Any) -> Any:
+    """An argument as a rule sees it: tensors as Specs, lists as tuples."""
+    if isinstance(arg, torch.Tensor):
+        return spec_of(arg)
+    if isinstance(arg, (list, tuple)):
+        return tuple(to_specs(item) for item in arg)
+    return arg
+
+
+def describe(result: Any) -> Any:
+    """A result as nested plain data that compares as Specs ought to.
+
+    Strides of dimensions of size 1 and of empty tensors mean nothing and are left out.
+    """
+    if isinstance(result, torch.Tensor):
+        result = spec_of(result)
+    if isinstance(result, Spec):
+        meaningful = not any(size == 0 for size in result.shape)
+        stride = [
+            step for size, step in zip(result.shape, result.stride, strict=True) if size != 1 and meaningful
+        ]
+        return list(result.shape), stride, result.offset, result.dtype, result.device.type
+    if isinstance(result, (list, tuple)):
+        return [describe(item) for item in result]
+    return result
+
+
+def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str | None:
+    """None if the rule agrees with eager on this call (or both raise), else what differs."""
+    kwargs = kwargs or {}
+    specs, spec_kwargs = to_specs(args), {name: to_specs(arg) for name, arg in kwargs.items()}
+    call = f"{op}({', '.join(map(repr, specs))}, {spec_kwargs})"
+    try:
+        inferred = describe(infer_uncached(op, specs, spec_kwargs))
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+        inferred = error
+    try:
+        eager = describe(op(*args, **kwargs))
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
+        eager = error
+    if isinstance(inferred, Exception) and isinstance(eager, Exception):
+        return None
+    if isinstance(inferred, Exception) or isinstance(eager, Exception) or inferred != eager:
+        return f"{call}\n  rule:  {inferred!r}\n  eager: {eager!r}"
+    return None
