@@ -1,0 +1,569 @@
+"""Writes one kernel of the loop IR as C++: a function that does a share of the work, and the entry that shares it out.
+
+    static void k_part(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end) {
+      const float *__restrict b0 = (const float *)buffers[0];
+      for (int64_t i0 = begin; i0 < end; ++i0) {
+        #pragma omp simd
+        for (int64_t i1 = 0; i1 < 768; ++i1) { ... }
+      }
+    }
+    EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, ints, 0, n); }
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.plan import (
+    COLUMN_BLOCK,
+    PARALLEL_WORK,
+    choose_plan,
+    dependents,
+    static_product,
+    varies,
+)
+from flambeau_inductor.codegen.cpp.printer import CppPrinter
+from flambeau_inductor.codegen.cpp.reductions import PART_LENGTH, Fold, column_take, fold_of
+from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.ir import CheckIndex, Reduce, Store, index_of
+from flambeau_inductor.scalar_ops import Replay
+from flambeau_inductor.scheduler.phases import split_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from flambeau_inductor.ir import Axis, Kernel, Statement
+    from flambeau_inductor.scheduler.phases import Phase
+
+KEEP_COST = 10
+"""Inner values dearer than this are kept in a row of scratch memory rather than computed again in a later loop."""
+
+KEEP_ROW = 65536
+"""Longer rows are not kept: they would leave the second-level cache before they are read again."""
+
+STACK_ROW = 4096
+"""Rows up to this length are kept on the C stack."""
+
+FLUSH = 512
+"""Float parts of columns are added to their double totals after so many values."""
+
+MAX_THREADS = 256
+
+
+def write_kernel(kernel: Kernel, name: str) -> str:
+    """The C++ text of a kernel, without prelude."""
+    return KernelWriter(kernel, name).write()
+
+
+def is_checked(kernel: Kernel) -> bool:
+    """Whether the kernel returns a status: nonzero if an index was out of bounds."""
+    return any(isinstance(statement, CheckIndex) for statement in kernel.body)
+
+
+class KernelWriter:
+    """The state of writing one kernel."""
+
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.plan = choose_plan(kernel)
+        self.printer = CppPrinter()
+        self.replay = Replay(self.printer)
+        self.text: list[str] = []
+        self.depth = 0
+        self.checked = is_checked(kernel)
+        self.checks = {s.value: s for s in kernel.body if isinstance(s, CheckIndex)}
+        self.dtypes = {s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))}
+        self.phases: tuple[Phase, ...] = ()
+        self.keep_rows = False
+
+    # Text
+
+    def line(self, text: str) -> None:
+        self.text.append("  " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """`head {` ... `}`; what was renamed inside is forgotten after."""
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        renamed, guards = dict(self.printer.renamed), dict(self.printer.guards)
+        yield
+        self.printer.renamed, self.printer.guards = renamed, guards
+        self.depth -= 1
+        self.line("}")
+
+    def loop(self, variable: str, begin: str, end: str):  # type: ignore[no-untyped-def]
+        """A counting loop."""
+        return self.block(f"for (int64_t {variable} = {begin}; {variable} < {end}; ++{variable})")
+
+    def size(self, axis: Axis) -> str:
+        """The size of an axis in C++."""
+        text = self.printer.index_text(axis.size)
+        return text if text.isalnum() else f"({text})"
+
+    def product(self, axes: Sequence[Axis]) -> str:
+        """The number of points of some axes in C++."""
+        static = static_product(tuple(axes))
+        if static is not None:
+            return f"INT64_C({static})" if static >= 1 << 31 else str(static)
+        return " * ".join(self.size(axis) for axis in axes)
+
+    def statements(self, statements: Iterable[Statement]) -> None:
+        """Replay statements here.  An index that some CheckIndex elsewhere guards is made safe in every scope that loads by it."""
+        for statement in statements:
+            index = index_of(statement)
+            for name in sorted(free_names(index)) if index is not None else ():
+                if name in self.checks and name not in self.printer.guards:
+                    self.printer.make_safe(name, self.checks[name].size)
+            self.replay.step(statement)
+        for text in self.printer.lines:
+            self.line(text)
+        self.printer.lines = []
+
+    # The kernel
+
+    def write(self) -> str:
+        """The part function and the entry."""
+        kind = self.plan.kind
+        self.part_head()
+        self.depth += 1
+        self.declarations()
+        if static_product((*self.kernel.outer,)) != 0:
+            getattr(self, f"write_{kind}")()
+        if self.checked:
+            self.line("return bad;")
+        self.depth -= 1
+        self.line("}")
+        (self.write_whole_entry if kind == "whole" else self.write_entry)()
+        return "\n".join(self.text) + "\n"
+
+    @property
+    def result(self) -> str:
+        return "int64_t" if self.checked else "void"
+
+    def part_head(self) -> None:
+        if self.plan.kind == "whole":
+            self.partial_struct()
+            extra = f", int64_t thread, int64_t threads, {self.name}_partial *shared"
+        else:
+            extra = ""
+        arguments = "void *const *buffers, const int64_t *ints, int64_t begin, int64_t end"
+        self.line(f"static {self.result} {self.name}_part({arguments}{extra}) {{")
+
+    def declarations(self) -> None:
+        """Parameters, sizes, and the status."""
+        for number, param in enumerate(self.kernel.params):
+            const = "const " if param.access == "read" else ""
+            ctype = storage_type(param.dtype)
+            self.line(f"{const}{ctype} *__restrict {param.name} = ({const}{ctype} *)buffers[{number}];")
+        self.size_declarations()
+        if self.checked:
+            self.line("int64_t bad = 0;")
+
+    def size_declarations(self) -> None:
+        for number, symbol in enumerate(self.kernel.sizes):
+            self.line(f"const int64_t {symbol.name} = ints[{number}];")
+
+    # Pointwise
+
+    def write_pointwise(self) -> None:
+        """Rows of the lead axes, each a vector loop; what does not vary along it stands before it."""
+        vector = self.plan.vector
+        if vector is None:
+            self.statements(self.kernel.body)
+            return
+        if not self.plan.lead:
+            self.vector_body(vector, "begin", "end", self.kernel.body)
+            return
+        with self.lead_loops(self.plan.lead):
+            self.vector_body(vector, "0", self.size(vector), self.kernel.body)
+
+    def vector_body(self, vector: Axis, begin: str, end: str, body: Sequence[Statement]) -> None:
+        """Statements that do not vary along the vector axis, then the vector loop with the others."""
+        moving = dependents(tuple(body), {vector.symbol.name})
+        before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
+        inside = [s for s in body if varies(s, moving)]
+        stores = [s for s in body if isinstance(s, Store) and not varies(s, moving)]
+        self.statements(before)
+        if inside:
+            self.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
+            with self.loop(vector.symbol.name, begin, end):
+                self.statements(inside)
+        self.statements(stores)
+
+    def simd(self, *clauses: tuple[str, str] | None) -> None:
+        """The pragma, with its reductions."""
+        text = "".join(f" reduction({sign}:{name})" for name, sign in filter(None, clauses))
+        self.line(f"#pragma omp simd{text}")
+
+    @contextmanager
+    def lead_loops(self, lead: Sequence[Axis]) -> Iterator[None]:
+        """From `begin` to `end` over the points of the lead axes, which count up like an odometer."""
+        if not lead:
+            yield
+            return
+        if len(lead) == 1:
+            with self.loop(lead[0].symbol.name, "begin", "end"):
+                yield
+            return
+        self.line("int64_t rest = begin;")
+        for axis in reversed(lead[1:]):
+            size = self.size(axis)
+            self.line(f"int64_t {axis.symbol.name} = rest % {size}; rest /= {size};")
+        self.line(f"int64_t {lead[0].symbol.name} = rest;")
+        with self.loop("p", "begin", "end"):
+            yield
+            for axis in reversed(lead[1:]):
+                name = axis.symbol.name
+                self.line(f"if (++{name} < {self.size(axis)}) continue;")
+                self.line(f"{name} = 0;")
+            self.line(f"++{lead[0].symbol.name};")
+
+    # Rows
+
+    def write_rows(self) -> None:
+        """Phase after phase at each outer point."""
+        row = static_product(self.kernel.inner)
+        self.keep_rows = row is None or row <= KEEP_ROW
+        self.phases = split_phases(self.kernel, KEEP_COST if self.keep_rows else None)
+        kept = self.declare_scratch(row)
+        with self.lead_loops(self.plan.lead):
+            for phase in self.phases:
+                self.write_row_phase(phase, "0", self.size(self.kernel.inner[0]))
+        if row is None or row > STACK_ROW:
+            for name in kept:
+                self.line(f"__builtin_free(keep_{name});")
+
+    def declare_scratch(self, row: int | None) -> list[str]:
+        """A row of memory for each kept value."""
+        kept = [name for phase in self.phases for name in phase.keeps]
+        for name in kept:
+            ctype = storage_type(self.dtypes[name])
+            if row is not None and row <= STACK_ROW:
+                self.line(f"{ctype} keep_{name}[{max(row, 1)}] __attribute__((aligned(64)));")
+            else:
+                count = self.product(self.kernel.inner)
+                self.line(f"{ctype} *__restrict keep_{name} = ({ctype} *)__builtin_malloc({count} * sizeof({ctype}));")
+        return kept
+
+    def write_row_phase(self, phase: Phase, first_begin: str, first_end: str) -> None:
+        """Row statements; then the loops over the inner axes, the first one from `first_begin` to `first_end`."""
+        self.statements(s for s in phase.row if not isinstance(s, Store) or self.plan.kind != "whole")
+        self.row_stores(phase)
+        folds = {reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces}
+        for name, fold in folds.items():
+            for ctype, suffix, start in fold.state:
+                self.line(f"{ctype} {name}_all{suffix} = {start};")
+        if phase.inner or phase.reduces:
+            self.inner_loops(phase, folds, first_begin, first_end)
+        if self.plan.kind == "whole":
+            self.combine_threads(phase, folds)
+        for reduce in phase.reduces:
+            final = folds[reduce.name].final.format(s=f"{reduce.name}_all")
+            self.line(f"const {value_type(reduce.dtype)} {reduce.name} = {final};")
+            self.replay.values[reduce.name] = reduce.name
+            self.replay.dtypes[reduce.name] = reduce.dtype
+
+    def row_stores(self, phase: Phase) -> None:
+        """In a whole fold, thread 0 stores what belongs to the single outer point."""
+        stores = [s for s in phase.row if isinstance(s, Store)] if self.plan.kind == "whole" else []
+        if stores:
+            self.line("if (threads > 1) {")
+            self.line("  #pragma omp barrier")
+            self.line("}")
+            with self.block("if (thread == 0)"):
+                self.statements(stores)
+
+    def inner_loops(self, phase: Phase, folds: dict[str, Fold], begin: str, end: str) -> None:
+        """The nest over the inner axes; the last one is the vector loop."""
+        inner = self.kernel.inner
+        opened = []
+        for depth, axis in enumerate(inner[:-1]):
+            bounds = (begin, end) if depth == 0 else ("0", self.size(axis))
+            opened.append(self.loop(axis.symbol.name, *bounds))
+            opened[-1].__enter__()
+        bounds = (begin, end) if len(inner) == 1 else ("0", self.size(inner[-1]))
+        static = static_product(inner[-1:])
+        bounded = any(fold.bounded for fold in folds.values()) and (static is None or static > PART_LENGTH)
+        if bounded:
+            head = f"for (int64_t part = {bounds[0]}; part < {bounds[1]}; part += {PART_LENGTH})"
+            opened.append(self.block(head))
+            opened[-1].__enter__()
+            self.line(f"const int64_t stop = part + {PART_LENGTH} < {bounds[1]} ? part + {PART_LENGTH} : {bounds[1]};")
+            bounds = ("part", "stop")
+        self.vector_loop(phase, folds, *bounds)
+        for context in reversed(opened):
+            context.__exit__(None, None, None)
+
+    def vector_loop(self, phase: Phase, folds: dict[str, Fold], begin: str, end: str) -> None:
+        """The innermost loop with its folds: parts are folded in vector registers and joined to the whole after it."""
+        axis = self.kernel.inner[-1]
+        position = self.position()
+        fetched = set(phase.fetches)
+        body = [s for s in phase.inner if getattr(s, "name", None) not in fetched]
+        moving = dependents(tuple(body), {axis.symbol.name, *fetched})
+        self.statements(s for s in body if not varies(s, moving) and not isinstance(s, Store))
+        clauses: list[tuple[str, str] | None] = []
+        for name, fold in folds.items():
+            for (ctype, suffix, start), sign in zip(fold.part, fold.clauses, strict=True):
+                self.line(f"{ctype} {name}_part{suffix} = {start};")
+                clauses.append((f"{name}_part{suffix}", sign))
+        inside = [s for s in body if varies(s, moving)]
+        if any(isinstance(s, CheckIndex) for s in inside):
+            clauses.append(("bad", "|"))
+        if all(fold.vectorised for fold in folds.values()):
+            self.simd(*clauses)
+        with self.loop(axis.symbol.name, begin, end):
+            for name in phase.fetches:
+                test = " != 0" if self.dtypes[name] == torch.bool else ""
+                self.line(f"const {value_type(self.dtypes[name])} {name} = keep_{name}[{position}]{test};")
+            self.statements(inside)
+            for name in phase.keeps:
+                self.line(f"keep_{name}[{position}] = {name};")
+            for reduce in phase.reduces:
+                names = {"q": f"{reduce.name}_part", "s": f"{reduce.name}_all", "v": reduce.value, "at": position}
+                for text in folds[reduce.name].take:
+                    self.line(text.format(**names))
+        for name, fold in folds.items():
+            if fold.vectorised:
+                for text in fold.join:
+                    self.line(text.format(s=f"{name}_all", q=f"{name}_part"))
+        self.statements(s for s in body if isinstance(s, Store) and not varies(s, moving))
+
+    def position(self) -> str:
+        """The row-major position in the inner axes."""
+        text = ""
+        for axis in self.kernel.inner:
+            name = axis.symbol.name
+            text = f"({text}) * {self.size(axis)} + {name}" if text else name
+        return text
+
+    # Whole
+
+    def partial_struct(self) -> None:
+        """What a thread's part of each fold is, for the others to read."""
+        fields = []
+        for statement in self.kernel.body:
+            if isinstance(statement, Reduce):
+                fold = fold_of(statement, self.dtypes[statement.value])
+                fields += [f"{ctype} {statement.name}{suffix};" for ctype, suffix, _ in fold.state]
+        self.line(f"struct {self.name}_partial {{ {' '.join(fields)} }} __attribute__((aligned(64)));")
+
+    def write_whole(self) -> None:
+        """Each thread folds its stretch of the first inner axis; all then join all parts, in the same order."""
+        self.phases = split_phases(self.kernel, None)
+        for phase in self.phases:
+            self.write_row_phase(phase, "begin", "end")
+
+    def combine_threads(self, phase: Phase, folds: dict[str, Fold]) -> None:
+        if not folds:
+            return
+        with self.block("if (threads > 1)"):
+            for name, fold in folds.items():
+                for _, suffix, _ in fold.state:
+                    self.line(f"shared[thread].{name}{suffix} = {name}_all{suffix};")
+            self.line("#pragma omp barrier")
+            for name, fold in folds.items():
+                for _, suffix, start in fold.state:
+                    self.line(f"{name}_all{suffix} = {start};")
+            with self.loop("t", "0", "threads"):
+                for name, fold in folds.items():
+                    for text in fold.join:
+                        self.line(text.format(s=f"{name}_all", q=f"shared[t].{name}"))
+
+    # Columns
+
+    def write_columns(self) -> None:
+        """Blocks of the vector axis: arrays hold the folds and the row values of a block's columns."""
+        vector = self.plan.vector
+        assert vector is not None
+        self.phases = split_phases(self.kernel, None)
+        name, size = vector.symbol.name, self.size(vector)
+        self.line(f"const int64_t blocks = ({size} + {COLUMN_BLOCK - 1}) / {COLUMN_BLOCK};")
+        with self.loop("block", "begin", "end"):
+            self.line(f"const int64_t first = block % blocks * {COLUMN_BLOCK};")
+            self.line(f"const int64_t count = {size} - first < {COLUMN_BLOCK} ? {size} - first : {COLUMN_BLOCK};")
+            self.line("int64_t rest = block / blocks;")
+            for axis in reversed(self.plan.lead):
+                length = self.size(axis)
+                self.line(f"const int64_t {axis.symbol.name} = rest % {length}; rest /= {length};")
+            moving = dependents(self.kernel.body, {name})
+            arrays: set[str] = set()
+            for number, phase in enumerate(self.phases):
+                self.write_column_phase(phase, self.phases[number + 1 :], moving, arrays)
+
+    @contextmanager
+    def column_loop(self, *clauses: tuple[str, str] | None) -> Iterator[None]:
+        vector = self.plan.vector
+        assert vector is not None
+        self.simd(*clauses)
+        with self.loop("c", "0", "count"):
+            self.line(f"const int64_t {vector.symbol.name} = first + c;")
+            yield
+
+    def load_arrays(self, statements: Sequence[Statement], arrays: set[str], extra: Iterable[str] = ()) -> None:
+        """The column's values of what earlier loops left in arrays and these statements read."""
+        wanted = set(extra)
+        for statement in statements:
+            wanted |= {name for name in arrays if varies(statement, {name})}
+        for name in sorted(wanted & arrays):
+            self.line(f"const {value_type(self.dtypes[name])} {name} = {name}_column[c];")
+
+    def write_column_phase(self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]) -> None:
+        self.column_rows(phase, later, moving, arrays)
+        if not (phase.inner or phase.reduces):
+            return
+        folds = {reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces}
+        for name, fold in folds.items():
+            for ctype, suffix, start in fold.state:
+                self.line(f"{ctype} {name}_all{suffix}[{COLUMN_BLOCK}];")
+                self.line(f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_all{suffix}[c] = {start};")
+            if fold.bounded:
+                (ctype, _, start) = fold.part[0]
+                self.line(f"{ctype} {name}_part[{COLUMN_BLOCK}] = {{}};")
+                if start[0] != "0":
+                    self.line(f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_part[c] = {start};")
+        bounded = {name: fold for name, fold in folds.items() if fold.bounded}
+        if bounded:
+            self.line("int64_t folded = 0;")
+        opened = [self.loop(axis.symbol.name, "0", self.size(axis)) for axis in self.kernel.inner]
+        for context in opened:
+            context.__enter__()
+        self.column_body(phase, folds, moving, arrays)
+        if bounded:
+            with self.block(f"if (++folded == {FLUSH})"):
+                self.line("folded = 0;")
+                self.flush_columns(bounded)
+        for context in reversed(opened):
+            context.__exit__(None, None, None)
+        if bounded:
+            self.flush_columns(bounded)
+        self.finish_columns(phase, folds, arrays)
+
+    def column_rows(self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]) -> None:
+        """The row statements of a phase: those of the whole block, then those of each column."""
+        self.statements(s for s in phase.row if not varies(s, moving))
+        rows = [s for s in phase.row if varies(s, moving)]
+        if not rows:
+            return
+        used_later = [s for p in (phase, *later) for s in p.inner] + [s for p in later for s in p.row]
+        kept = [
+            s.name for s in rows
+            if not isinstance(s, (Store, CheckIndex)) and any(varies(other, {s.name}) for other in used_later)
+        ]  # fmt: skip
+        kept += [r.value for p in (phase, *later) for r in p.reduces if r.value in {getattr(s, "name", None) for s in rows}]
+        for name in dict.fromkeys(kept):
+            self.line(f"{value_type(self.dtypes[name])} {name}_column[{COLUMN_BLOCK}];")
+        checks = ("bad", "|") if any(isinstance(s, CheckIndex) for s in rows) else None
+        with self.column_loop(checks):
+            self.load_arrays(rows, arrays)
+            self.statements(rows)
+            for name in dict.fromkeys(kept):
+                self.line(f"{name}_column[c] = {name};")
+        arrays.update(kept)
+
+    def column_body(self, phase: Phase, folds: dict[str, Fold], moving: set[str], arrays: set[str]) -> None:
+        self.statements(s for s in phase.inner if not varies(s, moving))
+        inside = [s for s in phase.inner if varies(s, moving)]
+        with self.column_loop(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None):
+            self.load_arrays(inside, arrays, (reduce.value for reduce in phase.reduces))
+            self.statements(inside)
+            for reduce in phase.reduces:
+                fold, dtype = folds[reduce.name], self.dtypes[reduce.value]
+                into = f"{reduce.name}_part[c]" if fold.bounded else f"{reduce.name}_all[c]"
+                for text in column_take(fold, reduce, dtype):
+                    text = text.replace("{s}_at", f"{reduce.name}_all_at[c]")
+                    self.line(text.format(q=into, s=into, v=reduce.value, at=self.position()))
+
+    def flush_columns(self, bounded: dict[str, Fold]) -> None:
+        with self.loop("c", "0", "count"):
+            for name, fold in bounded.items():
+                for text in fold.join:
+                    self.line(text.format(s=f"{name}_all[c]", q=f"{name}_part[c]"))
+                self.line(f"{name}_part[c] = {fold.part[0][2]};")
+
+    def finish_columns(self, phase: Phase, folds: dict[str, Fold], arrays: set[str]) -> None:
+        for reduce in phase.reduces:
+            final = folds[reduce.name].final
+            if final.startswith("{s}_nan"):
+                final = "{s}"
+            final = final.replace("{s}_at", f"{reduce.name}_all_at[c]").format(s=f"{reduce.name}_all[c]")
+            self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{COLUMN_BLOCK}];")
+            self.line(f"for (int64_t c = 0; c < count; ++c) {reduce.name}_column[c] = {final};")
+            self.replay.values[reduce.name] = reduce.name
+            self.replay.dtypes[reduce.name] = reduce.dtype
+            arrays.add(reduce.name)
+
+    # The entry
+
+    def write_entry(self) -> None:
+        """Runs the part function on all of the work, or on a share in each thread where there is enough of it."""
+        plan = self.plan
+        keyword = "return " if self.checked else ""
+        call = f"{self.name}_part(buffers, ints"
+        with self.block(f"EXPORT {self.result} {self.name}(void *const *buffers, const int64_t *ints)"):
+            self.size_declarations()
+            n, step = self.work_units()
+            self.line(f"const int64_t n = {n};")
+            if not plan.may_be_parallel:
+                self.line(f"{keyword}{call}, 0, n);")
+                return
+            if plan.static_work is None:
+                total = self.product((*self.kernel.outer, *self.kernel.inner))
+                with self.block(f"if ({total} < {PARALLEL_WORK // plan.point_cost})"):
+                    self.line(f"{keyword}{call}, 0, n);")
+                    if not self.checked:
+                        self.line("return;")
+            reduction = " reduction(|:bad)" if self.checked else ""
+            if self.checked:
+                self.line("int64_t bad = 0;")
+            self.line(f"#pragma omp parallel{reduction}")
+            with self.block(""):
+                self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")
+                status = "bad = " if self.checked else ""
+                self.line(f"{status}{call}, share(n, t, count, {step}), share(n, t + 1, count, {step}));")
+            if self.checked:
+                self.line("return bad;")
+
+    def work_units(self) -> tuple[str, int]:
+        """How many units the part function counts from `begin` to `end`, and in what steps threads take them."""
+        plan = self.plan
+        if plan.kind == "pointwise" and not plan.lead:
+            return ("1", 1) if plan.vector is None else (self.product((plan.vector,)), 64)
+        units = self.product(plan.lead) if plan.lead else "1"
+        if plan.kind == "columns":
+            assert plan.vector is not None
+            return f"(({self.size(plan.vector)} + {COLUMN_BLOCK - 1}) / {COLUMN_BLOCK}) * ({units})", 1
+        return units, 1
+
+    def write_whole_entry(self) -> None:
+        """Threads share the first inner axis; with little work one thread does it all."""
+        keyword = "return " if self.checked else ""
+        call = f"{self.name}_part(buffers, ints"
+        step = 64 if len(self.kernel.inner) == 1 else 1
+        with self.block(f"EXPORT {self.result} {self.name}(void *const *buffers, const int64_t *ints)"):
+            self.size_declarations()
+            self.line(f"const int64_t n = {self.size(self.kernel.inner[0])};")
+            if self.plan.static_work is None:
+                total = self.product(self.kernel.inner)
+                with self.block(f"if ({total} < {PARALLEL_WORK // self.plan.point_cost})"):
+                    self.line(f"{keyword}{call}, 0, n, 0, 1, 0);")
+                    if not self.checked:
+                        self.line("return;")
+            self.line(f"{self.name}_partial shared[{MAX_THREADS}];")
+            if self.checked:
+                self.line("int64_t bad = 0;")
+            self.line(f"const int most = omp_get_max_threads() < {MAX_THREADS} ? omp_get_max_threads() : {MAX_THREADS};")
+            self.line(f"#pragma omp parallel num_threads(most){' reduction(|:bad)' if self.checked else ''}")
+            with self.block(""):
+                self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")
+                status = "bad = " if self.checked else ""
+                shares = f"share(n, t, count, {step}), share(n, t + 1, count, {step})"
+                self.line(f"{status}{call}, {shares}, t, count, shared);")
+            if self.checked:
+                self.line("return bad;")

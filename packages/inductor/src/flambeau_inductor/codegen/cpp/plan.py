@@ -1,0 +1,173 @@
+"""How a kernel becomes loops: which axis is vectorised, and what the threads share out.
+
+    pointwise   no inner axes; one outer axis is the vector axis, the others are rows shared out to threads
+    rows        each outer point folds its inner axes, vectorised along the innermost of them
+    columns     the inner axes are walked one by one while a block of an outer axis is folded side by side (column sums)
+    whole       a fold to a single outer point: threads share the inner axes and combine their parts
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sympy
+
+from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, linear_parts
+from flambeau_inductor.ir import Compute, IndexValue, Load, Reduce, Store, index_of, operands
+from flambeau_inductor.scalar_ops import SCALAR_OPS
+
+if TYPE_CHECKING:
+    from flambeau_inductor.ir import Axis, Body, Kernel
+
+PARALLEL_WORK = 131072
+"""Threads share a kernel from this much work on, in float adds; waking them costs a few microseconds."""
+
+COLUMN_BLOCK = 128
+"""So many columns are folded side by side: their accumulators stay in the first-level cache."""
+
+SHORT_ROW = 8
+"""Rows this short are folded side by side too, where the outer axis is longer."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`vector` is the axis vectorised (None: a single point); `lead` the outer axes that loops walk outside it, outermost first."""
+
+    kind: str
+    lead: tuple[Axis, ...]
+    vector: Axis | None
+    point_cost: int
+    static_work: int | None
+
+    @property
+    def may_be_parallel(self) -> bool:
+        """Whether any call of the kernel can have enough work for threads."""
+        return self.static_work is None or self.static_work >= PARALLEL_WORK
+
+
+def choose_plan(kernel: Kernel) -> Plan:
+    """The plan of a kernel."""
+    cost = max(1, sum(statement_cost(statement) for statement in kernel.body))
+    total = static_product((*kernel.outer, *kernel.inner))
+    work = None if total is None else total * cost
+    if not kernel.inner:
+        vector = _vector_axis(kernel, kernel.outer)
+        return Plan("pointwise", _without(kernel.outer, vector), vector, cost, work)
+    if not kernel.outer and (work is None or work >= PARALLEL_WORK):
+        return Plan("whole", (), kernel.inner[-1], cost, work)
+    column = _column_axis(kernel)
+    if column is not None:
+        return Plan("columns", _without(kernel.outer, column), column, cost, work)
+    return Plan("rows", kernel.outer, kernel.inner[-1], cost, work)
+
+
+def statement_cost(statement: object) -> int:
+    """The cost of a statement at one point, in float adds."""
+    if isinstance(statement, Compute):
+        return SCALAR_OPS[statement.op].cost
+    return 1 if isinstance(statement, (Load, Store, Reduce, IndexValue)) else 0
+
+
+def static_product(axes: tuple[Axis, ...]) -> int | None:
+    """The number of points of some axes, None if it is known only at run time."""
+    sizes = [_static(axis) for axis in axes]
+    return None if None in sizes else math.prod(sizes)  # type: ignore[arg-type]
+
+
+def hinted_size(axis: Axis, kernel: Kernel) -> int:
+    """The size of an axis, or what it likely is."""
+    static = _static(axis)
+    if static is not None:
+        return static
+    names = {symbol.name: hint for symbol, hint in zip(kernel.sizes, kernel.hints, strict=False)}
+    if len(names) < len(kernel.sizes):
+        return 1024
+    return int(evaluate_expr(axis.size, names))  # type: ignore[arg-type]
+
+
+def dependents(body: Body, axes: set[str]) -> set[str]:
+    """The names of the axes and of all values that vary with them; a Reduce varies with what its operand varies with,
+    the inner axes excepted (callers pass outer axes, or inner axes up to the first Reduce)."""
+    found = set(axes)
+    for statement in body:
+        name = getattr(statement, "name", None)
+        if name is not None and varies(statement, found):
+            found.add(name)
+    return found
+
+
+def varies(statement: object, names: set[str]) -> bool:
+    """Whether a statement reads any of these names, in its operands or its index expression."""
+    if any(name in names for name in operands(statement)):  # type: ignore[arg-type]
+        return True
+    index = index_of(statement)  # type: ignore[arg-type]
+    return index is not None and not names.isdisjoint(free_names(index))
+
+
+def _static(axis: Axis) -> int | None:
+    size = axis.size
+    if isinstance(size, int):
+        return size
+    return int(size) if size.is_Integer else None
+
+
+def _without(axes: tuple[Axis, ...], one: Axis | None) -> tuple[Axis, ...]:
+    return tuple(axis for axis in axes if axis is not one)
+
+
+def stride_along(expr: sympy.Expr, axis: Axis) -> sympy.Expr | None:
+    """By how much an index moves with an axis; None where that is not constant."""
+    name = axis.symbol.name
+    if name not in free_names(expr):
+        return sympy.S.Zero
+    parts = linear_parts(expr, frozenset((name,)))
+    return None if parts is None else parts[0].get(name, sympy.S.Zero)
+
+
+def _contiguity(kernel: Kernel, axis: Axis, body: Body) -> float:
+    """How well memory accesses go along an axis: 1 a unit-stride load, 2 a unit-stride store, less for what does not move."""
+    score = 0.0
+    for statement in body:
+        if isinstance(statement, (Load, Store)):
+            stride = stride_along(statement.index, axis)
+            weight = 2 if isinstance(statement, Store) else 1
+            if stride is sympy.S.One:
+                score += weight
+            elif stride is sympy.S.Zero:
+                score += 0.25 * weight
+    return score
+
+
+def _vector_axis(kernel: Kernel, axes: tuple[Axis, ...]) -> Axis | None:
+    """The axis with the best accesses; the last one if none is better."""
+    best, best_score = None, -1.0
+    for axis in reversed(axes):
+        score = _contiguity(kernel, axis, kernel.body)
+        if hinted_size(axis, kernel) < SHORT_ROW:
+            score *= 0.25
+        if score > best_score:
+            best, best_score = axis, score
+    return best
+
+
+def _column_axis(kernel: Kernel) -> Axis | None:
+    """The outer axis to fold side by side, if that goes better through memory than folding along the innermost inner axis."""
+    if not kernel.outer:
+        return None
+    inner = dependents(kernel.body, {axis.symbol.name for axis in kernel.inner})
+    reads = tuple(s for s in kernel.body if isinstance(s, (Load, Store)) and varies(s, inner))
+    row = sum(stride_along(s.index, kernel.inner[-1]) is sympy.S.One for s in reads)
+    best: Axis | None = None
+    best_score = row
+    for axis in reversed(kernel.outer):
+        score = sum(stride_along(s.index, axis) is sympy.S.One for s in reads)
+        if score > best_score:
+            best, best_score = axis, score
+    if best is not None and hinted_size(best, kernel) < SHORT_ROW:
+        return None
+    if best is None and static_product(kernel.inner) is not None and static_product(kernel.inner) <= SHORT_ROW:  # type: ignore[operator]
+        longest = max(kernel.outer, key=lambda axis: hinted_size(axis, kernel))
+        return longest if hinted_size(longest, kernel) >= 2 * SHORT_ROW else None
+    return best

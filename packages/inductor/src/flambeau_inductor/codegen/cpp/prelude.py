@@ -1,0 +1,208 @@
+"""The text that stands before the kernels of a source: types, and only those helper functions that the kernels use.
+
+No header is included, so the compiler reads kilobytes, not megabytes.  Functions of libm are declared with their vector variants
+(glibc's libmvec), which GCC calls from `omp simd` loops.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TYPES = """\
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long int64_t;
+typedef unsigned long uint64_t;
+#define INT64_C(x) x##L
+#define INT32_MAX 2147483647
+#define INT32_MIN (-INT32_MAX - 1)
+#define INT64_MAX INT64_C(9223372036854775807)
+#define INT64_MIN (-INT64_MAX - 1)
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+"""
+
+THREADS = """\
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+extern "C" int omp_get_max_threads(void);
+// Where thread t of `count` begins its share of n, in steps of `step`.
+INLINE int64_t share(int64_t n, int64_t t, int64_t count, int64_t step) {
+  const int64_t at = n / count * t + n % count * t / count;
+  return t == count ? n : at / step * step;
+}
+"""
+
+# libm functions with vector variants: since glibc 2.22, and since 2.35.
+MVEC_22 = ("sin", "cos", "exp", "log")
+MVEC_35 = (
+    "tan", "exp2", "expm1", "log2", "log10", "log1p", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+    "asinh", "acosh", "atanh", "erf", "erfc",
+)  # fmt: skip
+SCALAR_ONLY = ("lgamma",)
+
+_SIMD_35 = """\
+#if GLIBC_MINOR >= 35
+#define SIMD_35 __attribute__((simd("notinbranch")))
+#else
+#define SIMD_35
+#endif
+"""
+
+
+def _unary_functions() -> dict[str, str]:
+    found = {"SIMD_35": _SIMD_35}
+    for names, attribute in ((MVEC_22, '__attribute__((simd("notinbranch")))'), (MVEC_35, "SIMD_35"), (SCALAR_ONLY, "")):
+        for name in names:
+            space = attribute + " " if attribute else ""
+            found[f"{name}f"] = f'extern "C" {space}__attribute__((const)) float {name}f(float);\n'
+            found[name] = f'extern "C" {space}__attribute__((const)) double {name}(double);\n'
+    return found
+
+
+FUNCTIONS: dict[str, str] = {
+    **_unary_functions(),
+    "powf": 'extern "C" __attribute__((simd("notinbranch"), const)) float powf(float, float);\n',
+    "pow": 'extern "C" __attribute__((simd("notinbranch"), const)) double pow(double, double);\n',
+    "atan2f": 'extern "C" SIMD_35 __attribute__((const)) float atan2f(float, float);\n',
+    "atan2": 'extern "C" SIMD_35 __attribute__((const)) double atan2(double, double);\n',
+    "fmodf": 'extern "C" __attribute__((const)) float fmodf(float, float);\n',
+    "fmod": 'extern "C" __attribute__((const)) double fmod(double, double);\n',
+    "wrap": """\
+// Integers wrap: arithmetic is done on the unsigned type.
+template <class T> struct unsigned_of { typedef T type; };
+template <> struct unsigned_of<int8_t> { typedef uint32_t type; };
+template <> struct unsigned_of<uint8_t> { typedef uint32_t type; };
+template <> struct unsigned_of<int16_t> { typedef uint32_t type; };
+template <> struct unsigned_of<int32_t> { typedef uint32_t type; };
+template <> struct unsigned_of<int64_t> { typedef uint64_t type; };
+template <class T> using wrap = typename unsigned_of<T>::type;
+""",
+    "signbit_of": """\
+INLINE bool signbit_of(float x) { return __builtin_bit_cast(int32_t, x) < 0; }
+INLINE bool signbit_of(double x) { return __builtin_bit_cast(int64_t, x) < 0; }
+""",
+    "sign_of": "template <class T> INLINE T sign_of(T x) { return (T)((x > 0) - (x < 0)); }\n",
+    "maximum": "template <class T> INLINE T maximum(T a, T b) { return a > b || a != a ? a : b; }\n",
+    "minimum": "template <class T> INLINE T minimum(T a, T b) { return a < b || a != a ? a : b; }\n",
+    "int_divide": """\
+// Division by zero gives 0; the least integer divided by -1 wraps.
+template <class T> INLINE T int_divide(T a, T b) {
+  if (b == 0) return 0;
+  return b == (T)-1 && (T)-1 < 0 ? (T)(0 - (wrap<T>)a) : (T)(a / b);
+}
+template <class T> INLINE T int_fmod(T a, T b) { return b == 0 || (b == (T)-1 && (T)-1 < 0) ? (T)0 : (T)(a % b); }
+template <class T> INLINE T int_remainder(T a, T b) {
+  const T m = int_fmod(a, b);
+  return m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m;
+}
+template <class T> INLINE T int_floor_divide(T a, T b) {
+  const T m = int_fmod(a, b);
+  return (T)(int_divide(a, b) - (m != 0 && (m < 0) != (b < 0)));
+}
+""",
+    "float_remainder": """\
+INLINE float float_mod(float a, float b) { return fmodf(a, b); }
+INLINE double float_mod(double a, double b) { return fmod(a, b); }
+template <class T> INLINE T float_remainder(T a, T b) {
+  const T m = float_mod(a, b);
+  return m != 0 && (b < 0) != (m < 0) ? m + b : m;
+}
+""",
+    "float_floor_divide": """\
+// As Python's //: the quotient of a - (a mod b) by b is an integer up to rounding, which is taken away.
+template <class T> INLINE T float_floor_divide(T a, T b) {
+  if (b == 0) return a / b;
+  const T m = float_mod(a, b);
+  T q = (a - m) / b;
+  if (m != 0 && (b < 0) != (m < 0)) q -= 1;
+  if (q == 0) return __builtin_copysign((T)0, a / b);
+  const T f = (T)__builtin_floor(q);
+  return q - f > (T)0.5 ? f + 1 : f;
+}
+""",
+    "int_pow": """\
+template <class T> INLINE T int_pow(T base, T exponent) {
+  if (exponent < 0) return base == 1 ? (T)1 : base == (T)-1 ? (T)(exponent % 2 ? -1 : 1) : (T)0;
+  wrap<T> result = 1, square = (wrap<T>)base;
+  for (wrap<T> e = (wrap<T>)exponent; e; e >>= 1, square *= square)
+    if (e & 1) result *= square;
+  return (T)result;
+}
+""",
+    "shift_left": """\
+template <class T> INLINE T shift_left(T a, T b) {
+  return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((wrap<T>)a << b);
+}
+template <class T> INLINE T shift_right(T a, T b) {
+  const int most = 8 * sizeof(T) - 1;
+  return (T)(a >> (b < 0 || b > most ? most : (int)b));
+}
+""",
+    "bfloat16": """\
+INLINE float from_bfloat16(uint16_t bits) { return __builtin_bit_cast(float, (uint32_t)bits << 16); }
+INLINE uint16_t to_bfloat16(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return (uint16_t)(x != x ? 0x7fc0 : rounded);
+}
+""",
+    "float16": """\
+// A half's exponent and fraction, moved to a float's place, are 2**112 too small; a product puts that right, for subnormals too.
+INLINE float from_float16(uint16_t bits) {
+  const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
+  const float scaled = __builtin_bit_cast(float, rest) * 0x1p112f;
+  const uint32_t special = rest >= 0x0f800000 ? rest | 0x7f800000 : __builtin_bit_cast(uint32_t, scaled);
+  return __builtin_bit_cast(float, sign | special);
+}
+// Normal halves round by integer arithmetic, ties to even; subnormal ones by a float addition whose ulp is theirs.
+INLINE uint16_t to_float16(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+  const uint32_t normal = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
+  const float tiny = __builtin_bit_cast(float, rest) + 0.5f;
+  const uint32_t subnormal = __builtin_bit_cast(uint32_t, tiny) - 0x3f000000;
+  const uint32_t finite = rest < 0x38800000 ? subnormal : normal;
+  const uint32_t large = rest > 0x7f800000 ? 0x7e00 : 0x7c00;
+  return (uint16_t)(sign | (rest >= 0x477ff000 ? large : finite));
+}
+""",
+}
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+# What to look for, where a helper's name is not the name of its entry.
+_PROVIDES = {
+    "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16", "from_float16": "float16", "to_float16": "float16",
+    "int_fmod": "int_divide", "int_remainder": "int_divide", "int_floor_divide": "int_divide",
+    "float_mod": "float_remainder", "shift_right": "shift_left",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=None)
+def _entries_in(text: str) -> frozenset[str]:
+    words = set(_WORD.findall(text))
+    return frozenset({_PROVIDES.get(word, word) for word in words} & FUNCTIONS.keys())
+
+
+def prelude(kernels: Iterable[str], parallel: bool) -> str:
+    """The prelude of a source with these kernel texts: declarations that they and the helpers themselves mention."""
+    pending = [entry for text in kernels for entry in _entries_in(text)]
+    needed: set[str] = set()
+    while pending:
+        entry = pending.pop()
+        if entry not in needed:
+            needed.add(entry)
+            pending += _entries_in(FUNCTIONS[entry])
+    order = [*sorted(needed & _LEAVES), *(name for name in FUNCTIONS if name in needed and name not in _LEAVES)]
+    return TYPES + (THREADS if parallel else "") + "".join(FUNCTIONS[name] for name in order)
+
+
+_LEAVES = frozenset({"SIMD_35"})
