@@ -11,13 +11,13 @@
 /* ---- Entry ---- */
 
 /* What of the target's result is the function's result. */
-enum { RESULT_WHOLE = -1 /* or the index of the one item that is it */ };
+enum { RESULT_WHOLE = -1, RESULT_AS_TUPLE = -2 /* or the index of the one item that is it */ };
 
 typedef struct {
     PyObject_HEAD
     Program *program;
     PyObject *target;   /* NULL: the original function serves this call */
-    Py_ssize_t item;    /* RESULT_WHOLE or an index into the tuple or list that the target returns */
+    Py_ssize_t item;    /* one of the above, or an index into the tuple or list that the target returns */
     int needs_hook;     /* frames reached from this entry are captured too */
     int last_resort;    /* stays behind all other entries */
     PyObject *info;     /* what Python keeps about the entry */
@@ -99,7 +99,13 @@ take_item(PyObject *result, Py_ssize_t item)
     if (result == NULL || item == RESULT_WHOLE) {
         return result;
     }
-    if (PyTuple_Check(result) && item < PyTuple_GET_SIZE(result)) {
+    if (item == RESULT_AS_TUPLE) {
+        if (PyTuple_CheckExact(result)) {
+            return result;
+        }
+        taken = PySequence_Tuple(result);
+    }
+    else if (PyTuple_Check(result) && item < PyTuple_GET_SIZE(result)) {
         taken = Py_NewRef(PyTuple_GET_ITEM(result, item));
     }
     else if (PyList_Check(result) && item < PyList_GET_SIZE(result)) {

@@ -18,7 +18,7 @@
     /* loads of symbols: symbols[dst] = ... */                                                                          \
     X(SYMBOL_SIZE, 0) X(SYMBOL_STRIDE, 0) X(SYMBOL_INT, 0)                                                              \
     /* checks */                                                                                                        \
-    X(IS, 0) X(IS_NOT, 0) X(WEAK_IS, 0) X(TYPE, 0) X(WEAK_TYPE, 0) X(EQUALS, 0) X(LENGTH, 0) X(DICT_KEYS, 0)            \
+    X(IS, 0) X(IS_NOT, 0) X(WEAK_IS, 0) X(TYPE, 0) X(WEAK_TYPE, 0) X(EQUALS, 0) X(LENGTH, 0) X(KEYS, 0)            \
     X(HAS_KEY, 0) X(NO_KEY, 0) X(ALIAS, 0) X(NOT_ALIAS, 0) X(CELL_EMPTY, 0) X(TENSOR, 0) X(TORCH_STATE, 0)              \
     X(RELATION, 0)
 
@@ -89,7 +89,11 @@ load_instance_dict(PyObject *object)
     if (Py_TYPE(object)->tp_dictoffset == 0) {
         return NULL;
     }
+    int collecting = PyGC_Disable(); /* a collection could run user code under borrowed registers */
     PyObject *dict = PyObject_GenericGetDict(object, NULL); /* makes the object keep it */
+    if (collecting) {
+        PyGC_Enable();
+    }
     if (dict == NULL) {
         PyErr_Clear();
         return NULL;
@@ -187,7 +191,8 @@ load_call(const Op *op, PyObject *const *regs)
 
 /* ---- checks ---- */
 
-/* Equality of constants, exact in type at every level and in the bits of floats, that runs no user code. */
+/* Equality of constants, exact in type at every level and in the bits of floats.  It runs no user code: objects of heap types are
+ * equal only to themselves. */
 static int
 constants_equal(PyObject *a, PyObject *b)
 {
@@ -197,14 +202,6 @@ constants_equal(PyObject *a, PyObject *b)
     PyTypeObject *type = Py_TYPE(a);
     if (type != Py_TYPE(b)) {
         return 0;
-    }
-    if (type == &PyFloat_Type) {
-        double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
-        return memcmp(&x, &y, sizeof x) == 0;
-    }
-    if (type == &PyComplex_Type) {
-        Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
-        return memcmp(&x, &y, sizeof x) == 0;
     }
     if (PyTuple_Check(a)) {
         Py_ssize_t count = PyTuple_GET_SIZE(a);
@@ -218,8 +215,20 @@ constants_equal(PyObject *a, PyObject *b)
         }
         return 1;
     }
-    if (type == &PyBool_Type || a == Py_None) {
+    if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type == &PyBool_Type) {
         return 0;
+    }
+    if (type == &PyFloat_Type) {
+        double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+        return memcmp(&x, &y, sizeof x) == 0;
+    }
+    if (type == &PyComplex_Type) {
+        Py_complex x = PyComplex_AsCComplex(a), y = PyComplex_AsCComplex(b);
+        return memcmp(&x, &y, sizeof x) == 0;
+    }
+    if (type == &PySlice_Type) {
+        PySliceObject *x = (PySliceObject *)a, *y = (PySliceObject *)b;
+        return constants_equal(x->start, y->start) && constants_equal(x->stop, y->stop) && constants_equal(x->step, y->step);
     }
     int equal = PyObject_RichCompareBool(a, b, Py_EQ);
     if (equal < 0) {
@@ -244,13 +253,36 @@ check_length(PyObject *object, int64_t length)
     return 0;
 }
 
+/* An OrderedDict keeps an order of its own, which only its iterator knows. */
 static int
-check_dict_keys(PyObject *object, PyObject *keys)
+check_ordered_keys(PyObject *object, PyObject *keys)
+{
+    int collecting = PyGC_Disable(); /* a collection could run user code under borrowed registers */
+    PyObject *iterator = PyODict_Type.tp_iter(object);
+    if (collecting) {
+        PyGC_Enable();
+    }
+    int equal = iterator != NULL;
+    for (Py_ssize_t i = 0; equal && i < PyTuple_GET_SIZE(keys); i++) {
+        PyObject *key = Py_TYPE(iterator)->tp_iternext(iterator);
+        equal = key != NULL && constants_equal(key, PyTuple_GET_ITEM(keys, i));
+        Py_XDECREF(key);
+    }
+    Py_XDECREF(iterator);
+    PyErr_Clear();
+    return equal;
+}
+
+static int
+check_keys(PyObject *object, PyObject *keys)
 {
     PyObject *key;
     Py_ssize_t position = 0, count = PyTuple_GET_SIZE(keys);
-    if (!PyDict_CheckExact(object) || ((PyDictObject *)object)->ma_used != count) {
+    if (!PyDict_Check(object) || ((PyDictObject *)object)->ma_used != count) {
         return 0;
+    }
+    if (PyODict_Check(object)) {
+        return check_ordered_keys(object, keys);
     }
     for (Py_ssize_t i = 0; PyDict_Next(object, &position, &key, NULL); i++) {
         if (!constants_equal(key, PyTuple_GET_ITEM(keys, i))) {
@@ -440,7 +472,7 @@ run_ops(const Program *program, PyObject *function, PyObject *const *arguments, 
         case OP_WEAK_TYPE: ok = (PyObject *)Py_TYPE(source) == weak_object(op->object); goto checked;
         case OP_EQUALS: ok = constants_equal(source, op->object); goto checked;
         case OP_LENGTH: ok = check_length(source, op->number); goto checked;
-        case OP_DICT_KEYS: ok = check_dict_keys(source, op->object); goto checked;
+        case OP_KEYS: ok = check_keys(source, op->object); goto checked;
         case OP_HAS_KEY: ok = check_has_key(source, op); goto checked;
         case OP_NO_KEY: ok = PyDict_Check(source) && !check_has_key(source, op); goto checked;
         case OP_ALIAS: ok = source == regs[op->number]; goto checked;
@@ -594,7 +626,7 @@ op_prepare(const Program *program, Op *op)
     case OP_TORCH_STATE:
         if (PyBytes_CheckExact(op->object)) return 0;
         break;
-    case OP_DICT_KEYS:
+    case OP_KEYS:
         if (PyTuple_CheckExact(op->object)) return 0;
         break;
     case OP_GETATTR:

@@ -13,16 +13,20 @@ Payloads that are user objects are held weakly (`Held`), so that an entry keeps 
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from flambeau_prims.sizes import Expr
 
+from flambeau_capture import origins
 from flambeau_capture.guards import torch_state
-from flambeau_capture.origins import ABSENT, CallOf, OriginLost, Scope
+from flambeau_capture.origins import CallOf, OriginLost, Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flambeau_prims.spec import Spec
 
     from flambeau_capture.guards.program import ProgramBuilder
@@ -299,12 +303,13 @@ _CONSTANT_TYPES: tuple[type, ...] = (
 class EQUALS(GuardKind):
     """Equal to this constant, in type at every level and in the bits of floats.
 
-    The payload is a scalar, a string, a torch dtype, device, layout or memory format, or a tuple, frozenset or set of such.
+    The payload is a scalar, a string, a torch dtype, device or layout, or a tuple, slice, range, frozenset or set of such; an object
+    of another type within it is compared by identity.
     """
 
     @classmethod
     def prepare(cls, payload: Any) -> Any:
-        if not is_constant(payload):
+        if isinstance(payload, (list, dict, torch.Tensor, torch.nn.Module)):
             raise TypeError(f"EQUALS expects a constant, not {type(payload).__name__}")
         return payload
 
@@ -402,16 +407,19 @@ class LENGTH(GuardKind):
 
 
 @_kind
-class DICT_KEYS(GuardKind):
-    """A dict (exactly) with these keys in this order; the payload is a tuple of constants, or other keys compared by identity and equality."""
+class KEYS(GuardKind):
+    """A dict (or subclass) with these keys in this order; the payload is a tuple of constants, or other keys compared by identity and equality."""
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        return type(value) is dict and len(value) == len(guard.payload) and all(map(constants_equal, value, guard.payload))
+        if not isinstance(value, dict):
+            return False
+        keys = list(_keys_in_order(value))
+        return len(keys) == len(guard.payload) and all(map(constants_equal, keys, guard.payload))
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("DICT_KEYS", guard.origin, payload=tuple(guard.payload))
+        builder.check("KEYS", guard.origin, payload=tuple(guard.payload))
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -419,7 +427,12 @@ class DICT_KEYS(GuardKind):
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
-        return f"has keys {list(value)}, had {list(guard.payload)}" if type(value) is dict else f"is {brief(value)}"
+        return f"has keys {list(_keys_in_order(value))}, had {list(guard.payload)}" if isinstance(value, dict) else f"is {brief(value)}"
+
+
+def _keys_in_order(value: dict[Any, Any]) -> Iterator[Any]:
+    """The keys as the builtin iterates them (an OrderedDict keeps an order of its own)."""
+    return OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
 
 
 @_kind
@@ -444,7 +457,7 @@ class HAS_KEY(GuardKind):
 
 
 @_kind
-class NO_KEY(GuardKind):
+class ABSENT(GuardKind):
     """A dict (or subclass) without this key: an attribute that no instance shadows, a global that is a builtin."""
 
     @classmethod
@@ -564,24 +577,35 @@ class PREDICATE(GuardKind):
 
 
 def is_constant(value: Any) -> bool:
-    """Whether EQUALS may compare with `value`: comparing runs no user code, and the value never changes."""
+    """Whether `repr(value)` runs no user code and says all there is to know."""
     if type(value) in (tuple, frozenset, set):
         return all(is_constant(item) for item in value)
     return type(value) in _CONSTANT_TYPES
 
 
+_HEAP_TYPE = 1 << 9
+"""`Py_TPFLAGS_HEAPTYPE`: types made by Python code, whose `__eq__` may be the user's."""
+
+
 def constants_equal(a: Any, b: Any) -> bool:
-    """Equality exact in type at every level and in the bits of floats (so 1 is not True, 0.0 is not -0.0, nan is nan)."""
+    """Equality exact in type at every level and in the bits of floats (so 1 is not True, 0.0 is not -0.0, nan is nan).
+
+    It runs no user code: objects of heap types are equal only to themselves.
+    """
     if a is b:
         return True
     if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple):
+        return tuple.__len__(a) == tuple.__len__(b) and all(map(constants_equal, tuple.__iter__(a), tuple.__iter__(b)))
+    if type(a).__flags__ & _HEAP_TYPE:
         return False
     if isinstance(a, float):
         return a.hex() == b.hex()
     if isinstance(a, complex):
         return constants_equal(a.real, b.real) and constants_equal(a.imag, b.imag)
-    if isinstance(a, tuple):
-        return len(a) == len(b) and all(map(constants_equal, a, b))
+    if isinstance(a, slice):
+        return constants_equal((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if isinstance(a, (set, frozenset)):
         return {(type(item), item) for item in a} == {(type(item), item) for item in b}
     return bool(a == b)
@@ -612,7 +636,7 @@ def failure_text(guard: Guard, scope: Scope) -> str:
 
 def brief(value: Any) -> str:
     """A short text of a value that runs no user code."""
-    if value is ABSENT:
+    if value is origins.ABSENT:
         return "absent"
     if is_constant(value):
         text = repr(value)

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flambeau_capture.origins import Origin, Scope
+
+
+_NAMES = {"__builtins__": {}, "math": math, "min": min, "max": max, "abs": abs, "float": float}
+"""What the text of a condition may call."""
 
 
 class Inexpressible(ValueError):
@@ -40,8 +45,8 @@ class Relation:
         if any(type(value) is not int for value in values.values()):
             return False
         try:
-            return bool(eval(_compiled(self.text), {"__builtins__": {}, "min": min, "max": max, "int": int, "float": float}, values))
-        except ZeroDivisionError:
+            return bool(eval(_compiled(self.text), dict(_NAMES), values))
+        except (ArithmeticError, ValueError):
             return False
 
 

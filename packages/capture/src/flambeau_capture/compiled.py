@@ -1,0 +1,247 @@
+"""What stands behind a compiled callable: its entries, what happens when none serves a call, and why each was made.
+
+The callable itself is `core.Compiled` (or its Python twin): it binds, checks guards and calls entries.  Here is the slow side:
+`CompiledState.on_miss` captures the frame, has the backend compile it, keeps the reasons for recompilations and breaks, and
+gives up on a callable whose guards keep failing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flambeau_prims.sizes import Expr
+
+from flambeau_capture.core import core
+from flambeau_capture.entry import Backend, EntryInfo, current_state, make_entry, skip_entry
+from flambeau_capture.guards import check, kinds
+from flambeau_capture.options import CaptureOptions
+from flambeau_capture.origins import OriginLost, Scope
+from flambeau_capture.python_core import PythonCompiled
+from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims
+
+Compiled = PythonCompiled if core is None else core.Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a compiled callable: `kind` is "capture", "recompile", "break" or "limit"."""
+
+    kind: str
+    text: str
+    seconds: float = 0.0
+
+
+class _Capturing(threading.local):
+    """Whether this thread is inside a capture or a backend: what those call must not be captured in turn.
+
+    The package's one dynamically scoped value; it is per thread and restored on every exit.
+    """
+
+    depth = 0
+
+
+_CAPTURING = _Capturing()
+
+
+class CompiledState:
+    """The slow side of one compiled callable.  One thread at a time compiles; others wait, then look again."""
+
+    def __init__(
+        self, function: types.FunctionType, capture_frame: CaptureFrame, backend: Backend, options: CaptureOptions
+    ) -> None:
+        self.function = function
+        self.capture_frame = capture_frame
+        self.backend = backend
+        self.options = options
+        self.events: list[Event] = []
+        self._compiled: Callable[[], Any] = lambda: None
+        self._lock = threading.RLock()
+        self._changed: dict[str, frozenset[int]] = {}
+        self._made = 0
+
+    def attach(self, compiled: Any) -> None:
+        """Tell the state which callable it stands behind (held weakly: the callable holds the state)."""
+        self._compiled = weakref.ref(compiled)
+
+    def reset(self) -> None:
+        """Forget all entries, events and what was learnt of sizes."""
+        with self._lock:
+            compiled = self._compiled()
+            if compiled is not None:
+                compiled.entries = ()
+            self.events.clear()
+            self._changed.clear()
+            self._made = 0
+
+    # ------------------------------------------------------------ misses
+
+    def on_miss(self, arguments: tuple[Any, ...]) -> Any:
+        """An entry for a call that no entry serves; None runs the original function."""
+        compiled = self._compiled()
+        if compiled is None or _CAPTURING.depth or not _may_capture():
+            return None
+        with self._lock:
+            entries = compiled.entries
+            for entry in entries:
+                if entry.program.failed(self.function, arguments) is None:
+                    return entry  # made by another thread meanwhile
+            scope = Scope(self.function, arguments)
+            entries = tuple(entry for entry in entries if not entry.info.is_dead())
+            reasons = [_failure(entry.info, scope) for entry in entries]
+            if len(entries) >= self.options.recompile_limit:
+                return self._give_up(compiled, entries, arguments, reasons[0])
+            if self.options.dynamic is None:
+                self._note_changes(entries, scope)
+            return self._compile(compiled, entries, scope, reasons)
+
+    def _compile(self, compiled: Any, entries: tuple[Any, ...], scope: Scope, reasons: list[str]) -> Any:
+        started = time.perf_counter()
+        _CAPTURING.depth += 1
+        try:
+            state = current_state()
+            captured = self._capture(scope)
+            entry = None if isinstance(captured, Break) else make_entry(captured, self.backend, state)
+        finally:
+            _CAPTURING.depth -= 1
+        if entry is not None:
+            failing = entry.program.failed(self.function, scope.arguments)
+            if failing is not None:
+                guard = entry.info.guards[failing]
+                text = f"the guard {kinds.guard_text(guard)!r} does not hold on the very call it was made from"
+                captured = Break("guard-unstable", text, guard.where, "this is a defect of capture or a value that differs at each reading")
+                entry = None
+        if isinstance(captured, Break):
+            self._note(Event("break", str(captured), time.perf_counter() - started))
+            if self.options.fullgraph:
+                raise CaptureError(captured)
+            compiled.entries = (*entries, skip_entry(len(scope.arguments), captured))
+            return None
+        kind, text = ("recompile", "; ".join(reasons)) if reasons else ("capture", self.function.__qualname__)
+        self._note(Event(kind, text, time.perf_counter() - started))
+        self._made += 1
+        compiled.entries = (entry, *entries)
+        return entry
+
+    def _capture(self, scope: Scope) -> Capture | Break:
+        dynamic = DynamicDims(self.options.dynamic, dict(self._changed))
+        captured = self.capture_frame(scope, self.options, dynamic)
+        if isinstance(captured, Break) and self.options.dynamic is None and self._changed:
+            # A size that was only guessed to be dynamic must not cost the graph.
+            self._changed.clear()
+            captured = self.capture_frame(scope, self.options, DynamicDims(False))
+        return captured
+
+    def _give_up(self, compiled: Any, entries: tuple[Any, ...], arguments: tuple[Any, ...], reason: str) -> None:
+        limit = self.options.recompile_limit
+        text = f"{self.function.__qualname__} was compiled {limit} times (recompile_limit); other calls run eagerly. Last failing guard: {reason}"
+        broken = Break("recompile-limit", text, _place(self.function), "make the value that varies a tensor, or raise recompile_limit")
+        self._note(Event("limit", str(broken)))
+        if self.options.fullgraph:
+            raise CaptureError(broken)
+        warnings.warn(f"flambeau: {broken}", RuntimeWarning, stacklevel=3)
+        compiled.entries = (*entries, skip_entry(len(arguments), broken))
+
+    def _note_changes(self, entries: tuple[Any, ...], scope: Scope) -> None:
+        """Remember which sizes and ints of this call differ from those that entries were made for."""
+        for entry in entries:
+            for origin, spec in entry.info.inputs:
+                value = _load(origin, scope)
+                if isinstance(value, torch.Tensor) and not isinstance(spec, Expr) and value.ndim == len(spec.shape):
+                    for dim, (then, now) in enumerate(zip(spec.shape, value.shape, strict=True)):
+                        if isinstance(then, Expr) or then != now:
+                            self._note_change(origin.text(), dim)
+            for guard in entry.info.guards:
+                if guard.kind == "EQUALS" and type(guard.payload) is int or guard.kind == "INT":
+                    now = _load(guard.origin, scope)
+                    if type(now) is int and now != guard.payload:
+                        self._note_change(guard.origin.text(), -1)
+
+    def _note_change(self, text: str, dim: int) -> None:
+        self._changed[text] = self._changed.get(text, frozenset()) | {dim}
+
+    def _note(self, event: Event) -> None:
+        self.events.append(event)
+        if self.options.verbose:
+            print(f"flambeau: {event.kind} of {self.function.__qualname__}: {event.text}")
+
+
+def _load(origin: Any, scope: Scope) -> Any:
+    try:
+        return origin.load(scope)
+    except OriginLost:
+        return None
+
+
+def _failure(info: EntryInfo, scope: Scope) -> str:
+    failing = check.first_failing(info.guards, scope)
+    return "all guards hold" if failing is None else kinds.failure_text(info.guards[failing], scope)
+
+
+def _place(function: types.FunctionType) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def _may_capture() -> bool:
+    """Whether this thread is in a state a frame can be captured in: no dispatch mode, functorch layer or graph tracer is active."""
+    return torch._C._len_torch_dispatch_stack() == 0 and torch._C._functorch.peek_interpreter_stack() is None
+
+
+# ---------------------------------------------------------------- making compiled callables
+
+_NOT_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def compile_callable(
+    fn: Callable[..., Any], capture_frame: CaptureFrame, backend: Backend, options: CaptureOptions | None = None
+) -> Callable[..., Any]:
+    """A callable that behaves as `fn` and runs what `backend` makes of its graphs.  Nothing is captured before the first call.
+
+    `fn` is a function, a bound method, an nn.Module or any object whose type defines `__call__` in Python; other callables (builtins,
+    classes, partials) are called from a small function of ours.
+    """
+    options = options or CaptureOptions()
+    if isinstance(fn, Compiled):
+        fn = fn.__wrapped__
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(compile_callable(fn.__func__, capture_frame, backend, options), fn.__self__)
+    if not isinstance(fn, types.FunctionType):
+        call = getattr(type(fn), "__call__", None)
+        if isinstance(call, types.FunctionType) and not isinstance(fn, type):
+            return types.MethodType(compile_callable(call, capture_frame, backend, options), fn)
+        fn = _calling(fn)
+    state = CompiledState(fn, capture_frame, backend, options)
+    compiled = Compiled(fn, state.on_miss, state)
+    state.attach(compiled)
+    if fn.__code__.co_flags & _NOT_A_CALL:
+        reason = Break("generator-function", f"{fn.__qualname__} is a generator or coroutine function", _place(fn))
+        if options.fullgraph:
+            raise CaptureError(reason)
+        state.events.append(Event("break", str(reason)))
+        compiled.entries = (skip_entry(len(inspect.getfullargspec(fn).args), reason),)
+        compiled.on_miss = None
+    return compiled
+
+
+def _calling(callable_object: Callable[..., Any]) -> types.FunctionType:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return callable_object(*args, **kwargs)
+
+    call.__qualname__ = call.__name__ = getattr(callable_object, "__name__", type(callable_object).__name__)
+    return call
+
+
+def state_of(compiled: Callable[..., Any]) -> CompiledState:
+    """The state behind what `compile_callable` returned; TypeError for anything else."""
+    function = getattr(compiled, "__func__", compiled)
+    if not isinstance(function, Compiled):
+        raise TypeError(f"{compiled!r} is not a compiled callable")
+    return function.state

@@ -1,0 +1,173 @@
+"""A capture record -> an entry: the graph given to the backend, the guards as a program, and what the entry calls.
+
+An entry whose result is the graph's and that has no effects calls the backend's callable directly, with the tensors that the
+guard program loaded: no Python frame of ours runs.  Any other calls a function made by `entry_code`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+from torch import fx
+
+from flambeau_capture.core import core
+from flambeau_capture.entry_code import EntryCode, recipes_in
+from flambeau_capture.graph_module import build_graph_module
+from flambeau_capture.guards import kinds, program, torch_state
+from flambeau_capture.guards.kinds import TensorPayload
+from flambeau_capture.guards.relations import Relation
+from flambeau_capture.guards.tensor_layout import configure
+from flambeau_capture.origins import Constant, Origin, TensorSize, TensorStride
+from flambeau_capture.python_core import PythonEntry
+from flambeau_capture.record import Break, Capture, FromGraph, GraphValue, Guard, Input, MakeTuple
+from flambeau_capture.size_nodes import symbol_name, symbol_origins, symbols_of
+
+Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+"""`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a tuple of the outputs."""
+
+WHOLE_RESULT = -1
+RESULT_AS_TUPLE = -2
+
+
+@dataclass(eq=False, slots=True)
+class EntryInfo:
+    """What is kept about an entry, for reasons, reports and tests.  It holds no user object strongly."""
+
+    guards: tuple[Guard, ...] = ()
+    inputs: tuple[tuple[Origin, Spec | Expr], ...] = ()
+    graph_module: fx.GraphModule | None = None
+    source: str = ""
+    """Source of the entry function; "" when the graph is called directly."""
+    skipped: Break | None = None
+    """Why calls that this entry serves run eagerly."""
+
+    def guard_texts(self) -> list[str]:
+        """The guards in the user's terms, in the order they are checked."""
+        return [kinds.guard_text(guard) for guard in self.guards]
+
+    def is_dead(self) -> bool:
+        """Whether an object that the entry was made for has died, so that it can never serve again."""
+        return any(isinstance(guard.payload, kinds.Held) and guard.payload.get() is guard.payload for guard in self.guards)
+
+
+def current_state() -> torch_state.UsualState:
+    """This thread's torch state, to be taken before a capture begins."""
+    return torch_state.UsualState.now(core.torch_state() if core is not None and configure() else b"")
+
+
+@dataclass(eq=False, slots=True)
+class Parts:
+    """A capture taken apart: its graph, what the graph reads and returns, and its guards."""
+
+    graph_module: fx.GraphModule
+    inputs: list[Input]
+    outputs: list[GraphValue]
+    cyclic: bool
+
+
+def graph_of(capture: Capture) -> Parts:
+    """The graph of a capture, with the values that its result and effects need as outputs."""
+    recipes, cyclic = recipes_in(capture)
+    origin_of = {item.value: item.origin for item in capture.inputs}
+    outputs = list(dict.fromkeys(item.value for item in recipes if isinstance(item, FromGraph) and item.value not in origin_of))
+    graph_module, inputs = build_graph_module(capture, outputs)
+    return Parts(graph_module, inputs, outputs, cyclic)
+
+
+def make_entry(capture: Capture, backend: Backend, state: torch_state.UsualState) -> Any:
+    """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend."""
+    parts = graph_of(capture)
+    runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
+    graph = backend(parts.graph_module, [item.example for item in parts.inputs]) if runs else None
+    target, origins, item, source = _target(capture, parts, graph)
+    # After the backend: it may have taken guards on sizes.
+    guards = tuple(all_guards(capture, state))
+    info = EntryInfo(
+        guards=guards,
+        inputs=tuple((item.origin, item.spec) for item in capture.inputs),
+        graph_module=parts.graph_module,
+        source=source,
+    )
+    checked = program.guard_program(guards, origins, len(capture.scope.arguments))
+    return new_entry(checked, target, item=item, needs_hook=capture.needs_hook, info=info)
+
+
+def skip_entry(arguments: int, reason: Break) -> Any:
+    """An entry without guards that runs the original function: behind all others, for calls none of them serves."""
+    return new_entry(program.guard_program((), (), arguments), None, last_resort=True, info=EntryInfo(skipped=reason))
+
+
+def new_entry(checked: program.GuardProgram, target: Callable[..., Any] | None, **fields: Any) -> Any:
+    """An entry of the C core, or the Python twin where the program is one."""
+    if core is not None and isinstance(checked, core.GuardProgram):
+        return core.Entry(program=checked, target=target, **fields)
+    return PythonEntry(program=checked, target=target, **fields)
+
+
+def _target(capture: Capture, parts: Parts, graph: Callable[..., Any] | None) -> tuple[Callable[..., Any], list[Origin], int, str]:
+    """(callable, the origins it takes, which item of what it returns is the result, its source)."""
+    origins = [item.origin for item in parts.inputs]
+    result = capture.result
+    if graph is not None and not capture.effects:
+        if isinstance(result, FromGraph) and result.value in parts.outputs:
+            return graph, origins, parts.outputs.index(result.value), ""
+        if isinstance(result, MakeTuple) and result.cls is tuple and [getattr(item, "value", None) for item in result.items] == parts.outputs:
+            return graph, origins, RESULT_AS_TUPLE, ""
+    origin_of = {item.value: item.origin for item in capture.inputs}
+    code = EntryCode(origins, parts.outputs, symbol_origins(capture.inputs), origin_of, cyclic=parts.cyclic)
+    function = code.function(capture, graph)
+    return function, code.inputs, WHOLE_RESULT, code.source
+
+
+# ---------------------------------------------------------------- guards
+
+
+def all_guards(capture: Capture, state: torch_state.UsualState) -> list[Guard]:
+    """Every guard of a capture, prepared and in the order to check: torch's state, inputs, sizes, and what the interpreter noted."""
+    guards = [Guard("TORCH_STATE", Constant(torch), state)]
+    extras = dict.fromkeys(torch_state.implied_extras())
+    guards += [Guard("STATE", Constant(torch), (name, torch_state.EXTRA[name]())) for name in extras]
+    guards += [Guard("STATE", Constant(torch), item) for item in capture.torch_state.items() if item[0] not in extras]
+    guards += [_input_guard(item) for item in capture.inputs]
+    guards += _size_guards(capture)
+    guards += capture.guards
+    return program.order([kinds.prepared(guard) for guard in guards])
+
+
+def _input_guard(item: Input) -> Guard:
+    if isinstance(item.spec, Expr):
+        return Guard("INT", item.origin)
+    tensor: torch.Tensor = item.example
+    words = core.tensor_words(tensor) if core is not None and configure() else None
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return Guard("TENSOR", item.origin, TensorPayload(type(tensor), item.spec, tensor.requires_grad, keys, words))
+
+
+def _size_guards(capture: Capture) -> Iterator[Guard]:
+    """Conditions on symbolic sizes: those the SizeEnv noted, and that every size which defines no symbol is what its Expr says."""
+    origins = symbol_origins(capture.inputs)
+
+    def guard(text: str, names: dict[str, Origin]) -> Guard:
+        return Guard("RELATION", next(iter(names.values())), Relation(text, names))
+
+    for item in capture.inputs:
+        if isinstance(item.spec, Expr):
+            extents: list[tuple[Any, Origin]] = [(item.spec, item.origin)]
+        else:
+            extents = [(size, TensorSize(item.origin, dim)) for dim, size in enumerate(item.spec.shape)]
+            extents += [(size, TensorStride(item.origin, dim)) for dim, size in enumerate(item.spec.stride)]
+        for size, origin in extents:
+            name = symbol_name(size)
+            if isinstance(size, Expr) and not (name is not None and origins.get(name) is origin):
+                yield guard(f"value == {size}", {"value": origin, **{symbol: origins[symbol] for symbol in sorted(symbols_of(size))}})
+    if capture.size_env is not None:
+        for condition in capture.size_env.guards:
+            symbols = {symbol for side in (condition.lhs, condition.rhs) if not isinstance(side, (int, float)) for symbol in symbols_of(side)}
+            yield guard(str(condition), {symbol: origins[symbol] for symbol in sorted(symbols)})
+
+

@@ -1,0 +1,501 @@
+"""Recipes and effects -> the Python function of an entry: it calls the graph, replays effects and rebuilds the result.
+
+    def entry(x, weight, cache):
+        out0, out1 = graph(x, weight)
+        v0 = [out1]
+        set_attribute(cache, 'last', v0)
+        return (out0, v0)
+
+Values keep their identity: each recipe object is built once, where it is first needed, and a container that (indirectly)
+holds itself is made empty first and filled later.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from flambeau_capture.origins import Origin, TensorSize, TensorStride
+from flambeau_capture.record import (
+    CallEffect,
+    CallRecipe,
+    Capture,
+    Const,
+    DelAttr,
+    DelItem,
+    Effect,
+    FromGraph,
+    FromOrigin,
+    GraphValue,
+    MakeCell,
+    MakeDict,
+    MakeFunction,
+    MakeList,
+    MakeMethod,
+    MakeObject,
+    MakePartial,
+    MakeSet,
+    MakeSlice,
+    MakeTuple,
+    Raise,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    ReplaceSet,
+    SetAttr,
+    SetItem,
+    SizeValue,
+    StoreCell,
+    StoreGlobal,
+)
+from flambeau_capture.size_nodes import symbols_of
+
+_RECIPES = (
+    FromOrigin, FromGraph, Const, SizeValue, MakeTuple, MakeList, MakeDict, MakeSet, MakeObject, MakeSlice, MakeCell, MakeFunction,
+    MakeMethod, MakePartial, CallRecipe,
+)  # fmt: skip
+_INLINE_CONSTANTS = (int, bool, str, bytes, type(None), type(Ellipsis))
+
+
+def _parts(item: Any) -> Iterator[Recipe]:
+    """The recipes directly inside a recipe or an effect."""
+    if isinstance(item, _RECIPES):
+        yield item
+    elif isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _parts(part)
+    elif isinstance(item, dict):
+        for part in item.values():
+            yield from _parts(part)
+
+
+def _children(item: Recipe | Effect) -> Iterator[Recipe]:
+    if not isinstance(item, (Const, FromOrigin, FromGraph, SizeValue)):
+        for field in fields(item):
+            yield from _parts(getattr(item, field.name))
+
+
+def recipes_in(capture: Capture) -> tuple[list[Recipe], bool]:
+    """Every recipe of the effects and the result, each once, in the order they are needed; and whether any holds itself."""
+    found: dict[int, Recipe] = {}
+    open_recipes: set[int] = set()
+    cyclic = False
+    pending = [_children(effect) for effect in (*capture.effects, CallRecipe(tuple, (capture.result,)))]
+    pending.reverse()
+    path: list[Recipe] = []
+    depths: list[int] = []
+    while pending:
+        recipe = next(pending[-1], None)
+        if recipe is None:
+            pending.pop()
+            if depths and depths[-1] == len(pending):
+                depths.pop()
+                open_recipes.discard(id(path.pop()))
+        elif id(recipe) in found:
+            cyclic = cyclic or id(recipe) in open_recipes
+        else:
+            found[id(recipe)] = recipe
+            open_recipes.add(id(recipe))
+            path.append(recipe)
+            depths.append(len(pending))
+            pending.append(_children(recipe))
+    return list(found.values()), cyclic
+
+
+class EntryCode:
+    """The source of one entry function and the constants it refers to.
+
+    `inputs` are the origins it takes as positional parameters: the graph's first, then what recipes read.
+    With `cyclic`, containers are filled only when the whole value they belong to has been made; else each at once, so that
+    what hashes or iterates them sees their contents.
+    """
+
+    def __init__(
+        self,
+        graph_inputs: Iterable[Origin],
+        outputs: list[GraphValue],
+        symbols: dict[str, Origin],
+        origin_of: dict[GraphValue, Origin],
+        *,
+        cyclic: bool,
+    ) -> None:
+        self.source = ""
+        self._origin_of = origin_of
+        self._cyclic = cyclic
+        self.inputs: list[Origin] = list(graph_inputs)
+        self._graph_input_count = len(self.inputs)
+        self._parameters = {origin: f"a{at}" for at, origin in enumerate(self.inputs)}
+        self._outputs = {value: f"out{at}" for at, value in enumerate(outputs)}
+        self._symbols = symbols
+        self._constants: dict[str, Any] = dict(_HELPERS)
+        self._constant_names: dict[int, str] = {}
+        self._built: dict[int, str] = {}
+        self._kept: list[Recipe] = []
+        self._lines: list[str] = []
+        self._fills: list[Callable[[], None]] = []
+        self._building = 0
+
+    def function(self, capture: Capture, graph: Callable[..., Any] | None) -> types.FunctionType:
+        """The entry function of a capture whose graph runs as `graph` (None: nothing to run)."""
+        for effect in capture.effects:
+            self._effect(effect)
+        result = self.value(capture.result)
+        head = []
+        if graph is not None:
+            arguments = ", ".join(self._parameters[origin] for origin in self.inputs[: self._graph_input_count])
+            targets = "".join(f"{name}, " for name in self._outputs.values())
+            head.append(f"{targets}= graph({arguments})" if targets else f"graph({arguments})")
+            self._constants["graph"] = graph
+        parameters = ", ".join(self._parameters[origin] for origin in self.inputs)
+        body = "".join(f"    {line}\n" for line in [*head, *self._lines, f"return {result}"])
+        self.source = f"def entry({parameters}):\n{body}"
+        name = getattr(capture.scope.function, "__qualname__", "function")
+        namespace = self._constants
+        exec(compile(self.source, f"<flambeau entry of {name}>", "exec"), namespace)
+        return namespace.pop("entry")
+
+    # ------------------------------------------------------------ values
+
+    def value(self, recipe: Recipe) -> str:
+        """An expression for the recipe's value; building it appends lines."""
+        found = self._built.get(id(recipe))
+        if found is not None:
+            return found
+        self._kept.append(recipe)
+        self._building += 1
+        text = _BUILDERS[type(recipe)](self, recipe)
+        self._built[id(recipe)] = text
+        self._building -= 1
+        if self._building == 0:
+            # Only whole values are handed out: fill the containers that were made empty on the way.
+            while self._fills:
+                self._building += 1
+                self._fills.pop(0)()
+                self._building -= 1
+        return text
+
+    def origin(self, origin: Origin) -> str:
+        """The parameter that holds what an origin held when the call began."""
+        found = self._parameters.get(origin)
+        if found is None:
+            found = self._parameters[origin] = f"a{len(self.inputs)}"
+            self.inputs.append(origin)
+        return found
+
+    def constant(self, value: Any) -> str:
+        """An expression for an object known now."""
+        if type(value) in _INLINE_CONSTANTS:
+            return repr(value)
+        name = self._constant_names.get(id(value))
+        if name is None:
+            name = self._constant_names[id(value)] = f"k{len(self._constant_names)}"
+            self._constants[name] = value
+        return name
+
+    def assign(self, expression: str) -> str:
+        """A new variable with the value of an expression."""
+        name = f"v{len(self._lines)}"
+        self._lines.append(f"{name} = {expression}")
+        return name
+
+    def line(self, text: str) -> None:
+        """One statement."""
+        self._lines.append(text)
+
+    def begin(self, recipe: Recipe, expression: str, fill: Callable[[str], None]) -> str:
+        """A new object made empty; `fill(name)` appends what fills it, after the object can be referred to."""
+        name = self.assign(expression)
+        self._built[id(recipe)] = name
+        if self._cyclic:
+            self._fills.append(lambda: fill(name))
+        else:
+            fill(name)
+        return name
+
+    def size(self, recipe: SizeValue) -> str:
+        """An int (or float) computed from the inputs' sizes."""
+        expr = recipe.expr
+        if isinstance(expr, (int, float)):
+            return self.constant(expr)
+        names = {name: self._symbol(name) for name in sorted(symbols_of(expr))}
+        text = expr.format(names)
+        return self.assign(text if recipe.numeric is int else f"{self.constant(recipe.numeric)}({text})")
+
+    def _symbol(self, name: str) -> str:
+        key = f"symbol {name}"
+        found = self._constant_names.get(key)  # type: ignore[call-overload]
+        if found is None:
+            match self._symbols[name]:
+                case TensorSize(base=base, dim=dim):
+                    found = self.assign(f"{self.origin(base)}.shape[{dim}]")
+                case TensorStride(base=base, dim=dim):
+                    found = self.assign(f"{self.origin(base)}.stride({dim})")
+                case origin:
+                    found = self.origin(origin)
+            self._constant_names[key] = found  # type: ignore[index]
+        return found
+
+    def output(self, value: GraphValue) -> str:
+        """The variable of a graph output; an input that passes through is its parameter."""
+        return self._outputs[value] if value in self._outputs else self.origin(self._origin_of[value])
+
+    # ------------------------------------------------------------ effects
+
+    def _effect(self, effect: Effect) -> None:
+        value = self.value
+        match effect:
+            case SetAttr(obj=obj, name=name, value=new, raw=raw):
+                setter = "set_attribute" if raw else "setattr"
+                self.line(f"{setter}({value(obj)}, {name!r}, {value(new)})")
+            case DelAttr(obj=obj, name=name, raw=raw):
+                self.line(f"{'delete_attribute' if raw else 'delattr'}({value(obj)}, {name!r})")
+            case SetItem(obj=obj, key=key, value=new):
+                self.line(f"set_item({value(obj)}, {value(key)}, {value(new)})")
+            case DelItem(obj=obj, key=key):
+                self.line(f"delete_item({value(obj)}, {value(key)})")
+            case ReplaceList(obj=obj, items=items):
+                self.line(f"replace_list({value(obj)}, [{', '.join(map(value, items))}])")
+            case ReplaceDict(obj=obj, items=items):
+                pairs = ", ".join(f"({value(key)}, {value(item)})" for key, item in items)
+                self.line(f"replace_dict({value(obj)}, [{pairs}])")
+            case ReplaceSet(obj=obj, items=items):
+                self.line(f"replace_set({value(obj)}, [{', '.join(map(value, items))}])")
+            case StoreGlobal(module_globals=module_globals, name=name, value=None):
+                self.line(f"del {self.constant(module_globals)}[{name!r}]")
+            case StoreGlobal(module_globals=module_globals, name=name, value=new):
+                assert new is not None
+                self.line(f"{self.constant(module_globals)}[{name!r}] = {value(new)}")
+            case StoreCell(cell=cell, value=None):
+                self.line(f"del {value(cell)}.cell_contents")
+            case StoreCell(cell=cell, value=new):
+                assert new is not None
+                self.line(f"{value(cell)}.cell_contents = {value(new)}")
+            case CallEffect(function=function, args=args, kwargs=kwargs):
+                self.line(f"{self.constant(function)}({self.call_arguments(args, kwargs)})")
+            case Raise(exception=exception):
+                self.line(f"raise {value(exception)}")
+            case _:
+                raise TypeError(f"effect {type(effect).__name__} cannot be replayed")
+
+    def call_arguments(self, args: Iterable[Recipe], kwargs: dict[str, Recipe]) -> str:
+        """The text between the parentheses of a call."""
+        parts = [self.value(arg) for arg in args]
+        parts += [f"**{{{name!r}: {self.value(arg)}}}" for name, arg in kwargs.items()]
+        return ", ".join(parts)
+
+    def items(self, recipes: Iterable[Recipe]) -> str:
+        """Comma-separated values."""
+        return ", ".join([self.value(recipe) for recipe in recipes])
+
+    def optional(self, recipe: Recipe | None) -> str:
+        """A value, or None."""
+        return "None" if recipe is None else self.value(recipe)
+
+
+# ---------------------------------------------------------------- one builder a recipe
+
+
+def _tuple(code: EntryCode, recipe: MakeTuple) -> str:
+    items = code.items(recipe.items)
+    text = f"({items}{',' if len(recipe.items) == 1 else ''})"
+    return code.assign(text if recipe.cls is tuple else f"new_tuple({code.constant(recipe.cls)}, {text})")
+
+
+def _list(code: EntryCode, recipe: MakeList) -> str:
+    def fill(name: str) -> None:
+        if recipe.items:
+            code.line(f"extend_list({name}, [{code.items(recipe.items)}])")
+        _fill_state(code, name, recipe.state)
+
+    cls = code.constant(recipe.cls)
+    return code.begin(recipe, "[]" if recipe.cls is list else f"{cls}.__new__({cls})", fill)
+
+
+def _dict(code: EntryCode, recipe: MakeDict) -> str:
+    ordered = issubclass(recipe.cls, collections.OrderedDict)
+
+    def fill(name: str) -> None:
+        pairs = ", ".join([f"({code.value(key)}, {code.value(item)})" for key, item in recipe.items])
+        if pairs:
+            code.line(f"{'fill_ordered' if ordered else 'fill_dict'}({name}, [{pairs}])")
+        if recipe.factory is not None:
+            code.line(f"{name}.default_factory = {code.value(recipe.factory)}")
+        _fill_state(code, name, recipe.state)
+
+    cls = code.constant(recipe.cls)
+    if recipe.cls is dict or recipe.cls is collections.OrderedDict or recipe.cls is collections.defaultdict:
+        return code.begin(recipe, f"{cls}()", fill)
+    return code.begin(recipe, f"{cls}.__new__({cls})", fill)
+
+
+def _set(code: EntryCode, recipe: MakeSet) -> str:
+    return code.assign(f"{code.constant(recipe.cls)}([{code.items(recipe.items)}])")
+
+
+def _object(code: EntryCode, recipe: MakeObject) -> str:
+    def fill(name: str) -> None:
+        _fill_state(code, name, recipe.state)
+        for slot, value in recipe.slots.items():
+            code.line(f"set_attribute({name}, {slot!r}, {code.value(value)})")
+
+    return code.begin(recipe, f"new_object({code.constant(recipe.cls)})", fill)
+
+
+def _fill_state(code: EntryCode, name: str, state: dict[str, Recipe] | None) -> None:
+    if state:
+        entries = ", ".join([f"{key!r}: {code.value(value)}" for key, value in state.items()])
+        code.line(f"instance_dict({name}).update({{{entries}}})")
+
+
+def _slice(code: EntryCode, recipe: MakeSlice) -> str:
+    return code.assign(f"{code.constant(recipe.cls)}({code.items((recipe.start, recipe.stop, recipe.step))})")
+
+
+def _cell(code: EntryCode, recipe: MakeCell) -> str:
+    def fill(name: str) -> None:
+        if recipe.contents is not None:
+            code.line(f"{name}.cell_contents = {code.value(recipe.contents)}")
+
+    return code.begin(recipe, "new_cell()", fill)
+
+
+def _function(code: EntryCode, recipe: MakeFunction) -> str:
+    closure = "None" if recipe.closure is None else f"({code.items(recipe.closure)},)"
+    made = f"new_function({code.constant(recipe.code)}, {code.constant(recipe.globals)}, {recipe.name!r}, None, {closure})"
+
+    def fill(name: str) -> None:
+        code.line(f"{name}.__qualname__ = {recipe.qualname!r}")
+        for attribute in ("defaults", "kwdefaults", "annotations"):
+            part = getattr(recipe, attribute)
+            if part is not None:
+                code.line(f"{name}.__{attribute}__ = {code.value(part)}")
+        _fill_state(code, name, recipe.state)
+
+    return code.begin(recipe, made, fill)
+
+
+def _method(code: EntryCode, recipe: MakeMethod) -> str:
+    return code.assign(f"new_method({code.value(recipe.function)}, {code.value(recipe.instance)})")
+
+
+def _partial(code: EntryCode, recipe: MakePartial) -> str:
+    arguments = code.call_arguments((recipe.function, *recipe.args), recipe.kwargs)
+    return code.assign(f"new_partial({arguments})")
+
+
+def _call(code: EntryCode, recipe: CallRecipe) -> str:
+    return code.assign(f"{code.constant(recipe.function)}({code.call_arguments(recipe.args, recipe.kwargs)})")
+
+
+_BUILDERS: dict[type, Callable[[EntryCode, Any], str]] = {
+    FromOrigin: lambda code, recipe: code.origin(recipe.origin),
+    FromGraph: lambda code, recipe: code.output(recipe.value),
+    Const: lambda code, recipe: code.constant(recipe.value),
+    SizeValue: EntryCode.size,
+    MakeTuple: _tuple,
+    MakeList: _list,
+    MakeDict: _dict,
+    MakeSet: _set,
+    MakeObject: _object,
+    MakeSlice: _slice,
+    MakeCell: _cell,
+    MakeFunction: _function,
+    MakeMethod: _method,
+    MakePartial: _partial,
+    CallRecipe: _call,
+}
+
+
+# ---------------------------------------------------------------- what entry functions call
+
+
+def _instance_dict(obj: Any) -> dict[str, Any]:
+    return object.__getattribute__(obj, "__dict__")
+
+
+def _set_attribute(obj: Any, name: str, value: Any) -> None:
+    if isinstance(obj, type):
+        type.__setattr__(obj, name, value)
+    elif isinstance(obj, types.ModuleType):
+        setattr(obj, name, value)
+    else:
+        object.__setattr__(obj, name, value)
+
+
+def _delete_attribute(obj: Any, name: str) -> None:
+    if isinstance(obj, type):
+        type.__delattr__(obj, name)
+    else:
+        object.__delattr__(obj, name)
+
+
+def _base_of(obj: Any) -> type:
+    for base in (collections.OrderedDict, dict, list):
+        if isinstance(obj, base):
+            return base
+    raise TypeError(f"items of a {type(obj).__name__} cannot be set")
+
+
+def _set_item(obj: Any, key: Any, value: Any) -> None:
+    _base_of(obj).__setitem__(obj, key, value)  # type: ignore[attr-defined]
+
+
+def _delete_item(obj: Any, key: Any) -> None:
+    _base_of(obj).__delitem__(obj, key)  # type: ignore[attr-defined]
+
+
+def _replace_list(obj: list[Any], items: list[Any]) -> None:
+    list.__setitem__(obj, slice(None), items)
+
+
+def _fill_dict(obj: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    for key, value in items:
+        dict.__setitem__(obj, key, value)
+
+
+def _fill_ordered(obj: collections.OrderedDict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    for key, value in items:
+        collections.OrderedDict.__setitem__(obj, key, value)
+
+
+def _replace_dict(obj: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    if isinstance(obj, collections.OrderedDict):
+        collections.OrderedDict.clear(obj)
+        _fill_ordered(obj, items)
+    else:
+        dict.clear(obj)
+        _fill_dict(obj, items)
+
+
+def _replace_set(obj: set[Any], items: list[Any]) -> None:
+    set.clear(obj)
+    set.update(obj, items)
+
+
+_HELPERS: dict[str, Any] = {
+    "min": min,
+    "max": max,
+    "math": math,
+    "instance_dict": _instance_dict,
+    "set_attribute": _set_attribute,
+    "delete_attribute": _delete_attribute,
+    "set_item": _set_item,
+    "delete_item": _delete_item,
+    "replace_list": _replace_list,
+    "replace_dict": _replace_dict,
+    "replace_set": _replace_set,
+    "fill_dict": _fill_dict,
+    "fill_ordered": _fill_ordered,
+    "extend_list": list.extend,
+    "new_object": object.__new__,
+    "new_tuple": tuple.__new__,
+    "new_cell": types.CellType,
+    "new_function": types.FunctionType,
+    "new_method": types.MethodType,
+    "new_partial": functools.partial,
+}

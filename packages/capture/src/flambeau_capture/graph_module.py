@@ -1,0 +1,180 @@
+"""Calls of a capture record -> a torch.fx.GraphModule of torch-level calls.
+
+    calls:  v1 = torch.cos(v0); v2 = torch.sin(v1)          graph():  x = placeholder; cos = torch.cos(x)
+    wanted: [v2]                                      ->              sin = torch.sin(cos); return (sin,)
+
+Calls without effect whose results nobody uses are dropped; so are inputs that nothing reads.  The module has no parameters:
+what the user's modules hold are placeholders, with their origin and Spec in `meta`.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from torch import fx
+
+from flambeau_capture.origins import Origin, TensorSize, TensorStride
+from flambeau_capture.record import Call, Capture, GraphValue, Input
+from flambeau_capture.size_nodes import SizeNodes, symbol_origins, symbols_of
+
+_LITERALS = (
+    int, float, bool, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, range,
+)  # fmt: skip
+
+
+def values_in(arg: Any) -> Iterator[GraphValue]:
+    """The graph values inside a (nested) argument."""
+    if isinstance(arg, GraphValue):
+        yield arg
+    elif isinstance(arg, (tuple, list)):
+        for item in arg:
+            yield from values_in(item)
+    elif isinstance(arg, dict):
+        for item in arg.values():
+            yield from values_in(item)
+    elif isinstance(arg, slice):
+        yield from values_in((arg.start, arg.stop, arg.step))
+
+
+def sizes_in(arg: Any) -> Iterator[Expr | FloatExpr]:
+    """The symbolic sizes inside a (nested) argument."""
+    if isinstance(arg, (Expr, FloatExpr)):
+        yield arg
+    elif isinstance(arg, (tuple, list)):
+        for item in arg:
+            yield from sizes_in(item)
+    elif isinstance(arg, dict):
+        for item in arg.values():
+            yield from sizes_in(item)
+    elif isinstance(arg, slice):
+        yield from sizes_in((arg.start, arg.stop, arg.step))
+
+
+def live_calls(calls: list[Call], wanted: Iterable[GraphValue]) -> list[Call]:
+    """The calls that have effects or whose results are used, in order."""
+    used = set(wanted)
+    live = []
+    for call in reversed(calls):
+        if not call.pure or call.mutates or any(value in used for value in values_in(call.result)):
+            live.append(call)
+            used.update(values_in(call.args))
+            used.update(values_in(call.kwargs))
+    live.reverse()
+    return live
+
+
+def build_graph_module(capture: Capture, wanted: list[GraphValue]) -> tuple[fx.GraphModule, list[Input]]:
+    """The graph that returns the tuple of `wanted` values, and the inputs its placeholders stand for, in order."""
+    calls = live_calls(capture.calls, wanted)
+    builder = _Builder(capture, calls, wanted)
+    for call in calls:
+        builder.add(call)
+    output = builder.graph.output(tuple(builder.nodes[value] for value in wanted))
+    output.meta["spec"] = tuple(value.spec for value in wanted)
+    module = fx.GraphModule(builder.constants, builder.graph, class_name="CapturedGraph")
+    module.meta["size_env"] = capture.size_env
+    return module, builder.inputs
+
+
+class _Builder:
+    def __init__(self, capture: Capture, calls: list[Call], wanted: list[GraphValue]) -> None:
+        self.graph = fx.Graph()
+        self.constants = torch.nn.Module()
+        self.nodes: dict[GraphValue, Any] = {}
+        self.symbols = symbol_origins(capture.inputs)
+        self.inputs = list(self._used_inputs(capture, calls, wanted))
+        self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
+        self.sizes = SizeNodes(self.graph, self.symbols, self.placeholders.__getitem__)
+
+    def _used_inputs(self, capture: Capture, calls: list[Call], wanted: list[GraphValue]) -> Iterator[Input]:
+        used = set(wanted)
+        defining: set[Origin] = set()
+        for call in calls:
+            used.update(values_in(call.args))
+            used.update(values_in(call.kwargs))
+            for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
+                defining.update(self._tensor_behind(self.symbols[name]) for name in symbols_of(size))
+        for item in capture.inputs:
+            if item.value in used or item.origin in defining:
+                yield item
+
+    @staticmethod
+    def _tensor_behind(origin: Origin) -> Origin:
+        return origin.base if isinstance(origin, (TensorSize, TensorStride)) else origin
+
+    def _placeholder(self, item: Input) -> fx.Node:
+        node = self.graph.placeholder(item.value.name or "arg")
+        node.meta.update(spec=item.spec, origin=item.origin.text(), requires_grad=getattr(item.example, "requires_grad", False))
+        self.nodes[item.value] = node
+        return node
+
+    def add(self, call: Call) -> None:
+        """Appends the node of one call, and getitem nodes for the parts of its result."""
+        args, kwargs = self._argument(call.args), self._argument(call.kwargs)
+        result = call.result
+        name = result.name if isinstance(result, GraphValue) and result.name else None
+        node = self.graph.create_node(f"call_{call.kind}", call.target, args, kwargs, name)
+        node.meta.update(where=call.where, stack_trace=call.where, pure=call.pure)
+        self._bind(node, result)
+
+    def _bind(self, node: fx.Node, result: Any) -> None:
+        node.meta["spec"] = _specs(result)
+        if isinstance(result, GraphValue):
+            # An in-place call may give its operand back: later readers take the newer node.
+            self.nodes[result] = node
+            node.meta["requires_grad"] = result.requires_grad
+        elif isinstance(result, (tuple, list)):
+            for at, item in enumerate(result):
+                if any(True for _ in values_in(item)):
+                    part = self.graph.call_function(operator.getitem, (node, at))
+                    part.meta["where"] = node.meta["where"]
+                    self._bind(part, item)
+        elif isinstance(result, dict):
+            for key, item in result.items():
+                if any(True for _ in values_in(item)):
+                    self._bind(self.graph.call_function(operator.getitem, (node, key)), item)
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, GraphValue):
+            return self.nodes[arg]
+        if isinstance(arg, (Expr, FloatExpr)):
+            return self.sizes.node(arg)
+        if isinstance(arg, torch.Size):
+            return tuple(self._argument(item) for item in arg)
+        if isinstance(arg, tuple):
+            items = [self._argument(item) for item in arg]
+            return type(arg)(*items) if hasattr(arg, "_fields") else tuple(items)
+        if isinstance(arg, list):
+            return [self._argument(item) for item in arg]
+        if isinstance(arg, dict):
+            return {key: self._argument(item) for key, item in arg.items()}
+        if isinstance(arg, slice):
+            return slice(self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step))
+        if type(arg) in _LITERALS or isinstance(arg, (type, types.BuiltinFunctionType)):
+            return arg
+        return self._constant(arg)
+
+    def _constant(self, value: Any) -> fx.Node:
+        """An object that a node cannot hold: an attribute of the module, read by get_attr."""
+        for name, held in self.constants.__dict__.items():
+            if held is value:
+                return self.graph.get_attr(name)
+        name = f"constant_{sum(name.startswith('constant_') for name in self.constants.__dict__)}"
+        object.__setattr__(self.constants, name, value)
+        return self.graph.get_attr(name)
+
+
+def _specs(result: Any) -> Any:
+    if isinstance(result, GraphValue):
+        return result.spec
+    if isinstance(result, (tuple, list)):
+        return type(result)(map(_specs, result)) if type(result) in (tuple, list) else tuple(map(_specs, result))
+    if isinstance(result, dict):
+        return {key: _specs(item) for key, item in result.items()}
+    return result

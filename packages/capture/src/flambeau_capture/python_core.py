@@ -1,0 +1,120 @@
+"""The C core's Entry and Compiled in Python: the same behaviour where the extension is not built, with slower calls."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(eq=False, slots=True)
+class PythonEntry:
+    """A guard program and the target it leads to; see Entry in csrc/compiled.c."""
+
+    program: Any
+    target: Callable[..., Any] | None
+    item: int = -1
+    needs_hook: bool = False
+    last_resort: bool = False
+    info: Any = None
+
+    def serve(self, compiled: PythonCompiled, bound: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
+        """(whether the guards hold, the result of the call)."""
+        function = compiled.__wrapped__
+        inputs = self.program.load(function, bound)
+        if inputs is None:
+            return False, None
+        if self.target is None:
+            return True, function(*args, **kwargs)
+        result = self.target(*inputs)
+        if self.item == -2:
+            return True, tuple(result)
+        return True, result if self.item == -1 else result[self.item]
+
+
+_OWN = frozenset({"entries", "on_miss", "state", "__wrapped__"})
+
+
+class PythonCompiled:
+    """A compiled function: called, bound and inspected like the function it was made from; see Compiled in csrc/compiled.c."""
+
+    def __init__(self, function: types.FunctionType, on_miss: Callable[[tuple[Any, ...]], Any] | None = None, state: Any = None) -> None:
+        own = {"__wrapped__": function, "on_miss": on_miss, "state": state, "entries": (), "_binder": _binder(function.__code__)}
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
+
+    def __call__(*args: Any, **kwargs: Any) -> Any:
+        # No named `self`: the function may have a keyword parameter of any name.
+        self, args = args[0], args[1:]
+        function = self.__wrapped__
+        binder = types.FunctionType(self._binder, {}, "bind", function.__defaults__)
+        binder.__kwdefaults__ = function.__kwdefaults__
+        try:
+            bound = binder(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)  # raises the very error
+        entries = self.entries
+        for at, entry in enumerate(entries):
+            taken, result = entry.serve(self, bound, args, kwargs)
+            if taken:
+                if at > 0 and not entry.last_resort and self.entries is entries:
+                    self.entries = (entry, *entries[:at], *entries[at + 1 :])
+                return result
+        entry = self.on_miss(bound) if self.on_miss is not None else None
+        if entry is not None:
+            taken, result = entry.serve(self, bound, args, kwargs)
+            if taken:
+                return result
+        return function(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, "__dict__").get(name, self)
+        if found is not self:
+            return found
+        if name in ("__class__", "__dict__", "__copy__", "__deepcopy__", "__get__", "__call__"):
+            return object.__getattribute__(self, name)
+        return getattr(object.__getattribute__(self, "__wrapped__"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.__wrapped__, name, value)
+
+    def __copy__(self) -> PythonCompiled:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PythonCompiled:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.__wrapped__!r}>"
+
+
+def _binder(code: types.CodeType) -> types.CodeType:
+    """Code with the same parameters that returns their values as a flat tuple, in the order of the fast locals."""
+    names = code.co_varnames
+    positional, only, keyword = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    flat = [f"p{at}" if not names[at].isidentifier() else names[at] for at in range(positional + keyword)]
+    parameters = list(flat[:positional])
+    if only:
+        parameters.insert(only, "/")
+    at = positional + keyword
+    if code.co_flags & inspect.CO_VARARGS:
+        parameters.append(f"*{names[at]}")
+        flat.append(names[at])
+        at += 1
+    elif keyword:
+        parameters.append("*")
+    parameters += flat[positional : positional + keyword]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        parameters.append(f"**{names[at]}")
+        flat.append(names[at])
+    source = f"def bind({', '.join(parameters)}): return ({''.join(f'{name}, ' for name in flat)})"
+    made = compile(source, "<flambeau binder>", "exec")
+    return next(item for item in made.co_consts if isinstance(item, types.CodeType))

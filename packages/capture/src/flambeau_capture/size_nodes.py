@@ -1,0 +1,130 @@
+"""Symbolic sizes inside an fx graph: `s0*4 + 1` becomes nodes that compute it from the graph's inputs.
+
+A symbol is `aten.sym_size.int(x, dim)` of the input tensor that defines it, or a placeholder that is an int; arithmetic is
+`operator.*` nodes.  Each size is computed once, before its first use.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from flambeau_prims import sizes
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr, SizeEnv
+from torch import fx
+
+from flambeau_capture.origins import Origin, TensorSize, TensorStride
+from flambeau_capture.record import Input
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Div: operator.truediv, ast.Pow: operator.pow,
+}  # fmt: skip
+_CALLS: dict[str, Callable[..., Any]] = {
+    "min": torch.sym_min, "max": torch.sym_max, "float": torch.sym_float, "abs": abs,
+}  # fmt: skip
+
+
+def symbols_of(size: Expr | FloatExpr) -> set[str]:
+    """Names of all symbols that occur in a symbolic size or float."""
+    if isinstance(size, Expr):
+        return size.symbols()
+    return {name for name in re.findall(r"[A-Za-z_]\w*", str(size)) if name in size.env.symbols}
+
+
+def symbol_name(size: Any) -> str | None:
+    """The name of a size that is one plain symbol, else None."""
+    return str(size) if isinstance(size, Expr) and str(size) in size.env.symbols else None
+
+
+def symbol_origins(inputs: Iterable[Input]) -> dict[str, Origin]:
+    """Where each symbol's int is read from: the first input tensor with it as a size, or the int input that it is."""
+    found: dict[str, Origin] = {}
+    for item in inputs:
+        if isinstance(item.spec, Expr):
+            name = symbol_name(item.spec)
+            if name is not None:
+                found.setdefault(name, item.origin)
+    for item in inputs:
+        if isinstance(item.spec, Expr):
+            continue
+        for extents, kind in ((item.spec.shape, TensorSize), (item.spec.stride, TensorStride)):
+            for dim, size in enumerate(extents):
+                name = symbol_name(size)
+                if name is not None:
+                    found.setdefault(name, kind(item.origin, dim))
+    return found
+
+
+class SizeNodes:
+    """The nodes of one graph that hold sizes.  `placeholder_of(origin)` gives the graph input loaded from an origin."""
+
+    def __init__(self, graph: fx.Graph, origins: dict[str, Origin], placeholder_of: Callable[[Origin], fx.Node]) -> None:
+        self._graph = graph
+        self._origins = origins
+        self._placeholder_of = placeholder_of
+        self._made: dict[str, tuple[Any, Any]] = {}
+
+    def node(self, expr: Expr | FloatExpr) -> Any:
+        """The node (or number) with the value of a size or symbolic float."""
+        text = str(expr)
+        found = self._made.get(text)
+        if found is None:
+            found = self._made[text] = self._emit(ast.parse(text, mode="eval").body, expr.env)
+            if isinstance(found[0], fx.Node):
+                found[0].meta["spec"] = expr
+        return found[0]
+
+    def _emit(self, tree: ast.expr, env: SizeEnv) -> tuple[Any, Any]:
+        """(node or number, the size it is) of a subexpression; the size is None where it is a float."""
+        text = ast.unparse(tree)
+        if text in self._made:
+            return self._made[text]
+        match tree:
+            case ast.Constant(value=value):
+                made: tuple[Any, Any] = (value, value)
+            case ast.Name(id=name):
+                made = self._symbol(name, env)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                made = self._apply(operator.neg, operator.neg, [self._emit(operand, env)])
+            case ast.BinOp(left=left, op=op, right=right):
+                function = _BINARY[type(op)]
+                made = self._apply(function, function, [self._emit(left, env), self._emit(right, env)])
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args):
+                on_sizes = {"min": sizes.size_min, "max": sizes.size_max}.get(name)
+                function = _CALLS.get(name) or getattr(math, name)
+                made = self._apply(function, on_sizes, [self._emit(arg, env) for arg in args])
+            case _:
+                raise TypeError(f"no graph nodes for the size {text}")
+        self._made[text] = made
+        return made
+
+    def _apply(self, function: Callable[..., Any], on_sizes: Callable[..., Any] | None, operands: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+        args = tuple(node for node, _ in operands)
+        values = [size for _, size in operands]
+        exact = on_sizes is not None and all(type(size) in (int, Expr) for size in values) and function is not operator.truediv
+        size = on_sizes(*values) if exact and on_sizes is not None else None
+        if not any(isinstance(arg, fx.Node) for arg in args):
+            return function(*args), size
+        node = self._graph.call_function(function, args)
+        node.meta["spec"] = size
+        return node, size
+
+    def _symbol(self, name: str, env: SizeEnv) -> tuple[Any, Any]:
+        origin = self._origins[name]
+        match origin:
+            case TensorSize(base=base, dim=dim):
+                node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._placeholder_of(base), dim))
+            case TensorStride(base=base, dim=dim):
+                node = self._graph.call_function(torch.ops.aten.sym_stride.int, (self._placeholder_of(base), dim))
+            case _:
+                return self._placeholder_of(origin), self._placeholder_of(origin).meta["spec"]
+        size = env.make({(env.symbols[name].index,): 1})
+        node.meta["spec"] = size
+        return node, size
