@@ -74,7 +74,7 @@ class Trace:
         return bool(self.tangents)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Argument:
     """A tensor argument while tracing: what the program sees, what the engine differentiates by, and what it was at first."""
 
@@ -272,7 +272,6 @@ class _JointTracer:
     def _plan_outputs(self, flat: list[Any], aliases: AliasMap, results: _Results) -> list[Output]:
         inputs = {aliases[value]: position for position, value in zip(self._passed, self._inputs, strict=True)
                   if isinstance(value, Value)}  # fmt: skip
-        fakes = {argument.fake.value: argument for argument in self._arguments}
         groups: dict[Alias, list[FakeTensor]] = {}
         for out in flat:
             if isinstance(out, FakeTensor):
@@ -288,17 +287,14 @@ class _JointTracer:
             base: Input | Result
             if root in inputs:
                 base = Input(inputs[root])
-                source = fakes[root.value].fake
             elif roots[root] is None:
                 plan.append(results.add(alias, out.value, out, root))
                 continue
             else:
                 source = roots[root]
                 base = results.add(root, root.value, source if source is not root else None, root)
-            if alias is root and (not isinstance(source, FakeTensor) or source.requires_grad == out.requires_grad):
-                plan.append(base)
-            else:
-                plan.append(View(base, view_steps(alias), out.requires_grad))
+            # A view taken under no_grad has no grad_fn, though it says that it requires grad.
+            plan.append(base if alias is root else View(base, view_steps(alias), out.grad_fn is not None))
         return plan
 
     def _root_of(self, root: Alias, outs: list[FakeTensor], aliases: AliasMap) -> Any:
@@ -307,13 +303,12 @@ class _JointTracer:
         None if they are one and the same tensor, which can be returned as it is.
         """
         if all(aliases[out.value] is aliases[outs[0].value] for out in outs):  # type: ignore[index]
-            if len({id(out) for out in outs}) == 1 or len({out.requires_grad for out in outs}) == 1:
-                return None
+            return None
         candidates = [out if aliases[out.value] is root else out._base for out in outs]  # type: ignore[index]
         for fake in candidates:
             if isinstance(fake, FakeTensor) and fake.value in aliases and aliases[fake.value] is root:
                 return fake
-        if any(out.requires_grad for out in outs):
+        if any(out.grad_fn is not None for out in outs):
             raise AliasedOutputs("outputs share memory in a way that autograd does not see")
         return root
 
@@ -360,14 +355,15 @@ class _JointTracer:
     ) -> tuple[list[int], list[Any], list[Value]]:
         """Differentiate the results; gives the results with a tangent, the gradients, and the tangents' Values."""
         tracer = self._tracer
-        positions = [at for at, fake in enumerate(results.fakes) if fake is not None and fake.requires_grad]
+        for fake in results.fakes:
+            if fake is not None and fake.requires_grad and fake.is_leaf and not fake._is_view():
+                raise LeafInside("an output is a leaf that requires grad and was made inside")
+        positions = [at for at, fake in enumerate(results.fakes) if fake is not None and fake.grad_fn is not None]
         if not positions:
             return [], [], []
         if not leaves:
             raise LeafInside("an output requires grad though no input does")
         outputs = [results.fakes[at] for at in positions]
-        if any(out.is_leaf for out in outputs):  # type: ignore[union-attr]
-            raise LeafInside("an output is a leaf that requires grad and was made inside")
         tangents = [tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}") for k, out in enumerate(outputs)]  # type: ignore[union-attr]
         tracer.where = ""
         with torch._C._DisableAutocast(), tracer:

@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.sizes import Expr
 
-from flambeau_autograd.operators import is_random
+from flambeau_autograd.functionalize import dense_order
+from flambeau_autograd.operators import is_random, memory_of
+from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
+from flambeau_autograd.separate_outputs import cloned
 from flambeau_autograd.symbols import missing_symbols
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ def partition(graph: Graph, inputs: int, forward_outputs: int, options: Autograd
         saved = _frontier(joint, forward_nodes, wanted)
     else:
         saved = saved_by_minimum_cut(graph, joint.inputs, joint.results, joint.after_tangents, wanted, written, options)
-    return _build(joint, forward_nodes, saved, written)
+    return _build(joint, _kept_from_writes(joint, saved, written, options.decompose), forward_nodes)
 
 
 def _dependents(graph: Graph, roots: Iterable[Value]) -> set[Value]:
@@ -130,25 +133,41 @@ def _frontier(joint: _Joint, forward_nodes: list[Node], wanted: Iterable[Value])
 # Building the two graphs
 
 
-def _build(joint: _Joint, forward_nodes: list[Node], saved: list[Value], written: set[Value]) -> Partition:
+def _kept_from_writes(
+    joint: _Joint, saved: list[Value], written: set[Value], primitive: bool
+) -> dict[Value, Value]:
+    """For each saved Value what the forward really returns: a copy of it if it is (a view of) an input that is written to."""
+    copies = {}
+    for value in saved:
+        copies[value] = value
+        if memory_of(value) in written:
+            if dense_order(value.spec) is None:
+                raise TrainingOnlyMutation(f"{value.name}, which the backward reads, is written to and has gaps in memory")
+            copies[value] = cloned(joint.graph.nodes, value, primitive)
+    return copies
+
+
+def _build(joint: _Joint, copies: dict[Value, Value], forward_nodes: list[Node]) -> Partition:
     graph = joint.graph
-    forward_nodes = _with_producers(joint, forward_nodes, saved)
+    saved = list(copies)
+    forward_nodes = _with_producers(joint, forward_nodes, copies.values())
     places: dict[Value, tuple[str, Any]] = {}
     for position, out in enumerate(joint.results):
         if isinstance(out, Value):
             places.setdefault(out, ("output", position))
     for position, value in enumerate(joint.inputs):
-        if isinstance(value, Value) and value not in written:
+        if isinstance(value, Value):
             places[value] = ("input", position)
     outputs = list(joint.results)
     # In the order of the backward's inputs: inputs, then outputs, then intermediates.
-    saved = sorted(saved, key=lambda value: places.get(value, ("saved", 0)))
+    saved = sorted(saved, key=lambda value: places.get(copies[value], ("saved", 0)))
     sources: list[tuple[str, Any]] = []
     for value in saved:
-        if value not in places:
-            places[value] = ("output", len(outputs))
-            outputs.append(value)
-        sources.append(places[value])
+        kept = copies[value]
+        if kept not in places:
+            places[kept] = ("output", len(outputs))
+            outputs.append(kept)
+        sources.append(places[kept])
     forward = Graph(list(joint.inputs), forward_nodes, outputs, list(graph.writes), graph.env, "forward")
 
     body = _backward_nodes(joint, set(saved))

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.spec import Spec
 
+from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import memory_of
 
 if TYPE_CHECKING:
@@ -41,18 +43,23 @@ def separate_outputs(graph: Graph, owners: Sequence[Any], primitive: bool) -> Gr
         if holder.setdefault(memory, owner) != owner:
             copy = copies.get((out, id(owner)))
             if copy is None:
-                copy = copies[out, id(owner)] = _clone(graph, out, primitive)
+                copy = copies[out, id(owner)] = cloned(graph.nodes, out, primitive)
             graph.outputs[position] = copy
             holder[copy] = owner
     return graph
 
 
-def _clone(graph: Graph, value: Value, primitive: bool) -> Value:
-    if primitive:
-        node = Node(prims.clone, (value,), {})
+def cloned(nodes: list[Node], value: Value, primitive: bool) -> Value:
+    """A copy of `value` in memory of its own, in the same strides if they are dense; the call is appended to `nodes`."""
+    spec = value.spec
+    if dense_order(spec) is None:
+        stride = None
+        kwargs = {"memory_format": torch.contiguous_format}
     else:
-        node = Node(aten.clone.default, (value,), {"memory_format": torch.preserve_format})
-    copy = Value(f"{value.name}_copy", value.spec.replace(stride=value.spec.stride, offset=0), node)
+        stride = spec.stride
+        kwargs = {"memory_format": torch.preserve_format}
+    node = Node(prims.clone, (value,), {}) if primitive else Node(aten.clone.default, (value,), kwargs)
+    copy = Value(f"{value.name}_copy", Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device), node)
     node.outputs = (copy,)
-    graph.nodes.append(node)
+    nodes.append(node)
     return copy
