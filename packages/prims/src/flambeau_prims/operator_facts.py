@@ -61,7 +61,9 @@ class OperatorFacts:
         self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
         self.changes_metadata = torch.Tag.inplace_view in op.tags and op is not aten.as_strided_.default
         self.special: str | None = None
-        if op in _CONTENTS or torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
+        # A rule knows better than the tag: only some calls of aten.index depend on contents.
+        dynamic = torch.Tag.dynamic_output_shape in op.tags and rule_for(op) is None
+        if op in _CONTENTS or torch.Tag.data_dependent_output in op.tags or dynamic:
             self.special = "contents"
         elif op in _LIFTS:
             self.special = "lift"
