@@ -18,7 +18,7 @@ enum Opcode {
     OP_RAW,         /* slot nbytes: CPU memory that only kernels see, with no tensor around it */
     OP_VIEW,        /* slot base ndim sizes offset: offset counts from the storage's start */
     OP_MOVE,        /* slot from: the same memory under a new name */
-    OP_LAUNCH,      /* function n_buffers ints buffer... */
+    OP_LAUNCH,      /* function n_buffers ints message(-1) buffer...: with a message, the kernel returns a status to check */
     OP_LAUNCH_GPU,  /* kernel n_buffers n_ints ints grid buffer...: kernel is an object, grid three values */
     OP_MATMUL,      /* function message n_tensors scaled alpha beta tensor...: an out= matrix product of the C interface */
     OP_CALL,        /* operator positional keywords(-1) message n_outputs output(-1)... */
@@ -310,14 +310,22 @@ static int make_view(Call *call, const int64_t *pc)
 }
 
 typedef void (*Kernel)(void *const *, const int64_t *);
+typedef int64_t (*CheckedKernel)(void *const *, const int64_t *);
 
-/* pc points at: function n_buffers ints buffer... */
+/* pc points at: function n_buffers ints message buffer... */
 static int launch(Call *call, const int64_t *pc)
 {
     void *buffers[MAX_BUFFERS];
     for (int64_t i = 0; i < pc[1]; i++)
-        if (data_of(&call->slots[pc[3 + i]], &buffers[i])) return shim_failed(call, "reading a data pointer");
-    ((Kernel)(uintptr_t)pc[0])(buffers, call->values + pc[2]);
+        if (data_of(&call->slots[pc[4 + i]], &buffers[i])) return shim_failed(call, "reading a data pointer");
+    const int64_t *ints = call->values + pc[2];
+    if (pc[3] < 0) {
+        ((Kernel)(uintptr_t)pc[0])(buffers, ints);
+    } else if (((CheckedKernel)(uintptr_t)pc[0])(buffers, ints)) {
+        take_gil(call);
+        PyErr_SetObject(PyExc_IndexError, PyTuple_GET_ITEM(call->ex->objects, pc[3]));
+        return -1;
+    }
     return 0;
 }
 
@@ -390,7 +398,7 @@ static int run_code(Call *call)
                 break;
             case OP_LAUNCH:
                 if (launch(call, pc)) return -1;
-                pc += 3 + pc[1];
+                pc += 4 + pc[1];
                 break;
             case OP_LAUNCH_GPU:
                 if (launch_gpu(call, pc)) return -1;

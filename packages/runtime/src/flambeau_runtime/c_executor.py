@@ -1,7 +1,7 @@
 """Assemble a Program for the C executor (csrc/executor.c): names become slots, sizes become entries of one int64 table.
 
     buf0 = allocate float32[s0, 768]     ->  OP_ALLOCATE slot dtype device index ndim sizes
-    launch k(arg0, buf0; s0*768)         ->  OP_LAUNCH address 2 ints slot slot
+    launch k(arg0, buf0; s0*768)         ->  OP_LAUNCH address 2 ints -1 slot slot
 
 The table of values is laid out as: symbols | size expressions, each once | sequences (a shape and its strides, a launch's ints),
 each once.  A sequence's constants are in the table already; its expressions are copied into place at the start of a call.
@@ -21,7 +21,7 @@ import torch
 
 from flambeau_runtime import dims
 from flambeau_runtime.check import refs_of
-from flambeau_runtime.externs import constant, find_operator, is_constant, view_of
+from flambeau_runtime.externs import constant, find_operator, is_constant, out_of_bounds, view_of
 from flambeau_runtime.program import (
     Allocate,
     Dim,
@@ -71,6 +71,7 @@ class Assembler:
         self.core = core
         self.tensors = {tensor.name: tensor for tensor in program.tensors}
         self.slots = {name: index for index, name in enumerate(self.tensors)}
+        self.checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
         self.raw = kernel_only(program, self.tensors)
         self.symbols = {symbol.name: index for index, symbol in enumerate(program.symbols)}
         self.expressions: dict[str, int] = {}
@@ -158,7 +159,8 @@ class Assembler:
                 counts = [len(buffers), len(step.ints), ints, grid]
                 self.code += [LAUNCH_GPU, self._object(kernel), *counts, *buffers]
                 return
-            self.code += [LAUNCH, kernel, len(buffers), ints, *buffers]
+            message = self._object(out_of_bounds(step.kernel)) if step.kernel in self.checked else -1
+            self.code += [LAUNCH, kernel, len(buffers), ints, message, *buffers]
         elif isinstance(step, Extern):
             self._emit_extern(step)
         elif isinstance(step, Free):

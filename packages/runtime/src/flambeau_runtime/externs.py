@@ -57,3 +57,8 @@ def map_argument(arg: Any, fn: Callable[[Ref | Expr], Any]) -> Any:
 def view_of(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
     """A tensor on `base`'s storage; the offset counts from the storage's start, in elements of `dtype`."""
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, shape, stride)
+
+
+def out_of_bounds(kernel: str) -> str:
+    """What an IndexError says when a checked kernel met an index outside its tensor."""
+    return f"index out of range in {kernel}: an index tensor holds a value that is not within the indexed dimension"

@@ -65,7 +65,8 @@ class Kernel:
     """One function of a Source.
 
     C++: `extern "C" void name(void *const *buffers, const int64_t *ints)`, the buffers at their data pointers (storage
-    offset applied), the ints in the order of the launch.
+    offset applied), the ints in the order of the launch.  With {"checked": True} in `meta` it returns an int64_t instead,
+    nonzero if it met an index out of bounds.
     Triton: `name(ptr, ptr, ..., int, int, ..., CONSTEXPR...)`, pointers first, then ints; `meta` holds what the build needs:
     {"signature": {arg: "*fp32" | "i32" | "i64"}, "constants": {arg: value}, "num_warps": 4, "num_stages": 2,
     "divisible_by_16": [arg names]}.

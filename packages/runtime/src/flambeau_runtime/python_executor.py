@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flambeau_runtime.dims import evaluate
-from flambeau_runtime.externs import find_operator, map_argument, view_of
+from flambeau_runtime.externs import find_operator, map_argument, out_of_bounds, view_of
 from flambeau_runtime.program import (
     Allocate,
     Dim,
@@ -23,7 +23,9 @@ from flambeau_runtime.program import (
     View,
 )
 
-_KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64))
+_ARGUMENTS = (ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64))
+_KERNEL_TYPE = ctypes.CFUNCTYPE(None, *_ARGUMENTS)
+_CHECKED_KERNEL_TYPE = ctypes.CFUNCTYPE(ctypes.c_int64, *_ARGUMENTS)
 
 
 class PythonExecutor:
@@ -33,7 +35,10 @@ class PythonExecutor:
         """`kernels`: name -> address; `excluded`: the dispatch keys excluded while running (see native.below_keyset)."""
         self.program = program
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
-        self._kernels = {name: _KERNEL_TYPE(address) for name, address in kernels.items()}
+        checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
+        self._kernels = {
+            name: (_CHECKED_KERNEL_TYPE if name in checked else _KERNEL_TYPE)(address) for name, address in kernels.items()
+        }
         self._operators = {step.op: find_operator(step.op) for step in program.steps if isinstance(step, Extern)}
         self._excluded = excluded
 
@@ -63,7 +68,8 @@ class PythonExecutor:
         if isinstance(step, Launch):
             buffers = (ctypes.c_void_p * len(step.buffers))(*(values[name].data_ptr() for name in step.buffers))
             ints = (ctypes.c_int64 * len(step.ints))(*(evaluate(dim, sizes) for dim in step.ints))
-            self._kernels[step.kernel](buffers, ints)
+            if self._kernels[step.kernel](buffers, ints):
+                raise IndexError(out_of_bounds(step.kernel))
         elif isinstance(step, Extern):
             self._call(step, values, sizes)
         elif isinstance(step, Free):

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from flambeau_runtime.options import RuntimeOptions
 
-# IEEE semantics are kept (NaN, infinities, -0.0, no reassociation); only errno, traps and signalling NaNs are given up.
+# IEEE semantics are kept (NaN, infinities, -0.0, no reassociation, no contraction to fma, as in eager); only errno, traps and signalling NaNs are given up.
 BASE_FLAGS = (
     "-x", "c++", "-std=c++17", "-O3", "-shared", "-fPIC", "-fopenmp", "-pipe", "-w",
     "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-semantic-interposition",
-    "-fno-asynchronous-unwind-tables", "-ffp-contract=fast", "-fvisibility=hidden", "-ffunction-sections",
+    "-fno-asynchronous-unwind-tables", "-ffp-contract=off", "-fwrapv", "-fvisibility=hidden",
 )  # fmt: skip
 LINK_FLAGS = ("-x", "none", "-Wl,--as-needed", "-Wl,-O0", "-Wl,--no-undefined")
 LIBRARIES = ("-lmvec", "-lm")
@@ -72,10 +72,17 @@ def toolchain(options: RuntimeOptions) -> Toolchain:
     openmp = openmp_runtime()
     return Toolchain(
         path=path,
-        flags=(*BASE_FLAGS, *isa.compiler_flags(level), *options.cxx_flags),
+        flags=(*BASE_FLAGS, f"-DGLIBC_MINOR={glibc_minor()}", *isa.compiler_flags(level), *options.cxx_flags),
         libraries=(*((openmp,) if openmp else ()), *LIBRARIES),
         identity=f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}",
     )
+
+
+@lru_cache(maxsize=1)
+def glibc_minor() -> int:
+    """The 36 of glibc 2.36, 0 where the C library is another: it decides which functions have vector variants."""
+    name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    return int(version.split(".")[1]) if name == "glibc" and version.startswith("2.") else 0
 
 
 @lru_cache(maxsize=1)
