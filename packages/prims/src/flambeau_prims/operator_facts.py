@@ -29,6 +29,7 @@ _SIZES = {
     aten.sym_storage_offset.default,
 }
 _CONTENTS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default, aten.equal.default}
+_NEEDS_CONTENTS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _LIFTS = {aten.lift_fresh.default}
 
 

@@ -24,7 +24,7 @@ from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.rules.registry import infer_keyed
 from flambeau_prims.sizes import SizeEnv, as_int
-from flambeau_prims.sizes_node import from_symbolic, to_symint
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.unsupported import DataDependent, MetadataMutation, Unsupported
 
@@ -54,6 +54,8 @@ class Tracer(TorchDispatchMode):
         self.env = env
         self.record = record
         self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", 0)
         self.where = where
         self.inputs: list[Value] = []
         self.nodes: list[Node] = []
@@ -155,15 +157,24 @@ class Tracer(TorchDispatchMode):
         """Wrap and record a tuple or list of results."""
         if not isinstance(result, (tuple, list)):
             raise Unsupported(f"the rule of {func} returned {result!r}", func)
-        fakes = [None if spec is None else self._output(spec, facts, i, args, kwargs) for i, spec in enumerate(result)]
+        items: list[Any] = []
+        outputs: list[Value | None] = []
+        node = Node(func, values, value_kwargs, (), self.where)
+        for index, spec in enumerate(result):
+            value = None
+            if isinstance(spec, Spec):
+                fake = self._output(spec, facts, index, args, kwargs)
+                if self.record:
+                    fake.value = value = Value(self._name(facts.stem), spec, node)
+                items.append(fake)
+            else:
+                # An undefined tensor (None), or a size that the operator returns, which stands in the graph as such.
+                items.append(to_symbolic(spec))
+            outputs.append(value)
         if self.record:
-            node = Node(func, values, value_kwargs, (), self.where)
-            for fake in fakes:
-                if fake is not None:
-                    fake.value = Value(self._name(facts.stem), fake.spec, node)
-            node.outputs = tuple(None if fake is None else fake.value for fake in fakes)
+            node.outputs = tuple(outputs)
             self.nodes.append(node)
-        return fakes if facts.returns_list else tuple(fakes)
+        return items if facts.returns_list else tuple(items)
 
     def _output(self, spec: Spec, facts: OperatorFacts, index: int, args: Any, kwargs: Any) -> FakeTensor:
         """The FakeTensor of result `index`, over the memory that the operator's schema says."""
@@ -259,7 +270,7 @@ class Tracer(TorchDispatchMode):
     def _take_kwargs(self, kwargs: dict[str, Any], key: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if self.device.type != "cpu":
             device = kwargs.get("device")
-            if device is not None and device.type == "meta":
+            if device is not None and (device.type == "meta" or (device.index is None and device.type == self.device.type)):
                 kwargs = {**kwargs, "device": self.device}
         key.append(dict)
         key.extend(kwargs)
@@ -295,7 +306,8 @@ def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _sizes(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """C++ that asks for concrete geometry gets it, and the sizes are specialised."""
-    spec = args[0].spec
+    tensor = args[0]
+    spec = tensor.spec if isinstance(tensor, FakeTensor) else spec_of(tensor)
     if func is aten.size.default:
         return [as_int(size) for size in spec.shape]
     if func is aten.stride.default:

@@ -1,0 +1,300 @@
+"""What is intercepted above the dispatcher: torch functions whose C++ would take another path on fakes than on the real device.
+
+To C++, a fake tensor for a GPU lives on `meta` (fake.py), so what C++ decides by device must be decided here: which attention
+kernel, fused dropout, whether `.to` copies.  `FunctionTable` is a TorchFunctionMode that is active while a program is traced:
+
+    with FunctionTable(tracer.device), tracer:
+        y = model(x)
+
+`replacements(device)` is the table itself, {torch function: replacement}; a replacement takes the function's arguments, and
+returns NotImplemented to let the function run as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from flambeau_prims.fake import FakeTensor
+from flambeau_prims.sizes_node import from_symint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+aten = torch.ops.aten
+
+
+class FunctionTable(TorchFunctionMode):
+    """Applies `replacements(device)` to every torch function called while it is active."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        self.table = replacements(torch.device(device))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        replacement = self.table.get(func)
+        kwargs = kwargs or {}
+        if replacement is not None:
+            result = replacement(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs)
+
+
+def replacements(device: torch.device) -> Mapping[Any, Callable[..., Any]]:
+    """The table for programs that run on this device."""
+    return ANYWHERE if device.type == "cpu" else ON_GPU
+
+
+# 1. Anywhere: Python functions that import torch's symbolic shapes
+
+
+def check(condition: Any, message: Any = None, error: type[Exception] = RuntimeError) -> None:
+    """torch._check and its kin: raise unless the condition holds (of symbolic sizes: with a guard)."""
+    if not bool(condition):
+        raise error(message() if callable(message) else message or "Expected cond to be True")
+
+
+def _check_index(condition: Any, message: Any = None) -> None:
+    check(condition, message, IndexError)
+
+
+def _check_value(condition: Any, message: Any = None) -> None:
+    check(condition, message, ValueError)
+
+
+def _check_type(condition: Any, message: Any = None) -> None:
+    check(condition, message, TypeError)
+
+
+def _check_not_implemented(condition: Any, message: Any = None) -> None:
+    check(condition, message, NotImplementedError)
+
+
+def _check_is_size(size: Any, message: Any = None, *, max: Any = None) -> None:  # noqa: A002 - torch's name
+    check(size >= 0, message)
+    if max is not None:
+        check(size <= max, message)
+
+
+ANYWHERE: dict[Any, Callable[..., Any]] = {
+    torch._check: check,
+    torch._check_index: _check_index,
+    torch._check_value: _check_value,
+    torch._check_type: _check_type,
+    torch._check_not_implemented: _check_not_implemented,
+    torch._check_is_size: _check_is_size,
+}
+
+
+# 2. On a GPU: moving tensors
+
+
+def _to(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Tensor.to: the tensor itself when nothing changes, which C++ cannot see."""
+    if not isinstance(self, FakeTensor):
+        return NotImplemented
+    device, dtype, copy, memory_format = _parse_to(args, kwargs)
+    if device is None or device.type != "cuda":
+        return NotImplemented
+    device = _indexed(with_index(device, self.device))
+    keeps_layout = memory_format in (None, torch.preserve_format)
+    if device == self.device and dtype in (None, self.dtype) and not copy and keeps_layout:
+        return self
+    return self.to(device, dtype or self.dtype, False, copy, memory_format=memory_format)
+
+
+def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool, Any]:
+    """(device, dtype, copy, memory_format) of a call of Tensor.to in any of its forms."""
+    device, dtype, copy = kwargs.get("device"), kwargs.get("dtype"), bool(kwargs.get("copy", False))
+    flags = 0
+    for arg in args:
+        if isinstance(arg, torch.dtype):
+            dtype = arg
+        elif isinstance(arg, torch.Tensor):
+            device, dtype = arg.device, arg.dtype
+        elif isinstance(arg, bool):
+            # The flags are non_blocking, copy, in this order.
+            flags += 1
+            copy = copy or (flags == 2 and arg)
+        elif arg is not None:
+            device = arg
+    other = kwargs.get("other")
+    if other is not None:
+        device, dtype = other.device, other.dtype
+    return (None if device is None else torch.device(device)), dtype, copy, kwargs.get("memory_format")
+
+
+def with_index(device: torch.device, like: torch.device) -> torch.device:
+    """ "cuda" as the cuda device that `like` is; other devices as they are."""
+    return like if device.index is None and device.type == like.type else device
+
+
+def _cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+    if not isinstance(self, FakeTensor):
+        return NotImplemented
+    return _to(self, torch.device("cuda" if device is None else device), memory_format=memory_format)
+
+
+def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **rest: Any) -> Any:
+    """torch.tensor on a GPU: a literal on the CPU, then a copy."""
+    if device is None or torch.device(device).type != "cuda":
+        return NotImplemented
+    made = torch.tensor(data, dtype=dtype, device="cpu").to(_indexed(device))
+    return made.requires_grad_() if requires_grad else made
+
+
+def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
+    if device is None or torch.device(device).type != "cuda":
+        return NotImplemented
+    if isinstance(data, torch.Tensor):
+        target = with_index(torch.device(device), data.device)
+        return data.to(device=target, dtype=data.dtype if dtype is None else dtype)
+    return _tensor(data, dtype=dtype, device=device)
+
+
+def _new_tensor(self: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+    if not isinstance(self, FakeTensor) or isinstance(data, torch.Tensor):
+        return NotImplemented
+    target = self.device if device is None else torch.device(device)
+    made = torch.tensor(data, dtype=dtype or self.dtype, device="cpu")
+    made = made if target.type == "cpu" else made.to(_indexed(target))
+    return made.requires_grad_() if requires_grad else made
+
+
+def _indexed(device: Any) -> torch.device:
+    device = torch.device(device)
+    return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
+
+
+# 3. On a GPU: dropout in one kernel
+
+
+def _functional_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+    if inplace or not isinstance(input, FakeTensor):
+        return NotImplemented
+    return _dropout(input, p, training)
+
+
+def _dropout(input: Any, p: float, train: bool) -> Any:  # noqa: A002 - torch's name
+    """As eager on a GPU: native_dropout if there is anything to drop."""
+    if not train or p <= 0 or p >= 1 or not isinstance(input, FakeTensor) or not input.is_cuda:
+        return NotImplemented
+    return torch.native_dropout(input, p, True)[0]
+
+
+# 4. On a GPU: attention
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """scaled_dot_product_attention by the kernel that eager chooses on a GPU; the math form (C++'s own) if neither fits."""
+    if not isinstance(query, FakeTensor) or not query.is_cuda:
+        return NotImplemented
+    if enable_gqa:
+        key, value = (_repeat_heads(query, tensor) for tensor in (key, value))
+    if flash_fits(query, key, value, attn_mask):
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    if efficient_fits(query, key, value, attn_mask, is_causal):
+        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+
+
+def _repeat_heads(query: FakeTensor, tensor: FakeTensor) -> torch.Tensor:
+    times = query.shape[-3] // tensor.shape[-3]
+    return tensor if times == 1 else tensor.repeat_interleave(times, -3)
+
+
+def _fits_any(tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...]) -> bool:
+    """What both fused kernels ask: 4-dim tensors of one batch and head count, dense last dim, no empty dim."""
+    query, key, value = tensors
+    if any(t.dim() != 4 or t.dtype not in dtypes or t.dtype != query.dtype for t in tensors):
+        return False
+    if any(t.stride(-1) != 1 for t in tensors) or any(t.shape[2] == 0 for t in tensors):
+        return False
+    return all(t.shape[0] == query.shape[0] and t.shape[1] == query.shape[1] for t in (key, value))
+
+
+def flash_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any) -> bool:
+    """Whether eager takes the flash kernel: half precision, no mask, equal head sizes up to 256."""
+    if not torch.backends.cuda.flash_sdp_enabled() or mask is not None:
+        return False
+    if not _fits_any((query, key, value), (torch.float16, torch.bfloat16)):
+        return False
+    size = query.shape[3]
+    return size <= 256 and size == key.shape[3] == value.shape[3]
+
+
+def efficient_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool) -> bool:
+    """Whether eager takes the memory-efficient kernel: float32 too, masks too (not both with is_causal), aligned head sizes."""
+    if not torch.backends.cuda.mem_efficient_sdp_enabled() or (mask is not None and is_causal):
+        return False
+    if not _fits_any((query, key, value), (torch.float16, torch.bfloat16, torch.float32)):
+        return False
+    alignment = 4 if query.dtype is torch.float32 else 8
+    if query.shape[3] % alignment or value.shape[3] % alignment or query.shape[3] != key.shape[3]:
+        return False
+    return mask is None or mask.dtype in (torch.bool, query.dtype)
+
+
+def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+    size = query.shape[3]
+    scale = 1.0 / math.sqrt(size) if scale is None else scale
+    if size % 8:
+        padding = (0, 8 - size % 8)
+        query, key, value = (F.pad(tensor, padding) for tensor in (query, key, value))
+    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    return out[..., :size] if size % 8 else out
+
+
+def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
+    training = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    if mask is not None:
+        mask = _additive(mask, query)
+        mask = _aligned(mask).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        training = training or (torch.is_grad_enabled() and mask.requires_grad)
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, training, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """A boolean mask as 0 where attended and -inf where not."""
+    if mask.dtype is not torch.bool:
+        return mask
+    zeros = torch.zeros_like(mask, dtype=query.dtype)
+    return zeros.masked_fill(mask.logical_not(), -math.inf)
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """The kernel reads rows of masks by 16 elements: the same mask in rows whose memory is that long."""
+    size = from_symint(mask.shape[-1])
+    if isinstance(size, int) and size % 16 == 0:
+        return mask
+    length = mask.shape[-1]
+    return F.pad(mask, (0, -length % 16))[..., :length]
+
+
+ON_GPU: dict[Any, Callable[..., Any]] = {
+    **ANYWHERE,
+    torch.Tensor.to: _to,
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.new_tensor: _new_tensor,
+    torch.tensor: _tensor,
+    torch.as_tensor: _as_tensor,
+    torch.dropout: _dropout,
+    F.dropout: _functional_dropout,
+    F.scaled_dot_product_attention: attention,
+}

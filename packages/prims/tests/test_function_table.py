@@ -1,0 +1,124 @@
+"""Interception above the dispatcher: a program for a GPU is traced as eager would run it there, on a machine without one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from flambeau_prims.fake import FakeTensor
+from flambeau_prims.function_table import ANYWHERE, FunctionTable
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.sizes_node import to_symint
+from flambeau_prims.spec import Spec
+from flambeau_prims.tracer import Tracer
+
+CUDA = torch.device("cuda:0")
+HALF = torch.float16
+
+
+def run(fn, *specs, requires_grad=False):
+    tracer = Tracer(device="cuda")
+    fakes = [tracer.fake(spec, requires_grad=requires_grad) for spec in specs]
+    with FunctionTable(tracer.device), tracer:
+        result = fn(*fakes)
+    return result, [str(node.op) for node in tracer.nodes], fakes
+
+
+def heads(dtype=torch.float32, size=16, length=5):
+    return Spec.of((2, 3, length, size), dtype=dtype, device=CUDA)
+
+
+def test_moving_to_where_it_is_gives_the_tensor_itself():
+    for move in (
+        lambda x: x.to("cuda"),
+        lambda x: x.to("cuda:0"),
+        lambda x: x.to(CUDA, torch.float32),
+        lambda x: x.to(device=CUDA, non_blocking=True),
+        lambda x: x.cuda(),
+        lambda x: x.to(torch.float32),
+    ):
+        result, ops, (x,) = run(move, Spec.of((2,), device=CUDA))
+        assert result is x and ops == []
+
+
+def test_moving_elsewhere_copies():
+    for move in (lambda x: x.to("cpu"), lambda x: x.cpu(), lambda x: x.to("cuda:1")):
+        result, ops, _ = run(move, Spec.of((2,), device=CUDA))
+        assert ops == ["aten._to_copy.default"] and result.device != CUDA
+    result, ops, _ = run(lambda x: x.to("cuda"), Spec.of((2,)))
+    assert ops == ["aten._to_copy.default"] and result.device == CUDA
+    result, ops, _ = run(lambda x: x.cuda(), Spec.of((2,)))
+    assert ops == ["aten._to_copy.default"] and result.device == CUDA
+
+
+def test_literals_on_the_gpu_are_cpu_constants_moved():
+    for make in (
+        lambda x: torch.tensor([1.0, 2.0], device="cuda"),
+        lambda x: torch.tensor([1.0, 2.0], device=x.device),
+        lambda x: torch.as_tensor([1.0, 2.0], device="cuda:0"),
+        lambda x: x.new_tensor([1.0, 2.0]),
+    ):
+        result, ops, _ = run(make, Spec.of((2,), device=CUDA))
+        assert isinstance(result, FakeTensor) and result.spec == Spec.of((2,), device=CUDA)
+        assert ops == ["aten._to_copy.default"]
+
+
+def test_factories_name_the_indexed_device():
+    result, _, _ = run(lambda: torch.zeros(3, device="cuda"))
+    assert result.spec == Spec.of((3,), device=CUDA)
+
+
+def test_dropout_is_one_kernel():
+    result, ops, _ = run(lambda x: F.dropout(x, 0.1), Spec.of((4,), device=CUDA))
+    assert ops == ["aten.native_dropout.default"] and result.device == CUDA
+    result, ops, (x,) = run(lambda x: F.dropout(x, 0.1, training=False), Spec.of((4,), device=CUDA))
+    assert "aten.native_dropout.default" not in ops
+
+
+def test_attention_takes_eagers_kernel():
+    attend = F.scaled_dot_product_attention
+    _, ops, _ = run(lambda q, k, v: attend(q, k, v, is_causal=True), *[heads(HALF)] * 3)
+    assert ops == ["aten._scaled_dot_product_flash_attention.default"]
+    result, ops, _ = run(attend, *[heads()] * 3)
+    assert ops == ["aten._scaled_dot_product_efficient_attention.default"] and result.spec.shape == (2, 3, 5, 16)
+    _, ops, _ = run(attend, *[heads(HALF)] * 3, Spec.of((2, 1, 5, 5), dtype=torch.bool, device=CUDA))
+    assert ops[-1] == "aten._scaled_dot_product_efficient_attention.default"
+    _, ops, _ = run(attend, *[heads(torch.float64)] * 3)
+    assert "aten.bmm.default" in ops
+    result, ops, _ = run(attend, *[heads(HALF, 12)] * 3)
+    assert "aten._scaled_dot_product_flash_attention.default" in ops and result.spec.shape == (2, 3, 5, 12)
+
+
+def test_attention_backward():
+    def fn(q, k, v):
+        out = F.scaled_dot_product_attention(q, k, v)
+        return torch.autograd.Variable._execution_engine.run_backward(
+            (out,), (torch.ones_like(out),), False, False, (q, k, v), allow_unreachable=True, accumulate_grad=False
+        )
+
+    for dtype, kernel in ((HALF, "flash"), (torch.float32, "efficient")):
+        grads, ops, _ = run(fn, *[heads(dtype)] * 3, requires_grad=True)
+        assert f"aten._scaled_dot_product_{kernel}_attention_backward.default" in ops
+        assert [grad.spec.shape for grad in grads] == [(2, 3, 5, 16)] * 3
+
+
+def test_checks_ask_conditions():
+    env = SizeEnv()
+    size = to_symint(env.symbol(8, "x"))
+    ANYWHERE[torch._check](size < 100)
+    assert str(env.guards[-1]) == "s0 <= 99"
+    with pytest.raises(RuntimeError, match="too small"):
+        ANYWHERE[torch._check](size > 100, lambda: "too small")
+    with pytest.raises(ValueError):
+        ANYWHERE[torch._check_value](math.pi < 3)
+
+
+def test_the_cpu_path_is_left_alone():
+    tracer = Tracer()
+    q, k, v = (tracer.fake(Spec.of((2, 3, 5, 16))) for _ in range(3))
+    with FunctionTable(), tracer:
+        F.scaled_dot_product_attention(q, k, v)
+    assert [str(node.op) for node in tracer.nodes] == ["aten._scaled_dot_product_flash_attention_for_cpu.default"]
