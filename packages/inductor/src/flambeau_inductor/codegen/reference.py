@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from flambeau_runtime.dims import evaluate
+from flambeau_runtime.native import below_autograd_keyset
 from flambeau_runtime.program import Kernel as ProgramKernel
 from flambeau_runtime.program import Launch, Program, Source
 from flambeau_runtime.python_executor import PythonExecutor
@@ -53,7 +53,7 @@ class _ReferenceExecutor(PythonExecutor):
     """The runtime's Python executor with kernels run by the evaluator."""
 
     def __init__(self, program: Program, kernels: dict[str, Kernel]) -> None:
-        super().__init__(program, {}, torch._C.DispatchKeySet.from_raw_repr(0))
+        super().__init__(program, {}, below_autograd_keyset())
         self._reference = kernels
 
     def _run(self, step: Any, values: dict[str, Any], sizes: dict[str, int]) -> None:
