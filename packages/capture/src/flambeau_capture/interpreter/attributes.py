@@ -1,0 +1,461 @@
+"""Attribute access as Python defines it, on known objects (guarded, through overlays) and on objects made in the frame (natively).
+
+Follows `object.__getattribute__`: data descriptors of the class, the instance's own dict, other class attributes, `__getattr__`.
+Descriptors written in Python are interpreted.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.classes import MISSING, Native, is_trusted, lookup, python_method
+from flambeau_capture.interpreter.objects import DELETED, IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+from flambeau_capture.interpreter.tensors import delete_tensor_attribute, load_tensor_attribute, store_tensor_attribute
+from flambeau_capture.origins import (
+    Attribute,
+    Constant,
+    DictEntry,
+    Global,
+    InstanceDict,
+    Origin,
+    TypeAttribute,
+    module_table_entry,
+)
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_NATIVE_VALUES = frozenset(
+    {
+        int, float, complex, str, bytes, bool, type(None), list, dict, tuple, set, frozenset, range, slice, torch.Size, torch.dtype,
+        torch.device, type({}.keys()), type({}.values()), type({}.items()), torch.SymInt, torch.SymFloat, torch.SymBool, bytearray,
+        types.CodeType, types.GenericAlias, torch.finfo, torch.iinfo, torch.layout, torch.memory_format,
+    }
+)  # fmt: skip
+"""Types whose attributes are native and depend on nothing but the value."""
+
+_MODULE_GETATTR = torch.nn.Module.__getattr__
+_MODULE_SETATTR = torch.nn.Module.__setattr__
+_MODULE_DELATTR = torch.nn.Module.__delattr__
+_TABLES = ("_parameters", "_buffers", "_modules")
+_instance_dict = object.__getattribute__
+
+
+def load_attr(machine: Machine, obj: Any, name: str) -> Any:
+    """`obj.name`, or AttributeError."""
+    found = machine.objects.attribute_cache.get((id(obj), name), MISSING)
+    if found is not MISSING:
+        return found
+    kind = type(obj)
+    if kind in _NATIVE_VALUES or issubclass(kind, Native):
+        return getattr(obj, name)
+    if issubclass(kind, torch.Tensor):
+        return load_tensor_attribute(machine, obj, name)
+    if kind is types.FunctionType:
+        return _function_attribute(machine, obj, name)
+    if issubclass(kind, type):
+        return _class_attribute(machine, obj, name)
+    if issubclass(kind, types.ModuleType):
+        return _module_attribute(machine, obj, name)
+    if kind is super:
+        return _super_attribute(machine, obj, name)
+    if kind is types.MethodType:
+        if name in ("__func__", "__self__"):
+            return getattr(obj, name)
+        return load_attr(machine, obj.__func__, name)
+    getter = python_method(machine, kind, "__getattribute__")
+    if getter is None:
+        found = generic_load(machine, obj, name)
+        if found is not MISSING:
+            return found
+        error = None
+    else:
+        try:
+            return machine.call(getter, (obj, name), {})
+        except AttributeError as raised:
+            error = raised
+    return _call_getattr(machine, obj, kind, name, error)
+
+
+def _call_getattr(machine: Machine, obj: Any, kind: type, name: str, error: AttributeError | None) -> Any:
+    fallback = python_method(machine, kind, "__getattr__")
+    if fallback is _MODULE_GETATTR:
+        found = _module_table_attribute(machine, obj, name)
+        if found is not MISSING:
+            return found
+    elif fallback is not None:
+        return machine.call(fallback, (obj, name), {})
+    raise error or AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=obj)
+
+
+def has_attr(machine: Machine, obj: Any, name: str) -> bool:
+    """`hasattr(obj, name)`."""
+    try:
+        load_attr(machine, obj, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def generic_load(machine: Machine, obj: Any, name: str) -> Any:
+    """What `object.__getattribute__` finds, or MISSING."""
+    kind = type(obj)
+    raw = lookup(machine, kind, name)
+    if name == "__dict__":
+        return instance_dict(machine, obj)
+    if name == "__class__" and isinstance(raw, types.GetSetDescriptorType):
+        return kind
+    origin = machine.objects.origin_of(obj) if machine.objects.is_known(obj) else None
+    if raw is not MISSING:
+        found = _data_descriptor(machine, obj, kind, name, raw, origin)
+        if found is not MISSING:
+            return found
+    found = _own_attribute(machine, obj, name, origin, shadowed=raw is not MISSING)
+    if found is not MISSING or raw is MISSING:
+        return found
+    return _bind(machine, raw, obj, kind, name)
+
+
+def instance_dict(machine: Machine, obj: Any) -> Any:
+    """`obj.__dict__` (a shadow of it for a known object)."""
+    objects = machine.objects
+    real = _instance_dict(obj, "__dict__")
+    if not objects.is_known(obj):
+        return real
+    origin = objects.origin_of(obj)
+    assert origin is not None
+    copy = objects.wrap(real, InstanceDict(origin))
+    for name, value in (objects.overlay_of(obj) or {}).items():
+        if value is DELETED:
+            copy.pop(name, None)
+        else:
+            copy[name] = value
+    return copy
+
+
+def _data_descriptor(machine: Machine, obj: Any, kind: type, name: str, raw: Any, origin: Origin | None) -> Any:
+    """The value a data descriptor of the class gives, or MISSING where `raw` is none."""
+    what = type(raw)
+    if what is property:
+        if raw.fget is None:
+            raise AttributeError(f"property {name!r} of {kind.__name__!r} object has no getter")
+        return machine.call(raw.fget, (obj,), {})
+    if what is types.MemberDescriptorType or what is types.GetSetDescriptorType:
+        overlay = machine.objects.overlay_of(obj)
+        if overlay is not None and name in overlay:
+            if overlay[name] is DELETED:
+                raise AttributeError(name)
+            return overlay[name]
+        value = raw.__get__(obj, kind)
+        return value if origin is None else machine.objects.wrap(value, Attribute(origin, name))
+    if what is types.FunctionType:
+        return MISSING
+    if python_method(machine, what, "__set__") is not None:
+        getter = python_method(machine, what, "__get__")
+        if getter is not None:
+            return machine.call(getter, (raw, obj, kind), {})
+    return MISSING
+
+
+def _own_attribute(machine: Machine, obj: Any, name: str, origin: Origin | None, *, shadowed: bool) -> Any:
+    """The attribute in the instance's own dict, or MISSING; for a known object with a guard on its value or absence."""
+    try:
+        own = _instance_dict(obj, "__dict__")
+    except AttributeError:
+        return MISSING
+    if origin is None:
+        return own.get(name, MISSING)
+    objects = machine.objects
+    overlay = objects.overlay_of(obj)
+    if overlay is not None and name in overlay:
+        value = overlay[name]
+        return MISSING if value is DELETED else value
+    shadow = objects.shadow_of.get(id(own))
+    if shadow is not None:
+        return shadow.copy.get(name, MISSING)
+    base = InstanceDict(origin)
+    if name not in own:
+        if shadowed or not isinstance(obj, torch.nn.Module):
+            machine.guard("ABSENT", base, name)
+        return MISSING
+    value = objects.wrap(own[name], DictEntry(base, name))
+    objects.attribute_cache[(id(obj), name)] = value
+    return value
+
+
+def _module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
+    """A parameter, buffer or submodule (`nn.Module.__getattr__`), or MISSING."""
+    objects = machine.objects
+    own = _instance_dict(obj, "__dict__")
+    origin = objects.origin_of(obj) if objects.is_known(obj) else None
+    for table_name in _TABLES:
+        table = own.get(table_name)
+        if table is None:
+            continue
+        shadow = objects.shadow_of.get(id(table))
+        if shadow is not None:
+            table = shadow.copy
+        if name in table:
+            if origin is None or shadow is not None:
+                return table[name]
+            value = objects.wrap(table[name], module_table_entry(origin, table_name, name))
+            objects.attribute_cache[(id(obj), name)] = value
+            return value
+    if origin is not None:
+        base = InstanceDict(origin)
+        machine.guard("ABSENT", base, name)
+        for table_name in _TABLES:
+            machine.guard("ABSENT", DictEntry(base, table_name), name)
+    return MISSING
+
+
+def _bind(machine: Machine, raw: Any, obj: Any, kind: type, name: str) -> Any:
+    """A class attribute that is no data descriptor, read through an instance."""
+    what = type(raw)
+    if what is types.FunctionType:
+        return types.MethodType(raw, obj)
+    if what is staticmethod:
+        return raw.__func__
+    if what is classmethod:
+        return types.MethodType(raw.__func__, kind)
+    if what in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        return types.MethodType(raw, obj)
+    if what is functools.cached_property:
+        value = machine.call(raw.func, (obj,), {})
+        store_own_attribute(machine, obj, raw.attrname, value)
+        return value
+    getter = python_method(machine, what, "__get__")
+    if getter is not None:
+        return machine.call(getter, (raw, obj, kind), {})
+    if hasattr(what, "__get__"):
+        return raw.__get__(obj, kind)
+    return machine.objects.wrap(raw, TypeAttribute(Constant(kind), name))
+
+
+def _function_attribute(machine: Machine, function: types.FunctionType, name: str) -> Any:
+    overlay = machine.objects.overlay_of(function)
+    if overlay is not None and name in overlay:
+        return overlay[name]
+    own = function.__dict__
+    if name in own and id(function) not in machine.made_functions:
+        value = own[name]
+        if is_trusted(function.__module__) and type(value) in IDENTITY_TYPES:
+            return value
+        return machine.objects.wrap(value, DictEntry(InstanceDict(Constant(function)), name))
+    return getattr(function, name)
+
+
+def _class_attribute(machine: Machine, cls: type, name: str) -> Any:
+    meta = type(cls)
+    if issubclass(meta, enum.EnumMeta):
+        return getattr(cls, name)
+    raw = lookup(machine, cls, name)
+    if raw is MISSING or name in ("__dict__", "__mro__", "__name__", "__class__", "__bases__", "__module__", "__qualname__", "__doc__"):
+        method = python_method(machine, meta, name)
+        if method is not None:
+            return types.MethodType(method, cls)
+        return getattr(cls, name)
+    what = type(raw)
+    if what is types.FunctionType:
+        return raw
+    if what is staticmethod:
+        return raw.__func__
+    if what is classmethod:
+        return types.MethodType(raw.__func__, cls)
+    getter = python_method(machine, what, "__get__")
+    if getter is not None:
+        return machine.call(getter, (raw, None, cls), {})
+    if hasattr(what, "__get__"):
+        return getattr(cls, name)
+    if is_trusted(cls.__module__) and type(raw) in SCALARS:
+        return raw
+    return machine.objects.wrap(raw, TypeAttribute(Constant(cls), name))
+
+
+def _module_attribute(machine: Machine, module: types.ModuleType, name: str) -> Any:
+    written = machine.objects.globals_written.get((id(module.__dict__), name))
+    if written is not None:
+        return written[1]
+    if name not in module.__dict__:
+        value = getattr(module, name)  # a lazy module, or a property of torch.backends
+        if type(value) in SCALARS and is_trusted(module.__name__):
+            machine.guard_torch_property(module, name, value)
+            return value
+        if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
+            return value
+        return machine.objects.wrap(value, Attribute(Constant(module), name))
+    return load_global_value(machine, module.__dict__, name)
+
+
+def load_global_value(machine: Machine, module_globals: dict[str, Any], name: str) -> Any:
+    """A name in a module's globals (KeyError where there is none)."""
+    key = (id(module_globals), name)
+    cache = machine.global_cache
+    found = cache.get(key, MISSING)
+    if found is not MISSING:
+        return found
+    value = module_globals[name]
+    if is_trusted(module_globals.get("__name__")) and _is_definition(value):
+        found = value
+    else:
+        found = machine.objects.wrap(value, Global(module_globals, name))
+    cache[key] = found
+    return found
+
+
+def _is_definition(value: Any) -> bool:
+    """Whether a global of torch or the standard library is something defined once: not state that is assigned."""
+    kind = type(value)
+    return kind in IDENTITY_TYPES or kind in TORCH_CONSTANTS or kind is str or isinstance(value, (type, types.ModuleType))
+
+
+def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
+    start, bound, bound_type = obj.__thisclass__, obj.__self__, obj.__self_class__
+    if name == "__class__":
+        return super
+    mro = bound_type.__mro__
+    for cls in mro[mro.index(start) + 1 :]:
+        raw = cls.__dict__.get(name, MISSING)
+        if raw is MISSING:
+            continue
+        what = type(raw)
+        if what is types.FunctionType and not is_trusted(cls.__module__):
+            machine.guard("IS", TypeAttribute(Constant(cls), name), raw)
+        if what is staticmethod:
+            return raw.__func__
+        if what is classmethod:
+            return types.MethodType(raw.__func__, bound_type)
+        if bound is bound_type and isinstance(bound, type):  # super() in a classmethod or __new__
+            return raw if what is types.FunctionType else getattr(obj, name)
+        if what is property:
+            return machine.call(raw.fget, (bound,), {})
+        return _bind(machine, raw, bound, bound_type, name)
+    raise AttributeError(f"'super' object has no attribute {name!r}")
+
+
+# ---------------------------------------------------------------- writing
+
+
+def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`."""
+    kind = type(obj)
+    if issubclass(kind, torch.Tensor):
+        store_tensor_attribute(machine, obj, name, value)
+        return
+    if issubclass(kind, types.ModuleType):
+        machine.write_global(obj.__dict__, name, value)
+        return
+    if issubclass(kind, type):
+        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of class {obj.__qualname__} is set")
+    setter = python_method(machine, kind, "__setattr__")
+    if setter is _MODULE_SETATTR and machine.objects.is_known(obj):
+        _store_module_attribute(machine, obj, name, value)
+    elif setter is not None:
+        machine.call(setter, (obj, name, value), {})
+    else:
+        generic_store(machine, obj, name, value)
+
+
+def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
+    """What `object.__setattr__` does."""
+    kind = type(obj)
+    raw = lookup(machine, kind, name)
+    if raw is not MISSING:
+        what = type(raw)
+        if what is property:
+            if raw.fset is None:
+                raise AttributeError(f"property {name!r} of {kind.__name__!r} object has no setter")
+            machine.call(raw.fset, (obj, value), {})
+            return
+        setter = python_method(machine, what, "__set__")
+        if setter is not None:
+            machine.call(setter, (raw, obj, value), {})
+            return
+    store_own_attribute(machine, obj, name, value)
+
+
+def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
+    """Set a slot or an entry of the instance dict, in the overlay of a known object."""
+    objects = machine.objects
+    if objects.is_known(obj) or (type(obj) is types.FunctionType and id(obj) not in machine.made_functions):
+        objects.register(obj, Constant(obj))
+        _check_writable(obj, name)
+        objects.write_overlay(obj, name, value)
+        machine.note_attribute_write(obj, name, raw=True)
+        _update_dict_shadow(machine, obj, name, value)
+    else:
+        object.__setattr__(obj, name, value)
+
+
+def _update_dict_shadow(machine: Machine, obj: Any, name: str, value: Any) -> None:
+    """Keep a shadow of `obj.__dict__` in step with the overlay."""
+    own = getattr(obj, "__dict__", None)
+    shadow = machine.objects.shadow_of.get(id(own))
+    if shadow is not None:
+        if value is DELETED:
+            shadow.copy.pop(name, None)
+            shadow.snapshot.pop(name, None)
+        else:
+            shadow.copy[name] = shadow.snapshot[name] = value
+
+
+def _check_writable(obj: Any, name: str) -> None:
+    """Raise eager's AttributeError for an object that cannot take the attribute."""
+    kind = type(obj)
+    if not hasattr(obj, "__dict__") and not isinstance(getattr(kind, name, None), types.MemberDescriptorType):
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+
+
+def _store_module_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
+    """`nn.Module.__setattr__` on a module that existed before the call; replayed through that method."""
+    objects = machine.objects
+    raw = lookup(machine, type(obj), name)
+    if type(raw) is property:
+        generic_store(machine, obj, name, value)
+        return
+    own = _instance_dict(obj, "__dict__")
+    for table_name in _TABLES:
+        table = own.get(table_name) or {}
+        shadow = objects.shadow_of.get(id(table))
+        if shadow is not None and name in shadow.copy:
+            shadow.copy[name] = shadow.snapshot[name] = value
+    objects.write_overlay(obj, name, value)
+    machine.note_attribute_write(obj, name, raw=False)
+    _update_dict_shadow(machine, obj, name, value)
+
+
+def delete_attr(machine: Machine, obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    kind = type(obj)
+    if issubclass(kind, torch.Tensor):
+        delete_tensor_attribute(machine, obj, name)
+        return
+    if issubclass(kind, (type, types.ModuleType)):
+        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of {obj!r} is deleted")
+    remover = python_method(machine, kind, "__delattr__")
+    if remover is not None and not (remover is _MODULE_DELATTR and machine.objects.is_known(obj)):
+        machine.call(remover, (obj, name), {})
+        return
+    generic_delete(machine, obj, name)
+
+
+def generic_delete(machine: Machine, obj: Any, name: str) -> None:
+    """What `object.__delattr__` does."""
+    raw = lookup(machine, type(obj), name)
+    if type(raw) is property and raw.fdel is not None:
+        machine.call(raw.fdel, (obj,), {})
+        return
+    objects = machine.objects
+    if not objects.is_known(obj):
+        object.__delattr__(obj, name)
+        return
+    load_attr(machine, obj, name)  # raises where there is none
+    objects.write_overlay(obj, name, DELETED)
+    machine.note_attribute_write(obj, name, raw=not isinstance(obj, torch.nn.Module))
+    _update_dict_shadow(machine, obj, name, DELETED)

@@ -1,0 +1,265 @@
+"""Calls: which kind of callable it is decides whether it is interpreted, recorded on the tape, run natively, or breaks the graph."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import torch_functions
+from flambeau_capture.interpreter.classes import Native, lookup, python_method
+from flambeau_capture.interpreter.decode import decode
+from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
+from flambeau_capture.interpreter.native import is_pure, prepare_arguments
+from flambeau_capture.interpreter.objects import SCALARS, IDENTITY_TYPES
+from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
+from flambeau_capture.origins import Attribute, Constant, FunctionField, DictEntry, Item
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.decode import DecodedCode
+    from flambeau_capture.interpreter.machine import Machine
+
+_VARARGS, _VARKEYWORDS = 0x04, 0x08
+_LRU_CACHE = type(functools.lru_cache(lambda: 0))
+_SLOT_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`function(*args, **kwargs)`."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        substitute = SUBSTITUTES.get(id(function))
+        if substitute is not None:
+            return substitute(machine, args, kwargs)
+        recorded = torch_functions.PYTHON_FUNCTIONS.get(id(function))
+        if recorded is not None:
+            return torch_functions.call_python(machine, function, recorded, args, kwargs)
+        substitute = dynamo_substitute(function)
+        if substitute is not None:
+            return substitute(machine, args, kwargs)
+        return call_function(machine, function, args, kwargs)
+    if kind is types.MethodType:
+        return call(machine, function.__func__, (function.__self__, *args), kwargs)
+    if kind in _SLOT_TYPES:
+        return _call_slot(machine, function, args, kwargs)
+    if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
+        return _call_builtin(machine, function, args, kwargs)
+    if isinstance(function, type):
+        return construct(machine, function, args, kwargs)
+    if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
+        return machine.tape.call_function(function, args, kwargs)
+    if kind is functools.partial:
+        return _call_partial(machine, function, args, kwargs)
+    if kind is _LRU_CACHE:
+        return call(machine, function.__wrapped__, args, kwargs)
+    if issubclass(kind, Native):
+        return function(*args, **kwargs)
+    if isinstance(function, (staticmethod, classmethod)):
+        return call(machine, function.__func__, args, kwargs)
+    method = python_method(machine, kind, "__call__")
+    if method is not None:
+        return call(machine, method, (function, *args), kwargs)
+    if not callable(function):
+        raise TypeError(f"{kind.__name__!r} object is not callable")
+    raise GraphBreak("unknown-c-function", f"call of a {kind.__module__}.{kind.__qualname__}")
+
+
+# ---------------------------------------------------------------- functions written in Python
+
+
+def call_function(machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Interpret a call of a Python function."""
+    if getattr(function, "_torchdynamo_disable", False):
+        raise GraphBreak("compiler-disable", f"call of {function.__qualname__}")
+    decoded = decode(function.__code__, machine.handlers)
+    values = bind(machine, function, decoded, args, kwargs)
+    frame = Frame(machine, decoded, function, values, machine.frame)
+    if machine.depth >= machine.options.inline_depth:
+        raise GraphBreak("inline-depth", f"call of {function.__qualname__} at depth {machine.depth}")
+    machine.depth += 1
+    handling = machine.handling
+    try:
+        run(frame)
+    finally:
+        machine.depth -= 1
+        machine.handling = handling
+    return frame.value
+
+
+def bind(
+    machine: Machine, function: types.FunctionType, code: DecodedCode, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """The fast locals of a call, as CPython binds arguments; TypeError where it would raise one."""
+    count = code.argcount
+    if not kwargs and len(args) == count and not code.kwonly and not code.flags & (_VARARGS | _VARKEYWORDS):
+        return [*args, *[UNBOUND] * (code.n_locals - count)]
+    values: list[Any] = [UNBOUND] * code.n_locals
+    given = min(len(args), count)
+    values[:given] = args[:given]
+    rest = args[given:]
+    at = count + code.kwonly
+    if code.flags & _VARARGS:
+        values[at] = rest
+        at += 1
+    elif rest:
+        raise TypeError(f"{function.__qualname__}() takes {count} positional arguments but {len(args)} were given")
+    extra: dict[str, Any] = {}
+    if kwargs:
+        names = code.varnames
+        positions = {names[i]: i for i in range(code.posonly, count + code.kwonly)}
+        for name, value in kwargs.items():
+            position = positions.get(name)
+            if position is None:
+                extra[name] = value
+            elif values[position] is not UNBOUND:
+                raise TypeError(f"{function.__qualname__}() got multiple values for argument {name!r}")
+            else:
+                values[position] = value
+    if code.flags & _VARKEYWORDS:
+        values[at] = extra
+    elif extra:
+        raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {next(iter(extra))!r}")
+    _fill_defaults(machine, function, code, values)
+    return values
+
+
+def _fill_defaults(machine: Machine, function: types.FunctionType, code: DecodedCode, values: list[Any]) -> None:
+    count = code.argcount
+    defaults = function.__defaults__ or ()
+    first = count - len(defaults)
+    for position in range(count):
+        if values[position] is UNBOUND:
+            if position < first:
+                raise TypeError(f"{function.__qualname__}() missing required positional argument: {code.varnames[position]!r}")
+            values[position] = _default(machine, function, "defaults", position - first, defaults[position - first])
+    if code.kwonly:
+        named = function.__kwdefaults__ or {}
+        for position in range(count, count + code.kwonly):
+            if values[position] is UNBOUND:
+                name = code.varnames[position]
+                if name not in named:
+                    raise TypeError(f"{function.__qualname__}() missing required keyword-only argument: {name!r}")
+                values[position] = _default(machine, function, "kwdefaults", name, named[name])
+
+
+def _default(machine: Machine, function: types.FunctionType, field: Any, key: Any, value: Any) -> Any:
+    """A default value: plain constants as they are (the function is guarded), objects through their origin."""
+    kind = type(value)
+    if kind in SCALARS or kind in IDENTITY_TYPES or isinstance(value, type) or id(function) in machine.made_functions:
+        return value
+    base = FunctionField(machine.objects.origin_of(function) or Constant(function), field)
+    return machine.objects.wrap(value, Item(base, key) if field == "defaults" else DictEntry(base, key))
+
+
+# ---------------------------------------------------------------- functions written in C
+
+
+def _call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A builtin function, or a bound method of a C type."""
+    substitute = SUBSTITUTES.get(id(function))
+    if substitute is not None:
+        return substitute(machine, args, kwargs)
+    if torch_functions.is_torch_builtin(function):
+        return torch_functions.call_builtin(machine, function, args, kwargs)
+    receiver = function.__self__
+    if receiver is not None and not isinstance(receiver, types.ModuleType):
+        if isinstance(receiver, torch.Tensor):
+            return machine.tape.call_method(function.__name__, (receiver, *args), kwargs)
+        if not isinstance(receiver, type):
+            descriptor = lookup(machine, type(receiver), function.__name__)
+            substitute = SUBSTITUTES.get(id(descriptor))
+            if substitute is not None:
+                return substitute(machine, (receiver, *args), kwargs)
+    if not is_pure(function):
+        name = getattr(function, "__qualname__", function.__name__)
+        module = getattr(function, "__module__", None) or type(receiver).__name__
+        raise GraphBreak("unknown-c-function", f"call of {module}.{name}")
+    machine.check_receiver(receiver)
+    args, kwargs = prepare_arguments(machine, function, args, kwargs)
+    return function(*args, **kwargs)
+
+
+def _call_slot(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An unbound method of a C type, called with its receiver first."""
+    substitute = SUBSTITUTES.get(id(function))
+    if substitute is not None:
+        return substitute(machine, args, kwargs)
+    if args and isinstance(args[0], torch.Tensor):
+        if issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object:
+            return machine.tape.call_method(function.__name__, args, kwargs)
+    if not is_pure(function):
+        raise GraphBreak("unknown-c-function", f"call of {function.__objclass__.__qualname__}.{function.__name__}")
+    if args:
+        machine.check_receiver(args[0])
+    prepared, kwargs = prepare_arguments(machine, function, args[1:], kwargs)
+    return function(*args[:1], *prepared, **kwargs)
+
+
+def _call_partial(machine: Machine, function: functools.partial[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, first, named = function.func, function.args, function.keywords
+    if machine.objects.is_known(function):
+        origin = machine.objects.origin_of(function)
+        assert origin is not None
+        target = machine.objects.wrap(target, Attribute(origin, "func"))
+        first = machine.objects.wrap(first, Attribute(origin, "args"))
+        named = machine.objects.wrap(named, Attribute(origin, "keywords"))
+    return call(machine, target, (*first, *args), {**named, **kwargs})
+
+
+# ---------------------------------------------------------------- classes
+
+
+def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`cls(*args, **kwargs)`: the metaclass's `__call__`, or `__new__` and `__init__`."""
+    substitute = SUBSTITUTES.get(id(cls))
+    if substitute is not None:
+        return substitute(machine, args, kwargs)
+    meta_call = python_method(machine, type(cls), "__call__")
+    if meta_call is not None and not issubclass(cls, enum.Enum):
+        return call(machine, meta_call, (cls, *args), kwargs)
+    if issubclass(cls, torch.Tensor):
+        raise GraphBreak("tensor-subclass", f"a {cls.__name__} is made")
+    new, init = lookup(machine, cls, "__new__"), lookup(machine, cls, "__init__")
+    maker = new.__func__ if isinstance(new, staticmethod) else new
+    if type(maker) is not types.FunctionType and type(init) is not types.FunctionType:
+        return _construct_native(machine, cls, args, kwargs)
+    if type(maker) is types.FunctionType:
+        made = call(machine, maker, (cls, *args), kwargs)
+    else:
+        made = new_instance(cls, args, kwargs)
+    if type(init) is types.FunctionType:
+        if issubclass(type(made), cls):
+            result = call(machine, init, (made, *args), kwargs)
+            if result is not None:
+                raise TypeError(f"__init__() should return None, not {type(result).__name__!r}")
+    elif issubclass(type(made), cls) and init is not object.__init__:
+        call(machine, init, (made, *args), kwargs)
+    return made
+
+
+def new_instance(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A bare instance of a class whose `__new__` is C and whose `__init__` is Python."""
+    if issubclass(cls, BaseException):
+        return cls.__new__(cls, *args, **kwargs)
+    if cls.__new__ is object.__new__:
+        return object.__new__(cls)
+    for base in (dict, list, set, tuple, frozenset, str, int, float):
+        if cls.__new__ is base.__new__:
+            return cls.__new__(cls) if base in (dict, list, set) else cls.__new__(cls, *args, **kwargs)
+    raise GraphBreak("unknown-c-function", f"{cls.__qualname__}.__new__ is written in C")
+
+
+def _construct_native(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not (is_pure(cls) or issubclass(cls, (BaseException, enum.Enum)) or cls.__new__ is object.__new__):
+        for base in (dict, list, set, tuple, frozenset, str, int, float):
+            if cls.__new__ is base.__new__:
+                break
+        else:
+            raise GraphBreak("unknown-c-function", f"a {cls.__module__}.{cls.__qualname__} is made")
+    args, kwargs = prepare_arguments(machine, cls, args, kwargs)
+    return cls(*args, **kwargs)
+

@@ -1,0 +1,82 @@
+"""What classes define: raw lookup along the MRO, and which of a type's special methods are written in Python.
+
+Type attributes are looked up once for each capture (`Machine.class_cache`); a guard is made on those of the program's own classes.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.origins import ABSENT, Constant, TypeAttribute
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+MISSING = ABSENT
+_mro_of = type.__dict__["__mro__"].__get__
+_dict_of = type.__dict__["__dict__"].__get__
+
+TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {"torch", "builtins", "flambeau_capture", "flambeau_prims", "numpy"}
+"""Top-level modules whose functions and classes are taken to stay as they are: no guards are made on their contents."""
+
+SYMBOLIC_NUMBERS = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
+"""Their operators are Python functions of torch, run natively."""
+
+
+def is_trusted(module_name: Any) -> bool:
+    """Whether a module's own definitions need no guards."""
+    return isinstance(module_name, str) and module_name.partition(".")[0] in TRUSTED_ROOTS
+
+
+def lookup(machine: Machine, cls: type, name: str) -> Any:
+    """The raw attribute of a class, or MISSING, with a guard where the class is the program's own."""
+    key = (cls, name)
+    cache = machine.class_cache
+    found = cache.get(key, cache)
+    if found is cache:
+        found = MISSING
+        owner = cls
+        for owner in _mro_of(cls):
+            found = _dict_of(owner).get(name, MISSING)
+            if found is not MISSING:
+                break
+        cache[key] = found
+        if not is_trusted(owner.__module__ if found is not MISSING else cls.__module__) and _guardable(found):
+            machine.guard("IS", TypeAttribute(Constant(cls), name), found)
+    return found
+
+
+def _guardable(found: Any) -> bool:
+    """Functions, descriptors and the absence of an attribute; plain values are guarded where they are read."""
+    return (
+        found is MISSING
+        or isinstance(found, (types.FunctionType, property, classmethod, staticmethod))
+        or hasattr(type(found), "__get__")
+    )
+
+
+def python_method(machine: Machine, cls: type, name: str) -> types.FunctionType | None:
+    """A special method of `cls` if it is written in Python, else None."""
+    key = (cls, name, None)
+    cache = machine.method_cache
+    found = cache.get(key, cache)
+    if found is cache:
+        found = None
+        if cls not in SYMBOLIC_NUMBERS and not issubclass(cls, (torch.Tensor, Native)):
+            raw = lookup(machine, cls, name)
+            if type(raw) is types.FunctionType:
+                found = raw
+            elif isinstance(raw, (staticmethod, classmethod)):
+                found = raw.__func__
+        cache[key] = found
+    return found
+
+
+class Native:
+    """Base of the interpreter's own objects that stand on a program's stack: their methods run natively."""
+
+    __slots__ = ()

@@ -1,0 +1,105 @@
+"""One interpreted frame: its locals, value stack and position; the run loop, and unwinding by the exception table.
+
+A handler takes (frame, argument) and returns None, or a signal that ends the run: RETURN or YIELD, with the value in `frame.value`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    import types
+
+    from flambeau_capture.interpreter.decode import DecodedCode
+    from flambeau_capture.interpreter.machine import Machine
+
+
+class Sentinel:
+    """A value of the stack or of a local slot that no program can hold."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NULL = Sentinel("NULL")
+UNBOUND = Sentinel("UNBOUND")
+RETURN = 1
+YIELD = 2
+
+
+class Frame:
+    """The state of one activation of a Python function.  `ip` is the index of the next instruction."""
+
+    __slots__ = (
+        "builtins", "code", "function", "generator", "globals", "ip", "keyword_names", "locals", "machine", "namespace",
+        "parent", "stack", "value",
+    )  # fmt: skip
+
+    def __init__(
+        self, machine: Machine, code: DecodedCode, function: types.FunctionType, local_values: list[Any], parent: Frame | None
+    ) -> None:
+        self.machine = machine
+        self.code = code
+        self.function = function
+        self.globals = function.__globals__
+        self.builtins = function.__builtins__
+        self.locals = local_values
+        self.stack: list[Any] = []
+        self.ip = 0
+        self.parent = parent
+        self.value: Any = None
+        self.keyword_names: tuple[str, ...] = ()
+        self.generator: Any = None
+        self.namespace: dict[str, Any] | None = None  # f_locals, in class bodies only
+
+    @property
+    def where(self) -> str:
+        """The user's "file.py:12" of the instruction being executed."""
+        return f"{self.code.filename}:{self.code.line(max(self.ip - 1, 0))}"
+
+
+def run(frame: Frame) -> int:
+    """Run until the frame returns or yields; raises what the program raises and does not handle, and GraphBreak."""
+    instructions = frame.code.instructions
+    machine = frame.machine
+    previous, machine.frame = machine.frame, frame
+    try:
+        while True:
+            try:
+                while True:
+                    index = frame.ip
+                    frame.ip = index + 1
+                    handler, argument = instructions[index]
+                    signal = handler(frame, argument)
+                    if signal is not None:
+                        return signal
+            except GraphBreak as error:
+                machine.note_break(frame, error)
+                raise
+            except BaseException as error:
+                unwind(frame, error)
+    finally:
+        machine.frame = previous
+
+
+def unwind(frame: Frame, error: BaseException) -> None:
+    """Go to the handler of the instruction that raised, as the exception table says; re-raise where there is none."""
+    index = frame.ip - 1
+    target = frame.code.unwinds[index]
+    error = frame.machine.translate_error(error, frame)
+    if target is None:
+        frame.machine.note_error(frame, error)
+        raise error
+    stack = frame.stack
+    del stack[target.depth :]
+    if target.push_lasti:
+        stack.append(index)
+    stack.append(error)
+    frame.ip = target.target

@@ -1,0 +1,83 @@
+"""Subscripts: `obj[key]`, `obj[key] = value`, `del obj[key]`."""
+
+from __future__ import annotations
+
+import collections
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.classes import python_method
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+
+def _set_item(tensor: Any, key: Any, value: Any) -> None:
+    tensor[key] = value
+
+
+def load_item(machine: Machine, obj: Any, key: Any) -> Any:
+    """`obj[key]`."""
+    kind = type(obj)
+    if (kind is list or kind is tuple) and type(key) is int:
+        return obj[key]
+    if isinstance(obj, torch.Tensor):
+        return machine.tape.getitem(obj, key)
+    if isinstance(obj, type):
+        method = python_method(machine, type(obj), "__getitem__")
+        return obj[key] if method is None else machine.call(method, (obj, key), {})
+    method = python_method(machine, kind, "__getitem__")
+    if method is not None:
+        return machine.call(method, (obj, key), {})
+    if isinstance(obj, dict):
+        if machine.objects.is_known(obj):
+            return machine.lazy_dict_item(obj, key)
+        return _dict_item(machine, obj, key)
+    machine.guard_native_read(obj)
+    return obj[key]
+
+
+def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
+    """An entry; `__missing__` and factories written in Python are interpreted."""
+    try:
+        return dict.__getitem__(obj, key)
+    except KeyError:
+        if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
+            value = machine.call(obj.default_factory, (), {})
+            obj[key] = value
+            return value
+        missing = python_method(machine, type(obj), "__missing__")
+        if missing is not None:
+            return machine.call(missing, (obj, key), {})
+        raise
+
+
+def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
+    """`obj[key] = value`."""
+    if isinstance(obj, torch.Tensor):
+        machine.tape.setitem(obj, key, value)
+        return
+    method = python_method(machine, type(obj), "__setitem__")
+    if method is not None:
+        machine.call(method, (obj, key, value), {})
+        return
+    _check_native(machine, obj)
+    obj[key] = value
+
+
+def delete_item(machine: Machine, obj: Any, key: Any) -> None:
+    """`del obj[key]`."""
+    method = python_method(machine, type(obj), "__delitem__")
+    if method is not None:
+        machine.call(method, (obj, key), {})
+        return
+    _check_native(machine, obj)
+    del obj[key]
+
+
+def _check_native(machine: Machine, obj: Any) -> None:
+    if machine.objects.is_known(obj) and not isinstance(obj, (tuple, types.MappingProxyType)):
+        raise GraphBreak("unsupported-mutation", f"an item of a {type(obj).__name__} is set or deleted")

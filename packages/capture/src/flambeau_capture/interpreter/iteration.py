@@ -1,0 +1,128 @@
+"""Iteration: making iterators and advancing them, natively or by interpreting `__iter__` and `__next__`."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flambeau_capture.interpreter.machine import Machine
+
+EXHAUSTED = object()
+"""What `advance` returns at the end; `Machine.stop_value` then holds the StopIteration's value."""
+
+_CONTAINERS = frozenset({list, tuple, dict, set, frozenset, range, str, bytes, torch.Size, type({}.keys()), type({}.values()), type({}.items())})
+
+
+class InterpretedIterator(Native):
+    """Presents an iterator whose `__next__` is written in Python to native code."""
+
+    __slots__ = ("iterator", "machine")
+
+    def __init__(self, machine: Machine, iterator: Any) -> None:
+        self.machine, self.iterator = machine, iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        item = advance(self.machine, self.iterator)
+        if item is EXHAUSTED:
+            raise StopIteration(self.machine.stop_value)
+        return item
+
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        return False
+
+
+class SequenceIterator(Native):
+    """Iterates an object that has a `__getitem__` written in Python, and no `__iter__`."""
+
+    __slots__ = ("index", "machine", "sequence")
+
+    def __init__(self, machine: Machine, sequence: Any) -> None:
+        self.machine, self.sequence, self.index = machine, sequence, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        from flambeau_capture.interpreter.items import load_item
+
+        try:
+            item = load_item(self.machine, self.sequence, self.index)
+        except (IndexError, StopIteration):
+            raise StopIteration from None
+        self.index += 1
+        return item
+
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        return False
+
+
+def iterate(machine: Machine, obj: Any) -> Any:
+    """`iter(obj)`."""
+    kind = type(obj)
+    if kind in _CONTAINERS:
+        return iter(obj)
+    if isinstance(obj, torch.Tensor):
+        if obj.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(machine.tape.call_method("unbind", (obj, 0)))
+    if issubclass(kind, Native):
+        return iter(obj)
+    if issubclass(kind, type):
+        method = python_method(machine, kind, "__iter__")
+        return iter(obj) if method is None or isinstance(obj, type) else machine.call(method, (obj,), {})
+    method = python_method(machine, kind, "__iter__")
+    if method is not None:
+        return machine.call(method, (obj,), {})
+    if lookup(machine, kind, "__iter__") is MISSING:
+        if python_method(machine, kind, "__getitem__") is not None:
+            return SequenceIterator(machine, obj)
+        raise TypeError(f"{kind.__name__!r} object is not iterable")
+    if machine.objects.is_known(obj):
+        if isinstance(obj, dict):
+            return iter(machine.whole_dict(obj))
+        if not isinstance(obj, (tuple, frozenset, types.MappingProxyType)):
+            raise GraphBreak("unstable-iteration", f"a {kind.__name__} made outside the function is iterated")
+    return iter(obj)
+
+
+def advance(machine: Machine, iterator: Any) -> Any:
+    """The next item, or EXHAUSTED."""
+    kind = type(iterator)
+    method = python_method(machine, kind, "__next__")
+    if method is None:
+        if machine.objects.is_known(iterator):
+            raise GraphBreak("unstable-iteration", f"a {kind.__name__} made outside the function is advanced")
+        try:
+            return next(iterator)
+        except StopIteration as stop:
+            machine.stop_value = stop.value
+            return EXHAUSTED
+    try:
+        return machine.call(method, (iterator,), {})
+    except StopIteration as stop:
+        machine.stop_value = stop.value
+        return EXHAUSTED
+
+
+def native_iterable(machine: Machine, obj: Any) -> Any:
+    """Something that native code may iterate and that gives what iterating `obj` gives."""
+    kind = type(obj)
+    if kind in _CONTAINERS or issubclass(kind, Native):
+        return obj
+    iterator = iterate(machine, obj)
+    if python_method(machine, type(iterator), "__next__") is not None:
+        return InterpretedIterator(machine, iterator)
+    return iterator

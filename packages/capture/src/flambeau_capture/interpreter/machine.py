@@ -1,0 +1,247 @@
+"""The state of one capture: the frame being run, the tape, guards, side tables, and calls of Python functions.
+
+One Machine captures one call.  It belongs to one thread and is dropped when its record has been made.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from flambeau_prims.unsupported import Unsupported
+
+from flambeau_capture.guards import torch_state
+from flambeau_capture.interpreter import calling
+from flambeau_capture.interpreter.attributes import load_attr, load_global_value
+from flambeau_capture.interpreter.items import load_item
+from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.objects import DELETED, Objects
+from flambeau_capture.interpreter.opcodes import HANDLERS
+from flambeau_capture.interpreter.tape import Tape
+from flambeau_capture.origins import CellContents, Closure, Constant, DictEntry, FunctionField, GlobalsDict, Item, Origin
+from flambeau_capture.reasons import REASONS, GraphBreak
+from flambeau_capture.record import Guard
+
+if TYPE_CHECKING:
+    import torch
+
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.options import CaptureOptions
+    from flambeau_capture.record import DynamicDims, Scope
+
+
+class Machine:
+    """What the handlers share.
+
+    `handling` is the exception being handled (what a bare `raise` re-raises); `depth` counts inlined calls.
+    """
+
+    def __init__(
+        self, scope: Scope, options: CaptureOptions, dynamic: DynamicDims, device: torch.device | str = "cpu"
+    ) -> None:
+        self.scope = scope
+        self.options = options
+        self.dynamic = dynamic
+        self.dynamic_ints = dynamic.mode is not False
+        self.frame: Frame | None = None
+        self.handling: BaseException | None = None
+        self.depth = 0
+        self.break_where = ""
+        self.error_where = ""
+        self._noted_error: BaseException | None = None
+        self.guards: dict[tuple[str, Origin], Guard] = {}
+        self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self._closures: set[int] = set()
+        self.torch_state: dict[str, Any] = {}
+        self.made_functions: dict[int, Any] = {}
+        self.stop_value: Any = None
+        self.class_cache: dict[Any, Any] = {}
+        self.method_cache: dict[Any, Any] = {}
+        self.global_cache: dict[tuple[int, str], Any] = {}
+        self.attribute_writes: dict[tuple[int, str], tuple[Any, bool]] = {}
+        self.hookless: set[int] = set()
+        self.hooks_guarded = False
+        self.handlers = HANDLERS
+        self.objects = Objects(self)
+        self.tape = Tape(self, device)
+
+    @property
+    def where(self) -> str:
+        """The user's place being executed."""
+        return "" if self.frame is None else self.frame.where
+
+    def guard(self, kind: str, origin: Origin, payload: Any = None) -> None:
+        """Note that the capture depends on a fact; once each."""
+        key = (kind, origin)
+        if key not in self.guards:
+            self.guards[key] = Guard(kind, origin, payload, self.where)
+
+    @staticmethod
+    def function_field(origin: Origin, name: str) -> Origin:
+        """The origin of a part of a Python function."""
+        return FunctionField(origin, name)  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------ errors
+
+    def translate_error(self, error: BaseException, frame: Frame) -> BaseException:
+        """The error as the program would see it, or a GraphBreak where the stack below could not do what was asked."""
+        if isinstance(error, Unsupported):
+            id = error.reason if error.reason in REASONS else "operator-unsupported"
+            broken = GraphBreak(id, error.text, hint=error.hint)
+            self.note_break(frame, broken)
+            raise broken from error
+        handling = self.handling
+        if handling is not None and handling is not error and error.__context__ is None:
+            error.__context__ = handling
+        return error
+
+    def note_break(self, frame: Frame, error: GraphBreak) -> None:
+        """Remember the innermost place of a break."""
+        if not self.break_where:
+            self.break_where = frame.where
+
+    def note_error(self, frame: Frame, error: BaseException) -> None:
+        """Remember the innermost place of an exception that leaves its frame."""
+        if self._noted_error is not error:
+            self._noted_error = error
+            self.error_where = frame.where
+
+    # ------------------------------------------------------------ calls
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`function(*args, **kwargs)`."""
+        return calling.call(self, function, args, kwargs)
+
+    def interpret(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a Python function's own code, past any substitute."""
+        return calling.call_function(self, function, args, kwargs)
+
+    def check_receiver(self, receiver: Any) -> None:
+        """Methods of C types may read containers of the program that stand on the stack as they are, but not change or advance them."""
+        if not self.objects.is_known(receiver):
+            return
+        if isinstance(receiver, (tuple, frozenset, type, types.MappingProxyType, types.FunctionType, types.ModuleType)):
+            return
+        if type(receiver).__module__ in ("re", "enum", "torch") or isinstance(receiver, dict):
+            return
+        raise GraphBreak("unknown-c-function", f"a method of a {type(receiver).__name__} that existed before the call")
+
+    def defer(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Replay a call for its effect at exit."""
+        self.deferred.append((function, args, kwargs))
+
+    def depend_on_state(self, name: str) -> None:
+        """Note that the frame has read a state of torch that is not among the usual ones."""
+        self.torch_state.setdefault(name, torch_state.EXTRA[name]())
+
+    @staticmethod
+    def guard_torch_property(module: types.ModuleType, name: str, value: Any) -> None:
+        """A setting of torch.backends: fixed by the program before it compiles, not guarded."""
+
+    # ------------------------------------------------------------ cells and globals
+
+    def register_closure(self, function: types.FunctionType) -> None:
+        """Note where the cells of a pre-existing function are."""
+        if id(function) in self.made_functions or id(function) in self._closures:
+            return
+        self._closures.add(id(function))
+        cells = function.__closure__ or ()
+        if function is self.scope.function:
+            for index, name in enumerate(function.__code__.co_freevars):
+                self.objects.register(cells[index], Closure(name, index))
+            return
+        base = FunctionField(self.objects.origin_of(function) or Constant(function), "closure")
+        for index, cell in enumerate(cells):
+            self.objects.register(cell, Item(base, index))
+
+    def load_cell(self, cell: types.CellType, name: str, is_free: bool) -> Any:
+        """What a cell holds."""
+        written = self.objects.cells_written.get(id(cell))
+        if written is not None:
+            value = written[1]
+        else:
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                value = DELETED
+            origin = self.objects.origin_of(cell)
+            if origin is not None:
+                if value is DELETED:
+                    self.guard("CELL_EMPTY", origin)
+                elif not (name == "__class__" and isinstance(value, type)):
+                    value = self.objects.wrap(value, CellContents(origin))
+        if value is DELETED:
+            if is_free:
+                raise NameError(f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope")
+            raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+        return value
+
+    def store_cell(self, cell: types.CellType, value: Any) -> None:
+        """Set (or with DELETED, empty) a cell."""
+        if self.objects.is_known(cell):
+            self.objects.cells_written[id(cell)] = (cell, value)
+        elif value is DELETED:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def write_global(self, module_globals: dict[str, Any], name: str, value: Any) -> None:
+        """Set (or with DELETED, delete) a global, replayed at exit."""
+        key = (id(module_globals), name)
+        self.objects.globals_written[key] = (module_globals, value)
+        self.global_cache.pop(key, None)
+
+    # ------------------------------------------------------------ objects
+
+    def note_attribute_write(self, obj: Any, name: str, *, raw: bool) -> None:
+        """Remember that an attribute of a known object is to be written at exit."""
+        self.attribute_writes.pop((id(obj), name), None)
+        self.attribute_writes[(id(obj), name)] = (obj, raw)
+
+    def guard_native_read(self, obj: Any) -> None:
+        """Native code is about to read a whole object that existed before the call."""
+        found = self.objects.known.get(id(obj))
+        if found is None or isinstance(obj, (tuple, frozenset, types.MappingProxyType, type, types.ModuleType)):
+            return
+        if isinstance(obj, dict):
+            self.guard("LENGTH", found[1], len(obj))
+            return
+        raise GraphBreak("unsupported-input", f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read")
+
+    def lazy_dict_item(self, mapping: dict[Any, Any], key: Any) -> Any:
+        """One entry of a big dict that existed before the call."""
+        origin = self.objects.origin_of(mapping)
+        assert origin is not None
+        if isinstance(origin, GlobalsDict):
+            return load_global_value(self, mapping, key)
+        if key not in mapping:
+            self.guard("ABSENT", origin, key)
+            raise KeyError(key)
+        return self.objects.wrap(mapping[key], DictEntry(origin, key))
+
+    def lazy_dict_has(self, mapping: dict[Any, Any], key: Any) -> bool:
+        """Whether a big dict that existed before the call has a key."""
+        origin = self.objects.origin_of(mapping)
+        assert origin is not None
+        found = key in mapping
+        if mapping is not sys.modules:
+            self.guard("HAS_KEY" if found else "ABSENT", origin, key)
+        return found
+
+    def whole_dict(self, mapping: dict[Any, Any]) -> dict[Any, Any]:
+        """A shadow of a big dict that existed before the call, guarded whole."""
+        if not self.objects.is_known(mapping):
+            return mapping
+        _, origin = self.objects.known.pop(id(mapping))
+        return self.objects.shadow_dict(mapping, origin)
+
+    def mapping_items(self, mapping: Any) -> Any:
+        """The entries of a mapping written in Python, as pairs."""
+        keys = self.call(load_attr(self, mapping, "keys"), (), {})
+        return [(key, load_item(self, mapping, key)) for key in native_iterable(self, keys)]
+
+    @staticmethod
+    def unsupported_opcode(text: str) -> GraphBreak:
+        """The break for an instruction that is not handled."""
+        return GraphBreak("unsupported-opcode", f"bytecode instruction {text}")

@@ -1,0 +1,51 @@
+"""Calls of nn.Modules: `forward` directly where no hook is set, which is guarded; else `_call_impl`, interpreted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.modules.module as module_file
+
+from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.origins import DictEntry, Global, InstanceDict
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks")
+
+
+def call_module(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`module(*args, **kwargs)`, as `nn.Module._wrapped_call_impl` and `_call_impl` do it."""
+    module = args[0]
+    if _has_hooks(machine, module):
+        return machine.interpret(torch.nn.Module._call_impl, args, kwargs)
+    return machine.call(load_attr(machine, module, "forward"), args[1:], kwargs)
+
+
+def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
+    own = module.__dict__
+    objects = machine.objects
+    known = objects.is_known(module)
+    if known and not machine.hooks_guarded:
+        machine.hooks_guarded = True
+        for name in _GLOBAL_HOOKS:
+            machine.guard("LENGTH", Global(vars(module_file), name), len(getattr(module_file, name)))
+    if any(getattr(module_file, name) for name in _GLOBAL_HOOKS):
+        return True
+    overlay = objects.overlay_of(module) or ()
+    for name in _OWN_HOOKS:
+        hooks = own.get(name)
+        shadow = objects.shadow_of.get(id(hooks))
+        if name in overlay or (shadow is not None and shadow.copy) or hooks:
+            return True
+    if known and id(module) not in machine.hookless:
+        machine.hookless.add(id(module))
+        origin = objects.origin_of(module)
+        assert origin is not None
+        base = InstanceDict(origin)
+        for name in _OWN_HOOKS:
+            machine.guard("LENGTH", DictEntry(base, name), 0)
+    return False

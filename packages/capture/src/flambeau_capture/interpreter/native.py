@@ -1,0 +1,164 @@
+"""Which C functions may run natively during capture, and how their arguments are made safe for them.
+
+A C function is pure when what it does depends on its arguments only and changes nothing but its receiver, an object that the
+frame made or that is a shadow.  Everything not listed here breaks the graph.
+"""
+
+from __future__ import annotations
+
+import _collections_abc
+import _functools
+import _operator
+import array
+import builtins
+import collections
+import copyreg
+import dataclasses
+import enum
+import functools
+import inspect
+import itertools
+import math
+import operator
+import re
+import sys
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.classes import Native, python_method
+from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_VALUE_TYPES: tuple[type, ...] = (
+    int, float, complex, bool, str, bytes, bytearray, tuple, list, dict, set, frozenset, range, slice, type(None), object,
+    collections.OrderedDict, collections.defaultdict, collections.deque, type({}.keys()), type({}.values()), type({}.items()),
+    types.MappingProxyType, re.Pattern, re.Match, torch.Size, torch.dtype, torch.device, property, BaseException,
+    type(iter([])), type(iter(())), type(iter({})), type(iter(range(0))), zip, enumerate, map, filter, reversed, types.SimpleNamespace,
+    itertools.chain, itertools.count, itertools.product, itertools.islice, types.GenericAlias, types.CellType, types.CodeType,
+    torch.finfo, torch.iinfo, types.UnionType, torch.SymInt, torch.SymFloat, torch.SymBool, staticmethod, classmethod,
+)  # fmt: skip
+"""C types whose methods are pure (but for their receiver)."""
+
+_EXCLUDED = {
+    "open", "input", "exec", "eval", "compile", "breakpoint", "print", "globals", "locals", "vars", "dir", "__import__", "__build_class__",
+    "setattr", "delattr", "getattr", "hasattr", "exit", "quit", "help", "copyright", "credits", "license", "aiter", "anext", "memoryview",
+}  # fmt: skip
+
+
+def _functions_of(module: Any) -> list[Any]:
+    return [value for name, value in vars(module).items() if callable(value) and not name.startswith("__")]
+
+
+def _pure_ids() -> dict[int, Any]:
+    found: list[Any] = [value for name, value in vars(builtins).items() if callable(value) and name not in _EXCLUDED]
+    for module in (math, operator, _operator, itertools, _functools):
+        found += _functions_of(module)
+    found += _VALUE_TYPES
+    found += [
+        sys.getrecursionlimit, sys.intern, sys.getsizeof, id, functools.cmp_to_key, functools.partial, collections.Counter, types.MethodType,
+        types.SimpleNamespace, types.MappingProxyType, types.GenericAlias, re.compile, sys.getdefaultencoding, object.__new__, tuple.__new__,
+        dict.__new__, list.__new__, set.__new__, frozenset.__new__, int.__new__, float.__new__, str.__new__, dict.fromkeys,
+        inspect.Parameter, array.array, sys._getframe,
+        torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Generator,
+    ]  # fmt: skip
+    found.remove(sys._getframe)
+    found += [member for member in (getattr(_collections_abc, "_check_methods", None),) if member is not None]
+    return {id(value): value for value in found}
+
+
+_PURE = _pure_ids()
+
+# Functions of the standard library that are written in Python but are about types only, or cache: run natively.
+PYTHON_NATIVE: dict[int, Any] = {
+    id(function): function
+    for function in (
+        inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction, dataclasses.fields, dataclasses.is_dataclass, typing.get_type_hints, typing.get_origin,
+        typing.get_args, typing.cast, re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape,
+        functools.namedtuple if hasattr(functools, "namedtuple") else collections.namedtuple, copyreg.__newobj__, inspect.unwrap,
+        enum.EnumMeta.__call__, enum.EnumMeta.__getitem__, enum.EnumMeta.__iter__, enum.EnumMeta.__contains__, enum.EnumMeta.__len__,
+        enum.Enum.__hash__, enum.Enum.__str__, enum.Enum.__repr__, enum.Enum.__format__,
+    )
+}  # fmt: skip
+
+
+def is_pure(function: Any) -> bool:
+    """Whether a C function or type may run natively."""
+    if id(function) in _PURE:
+        return True
+    kind = type(function)
+    if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
+        receiver = function.__self__
+        if receiver is None or isinstance(receiver, types.ModuleType):
+            return False
+        if isinstance(receiver, type):
+            return receiver in _VALUE_TYPES or function.__name__ in ("__subclasses__", "mro", "fromkeys")
+        if type(receiver) in _VALUE_TYPES or isinstance(receiver, type):
+            return True
+        return any(base in _VALUE_TYPES for base in type(receiver).__mro__[:-1])
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType):
+        return function.__objclass__ in _VALUE_TYPES
+    return False
+
+
+class InterpretedCallable(Native):
+    """A function of the program as native code may call it: each call is interpreted."""
+
+    __slots__ = ("function", "machine")
+
+    def __init__(self, machine: Machine, function: Any) -> None:
+        self.machine, self.function = machine, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.machine.call(self.function, args, kwargs)
+
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        return issubclass(types.FunctionType, classes)
+
+
+_ITERABLE_TYPES = frozenset({list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque, zip, enumerate, collections.Counter})
+_ITERABLE_METHODS = frozenset(
+    {
+        "extend", "join", "update", "union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "extendleft",
+        "fromkeys", "from_iterable", "__init__", "intersection_update", "difference_update", "__new__",
+    }
+)  # fmt: skip
+
+
+def prepare_arguments(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as native code may use them: what it iterates, and the big dicts that are read entry by entry otherwise."""
+    if _iterates(function):
+        args = tuple([_iterable(machine, arg) for arg in args])
+    for arg in (*args, *kwargs.values()):
+        if machine.objects.is_known(arg) and hasattr(type(arg), "__next__"):
+            raise GraphBreak("unstable-iteration", f"a {type(arg).__name__} made outside the function is used")
+    return args, kwargs
+
+
+def _iterates(function: Any) -> bool:
+    if isinstance(function, type):
+        return function in _ITERABLE_TYPES or issubclass(function, (list, tuple, dict, set))
+    return function.__name__ in _ITERABLE_METHODS or getattr(function, "__module__", None) in ("itertools", "math")
+
+
+def _iterable(machine: Machine, arg: Any) -> Any:
+    """`arg`, or an iterator over it where iterating it is not native."""
+    kind = type(arg)
+    if isinstance(arg, torch.Tensor):
+        return native_iterable(machine, arg) if arg.ndim else arg
+    if kind is dict and machine.objects.is_known(arg):
+        return machine.whole_dict(arg)
+    if python_method(machine, kind, "__iter__") is None and python_method(machine, kind, "__next__") is None:
+        return arg
+    if isinstance(arg, dict) or python_method(machine, kind, "keys") is not None:
+        return machine.mapping_items(arg)
+    return native_iterable(machine, arg)

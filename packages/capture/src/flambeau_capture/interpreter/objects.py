@@ -1,0 +1,265 @@
+"""Objects that existed before the call: where they can be fetched from, and what the frame has changed about them.
+
+Three side tables keyed by identity (each holds its object, so that ids stay valid):
+
+- `known`    — objects used as they are (instances, modules, functions passed in): their origin;
+- `shadows`  — copies that stand on the stack for containers of the program, with fake tensors inside; native code may read and
+               change them, and what was changed is found at exit by comparing with the snapshot;
+- `overlays` — attributes written to known objects, read back from here, replayed at exit.
+
+`wrap(value, origin)` is the one door through which a value from outside comes in: it guards what the value is.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import re
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.origins import Argument, Constant, DictEntry, InstanceDict, Item, MethodPart, Origin
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+NoneType = type(None)
+
+SCALARS = frozenset({int, float, complex, str, bytes, bool, NoneType, type(...), type(NotImplemented)})
+"""Immutable types whose values are guarded by value."""
+
+TORCH_CONSTANTS = frozenset({torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo})
+
+IDENTITY_TYPES = frozenset(
+    {
+        types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType,
+        types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
+        types.CodeType, property, classmethod, staticmethod, type(functools.lru_cache(lambda: 0)), re.Pattern,
+        torch._ops.OpOverload, torch._ops.OpOverloadPacket, types.GenericAlias, type(types.SimpleNamespace.__init__),
+    }
+)  # fmt: skip
+"""Types whose objects are guarded by identity and used as they are."""
+
+LAZY_DICT_SIZE = 128
+"""Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being shadowed whole."""
+
+DELETED = object()
+_INT32 = 2**31
+
+
+class Shadow:
+    """The stand-in of a container of the program: the real one, its origin, the copy, and its contents when copied."""
+
+    __slots__ = ("copy", "origin", "real", "snapshot", "state_snapshot")
+
+    def __init__(self, real: Any, origin: Origin, copy: Any, snapshot: Any) -> None:
+        self.real, self.origin, self.copy, self.snapshot = real, origin, copy, snapshot
+        self.state_snapshot: dict[str, Any] | None = None
+
+
+class Objects:
+    """The side tables of one capture."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.known: dict[int, tuple[Any, Origin]] = {}
+        self.shadows: dict[int, Shadow] = {}
+        self.shadow_of: dict[int, Shadow] = {}
+        self.overlays: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.attribute_cache: dict[tuple[int, str], Any] = {}
+        self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
+
+    # ------------------------------------------------------------ origins
+
+    def origin_of(self, obj: Any) -> Origin | None:
+        """Where a pre-existing object can be fetched from; None for what the frame has made."""
+        found = self.known.get(id(obj))
+        if found is not None:
+            return found[1]
+        shadow = self.shadows.get(id(obj))
+        return None if shadow is None else shadow.origin
+
+    def register(self, obj: Any, origin: Origin) -> None:
+        """Note that `obj` existed before the call."""
+        self.known.setdefault(id(obj), (obj, origin))
+
+    def is_known(self, obj: Any) -> bool:
+        """Whether `obj` is used as itself and existed before the call."""
+        return id(obj) in self.known
+
+    # ------------------------------------------------------------ wrapping
+
+    def wrap(self, value: Any, origin: Origin) -> Any:
+        """The value as the frame may see it, with a guard on what it is."""
+        kind = type(value)
+        if kind in SCALARS:
+            return self._wrap_scalar(value, kind, origin)
+        if isinstance(value, torch.Tensor):
+            return self.machine.tape.fake_input(value, origin)
+        if kind is types.FunctionType:
+            return self._wrap_function(value, origin)
+        if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType)):
+            self.machine.guard("IS", origin, value)
+            return value
+        shadow = self.shadow_of.get(id(value))
+        if shadow is not None:
+            if shadow.origin is not origin:
+                self.machine.guard("ALIAS", origin, shadow.origin)
+            return shadow.copy
+        found = self.known.get(id(value))
+        if found is not None:
+            if found[1] is not origin:
+                self.machine.guard("ALIAS", origin, found[1])
+            return value
+        if kind in TORCH_CONSTANTS:
+            self.machine.guard("EQUALS", origin, value)
+            return value
+        return self._wrap_object(value, kind, origin)
+
+    def _wrap_scalar(self, value: Any, kind: type, origin: Origin) -> Any:
+        machine = self.machine
+        if kind is int and machine.dynamic_ints and _is_argument(origin) and machine.dynamic.is_dynamic(origin):
+            if 2 <= value < _INT32:
+                return machine.tape.symbolic_int(value, origin)
+        machine.guard("EQUALS" if kind in (int, float, complex, str, bytes) else "IS", origin, value)
+        return value
+
+    def _wrap_function(self, value: types.FunctionType, origin: Origin) -> Any:
+        if _is_argument(origin) and value.__closure__:
+            # Closures are often made afresh for each call: what matters is their code, and their cells as they are read.
+            from_code = self.machine.function_field(origin, "code")
+            self.machine.guard("IS", from_code, value.__code__)
+            self.register(value, origin)
+        else:
+            self.machine.guard("IS", origin, value)
+        return value
+
+    def _wrap_object(self, value: Any, kind: type, origin: Origin) -> Any:
+        if kind is types.MethodType:
+            function = self.wrap(value.__func__, MethodPart(origin, "func"))
+            return types.MethodType(function, self.wrap(value.__self__, MethodPart(origin, "self")))
+        if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
+            raise GraphBreak("unsupported-input", f"a symbolic number of another tracer at {origin.text()}")
+        if isinstance(value, tuple):
+            return self._shadow_tuple(value, kind, origin)
+        if isinstance(value, list):
+            return self._shadow_list(value, kind, origin)
+        if isinstance(value, dict) and (len(value) <= LAZY_DICT_SIZE or kind is not dict):
+            return self.shadow_dict(value, origin)
+        if isinstance(value, (set, frozenset)):
+            return self._shadow_set(value, kind, origin)
+        if kind is range or kind is slice:
+            self.machine.guard("EQUALS", origin, value)
+            return value
+        self.machine.guard("TYPE", origin, kind)
+        self.register(value, origin)
+        return value
+
+    # ------------------------------------------------------------ shadows
+
+    def _add_shadow(self, real: Any, origin: Origin, copy: Any, snapshot: Any) -> Shadow:
+        shadow = Shadow(real, origin, copy, snapshot)
+        self.shadows[id(copy)] = shadow
+        self.shadow_of[id(real)] = shadow
+        return shadow
+
+    def _shadow_tuple(self, value: tuple[Any, ...], kind: type, origin: Origin) -> Any:
+        machine = self.machine
+        machine.guard("TYPE", origin, kind)
+        machine.guard("LENGTH", origin, tuple.__len__(value))
+        items = [self.wrap(item, Item(origin, at)) for at, item in enumerate(tuple.__iter__(value))]
+        if all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True)):
+            self.register(value, origin)
+            return value
+        copy = tuple(items) if kind is tuple else tuple.__new__(kind, items)
+        self._add_shadow(value, origin, copy, None)
+        return copy
+
+    def _shadow_list(self, value: list[Any], kind: type, origin: Origin) -> Any:
+        self.machine.guard("TYPE", origin, kind)
+        self.machine.guard("LENGTH", origin, list.__len__(value))
+        copy: list[Any] = [] if kind is list else kind.__new__(kind)
+        shadow = self._add_shadow(value, origin, copy, None)
+        list.extend(copy, [self.wrap(item, Item(origin, at)) for at, item in enumerate(list.__iter__(value))])
+        shadow.snapshot = list(list.__iter__(copy))
+        self._shadow_state(shadow)
+        return copy
+
+    def shadow_dict(self, value: dict[Any, Any], origin: Origin) -> Any:
+        """The copy that stands for a dict of the program, guarded whole."""
+        machine, kind = self.machine, type(value)
+        machine.guard("TYPE", origin, kind)
+        keys = tuple(dict.keys(value))
+        for key in keys:
+            if not (type(key) in SCALARS or _is_immutable_key(key)):
+                raise GraphBreak("unsupported-input", f"a dict with keys of type {type(key).__name__} at {origin.text()}")
+        machine.guard("KEYS", origin, keys)
+        copy: Any = {} if kind is dict else kind.__new__(kind)
+        shadow = self._add_shadow(value, origin, copy, None)
+        setter = collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
+        for key in keys:
+            setter(copy, key, self.wrap(dict.__getitem__(value, key), DictEntry(origin, key)))
+        if isinstance(value, collections.defaultdict):
+            copy.default_factory = value.default_factory
+        shadow.snapshot = dict(dict.items(copy))
+        self._shadow_state(shadow)
+        return copy
+
+    def _shadow_set(self, value: Any, kind: type, origin: Origin) -> Any:
+        for item in value:
+            if not (type(item) in SCALARS or _is_immutable_key(item)):
+                raise GraphBreak("unsupported-input", f"a set with items of type {type(item).__name__} at {origin.text()}")
+        self.machine.guard("EQUALS", origin, kind(value))
+        if kind is frozenset:
+            self.register(value, origin)
+            return value
+        copy = kind(value)
+        self._add_shadow(value, origin, copy, set(value))
+        return copy
+
+    def _shadow_state(self, shadow: Shadow) -> None:
+        """Copy the instance `__dict__` of a container subclass."""
+        state = getattr(shadow.real, "__dict__", None)
+        if type(state) is not dict or not state:
+            shadow.state_snapshot = {} if type(state) is dict else None
+            return
+        base = InstanceDict(shadow.origin)
+        self.machine.guard("KEYS", base, tuple(state))
+        for name, value in state.items():
+            shadow.copy.__dict__[name] = self.wrap(value, DictEntry(base, name))
+        shadow.state_snapshot = dict(shadow.copy.__dict__)
+
+    # ------------------------------------------------------------ overlays
+
+    def overlay_of(self, obj: Any) -> dict[str, Any] | None:
+        """The attributes written to a known object, or None."""
+        found = self.overlays.get(id(obj))
+        return None if found is None else found[1]
+
+    def write_overlay(self, obj: Any, name: str, value: Any) -> None:
+        """Set (or with DELETED, delete) an attribute of a known object."""
+        self.overlays.setdefault(id(obj), (obj, {}))[1][name] = value
+        self.attribute_cache.pop((id(obj), name), None)
+
+
+def constant_origin(obj: Any) -> Origin:
+    """The origin of an object that outlives the captured function."""
+    return Constant(obj)
+
+
+def _is_argument(origin: Origin) -> bool:
+    """Whether the origin is an argument of the call, or an item of (containers in) one."""
+    while isinstance(origin, (Item, DictEntry)):
+        origin = origin.base
+    return isinstance(origin, Argument)
+
+
+def _is_immutable_key(key: Any) -> bool:
+    if type(key) is tuple:
+        return all(type(item) in SCALARS or _is_immutable_key(item) for item in key)
+    return type(key) in IDENTITY_TYPES or type(key) in TORCH_CONSTANTS or isinstance(key, (type, enum.Enum))

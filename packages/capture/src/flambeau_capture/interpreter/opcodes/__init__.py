@@ -1,0 +1,51 @@
+"""Opcode handlers, named as the opcodes, for CPython 3.11, 3.12 and 3.13; one file per concern.
+
+`HANDLERS[op]` is the handler of opcode number `op` on the running Python; opcodes without one break the graph.
+"""
+
+from __future__ import annotations
+
+import dis
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flambeau_capture.interpreter.opcodes import (
+    calls,
+    containers,
+    control_flow,
+    exceptions,
+    functions,
+    generators,
+    load_store,
+    matching,
+    modules,
+    operators,
+    stack,
+)
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.decode import Handler
+    from flambeau_capture.interpreter.frame import Frame
+
+_FILES = (calls, containers, control_flow, exceptions, functions, generators, load_store, matching, modules, operators, stack)
+
+
+def _unsupported(name: str) -> Handler:
+    def handler(frame: Frame, arg: Any) -> NoReturn:
+        raise GraphBreak("unsupported-opcode", f"bytecode instruction {name}")
+
+    return handler
+
+
+def _build() -> list[Handler]:
+    by_name: dict[str, Handler] = {}
+    for file in _FILES:
+        for name, value in vars(file).items():
+            if name.isupper() and callable(value) and value.__module__ == file.__name__:
+                if name in by_name:
+                    raise ValueError(f"two handlers for {name}")
+                by_name[name] = value
+    return [by_name.get(name) or _unsupported(name) for name in dis.opname]
+
+
+HANDLERS: list[Handler] = _build()

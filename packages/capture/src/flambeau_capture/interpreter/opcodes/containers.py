@@ -1,0 +1,156 @@
+"""Building, growing and unpacking containers; formatted strings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.operations import format_value
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.frame import Frame
+
+_CONVERSIONS = {1: str, 2: repr, 3: ascii}
+
+
+def _pop_many(frame: Frame, count: int) -> list[Any]:
+    if not count:
+        return []
+    stack = frame.stack
+    items = stack[-count:]
+    del stack[-count:]
+    return items
+
+
+def BUILD_TUPLE(frame: Frame, arg: int) -> None:
+    frame.stack.append(tuple(_pop_many(frame, arg)))
+
+
+def BUILD_LIST(frame: Frame, arg: int) -> None:
+    frame.stack.append(_pop_many(frame, arg))
+
+
+def BUILD_SET(frame: Frame, arg: int) -> None:
+    frame.stack.append(set(_pop_many(frame, arg)))
+
+
+def BUILD_MAP(frame: Frame, arg: int) -> None:
+    items = _pop_many(frame, 2 * arg)
+    frame.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+
+def BUILD_CONST_KEY_MAP(frame: Frame, arg: int) -> None:
+    keys = frame.stack.pop()
+    frame.stack.append(dict(zip(keys, _pop_many(frame, arg), strict=True)))
+
+
+def BUILD_STRING(frame: Frame, arg: int) -> None:
+    frame.stack.append("".join(_pop_many(frame, arg)))
+
+
+def BUILD_SLICE(frame: Frame, arg: int) -> None:
+    frame.stack.append(slice(*_pop_many(frame, arg)))
+
+
+def LIST_APPEND(frame: Frame, arg: int) -> None:
+    item = frame.stack.pop()
+    frame.stack[-arg].append(item)
+
+
+def SET_ADD(frame: Frame, arg: int) -> None:
+    item = frame.stack.pop()
+    frame.stack[-arg].add(item)
+
+
+def MAP_ADD(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    value, key = stack.pop(), stack.pop()
+    stack[-arg][key] = value
+
+
+def LIST_EXTEND(frame: Frame, arg: int) -> None:
+    items = native_iterable(frame.machine, frame.stack.pop())
+    frame.stack[-arg].extend(items)
+
+
+def SET_UPDATE(frame: Frame, arg: int) -> None:
+    items = native_iterable(frame.machine, frame.stack.pop())
+    frame.stack[-arg].update(items)
+
+
+def DICT_UPDATE(frame: Frame, arg: int) -> None:
+    other = frame.stack.pop()
+    frame.stack[-arg].update(_as_dict(frame, other))
+
+
+def DICT_MERGE(frame: Frame, arg: int) -> None:
+    other = _as_dict(frame, frame.stack.pop())
+    target = frame.stack[-arg]
+    for key in other:
+        if key in target:
+            raise TypeError(f"got multiple values for keyword argument {key!r}")
+    target.update(other)
+
+
+def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any]:
+    """The entries of a mapping; one written in Python is read through its `keys()` and `__getitem__`."""
+    machine = frame.machine
+    if isinstance(mapping, dict) and not machine.objects.is_known(mapping):
+        return mapping
+    from flambeau_capture.interpreter.attributes import load_attr
+    from flambeau_capture.interpreter.items import load_item
+
+    try:
+        keys = load_attr(machine, mapping, "keys")
+    except AttributeError:
+        raise TypeError(f"{type(mapping).__name__!r} object is not a mapping") from None
+    return {key: load_item(machine, mapping, key) for key in native_iterable(machine, machine.call(keys, (), {}))}
+
+
+def LIST_TO_TUPLE(frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = tuple(frame.stack[-1])
+
+
+def UNPACK_SEQUENCE(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    value = stack.pop()
+    items = value if type(value) is tuple or type(value) is list else tuple(native_iterable(frame.machine, value))
+    if len(items) != arg:
+        if len(items) < arg:
+            raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
+        raise ValueError(f"too many values to unpack (expected {arg})")
+    stack.extend(reversed(items))
+
+
+def UNPACK_EX(frame: Frame, arg: int) -> None:
+    before, after = arg & 0xFF, arg >> 8
+    stack = frame.stack
+    items = list(native_iterable(frame.machine, stack.pop()))
+    if len(items) < before + after:
+        raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+    end = len(items) - after
+    stack.extend(reversed(items[end:]))
+    stack.append(items[before:end])
+    stack.extend(reversed(items[:before]))
+
+
+# ---------------------------------------------------------------- formatted strings
+
+
+def FORMAT_VALUE(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    spec = stack.pop() if arg & 4 else ""
+    stack[-1] = format_value(frame.machine, stack[-1], _CONVERSIONS.get(arg & 3), spec)
+
+
+def CONVERT_VALUE(frame: Frame, arg: int) -> None:
+    frame.stack[-1] = format_value(frame.machine, frame.stack[-1], _CONVERSIONS[arg], "")
+
+
+def FORMAT_SIMPLE(frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = format_value(frame.machine, frame.stack[-1], None, "")
+
+
+def FORMAT_WITH_SPEC(frame: Frame, arg: Any) -> None:
+    spec = frame.stack.pop()
+    frame.stack[-1] = format_value(frame.machine, frame.stack[-1], None, spec)

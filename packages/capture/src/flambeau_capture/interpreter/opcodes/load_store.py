@@ -1,0 +1,242 @@
+"""Loads and stores: constants, fast locals, cells, globals, names, attributes, subscripts."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.interpreter.attributes import delete_attr, load_attr, load_global_value, store_attr
+from flambeau_capture.interpreter.decode import VERSION
+from flambeau_capture.interpreter.frame import NULL, UNBOUND
+from flambeau_capture.interpreter.items import delete_item, load_item, store_item
+from flambeau_capture.interpreter.objects import DELETED
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.frame import Frame
+
+_NULL_AFTER = VERSION >= (3, 13)  # whether NULL stands above the callable
+
+
+def LOAD_CONST(frame: Frame, arg: Any) -> None:
+    frame.stack.append(arg)
+
+
+# ---------------------------------------------------------------- fast locals
+
+
+def LOAD_FAST(frame: Frame, arg: int) -> None:
+    value = frame.locals[arg]
+    if value is UNBOUND:
+        name = frame.code.local_names[arg]
+        raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+    frame.stack.append(value)
+
+
+
+def LOAD_FAST_CHECK(frame: Frame, arg: int) -> None:
+    LOAD_FAST(frame, arg)
+
+
+def LOAD_FAST_AND_CLEAR(frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.locals[arg])
+    frame.locals[arg] = UNBOUND
+
+
+def LOAD_FAST_LOAD_FAST(frame: Frame, arg: tuple[int, int]) -> None:
+    LOAD_FAST(frame, arg[0])
+    LOAD_FAST(frame, arg[1])
+
+
+def STORE_FAST(frame: Frame, arg: int) -> None:
+    frame.locals[arg] = frame.stack.pop()
+
+
+def STORE_FAST_LOAD_FAST(frame: Frame, arg: tuple[int, int]) -> None:
+    frame.locals[arg[0]] = frame.stack.pop()
+    LOAD_FAST(frame, arg[1])
+
+
+def STORE_FAST_STORE_FAST(frame: Frame, arg: tuple[int, int]) -> None:
+    frame.locals[arg[0]] = frame.stack.pop()
+    frame.locals[arg[1]] = frame.stack.pop()
+
+
+def DELETE_FAST(frame: Frame, arg: int) -> None:
+    if frame.locals[arg] is UNBOUND:
+        name = frame.code.local_names[arg]
+        raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+    frame.locals[arg] = UNBOUND
+
+
+# ---------------------------------------------------------------- cells
+
+
+def MAKE_CELL(frame: Frame, arg: int) -> None:
+    value = frame.locals[arg]
+    frame.locals[arg] = types.CellType() if value is UNBOUND else types.CellType(value)
+
+
+def COPY_FREE_VARS(frame: Frame, arg: int) -> None:
+    cells = frame.function.__closure__
+    assert cells is not None
+    frame.machine.register_closure(frame.function)
+    start = frame.code.free_start
+    frame.locals[start : start + arg] = cells
+
+
+def LOAD_CLOSURE(frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.locals[arg])
+
+
+def LOAD_DEREF(frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.machine.load_cell(frame.locals[arg], frame.code.local_names[arg], arg >= frame.code.free_start))
+
+
+def LOAD_CLASSDEREF(frame: Frame, arg: int) -> None:
+    LOAD_DEREF(frame, arg)
+
+
+def LOAD_FROM_DICT_OR_DEREF(frame: Frame, arg: int) -> None:
+    frame.stack.pop()
+    LOAD_DEREF(frame, arg)
+
+
+def STORE_DEREF(frame: Frame, arg: int) -> None:
+    frame.machine.store_cell(frame.locals[arg], frame.stack.pop())
+
+
+def DELETE_DEREF(frame: Frame, arg: int) -> None:
+    LOAD_DEREF(frame, arg)
+    frame.stack.pop()
+    frame.machine.store_cell(frame.locals[arg], DELETED)
+
+
+# ---------------------------------------------------------------- globals and names
+
+
+def LOAD_GLOBAL(frame: Frame, arg: tuple[str, bool]) -> None:
+    name, push_null = arg
+    value = load_global(frame, name)
+    if push_null:
+        frame.stack.extend((value, NULL) if _NULL_AFTER else (NULL, value))
+    else:
+        frame.stack.append(value)
+
+
+def load_global(frame: Frame, name: str) -> Any:
+    """A global of the frame's module, or a builtin."""
+    machine = frame.machine
+    written = machine.objects.globals_written
+    if written:
+        found = written.get((id(frame.globals), name))
+        if found is not None:
+            if found[1] is DELETED:
+                raise NameError(f"name {name!r} is not defined")
+            return found[1]
+    try:
+        return load_global_value(machine, frame.globals, name)
+    except KeyError:
+        pass
+    try:
+        return frame.builtins[name]
+    except KeyError:
+        raise NameError(f"name {name!r} is not defined") from None
+
+
+def STORE_GLOBAL(frame: Frame, arg: str) -> None:
+    frame.machine.write_global(frame.globals, arg, frame.stack.pop())
+
+
+def DELETE_GLOBAL(frame: Frame, arg: str) -> None:
+    load_global(frame, arg)
+    frame.machine.write_global(frame.globals, arg, DELETED)
+
+
+def LOAD_NAME(frame: Frame, arg: str) -> None:
+    frame.stack.append(load_global(frame, arg))
+
+
+def STORE_NAME(frame: Frame, arg: str) -> None:
+    raise GraphBreak("unsupported-opcode", "a class body is executed")
+
+
+# ---------------------------------------------------------------- attributes and items
+
+
+def LOAD_ATTR(frame: Frame, arg: tuple[str, bool]) -> None:
+    name, is_method = arg
+    if is_method:
+        LOAD_METHOD(frame, name)
+    else:
+        stack = frame.stack
+        stack[-1] = load_attr(frame.machine, stack[-1], name)
+
+
+def LOAD_METHOD(frame: Frame, arg: str) -> None:
+    stack = frame.stack
+    push_method(stack, load_attr(frame.machine, stack.pop(), arg))
+
+
+def push_method(stack: list[Any], found: Any) -> None:
+    """Push what CALL expects for `obj.name(...)`: a function and its self, or a callable and NULL."""
+    if type(found) is types.MethodType:
+        stack.append(found.__func__)
+        stack.append(found.__self__)
+    elif _NULL_AFTER:
+        stack.append(found)
+        stack.append(NULL)
+    else:
+        stack.append(NULL)
+        stack.append(found)
+
+
+def LOAD_SUPER_ATTR(frame: Frame, arg: tuple[str, bool, bool]) -> None:
+    name, is_method, _ = arg
+    stack = frame.stack
+    instance, cls, global_super = stack.pop(), stack.pop(), stack.pop()
+    if global_super is not super:
+        raise GraphBreak("unsupported-opcode", "super is not the builtin")
+    found = load_attr(frame.machine, super(cls, instance), name)
+    if is_method:
+        push_method(stack, found)
+    else:
+        stack.append(found)
+
+
+def STORE_ATTR(frame: Frame, arg: str) -> None:
+    obj = frame.stack.pop()
+    store_attr(frame.machine, obj, arg, frame.stack.pop())
+
+
+def DELETE_ATTR(frame: Frame, arg: str) -> None:
+    delete_attr(frame.machine, frame.stack.pop(), arg)
+
+
+def BINARY_SUBSCR(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    key = stack.pop()
+    stack[-1] = load_item(frame.machine, stack[-1], key)
+
+
+def BINARY_SLICE(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    stop, start = stack.pop(), stack.pop()
+    stack[-1] = load_item(frame.machine, stack[-1], slice(start, stop))
+
+
+def STORE_SUBSCR(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    key, obj = stack.pop(), stack.pop()
+    store_item(frame.machine, obj, key, stack.pop())
+
+
+def STORE_SLICE(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    stop, start, obj = stack.pop(), stack.pop(), stack.pop()
+    store_item(frame.machine, obj, slice(start, stop), stack.pop())
+
+
+def DELETE_SUBSCR(frame: Frame, arg: Any) -> None:
+    key = frame.stack.pop()
+    delete_item(frame.machine, frame.stack.pop(), key)

@@ -1,0 +1,55 @@
+"""Unary, binary and comparison operators."""
+
+from __future__ import annotations
+
+import dis
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.interpreter.operations import BINARY_BY_SYMBOL, COMPARISONS, binary, compare, contains, truth, unary
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.frame import Frame
+
+_OPERATORS = [BINARY_BY_SYMBOL[symbol] for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
+
+
+def BINARY_OP(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    right = stack.pop()
+    stack[-1] = binary(frame.machine, _OPERATORS[arg], stack[-1], right)
+
+
+def COMPARE_OP(frame: Frame, arg: tuple[str, bool]) -> None:
+    symbol, as_bool = arg
+    stack = frame.stack
+    right = stack.pop()
+    result = compare(frame.machine, COMPARISONS[symbol], stack[-1], right)
+    stack[-1] = truth(frame.machine, result) if as_bool else result
+
+
+def IS_OP(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    right = stack.pop()
+    stack[-1] = (stack[-1] is right) is not bool(arg)
+
+
+def CONTAINS_OP(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    container = stack.pop()
+    stack[-1] = contains(frame.machine, container, stack[-1]) is not bool(arg)
+
+
+def UNARY_NEGATIVE(frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = unary(frame.machine, "__neg__", frame.stack[-1])
+
+
+def UNARY_POSITIVE(frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = unary(frame.machine, "__pos__", frame.stack[-1])
+
+
+def UNARY_INVERT(frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = unary(frame.machine, "__invert__", frame.stack[-1])
+
+
+def UNARY_NOT(frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = not truth(frame.machine, frame.stack[-1])

@@ -1,0 +1,289 @@
+"""Operators, truth, comparison, membership, length and formatting of values as the frame sees them.
+
+Tensors make calls on the tape; special methods written in Python are interpreted; everything else runs natively.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_capture.interpreter.machine import Machine
+
+_PLAIN = frozenset({int, float, bool, str, tuple, list, type(None), bytes, complex, dict, set, frozenset, torch.Size, torch.dtype, range})
+"""Types whose operators among themselves are native (tuples and lists of tensors only concatenate and repeat)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryOperator:
+    """One binary operator: the function, and the names of the special methods."""
+
+    function: Callable[[Any, Any], Any]
+    left: str
+    right: str
+    inplace: str = ""
+
+
+_NAMES = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+}  # fmt: skip
+
+
+def _binary_table() -> dict[str, BinaryOperator]:
+    table = {}
+    for symbol, name in _NAMES.items():
+        plain = f"{name}_" if name in ("and", "or") else name
+        left, right, inplace = f"__{name}__", f"__r{name}__", f"__i{name}__"
+        table[symbol] = BinaryOperator(getattr(operator, plain), left, right)
+        table[f"{symbol}="] = BinaryOperator(getattr(operator, f"i{name}"), left, right, inplace)
+    return table
+
+
+BINARY_BY_SYMBOL = _binary_table()
+COMPARISONS = {
+    "==": BinaryOperator(operator.eq, "__eq__", "__eq__"),
+    "!=": BinaryOperator(operator.ne, "__ne__", "__ne__"),
+    "<": BinaryOperator(operator.lt, "__lt__", "__gt__"),
+    "<=": BinaryOperator(operator.le, "__le__", "__ge__"),
+    ">": BinaryOperator(operator.gt, "__gt__", "__lt__"),
+    ">=": BinaryOperator(operator.ge, "__ge__", "__le__"),
+}
+OPERATOR_FUNCTIONS = {
+    **{entry.function: entry for entry in BINARY_BY_SYMBOL.values()},
+    **{entry.function: entry for entry in COMPARISONS.values()},
+}
+UNARY_FUNCTIONS = {"__neg__": operator.neg, "__pos__": operator.pos, "__invert__": operator.invert, "__abs__": abs}
+
+
+def special_method(machine: Machine, obj: Any, name: str) -> Any:
+    """The bound special method of an object's class (instance attributes do not count), or None."""
+    kind = type(obj)
+    method = python_method(machine, kind, name)
+    if method is not None:
+        return types.MethodType(method, obj)
+    if lookup(machine, kind, name) is MISSING:
+        return None
+    return getattr(obj, name)
+
+
+def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
+    """`left op right`."""
+    left_kind, right_kind = type(left), type(right)
+    if left_kind in _PLAIN and right_kind in _PLAIN:
+        return op.function(left, right)
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return machine.tape.call_function(op.function, (left, right))
+    if op.inplace:
+        method = python_method(machine, left_kind, op.inplace)
+        if method is not None:
+            result = machine.call(method, (left, right), {})
+            if result is not NotImplemented:
+                return result
+    forward = python_method(machine, left_kind, op.left)
+    backward = python_method(machine, right_kind, op.right) if right_kind is not left_kind else None
+    if forward is None and backward is None:
+        return op.function(left, right)
+    if backward is not None and issubclass(right_kind, left_kind):
+        result = machine.call(backward, (right, left), {})
+        if result is not NotImplemented:
+            return result
+        backward = None
+    if forward is not None:
+        result = machine.call(forward, (left, right), {})
+        if result is not NotImplemented:
+            return result
+    if backward is not None:
+        result = machine.call(backward, (right, left), {})
+        if result is not NotImplemented:
+            return result
+    raise TypeError(
+        f"unsupported operand type(s) for {op.function.__name__}: {left_kind.__name__!r} and {right_kind.__name__!r}"
+    )
+
+
+def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
+    """A rich comparison."""
+    left_kind, right_kind = type(left), type(right)
+    if left_kind in _PLAIN and right_kind in _PLAIN:
+        return op.function(left, right)
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        if left is None or right is None:
+            return op.function(left, right)
+        return machine.tape.call_function(op.function, (left, right))
+    attempts = [(left, op.left, right), (right, op.right, left)]
+    if left_kind is not right_kind and issubclass(right_kind, left_kind):
+        attempts.reverse()
+    methods = [python_method(machine, type(receiver), name) for receiver, name, _ in attempts]
+    if op.left == "__ne__":  # the default __ne__ inverts __eq__
+        methods = [m or python_method(machine, type(a[0]), "__eq__") for m, a in zip(methods, attempts, strict=True)]
+    if methods == [None, None]:
+        return op.function(left, right)
+    for method, (receiver, name, other) in zip(methods, attempts, strict=True):
+        if method is not None:
+            result = machine.call(method, (receiver, other), {})
+            if result is not NotImplemented:
+                if name == "__ne__" and method.__name__ == "__eq__":
+                    return not truth(machine, result)
+                return result
+    if op.left in ("__eq__", "__ne__"):
+        return (left is right) is (op.left == "__eq__")
+    raise TypeError(
+        f"{op.function.__name__!r} not supported between instances of {left_kind.__name__!r} and {right_kind.__name__!r}"
+    )
+
+
+def unary(machine: Machine, name: str, value: Any) -> Any:
+    """-x, +x, ~x or abs(x)."""
+    function = UNARY_FUNCTIONS[name]
+    if isinstance(value, torch.Tensor):
+        return machine.tape.call_function(function, (value,))
+    method = python_method(machine, type(value), name)
+    return function(value) if method is None else machine.call(method, (value,), {})
+
+
+def truth(machine: Machine, value: Any) -> bool:
+    """`bool(value)`."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return bool(value)
+    if isinstance(value, torch.Tensor):
+        return machine.tape.truth(value)
+    method = python_method(machine, kind, "__bool__")
+    if method is not None:
+        result = machine.call(method, (value,), {})
+        if type(result) is not bool:
+            raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
+        return result
+    method = python_method(machine, kind, "__len__")
+    if method is not None:
+        return bool(machine.call(method, (value,), {}))
+    machine.guard_native_read(value)
+    return bool(value)
+
+
+def length(machine: Machine, value: Any) -> Any:
+    """`len(value)`."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return len(value)
+    if isinstance(value, torch.Tensor):
+        if not value.ndim:
+            raise TypeError("len() of a 0-d tensor")
+        return value.shape[0]
+    method = python_method(machine, kind, "__len__")
+    if method is not None:
+        return machine.call(method, (value,), {})
+    machine.guard_native_read(value)
+    return len(value)
+
+
+def contains(machine: Machine, container: Any, item: Any) -> bool:
+    """`item in container`."""
+    kind = type(container)
+    method = python_method(machine, kind, "__contains__")
+    if method is not None:
+        return truth(machine, machine.call(method, (container, item), {}))
+    if isinstance(container, torch.Tensor):
+        return truth(machine, machine.tape.call_method("__contains__", (container, item)))
+    if machine.objects.is_known(container) and isinstance(container, dict):
+        return machine.lazy_dict_has(container, item)
+    if python_method(machine, kind, "__iter__") is not None or _needs_compare(machine, container, item):
+        from flambeau_capture.interpreter.iteration import native_iterable
+
+        eq = COMPARISONS["=="]
+        return any(
+            entry is item or truth(machine, compare(machine, eq, entry, item)) for entry in native_iterable(machine, container)
+        )
+    machine.guard_native_read(container)
+    return item in container
+
+
+def _needs_compare(machine: Machine, container: Any, item: Any) -> bool:
+    """Whether membership must compare through tensors or `__eq__`s written in Python."""
+    if type(container) not in (list, tuple):
+        return False
+    if isinstance(item, torch.Tensor) or python_method(machine, type(item), "__eq__") is not None:
+        return True
+    return any(
+        isinstance(entry, torch.Tensor) or python_method(machine, type(entry), "__eq__") is not None for entry in container
+    )
+
+
+def instance_of(machine: Machine, obj: Any, classes: Any) -> bool:
+    """`isinstance(obj, classes)`: on the types that the program sees."""
+    if isinstance(classes, tuple):
+        return any(instance_of(machine, obj, cls) for cls in classes)
+    if isinstance(classes, types.UnionType):
+        return any(instance_of(machine, obj, cls) for cls in classes.__args__)
+    if isinstance(obj, torch.Tensor):
+        return machine.tape.tensor_instance_of(obj, classes)
+    kind = type(obj)
+    if kind is torch.SymInt:
+        return issubclass(int, classes) or classes is torch.SymInt
+    if kind is torch.SymFloat:
+        return issubclass(float, classes) or classes is torch.SymFloat
+    if kind is torch.SymBool:
+        return issubclass(bool, classes) or classes is torch.SymBool
+    if issubclass(kind, Native):
+        return kind.instance_of(classes)  # type: ignore[attr-defined]
+    check = python_method(machine, type(classes), "__instancecheck__")
+    if check is not None and not _native_check(classes):
+        return truth(machine, machine.call(check, (classes, obj), {}))
+    return isinstance(obj, classes)
+
+
+def _native_check(classes: Any) -> bool:
+    """Whether an `__instancecheck__` written in Python may run natively: those of abc, typing and torch read types only."""
+    return type(classes).__module__.partition(".")[0] in ("abc", "typing", "typing_extensions", "_py_abc", "torch", "enum")
+
+
+def format_value(machine: Machine, value: Any, conversion: Callable[[Any], str] | None, spec: Any) -> str:
+    """One part of a formatted string."""
+    if isinstance(value, torch.Tensor):
+        raise GraphBreak("data-dependent", "a tensor is formatted as text")
+    if conversion is not None:
+        value = to_text(machine, value, conversion)
+    elif python_method(machine, type(value), "__format__") is None and not spec:
+        return to_text(machine, value, str)
+    method = python_method(machine, type(value), "__format__")
+    return format(value, spec) if method is None else machine.call(method, (value, spec), {})
+
+
+def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> str:
+    """`str(value)`, `repr(value)` or `ascii(value)`."""
+    kind = type(value)
+    if kind in (str, int, float, bool):
+        return conversion(value)
+    if holds_tensor(value):
+        raise GraphBreak("data-dependent", "a tensor is formatted as text")
+    for name in ("__str__", "__repr__") if conversion is str else ("__repr__",):
+        method = python_method(machine, kind, name)
+        if method is not None:
+            return machine.call(method, (value,), {})
+        if lookup(machine, kind, name) is not getattr(object, name):
+            break
+    return conversion(value)
+
+
+def holds_tensor(value: Any, depth: int = 0) -> bool:
+    """Whether a value is a tensor or a container with one in it."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth > 8:
+        return False
+    if isinstance(value, dict):
+        return any(holds_tensor(item, depth + 1) for item in dict.values(value))
+    if isinstance(value, (list, tuple)):
+        return any(holds_tensor(item, depth + 1) for item in value)
+    return False

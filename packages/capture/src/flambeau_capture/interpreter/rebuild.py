@@ -1,0 +1,272 @@
+"""What leaves the frame: recipes for its result, and the effects on objects that existed before the call.
+
+A value is rebuilt at exit from its origin, a graph output, a constant, or a recipe of such; each object is rebuilt once.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import re
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes_node import from_symbolic
+
+from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.interpreter.objects import DELETED, IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS, Shadow
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import (
+    CallEffect,
+    CallRecipe,
+    Const,
+    DelAttr,
+    Effect,
+    FromGraph,
+    FromOrigin,
+    MakeCell,
+    MakeDict,
+    MakeFunction,
+    MakeList,
+    MakeMethod,
+    MakeObject,
+    MakePartial,
+    MakeSet,
+    MakeSlice,
+    MakeTuple,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    ReplaceSet,
+    SetAttr,
+    SizeValue,
+    StoreCell,
+    StoreGlobal,
+)
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_DICT_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+class Rebuilder:
+    """Makes recipes; objects that occur twice, or in a cycle, share one."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._made: dict[int, tuple[Any, Recipe]] = {}
+
+    def recipe(self, value: Any) -> Recipe:
+        """How to rebuild a value at exit."""
+        kind = type(value)
+        if kind in SCALARS or kind in TORCH_CONSTANTS:
+            return Const(value)
+        found = self._made.get(id(value))
+        if found is not None:
+            return found[1]
+        made = self._recipe(value, kind)
+        self._made.setdefault(id(value), (value, made))
+        return made
+
+    def _recipe(self, value: Any, kind: type) -> Recipe:
+        if isinstance(value, torch.Tensor):
+            found = self.machine.tape.input_of(value)
+            return FromGraph(self.machine.tape.value_of(value)) if found is None else FromOrigin(found[1].origin)
+        if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
+            inner = from_symbolic(value)
+            if not isinstance(inner, Expr):
+                if isinstance(inner, FloatExpr) or not isinstance(inner, (int, float, bool)):
+                    raise GraphBreak("unsupported-result", f"a symbolic {kind.__name__} computed from sizes is returned")
+                return Const(inner)
+            return SizeValue(inner, int)
+        objects = self.machine.objects
+        origin = objects.origin_of(value)
+        if origin is not None:
+            return FromOrigin(origin)
+        if id(value) in self.machine.made_functions:
+            return self._function(value)
+        if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType, re.Match)):
+            return Const(value)
+        builder = _BUILDERS.get(kind)
+        if builder is not None:
+            return builder(self, value)
+        return self._object(value, kind)
+
+    def _keep(self, value: Any, made: Any) -> Any:
+        """Enter a recipe before its parts are made, so that cycles end."""
+        self._made[id(value)] = (value, made)
+        return made
+
+    def _many(self, values: Any) -> list[Recipe]:
+        return [self.recipe(item) for item in values]
+
+    def _state(self, value: Any) -> dict[str, Recipe] | None:
+        state = getattr(value, "__dict__", None)
+        return {name: self.recipe(item) for name, item in state.items()} if isinstance(state, dict) and state else None
+
+    # ------------------------------------------------------------ kinds of object
+
+    def _tuple(self, value: tuple[Any, ...]) -> Recipe:
+        return MakeTuple(tuple(self._many(tuple.__iter__(value))), type(value))
+
+    def _list(self, value: list[Any]) -> Recipe:
+        made = self._keep(value, MakeList(cls=type(value)))
+        made.items.extend(self._many(list.__iter__(value)))
+        if type(value) is not list:
+            made.state = self._state(value)
+        return made
+
+    def _dict(self, value: dict[Any, Any]) -> Recipe:
+        kind = type(value)
+        made = self._keep(value, MakeDict(cls=kind))
+        made.items.extend((self.recipe(key), self.recipe(item)) for key, item in dict.items(value))
+        if isinstance(value, collections.defaultdict):
+            made.factory = self.recipe(value.default_factory)
+        if kind not in (dict, collections.OrderedDict, collections.defaultdict):
+            made.state = self._state(value)
+        return made
+
+    def _set(self, value: Any) -> Recipe:
+        return MakeSet(self._many(value), type(value))
+
+    def _slice(self, value: slice) -> Recipe:
+        return MakeSlice(self.recipe(value.start), self.recipe(value.stop), self.recipe(value.step), type(value))
+
+    def _method(self, value: types.MethodType) -> Recipe:
+        return MakeMethod(self.recipe(value.__func__), self.recipe(value.__self__))
+
+    def _partial(self, value: functools.partial[Any]) -> Recipe:
+        named = {name: self.recipe(item) for name, item in value.keywords.items()}
+        return MakePartial(self.recipe(value.func), tuple(self._many(value.args)), named)
+
+    def _cell(self, value: types.CellType) -> Recipe:
+        made = self._keep(value, MakeCell())
+        try:
+            contents = value.cell_contents
+        except ValueError:
+            return made
+        made.contents = self.recipe(contents)
+        return made
+
+    def _function(self, value: types.FunctionType) -> Recipe:
+        made = self._keep(value, MakeFunction(value.__code__, value.__globals__, value.__name__, value.__qualname__))
+        made.defaults = None if value.__defaults__ is None else self.recipe(value.__defaults__)
+        made.kwdefaults = None if value.__kwdefaults__ is None else self.recipe(value.__kwdefaults__)
+        made.closure = None if value.__closure__ is None else tuple(self._many(value.__closure__))
+        made.annotations = self.recipe(value.__annotations__) if value.__annotations__ else None
+        made.state = self._state(value)
+        return made
+
+    def _deque(self, value: collections.deque[Any]) -> Recipe:
+        return CallRecipe(collections.deque, (MakeList(self._many(value)), Const(value.maxlen)))
+
+    def _namespace(self, value: types.SimpleNamespace) -> Recipe:
+        return CallRecipe(types.SimpleNamespace, (), self._state(value) or {})
+
+    def _view(self, value: Any) -> Recipe:
+        raise GraphBreak("unsupported-result", f"a {type(value).__name__} is returned", hint="return list(...) of it")
+
+    def _object(self, value: Any, kind: type) -> Recipe:
+        if issubclass(kind, Native):
+            raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
+        if isinstance(value, BaseException):
+            return CallRecipe(kind, tuple(self._many(value.args)))
+        if isinstance(value, tuple):
+            return self._tuple(value)
+        if isinstance(value, dict):
+            return self._dict(value)
+        if isinstance(value, list):
+            return self._list(value)
+        if isinstance(value, (set, frozenset)):
+            return self._set(value)
+        if not kind.__flags__ & (1 << 9) or kind.__new__ is not object.__new__:
+            raise GraphBreak("unsupported-result", f"a {kind.__module__}.{kind.__qualname__} is returned or stored")
+        made = self._keep(value, MakeObject(kind))
+        for name, item in (getattr(value, "__dict__", None) or {}).items():
+            made.state[name] = self.recipe(item)
+        for base in kind.__mro__:
+            for name, member in base.__dict__.items():
+                if type(member) is types.MemberDescriptorType and hasattr(value, name):
+                    made.slots[name] = self.recipe(getattr(value, name))
+        return made
+
+
+_BUILDERS: dict[type, Any] = {
+    tuple: Rebuilder._tuple,
+    torch.Size: Rebuilder._tuple,
+    list: Rebuilder._list,
+    dict: Rebuilder._dict,
+    collections.OrderedDict: Rebuilder._dict,
+    collections.defaultdict: Rebuilder._dict,
+    set: Rebuilder._set,
+    frozenset: Rebuilder._set,
+    slice: Rebuilder._slice,
+    range: Rebuilder._slice,
+    types.MethodType: Rebuilder._method,
+    functools.partial: Rebuilder._partial,
+    types.CellType: Rebuilder._cell,
+    collections.deque: Rebuilder._deque,
+    types.SimpleNamespace: Rebuilder._namespace,
+    **dict.fromkeys(_DICT_VIEWS, Rebuilder._view),
+}
+
+
+# ---------------------------------------------------------------- effects
+
+
+def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
+    """Everything the frame did to what existed before the call."""
+    found: list[Effect] = []
+    objects = machine.objects
+    for shadow in list(objects.shadows.values()):
+        _contents_effects(shadow, rebuild, found)
+    for (_, name), (obj, raw) in machine.attribute_writes.items():
+        overlay = objects.overlay_of(obj)
+        assert overlay is not None
+        value = overlay[name]
+        target = rebuild.recipe(obj)
+        found.append(DelAttr(target, name, raw) if value is DELETED else SetAttr(target, name, rebuild.recipe(value), raw))
+    for (_, name), (module_globals, value) in objects.globals_written.items():
+        found.append(StoreGlobal(module_globals, name, None if value is DELETED else rebuild.recipe(value)))
+    for cell, value in objects.cells_written.values():
+        found.append(StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value)))
+    for function, args, kwargs in machine.deferred:
+        named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
+        found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
+    return found
+
+
+def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -> None:
+    """The change of a container's contents, and of a container subclass's attributes."""
+    copy, snapshot = shadow.copy, shadow.snapshot
+    if isinstance(copy, list):
+        items = list(list.__iter__(copy))
+        if not _same_items(items, snapshot):
+            found.append(ReplaceList(FromOrigin(shadow.origin), [rebuild.recipe(item) for item in items]))
+    elif isinstance(copy, dict):
+        entries = dict(dict.items(copy))
+        if not (_same_items(list(entries), list(snapshot)) and _same_items(list(entries.values()), list(snapshot.values()))):
+            pairs = [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in entries.items()]
+            found.append(ReplaceDict(FromOrigin(shadow.origin), pairs))
+    elif isinstance(copy, set) and copy != snapshot:
+        found.append(ReplaceSet(FromOrigin(shadow.origin), [rebuild.recipe(item) for item in copy]))
+    if shadow.state_snapshot is not None:
+        now = copy.__dict__
+        for name in shadow.state_snapshot.keys() - now.keys():
+            found.append(DelAttr(FromOrigin(shadow.origin), name))
+        for name, value in now.items():
+            if name not in shadow.state_snapshot or shadow.state_snapshot[name] is not value:
+                found.append(SetAttr(FromOrigin(shadow.origin), name, rebuild.recipe(value)))
+
+
+def _same_items(now: list[Any], then: list[Any]) -> bool:
+    return len(now) == len(then) and all(map(_same, now, then))
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and type(a) in SCALARS and a == b)

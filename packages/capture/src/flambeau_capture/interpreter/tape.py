@@ -1,0 +1,277 @@
+"""The tape: runs torch-level calls natively on fake tensors, and writes each down once, as the program made it.
+
+What a call returns, writes and draws from a generator is found by running it under a `SpecTracer`; a call is kept when it makes
+a tensor, writes to one, or changes torch's state.  Tensors that existed before the call become inputs, one for each real tensor.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flambeau_prims.fake import FakeTensor, fake_like
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.sizes_node import from_symbolic, to_symint
+from flambeau_prims.tracer import Tracer
+
+from flambeau_capture.origins import InstanceDict, Origin, TensorSize
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Call, GraphValue, Input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_prims.sizes import Expr
+
+    from flambeau_capture.interpreter.machine import Machine
+
+_CONSTANTS = frozenset(
+    {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)}
+)
+_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+class SpecTracer(Tracer):
+    """Answers ATen calls by shape rules, records none, and notes which tensors a torch-level call writes and whether it is random."""
+
+    def __init__(self, env: SizeEnv | None, device: torch.device | str) -> None:
+        super().__init__(env=env, record=False, device=device)
+        self.written: list[torch.Tensor] = []
+        self.random = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _RANDOM or (func not in _NOT_RANDOM and _is_random(func)):
+            self.random = True
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
+        self.written.extend(facts.written(args, kwargs))
+        return super()._mutate(func, facts, args, kwargs, *rest)
+
+
+_RANDOM: set[Any] = set()
+_NOT_RANDOM: set[Any] = set()
+
+
+def _is_random(func: Any) -> bool:
+    found = torch.Tag.nondeterministic_seeded in func.tags
+    (_RANDOM if found else _NOT_RANDOM).add(func)
+    return found
+
+
+class Tape:
+    """Calls, inputs and graph values of one capture."""
+
+    def __init__(self, machine: Machine, device: torch.device | str) -> None:
+        self.machine = machine
+        self.env: SizeEnv | None = None if machine.dynamic.mode is False else SizeEnv()
+        self.tracer = SpecTracer(self.env, device)
+        self.calls: list[Call] = []
+        self.inputs: list[Input] = []
+        self._input_of: dict[int, tuple[torch.Tensor, FakeTensor, Input]] = {}  # by id of the real tensor
+        self._values: dict[int, tuple[Any, GraphValue]] = {}  # by id of the fake tensor
+        self._input_of_fake: dict[int, tuple[torch.Tensor, Input]] = {}
+        self._duck: dict[int, Expr] = {}
+
+    # ------------------------------------------------------------ inputs
+
+    def fake_input(self, real: torch.Tensor, origin: Origin) -> FakeTensor:
+        """The fake tensor for a tensor that existed before the call."""
+        found = self._input_of.get(id(real))
+        if found is not None:
+            if found[2].origin is not origin:
+                self.machine.guard("ALIAS", origin, found[2].origin)
+            return found[1]
+        if type(real) is FakeTensor:
+            raise GraphBreak("unsupported-tensor", f"a fake tensor at {origin.text()}")
+        if type(real) not in _TENSOR_TYPES:
+            raise GraphBreak("tensor-subclass", f"{origin.text()} is a {type(real).__name__}")
+        if real.layout is not torch.strided or real.is_quantized or torch._C._functorch.is_functorch_wrapped_tensor(real):
+            raise GraphBreak("unsupported-tensor", f"{origin.text()} has layout {real.layout}")
+        if real.is_conj() or real.is_neg() or real.is_nested:
+            raise GraphBreak("unsupported-tensor", f"{origin.text()} is a lazily conjugated, negated or nested tensor")
+        dims = self._dynamic_dims(real, origin)
+        fake = fake_like(real, self.env, dims, source=origin.text())
+        value = GraphValue(fake.spec, _name_of(origin), real.requires_grad)
+        entry = Input(origin, real, fake.spec, value)
+        self.inputs.append(entry)
+        self._input_of[id(real)] = (real, fake, entry)
+        self._input_of_fake[id(fake)] = (real, entry)
+        self._values[id(fake)] = (fake, value)
+        return fake
+
+    def _dynamic_dims(self, real: torch.Tensor, origin: Origin) -> dict[int, Expr]:
+        """Symbols for the sizes that are to be dynamic: sizes of 0 and 1 are specialised, equal sizes share a symbol."""
+        env = self.env
+        if env is None or isinstance(real, torch.nn.Parameter) or _in_module(origin):
+            return {}
+        dims: dict[int, Expr] = {}
+        for dim, size in enumerate(real.shape):
+            if size >= 2 and self.machine.dynamic.is_dynamic(origin, dim):
+                if size not in self._duck:
+                    self._duck[size] = env.symbol(size, TensorSize(origin, dim))
+                dims[dim] = self._duck[size]
+        return dims
+
+    def symbolic_int(self, value: int, origin: Origin) -> Any:
+        """A SymInt for an int argument."""
+        assert self.env is not None
+        expr = self.env.symbol(value, origin)
+        self.inputs.append(Input(origin, value, expr, GraphValue(expr, _name_of(origin))))
+        return to_symint(expr)
+
+    def input_of(self, fake: torch.Tensor) -> tuple[torch.Tensor, Input] | None:
+        """The real tensor and Input behind a fake tensor, or None for a tensor that the frame has computed."""
+        return self._input_of_fake.get(id(fake))
+
+    def value_of(self, fake: torch.Tensor) -> GraphValue:
+        """The graph value of a fake tensor."""
+        found = self._values.get(id(fake))
+        if found is None:
+            raise GraphBreak("unknown-c-function", "a tensor was computed by native code that the tape does not see")
+        return found[1]
+
+    def real_type(self, fake: torch.Tensor) -> type:
+        """The type that the program sees."""
+        return torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor
+
+    def tensor_instance_of(self, fake: torch.Tensor, cls: Any) -> bool:
+        """`isinstance(tensor, cls)`."""
+        kind = self.real_type(fake)
+        if cls is torch.Tensor:
+            return True
+        if cls is torch.nn.Parameter:
+            return kind is cls
+        if type(cls) is type(torch.FloatTensor):
+            return isinstance(fake, cls)
+        if cls is FakeTensor:
+            return False
+        return isinstance(cls, type) and issubclass(kind, cls)
+
+    # ------------------------------------------------------------ calls
+
+    def call_function(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        """Run and record `target(*args, **kwargs)`."""
+        return self._call("function", target, target, args, kwargs or {})
+
+    def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        """Run and record `args[0].name(*args[1:], **kwargs)`."""
+        return self._call("method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True)
+
+    def call_state(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run for real and record a call that changes torch's state (grad mode, autocast)."""
+        result = target(*args, **kwargs)
+        self.calls.append(Call("function", target, args, kwargs, None, self.machine.where, pure=False))
+        return result
+
+    def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
+        """`tensor[key]`."""
+        return self.call_function(operator.getitem, (tensor, key))
+
+    def setitem(self, tensor: torch.Tensor, key: Any, value: Any) -> None:
+        """`tensor[key] = value`."""
+        self.call_function(operator.setitem, (tensor, key, value))
+
+    def truth(self, tensor: torch.Tensor) -> bool:
+        """`bool(tensor)`: known for literals, else a break."""
+        return bool(tensor)
+
+    def _call(
+        self, kind: Any, target: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, receiver: bool = False
+    ) -> Any:
+        tracer = self.tracer
+        tracer.written, tracer.random = [], False
+        if receiver and type(args[0]) is FakeTensor:
+            result = getattr(args[0], target)(*args[1:], **kwargs)
+        else:
+            result = function(*args, **kwargs)
+        written = tracer.written
+        new: list[torch.Tensor] = []
+        if type(result) is FakeTensor:
+            if id(result) not in self._values:
+                new.append(result)
+        elif result is not None and type(result) not in _CONSTANTS:
+            self._find_new(result, new)
+        if not new and not written:
+            return result
+        recorded_args = tuple([self._argument(arg) for arg in args])
+        recorded_kwargs = {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}
+        known = self._values
+        mutates = tuple({id(t): known[id(t)][1] for t in written if id(t) in known}.values())
+        stem = target if kind == "method" else getattr(target, "__name__", "value")
+        for tensor in new:
+            known[id(tensor)] = (tensor, GraphValue(tensor.spec, stem, tensor.requires_grad))  # type: ignore[attr-defined]
+        self.calls.append(
+            Call(
+                kind, target, recorded_args, recorded_kwargs, self._result(result), self.machine.where,
+                pure=not (written or tracer.random), mutates=mutates,
+            )
+        )  # fmt: skip
+        return result
+
+    def _find_new(self, result: Any, new: list[torch.Tensor]) -> None:
+        if isinstance(result, FakeTensor):
+            if id(result) not in self._values:
+                new.append(result)
+        elif isinstance(result, torch.Tensor):
+            raise GraphBreak("operator-unsupported", "a torch call returned a tensor with real data while fake tensors are traced")
+        elif isinstance(result, (tuple, list)):
+            for item in result:
+                self._find_new(item, new)
+        elif isinstance(result, dict):
+            for item in result.values():
+                self._find_new(item, new)
+
+    def _result(self, result: Any) -> Any:
+        if isinstance(result, FakeTensor):
+            return self._values[id(result)][1]
+        if isinstance(result, (tuple, list)):
+            return tuple([self._result(item) for item in result]) if isinstance(result, tuple) else [self._result(item) for item in result]
+        if isinstance(result, dict):
+            return {key: self._result(item) for key, item in result.items()}
+        if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return from_symbolic(result)
+        return result
+
+    def _argument(self, arg: Any) -> Any:
+        """An argument as the record holds it."""
+        kind = type(arg)
+        if kind is FakeTensor:
+            return self.value_of(arg)
+        if kind in _CONSTANTS:
+            return arg
+        if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
+            return from_symbolic(arg)
+        if kind is tuple or kind is torch.Size:
+            return tuple([self._argument(item) for item in arg])
+        if isinstance(arg, tuple):
+            return tuple([self._argument(item) for item in arg])
+        if isinstance(arg, list):
+            return [self._argument(item) for item in arg]
+        if isinstance(arg, dict):
+            return {key: self._argument(item) for key, item in arg.items()}
+        if kind is slice:
+            return slice(self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step))
+        if kind is range:
+            return tuple(arg)
+        if isinstance(arg, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, type)):
+            return arg
+        raise GraphBreak("unsupported-argument", f"a {kind.__name__} is passed to a torch function")
+
+
+def _name_of(origin: Origin) -> str:
+    """A name for a placeholder: what the user calls it, made an identifier."""
+    text = "".join(character if character.isalnum() else "_" for character in origin.text().replace("L['", "").replace("']", ""))
+    text = text.strip("_")
+    return text if text and not text[0].isdigit() else f"arg_{text}"
+
+
+def _in_module(origin: Origin) -> bool:
+    """Whether a tensor is read from an object's attributes: such sizes (of buffers, caches) stay static."""
+    current: Any = origin
+    while current is not None:
+        if isinstance(current, InstanceDict):
+            return True
+        current = getattr(current, "base", None)
+    return False

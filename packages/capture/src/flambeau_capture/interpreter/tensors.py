@@ -1,0 +1,81 @@
+"""Attributes of tensors: read natively from the fake, as calls on the tape, or from the real tensor behind an input."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.classes import MISSING
+from flambeau_capture.origins import DictEntry, GradOf, InstanceDict
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_NATIVE = frozenset(
+    {
+        "shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_cpu", "is_meta", "layout", "names", "is_leaf", "itemsize",
+        "nbytes", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_xpu", "is_mps", "is_mtia", "is_hpu",
+        "is_vulkan", "is_xla", "is_ipu", "is_maia", "retains_grad", "output_nr", "_version", "__class__",
+    }
+)  # fmt: skip
+_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+
+
+def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> Any:
+    """`tensor.name`."""
+    if name in _NATIVE:
+        return machine.tape.real_type(tensor) if name == "__class__" else getattr(tensor, name)
+    if name in _VIEWS:
+        return machine.tape.call_function(getattr, (tensor, name))
+    overlay = machine.objects.overlay_of(tensor)
+    if overlay is not None and name in overlay:
+        return overlay[name]
+    if name == "grad":
+        return _grad(machine, tensor)
+    raw = getattr(torch.Tensor, name, MISSING)
+    if raw is not MISSING:
+        if isinstance(raw, (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return types.MethodType(raw, tensor)
+        if name in ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks") and getattr(tensor, name) is None:
+            return None
+        raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is read")
+    return _own_attribute(machine, tensor, name)
+
+
+def _grad(machine: Machine, tensor: torch.Tensor) -> Any:
+    found = machine.tape.input_of(tensor)
+    if found is None:
+        return tensor.grad
+    real, entry = found
+    return machine.objects.wrap(real.grad, GradOf(entry.origin))
+
+
+def _own_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> Any:
+    """An attribute that the program has set on a tensor."""
+    found = machine.tape.input_of(tensor)
+    if found is not None:
+        real, entry = found
+        base = InstanceDict(entry.origin)
+        if name in real.__dict__:
+            return machine.objects.wrap(real.__dict__[name], DictEntry(base, name))
+        machine.guard("ABSENT", base, name)
+    raise AttributeError(f"{machine.tape.real_type(tensor).__name__!r} object has no attribute {name!r}")
+
+
+def store_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str, value: Any) -> None:
+    """`tensor.name = value`."""
+    if name == "requires_grad":
+        machine.tape.call_method("requires_grad_", (tensor, value))
+        return
+    if name == "data" or (hasattr(torch.Tensor, name) and name != "grad") or machine.tape.input_of(tensor) is None:
+        raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is set")
+    machine.objects.write_overlay(tensor, name, value)
+    machine.note_attribute_write(tensor, name, raw=False)
+
+
+def delete_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> None:
+    """`del tensor.name`."""
+    raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is deleted")

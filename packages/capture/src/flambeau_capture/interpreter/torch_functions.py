@@ -1,0 +1,138 @@
+"""torch's own functions: which are recorded as one call, which only read torch's state, and which set it."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_NOT_RECORDED = frozenset(
+    {
+        "backward", "register_hook", "register_post_accumulate_grad_hook", "share_memory_", "storage", "untyped_storage", "_typed_storage",
+        "_update_names", "module_load", "__reduce_ex__", "__setstate__", "__dlpack__", "__dlpack_device__", "__array__", "to_sparse_coo",
+        "retain_grad", "numpy", "refine_names",
+    }
+)  # fmt: skip
+"""Methods of torch.Tensor that a graph cannot hold."""
+
+_ANSWERED_NATIVELY = frozenset({"__len__", "__contains__", "__hash__", "__dir__", "is_shared", "__format__", "__repr__", "__iter__"})
+
+
+def _python_functions() -> dict[int, tuple[Any, Literal["function", "method"], str]]:
+    """torch's operators written in Python, each recorded as the one call that the program made."""
+    found: dict[int, tuple[Any, Literal["function", "method"], str]] = {}
+    for module in (F, torch.functional):
+        for name, value in vars(module).items():
+            if type(value) is types.FunctionType and value.__module__ in ("torch.nn.functional", "torch.functional", "torch._jit_internal"):
+                found[id(value)] = (value, "function", name)
+    for name, value in vars(torch.Tensor).items():
+        if type(value) is types.FunctionType and name not in _ANSWERED_NATIVELY:
+            found[id(value)] = (value, "method", name)
+    return found
+
+
+PYTHON_FUNCTIONS = _python_functions()
+
+
+def call_python(
+    machine: Machine, function: Any, recorded: tuple[Any, Literal["function", "method"], str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Record a call of one of PYTHON_FUNCTIONS."""
+    _, kind, name = recorded
+    if kind == "function":
+        return machine.tape.call_function(function, args, kwargs)
+    if name in _NOT_RECORDED:
+        raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
+    return machine.tape.call_method(name, args, kwargs)
+
+
+# ---------------------------------------------------------------- builtins
+
+
+def _operators() -> dict[int, Any]:
+    """Functions written in C that compute on tensors."""
+    found = {}
+    namespaces = [torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._special, torch._C._fft, torch._C._nested]
+    for namespace in namespaces:
+        for name in dir(namespace):
+            value = getattr(namespace, name)
+            if type(value) is types.BuiltinFunctionType:
+                found[id(value)] = value
+    for name, value in vars(torch).items():
+        if type(value) is types.BuiltinFunctionType and getattr(torch._C._VariableFunctions, name, None) is not None:
+            found[id(value)] = value
+    return found
+
+
+def _by_name(*names: str) -> dict[int, Any]:
+    found = {}
+    for name in names:
+        for namespace in (torch, torch._C, torch._C._functorch, torch._C._nn):
+            value = getattr(namespace, name, None)
+            if value is not None:
+                found[id(value)] = value
+    return found
+
+
+_OPERATORS = _operators()
+
+_READERS = _by_name(
+    "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_dtype",
+    "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "is_autocast_cache_enabled", "is_anomaly_enabled", "is_anomaly_check_nan_enabled",
+    "get_default_dtype", "_get_tracing_state", "_is_tracing", "_is_torch_function_enabled", "_has_torch_function",
+    "_has_torch_function_unary", "_has_torch_function_variadic", "_len_torch_function_stack", "_len_torch_dispatch_stack",
+    "_is_any_autocast_enabled", "_is_autocast_available", "_get_deterministic_algorithms", "are_deterministic_algorithms_enabled",
+    "_get_cudnn_enabled", "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled",
+    "_get_cudnn_benchmark", "_get_cudnn_deterministic", "_get_cudnn_allow_tf32", "_get_cublas_allow_tf32", "get_num_threads",
+    "_get_float32_matmul_precision", "maybe_current_level", "peek_interpreter_stack", "is_functorch_wrapped_tensor", "is_batchedtensor",
+    "is_gradtrackingtensor", "_are_functorch_transforms_active", "_get_privateuse1_backend_name", "_cuda_getDeviceCount",
+    "_log_api_usage_once", "promote_types", "result_type", "can_cast", "is_floating_point", "is_complex", "_get_accelerator",
+    "_accelerator_getAccelerator", "_dispatch_key_set", "_get_default_device", "_is_flash_attention_available", "is_same_size",
+    "_jit_internal_is_scripting", "_cuda_isCurrentStreamCapturing", "_parse_dispatch_key", "_autograd_init", "is_tensor",
+    "_has_cuda", "_has_mps", "_get_mkldnn_enabled", "_get_onednn_allow_tf32", "_get_nnpack_enabled", "numel", "is_signed",
+    "_get_fp32_precision_getter", "_group_tensors_by_device_and_dtype",
+)  # fmt: skip
+"""C functions that only read: run natively, recorded nowhere; the state that they read is guarded."""
+
+_READER_STATES = {
+    "_get_deterministic_algorithms": "deterministic_algorithms", "are_deterministic_algorithms_enabled": "deterministic_algorithms",
+    "_get_flash_sdp_enabled": "flash_sdp", "_get_mem_efficient_sdp_enabled": "mem_efficient_sdp", "_get_math_sdp_enabled": "math_sdp",
+    "_get_cudnn_enabled": "cudnn_enabled", "_get_cudnn_benchmark": "cudnn_benchmark", "get_num_threads": "num_threads",
+    "is_autocast_cache_enabled": "autocast_cache_enabled", "is_anomaly_enabled": "anomaly_mode",
+    "_get_float32_matmul_precision": "float32_matmul_precision",
+}  # fmt: skip
+"""The state (guards/torch_state.py) behind a reader, beyond what every entry guards."""
+
+_SETTERS = _by_name(
+    "_set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "set_autocast_cpu_enabled",
+    "set_autocast_cpu_dtype", "set_autocast_gpu_dtype", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache",
+    "_set_math_sdp_enabled", "_set_flash_sdp_enabled", "_set_sdp_use_flash", "_set_sdp_use_math", "_set_sdp_use_mem_efficient",
+    "_set_sdp_use_cudnn", "_set_sdp_priority_order",
+)  # fmt: skip
+"""C functions that set a state of torch: run for real, recorded, undone when the capture ends."""
+
+
+def is_torch_builtin(function: Any) -> bool:
+    """Whether a C function is one of torch's, known here."""
+    key = id(function)
+    return key in _OPERATORS or key in _READERS or key in _SETTERS
+
+
+def call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a C function of torch."""
+    key = id(function)
+    if key in _SETTERS:
+        return machine.tape.call_state(function, args, kwargs)
+    if key in _READERS:
+        state = _READER_STATES.get(function.__name__)
+        if state is not None:
+            machine.depend_on_state(state)
+        return function(*args, **kwargs)
+    return machine.tape.call_function(function, args, kwargs)

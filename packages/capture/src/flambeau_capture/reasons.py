@@ -1,0 +1,181 @@
+"""Why a frame could not be captured, as data: each reason has a stable id, its context, an explanation and a hint.
+
+The interpreter raises `GraphBreak(id, detail)`; `capture_frame` turns it into a `record.Break` with the user's file and line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flambeau_capture.record import Break
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One kind of graph break.
+
+    `id` is stable across versions; `context` says what the program was doing, `explanation` why that cannot be captured,
+    `hint` what the user may do about it.
+    """
+
+    id: str
+    context: str
+    explanation: str
+    hint: str
+
+
+REASONS: dict[str, Reason] = {}
+
+
+def _reason(id: str, context: str, explanation: str, hint: str) -> None:
+    if id in REASONS:
+        raise ValueError(f"reason {id!r} is declared twice")
+    REASONS[id] = Reason(id, context, explanation, hint)
+
+
+_reason(
+    "data-dependent",
+    "a Python value was asked of a tensor's contents (bool(t), t.item(), t.tolist(), a mask's nonzero())",
+    "tensor contents do not exist while a frame is captured, so the program cannot branch on them",
+    "keep the choice inside tensors (torch.where, masked operations), or move the decision outside the compiled function",
+)
+_reason(
+    "unknown-c-function",
+    "a function written in C was called that is not known to be free of side effects",
+    "C functions run natively during capture only when they are known to be pure on their arguments",
+    "move the call outside the compiled function, or wrap tensor code as a torch.library custom operator",
+)
+_reason(
+    "unsupported-opcode",
+    "a bytecode instruction without a handler",
+    "the interpreter has no handler for this instruction",
+    "async functions and class bodies cannot be captured; call them outside the compiled function",
+)
+_reason(
+    "unsupported-argument",
+    "a torch function was called with a value that a graph cannot hold",
+    "graph nodes hold tensors, numbers, strings, dtypes, devices and containers of these",
+    "pass tensors and plain Python values to torch functions",
+)
+_reason(
+    "unsupported-input",
+    "a value of a kind that cannot be an input of a captured frame was read",
+    "no guard or graph input is defined for values of this type",
+    "convert the value to a plain tensor or Python value before the compiled function",
+)
+_reason(
+    "tensor-subclass",
+    "a tensor of a Python subclass was read",
+    "only torch.Tensor and torch.nn.Parameter are captured; subclasses may override any operation",
+    "unwrap the subclass before the compiled function",
+)
+_reason(
+    "unsupported-tensor",
+    "a tensor without plain strided storage was read (sparse, quantized, nested, mkldnn, or wrapped by a transform)",
+    "specs describe strided tensors only",
+    "convert it with .to_dense() or compute it outside the compiled function",
+)
+_reason(
+    "tensor-attribute",
+    "an attribute of a tensor was read or written that the graph cannot express",
+    "the attribute exposes memory or autograd state that a captured graph does not have",
+    "read it outside the compiled function",
+)
+_reason(
+    "exception-escapes",
+    "the frame ends by raising an exception",
+    "the frame is left to the interpreter so that the exception, its traceback and its notes are exactly eager's",
+    "none needed; if the exception is not expected, run the function eagerly to see it",
+)
+_reason(
+    "unsupported-result",
+    "the frame returns, or stores where it outlives the frame, an object that cannot be rebuilt",
+    "results are rebuilt from graph outputs, constants, containers and plain Python objects",
+    "return tensors and plain Python containers or objects",
+)
+_reason(
+    "unsupported-mutation",
+    "an object that existed before the call is changed in a way that cannot be replayed",
+    "changes of existing objects are recorded and replayed at exit; this kind of change has no recorded form",
+    "move the change outside the compiled function",
+)
+_reason(
+    "generator-frame",
+    "the compiled function is itself a generator or a coroutine",
+    "a generator's frame outlives its call; generators are captured only when they are consumed inside the frame",
+    "compile the function that consumes the generator",
+)
+_reason(
+    "generator-escapes",
+    "a generator made in the frame is returned or stored",
+    "its suspended frame cannot be rebuilt at exit",
+    "consume it inside the compiled function, for example with list()",
+)
+_reason(
+    "inline-depth",
+    "calls are nested deeper than CaptureOptions.inline_depth",
+    "recursion was not bounded while the frame was captured",
+    "raise inline_depth, or call the recursive part outside the compiled function",
+)
+_reason(
+    "autograd-function",
+    "torch.autograd.Function.apply was called",
+    "custom forward and backward pairs are not captured yet",
+    "use torch.library.custom_op with register_autograd",
+)
+_reason(
+    "compiler-disable",
+    "a function marked with torch.compiler.disable was called",
+    "the function asked not to be captured",
+    "remove the mark, or call it outside the compiled function",
+)
+_reason(
+    "explicit-break",
+    "torch._dynamo.graph_break() was called",
+    "the program asked for a graph break here",
+    "remove the call",
+)
+_reason(
+    "higher-order-operator",
+    "a torch function that takes functions was called (torch.cond, vmap, grad, checkpoint with reentrant autograd)",
+    "functions of functions are not captured yet",
+    "call it outside the compiled function",
+)
+_reason(
+    "import-while-capturing",
+    "an import statement would load a module that is not loaded yet",
+    "loading a module runs arbitrary code once, which must not happen while a frame is captured",
+    "import it at module level",
+)
+_reason(
+    "side-effect",
+    "a C function with an effect on the world outside (files, clocks, random state) was called",
+    "the effect would happen at capture instead of at each call",
+    "move the call outside the compiled function",
+)
+_reason(
+    "operator-unsupported",
+    "a torch operator could not be run on fake tensors",
+    "no shape rule is known for the operator on these arguments",
+    "see the message for the operator; a rule can be added to flambeau_prims/rules",
+)
+_reason(
+    "unstable-iteration",
+    "a C iterator that existed before the call was advanced",
+    "its position cannot be read or set back",
+    "pass a list or a tuple instead of an iterator",
+)
+
+
+class GraphBreak(BaseException):
+    """Ends the capture of a frame.  A BaseException, so that no `except Exception` of the captured program sees it."""
+
+    def __init__(self, id: str, detail: str, *, hint: str = "") -> None:
+        super().__init__(f"{detail} [{id}]")
+        self.reason = REASONS[id]
+        self.detail = detail
+        self.hint = hint
+
+    def to_break(self, where: str) -> Break:
+        """The recorded form, with the user's place."""
+        return Break(self.reason.id, f"{self.detail}: {self.reason.explanation}", where, self.hint or self.reason.hint)
