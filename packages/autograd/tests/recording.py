@@ -44,8 +44,11 @@ class CallRecorder(TorchFunctionMode):
                 self.know(result, node)
                 return result
             raise AssertionError(f"property {func} gives a tensor")
-        node = self.graph.call_function(func, self.read(tuple(args)), self.read(kwargs))
+        read = self.read(tuple(args)), self.read(kwargs)
         result = func(*args, **kwargs)
+        if result is not None and not isinstance(result, (torch.Tensor, tuple, list)):
+            return result  # a question about a tensor, answered once and for all
+        node = self.graph.call_function(func, *read)
         if isinstance(result, torch.Tensor):
             self.know(result, node)
         elif isinstance(result, (tuple, list)):

@@ -184,15 +184,17 @@ def _same_layout(x):
     return copy.copy_(x)
 
 
-def test_random_calls_keep_their_order():
+@pytest.mark.parametrize("layout", [lambda: torch.randn(5, 7), lambda: torch.randn(7, 5).t()], ids=["rows", "columns"])
+def test_random_calls_keep_their_order(layout):
     def program(x):
         a = torch.empty_like(x).bernoulli_(0.5)
         b = torch.empty_like(x).uniform_()
         c = torch.empty_like(x).normal_()
         torch.empty_like(x).exponential_()
-        return a + b * x + c + torch.rand_like(x)
+        d = torch.empty_like(x).bernoulli_(torch.full_like(x[0], 0.4))
+        return a + b * x + c + d * 3 + torch.rand_like(x)
 
-    x = torch.randn(5, 7)
+    x = layout()
     tape, constants = record(program, x)
     aliases = AliasMap(tape.inputs)
     aliases.extend(tape.nodes)

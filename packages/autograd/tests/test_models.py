@@ -90,7 +90,9 @@ def gpt2():
 
 def t5():
     transformers = pytest.importorskip("transformers")
-    config = transformers.T5Config(d_model=32, d_ff=64, d_kv=16, num_layers=2, num_heads=2, vocab_size=50)
+    config = transformers.T5Config(
+        d_model=32, d_ff=64, d_kv=16, num_layers=2, num_heads=2, vocab_size=50, decoder_start_token_id=0
+    )
     ids = torch.randint(0, 50, (2, 7))
     return (
         transformers.T5ForConditionalGeneration(config),

@@ -92,6 +92,8 @@ class _Functionalizer:
                 self._call(node)
             elif node.op in _OVERWRITES:
                 self._overwrite(node)
+            elif node.op in _DRAWS:
+                self._draw(node)
             elif node.op is aten.as_strided_.default:
                 continue  # autograd's way of stating a geometry the tensor has already; the tracer refuses others
             else:
@@ -157,6 +159,22 @@ class _Functionalizer:
         else:
             new = self._emit(aten.full.default, list(spec.shape), source, dtype=spec.dtype, device=spec.device)
         self._write(target, new)
+
+    def _draw(self, node: Node) -> None:
+        """bernoulli_: in place it draws in the order of memory, out of place row by row; so draw for the permuted tensor."""
+        form = functional_form(node.op)
+        target = self._aliases[node.args[0]]
+        order = dense_order(target.spec)
+        if order is None or order == list(range(target.spec.ndim)):
+            self._write_functional(node, form)
+            return
+        subject, chance, *rest = map_values(form.with_defaults(node), self._read_value)
+        if isinstance(chance, Value):
+            chance = self._emit(aten.expand.default, chance, list(target.spec.shape))
+            chance = self._emit(aten.permute.default, chance, order)
+        drawn = self._emit(form.op, self._emit(aten.permute.default, subject, order), chance, *rest, **node.kwargs)
+        inverse = [order.index(dim) for dim in range(target.spec.ndim)]
+        self._store(target, self._emit(aten.permute.default, drawn, inverse))
 
     def _write_functional(self, node: Node, form: FunctionalForm) -> None:
         read = self._read_value
@@ -294,6 +312,7 @@ class _Functionalizer:
         return (specs,) if specs is None or isinstance(specs, Spec) else tuple(specs)
 
 
+_DRAWS = {aten.bernoulli_.float, aten.bernoulli_.Tensor}
 _OVERWRITES = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 
 
