@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from flambeau_prims.overloads import overloads
 from rules.tensors import ALL, COMPLEX, FLOATS, INTEGERS, broadcastable, index_tensor, shape, tensor
 
@@ -657,7 +656,7 @@ def _native_group_norm(rng: random.Random) -> Any:
 @calls(aten.native_group_norm_backward.default)
 def _native_group_norm_backward(rng: random.Random) -> Any:
     self, weight, bias, n, c, count, group, eps = _native_group_norm(rng)
-    out, mean, rstd = aten.native_group_norm.default(self, weight, bias, n, c, count, group, eps)
+    _, mean, rstd = aten.native_group_norm.default(self, weight, bias, n, c, count, group, eps)
     grad = torch.ones_like(self)
     return grad, self, mean, rstd, weight, n, c, count, group, [True, rng.random() < 0.5, rng.random() < 0.5]
 

@@ -77,7 +77,7 @@ def _workspace_bytes(
     def zeros(*sizes: int) -> torch.Tensor:
         return torch.zeros(sizes, dtype=dtype, device="cpu")
 
-    with torch.no_grad():
+    with torch.enable_grad():  # oneDNN makes no workspace without
         results = aten.mkldnn_rnn_layer.default(
             zeros(steps, batch, features),
             zeros(gates, features),
