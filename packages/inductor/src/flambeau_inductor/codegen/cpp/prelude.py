@@ -144,7 +144,7 @@ template <class T> INLINE T shift_left(T a, T b) {
   return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((wrap<T>)a << b);
 }
 template <class T> INLINE T shift_right(T a, T b) {
-  const int most = 8 * sizeof(T) - 1;
+  const int most = 8 * sizeof(T) - ((T)-1 < 0);
   return (T)(a >> (b < 0 || b > most ? most : (int)b));
 }
 """,

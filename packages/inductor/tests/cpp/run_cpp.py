@@ -1,0 +1,54 @@
+"""Shared by the C++ tests: build kernels of the loop IR in one source, and run them on tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from pathlib import Path
+
+import torch
+from flambeau_inductor.codegen.cpp.backend import write_source
+from flambeau_inductor.codegen.cpp.kernel import is_checked
+from flambeau_inductor.evaluate import run_kernel
+from flambeau_inductor.indexing.expressions import symbol
+from flambeau_inductor.ir import Axis, Kernel, Param
+from flambeau_runtime import RuntimeOptions
+from flambeau_runtime.build import cpp
+
+CACHE = tempfile.TemporaryDirectory(prefix="flambeau-test-")
+OPTIONS = RuntimeOptions(cache_dir=Path(CACHE.name) / "cache")
+
+I0, I1, I2, R0, R1, K0, K1 = (symbol(name) for name in ("i0", "i1", "i2", "r0", "r1", "k0", "k1"))
+
+
+def params(*described) -> tuple[Param, ...]:
+    """(dtype, access) pairs as b0, b1, ..."""
+    return tuple(Param(f"b{n}", dtype, access) for n, (dtype, access) in enumerate(described))
+
+
+def axes(*pairs) -> tuple[Axis, ...]:
+    return tuple(Axis(name, size) for name, size in pairs)
+
+
+class Library:
+    """Kernels, built together."""
+
+    def __init__(self, kernels: dict[str, Kernel], options: RuntimeOptions = OPTIONS) -> None:
+        self.kernels = kernels
+        (path,) = cpp.build([write_source([(kernel, name) for name, kernel in kernels.items()])], options)
+        self.library = ctypes.CDLL(str(path))
+
+    def run(self, name: str, tensors, ints=()) -> int:
+        """Run on the tensors' memory; the kernel's status (0 if it has none)."""
+        function = getattr(self.library, name)
+        function.restype = ctypes.c_int64 if is_checked(self.kernels[name]) else None
+        buffers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+        return function(buffers, (ctypes.c_int64 * len(ints))(*ints)) or 0
+
+    def check(self, name: str, tensors, ints=(), **tolerance) -> None:
+        """Compare with the reference evaluator, on copies."""
+        expected = [t.clone() for t in tensors]
+        run_kernel(self.kernels[name], expected, ints)
+        assert self.run(name, tensors, ints) == 0
+        for ours, theirs in zip(tensors, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, equal_nan=True, **tolerance)
