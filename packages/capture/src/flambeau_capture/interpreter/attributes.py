@@ -91,6 +91,8 @@ def _call_getattr(machine: Machine, obj: Any, kind: type, name: str, error: Attr
             return found
     elif fallback is not None:
         return machine.call(fallback, (obj, name), {})
+    if not is_trusted(kind.__module__) and lookup(machine, kind, name) is MISSING:
+        machine.guard("IS", TypeAttribute(Constant(kind), name), MISSING)
     raise error or AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=obj)
 
 
@@ -185,7 +187,8 @@ def _own_attribute(machine: Machine, obj: Any, name: str, origin: Origin | None,
             machine.guard("ABSENT", base, name)
         return MISSING
     value = objects.wrap(own[name], DictEntry(base, name))
-    objects.attribute_cache[(id(obj), name)] = value
+    if python_method(machine, type(obj), "__getattribute__") is None:
+        objects.attribute_cache[(id(obj), name)] = value
     return value
 
 

@@ -51,11 +51,9 @@ def lookup(machine: Machine, cls: type, name: str) -> Any:
 
 
 def _guardable(found: Any) -> bool:
-    """Functions, descriptors and the absence of an attribute; plain values are guarded where they are read."""
+    """Functions and descriptors: plain values are guarded where they are read, absence where that decides."""
     return (
-        found is MISSING
-        or isinstance(found, (types.FunctionType, property, classmethod, staticmethod))
-        or hasattr(type(found), "__get__")
+        isinstance(found, (types.FunctionType, property, classmethod, staticmethod)) or (found is not MISSING and hasattr(type(found), "__get__"))
     )
 
 

@@ -49,6 +49,7 @@ LAZY_DICT_SIZE = 128
 
 DELETED = object()
 _INT32 = 2**31
+_CONSTANT_TUPLES = (tuple, torch.Size)
 
 
 class Shadow:
@@ -170,6 +171,10 @@ class Objects:
 
     def _shadow_tuple(self, value: tuple[Any, ...], kind: type, origin: Origin) -> Any:
         machine = self.machine
+        if kind in _CONSTANT_TUPLES and _is_constant(value) and not (machine.dynamic_ints and _is_argument(origin)):
+            machine.guard("EQUALS", origin, value)
+            self.register(value, origin)
+            return value
         machine.guard("TYPE", origin, kind)
         machine.guard("LENGTH", origin, tuple.__len__(value))
         items = [self.wrap(item, Item(origin, at)) for at, item in enumerate(tuple.__iter__(value))]
@@ -193,7 +198,8 @@ class Objects:
     def shadow_dict(self, value: dict[Any, Any], origin: Origin) -> Any:
         """The copy that stands for a dict of the program, guarded whole."""
         machine, kind = self.machine, type(value)
-        machine.guard("TYPE", origin, kind)
+        if kind is not dict:
+            machine.guard("TYPE", origin, kind)
         keys = tuple(dict.keys(value))
         for key in keys:
             if not (type(key) in SCALARS or _is_immutable_key(key)):
@@ -257,6 +263,11 @@ def _is_argument(origin: Origin) -> bool:
     while isinstance(origin, (Item, DictEntry)):
         origin = origin.base
     return isinstance(origin, Argument)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a tuple holds nothing but scalars (and tuples of them): guarded by one comparison."""
+    return all(type(item) in SCALARS or (type(item) is tuple and _is_constant(item)) for item in tuple.__iter__(value))
 
 
 def _is_immutable_key(key: Any) -> bool:

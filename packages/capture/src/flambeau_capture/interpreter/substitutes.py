@@ -481,7 +481,7 @@ def _exc_info(machine: Machine, args: Any, kwargs: Any) -> Any:
 # ---------------------------------------------------------------- torch
 
 
-_for(torch.nn.Module.__call__)(call_module)
+_for(torch.nn.Module.__call__, torch.nn.Module._call_impl)(call_module)
 
 
 def _answer(value: Any) -> Substitute:

@@ -93,7 +93,7 @@ class Tape:
             raise GraphBreak("unsupported-tensor", f"{origin.text()} is a lazily conjugated, negated or nested tensor")
         dims = self._dynamic_dims(real, origin)
         fake = fake_like(real, self.env, dims, source=origin.text())
-        value = GraphValue(fake.spec, _name_of(origin), real.requires_grad)
+        value = GraphValue(fake.spec, _name_of(origin), real.requires_grad, fake.storage_record)
         entry = Input(origin, real, fake.spec, value)
         self.inputs.append(entry)
         self._input_of[id(real)] = (real, fake, entry)
@@ -201,7 +201,7 @@ class Tape:
         mutates = tuple({id(t): known[id(t)][1] for t in written if id(t) in known}.values())
         stem = target if kind == "method" else getattr(target, "__name__", "value")
         for tensor in new:
-            known[id(tensor)] = (tensor, GraphValue(tensor.spec, stem, tensor.requires_grad))  # type: ignore[attr-defined]
+            known[id(tensor)] = (tensor, GraphValue(tensor.spec, stem, tensor.requires_grad, tensor.storage_record))  # type: ignore[attr-defined]
         self.calls.append(
             Call(
                 kind, target, recorded_args, recorded_kwargs, self._result(result), self.machine.where,
