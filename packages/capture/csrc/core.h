@@ -46,6 +46,8 @@ TensorFacts *tensor_facts_new(PyObject *payload);
 int tensor_matches(const TensorFacts *facts, PyObject *object);
 /* A tensor's size or stride; the caller has matched a TENSOR guard, which makes `object` a tensor with that dimension. */
 int tensor_extent(PyObject *object, int64_t dim, int stride, int64_t *extent);
+/* The StorageImpl behind a tensor; NULL for other objects. */
+const void *tensor_storage(PyObject *object);
 /* Whether torch's thread-local state equals the words that torch_state() gave. */
 int torch_state_matches(PyObject *payload);
 extern PyMethodDef tensor_methods[];

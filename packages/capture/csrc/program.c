@@ -20,7 +20,7 @@
     /* checks */                                                                                                        \
     X(IS, 0) X(IS_NOT, 0) X(WEAK_IS, 0) X(TYPE, 0) X(WEAK_TYPE, 0) X(EQUALS, 0) X(LENGTH, 0) X(KEYS, 0)            \
     X(HAS_KEY, 0) X(NO_KEY, 0) X(ALIAS, 0) X(NOT_ALIAS, 0) X(CELL_EMPTY, 0) X(TENSOR, 0) X(TORCH_STATE, 0)              \
-    X(RELATION, 0)
+    X(RELATION, 0) X(DISTINCT_MEMORY, 0)
 
 enum {
 #define X(name, runs_python) OP_##name,
@@ -48,6 +48,7 @@ typedef struct {
         Py_hash_t hash;
         TensorFacts *tensor;
         int64_t *relation;
+        uint16_t *sources; /* registers of DISTINCT_MEMORY: first `number` that are written, then the others, then 0 */
     };
 } Op;
 
@@ -281,7 +282,7 @@ check_keys(PyObject *object, PyObject *keys)
     if (!PyDict_Check(object) || ((PyDictObject *)object)->ma_used != count) {
         return 0;
     }
-    if (PyODict_Check(object)) {
+    if (count > 0 && PyODict_Check(object)) {
         return check_ordered_keys(object, keys);
     }
     for (Py_ssize_t i = 0; PyDict_Next(object, &position, &key, NULL); i++) {
@@ -296,6 +297,32 @@ static inline int
 check_has_key(PyObject *object, const Op *op)
 {
     return load_dict_entry(object, op->object, op->hash) != NULL;
+}
+
+/* Whether no written tensor shares its storage with another of the tensors.  Storages go through a small hash table. */
+static NOINLINE int
+check_distinct_memory(const Op *op, PyObject *const *regs)
+{
+    enum { SLOTS = 1024 };
+    const void *table[SLOTS] = {NULL};
+    for (int64_t i = 0; op->sources[i] != 0; i++) {
+        const void *storage = tensor_storage(regs[op->sources[i]]);
+        size_t slot = ((uintptr_t)storage >> 4) * 0x9E3779B97F4A7C15u >> 54;
+        while (table[slot] != NULL && table[slot] != storage) {
+            slot = (slot + 1) % SLOTS;
+        }
+        /* Written ones come first, so a storage met before matters only while those, or a match with one, are looked at. */
+        if (storage == NULL || (table[slot] == storage && i < op->number)) {
+            return 0;
+        }
+        if (i < op->number) {
+            table[slot] = storage;
+        }
+        else if (table[slot] == storage) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 static int
@@ -481,6 +508,7 @@ run_ops(const Program *program, PyObject *function, PyObject *const *arguments, 
         case OP_TENSOR: ok = tensor_matches(op->tensor, source); goto checked;
         case OP_TORCH_STATE: ok = torch_state_matches(op->object); goto checked;
         case OP_RELATION: ok = check_relation(op->relation, symbols); goto checked;
+        case OP_DISTINCT_MEMORY: ok = check_distinct_memory(op, regs); goto checked;
         default: Py_UNREACHABLE();
         }
         if (UNLIKELY(loaded == NULL)) {
@@ -602,6 +630,29 @@ op_registers_valid(const Program *program, const Op *op)
     }
 }
 
+#define MAX_DISTINCT 512 /* half of the hash table */
+
+static uint16_t *
+sources_new(const Program *program, PyObject *payload, int64_t written)
+{
+    Py_ssize_t count = PyTuple_CheckExact(payload) ? PyTuple_GET_SIZE(payload) : -1;
+    if (count < 0 || written < 0 || written > count || written > MAX_DISTINCT) {
+        PyErr_SetString(PyExc_ValueError, "DISTINCT_MEMORY: malformed payload");
+        return NULL;
+    }
+    uint16_t *sources = PyMem_Calloc((size_t)count + 1, sizeof(uint16_t));
+    for (Py_ssize_t i = 0; sources != NULL && i < count; i++) {
+        long source = PyLong_AsLong(PyTuple_GET_ITEM(payload, i));
+        if (source < 1 || source >= program->register_count) {
+            PyErr_SetString(PyExc_ValueError, "DISTINCT_MEMORY: register out of range");
+            PyMem_Free(sources);
+            return NULL;
+        }
+        sources[i] = (uint16_t)source;
+    }
+    return sources == NULL ? (uint16_t *)PyErr_NoMemory() : sources;
+}
+
 /* Fills what an operation derives from its payload. */
 static int
 op_prepare(const Program *program, Op *op)
@@ -618,6 +669,9 @@ op_prepare(const Program *program, Op *op)
     case OP_RELATION:
         op->relation = relation_new(op->object, program->symbol_count);
         return op->relation == NULL ? -1 : 0;
+    case OP_DISTINCT_MEMORY:
+        op->sources = sources_new(program, op->object, op->number);
+        return op->sources == NULL ? -1 : 0;
     case OP_WEAKREF:
     case OP_WEAK_IS:
     case OP_WEAK_TYPE:
@@ -687,9 +741,13 @@ verify_written(const Program *program)
     }
     for (Py_ssize_t i = 0; i < program->count && bad < 0; i++) {
         const Op *op = &program->ops[i];
-        int sourceless = op->code <= OP_WEAKREF || op->code == OP_CALL || op->code == OP_TORCH_STATE || op->code == OP_RELATION;
+        int sourceless = op->code <= OP_WEAKREF || op->code == OP_CALL || op->code == OP_TORCH_STATE || op->code == OP_RELATION ||
+                         op->code == OP_DISTINCT_MEMORY;
         if ((!sourceless && !written[op->src]) || ((op->code == OP_ALIAS || op->code == OP_NOT_ALIAS) && !written[op->number])) {
             bad = i;
+        }
+        for (const uint16_t *source = op->code == OP_DISTINCT_MEMORY ? op->sources : NULL; source != NULL && *source != 0; source++) {
+            bad = written[*source] ? bad : i;
         }
         if (op->code == OP_CALL) {
             PyObject *sources = PyTuple_GET_ITEM(op->object, 1);
@@ -807,8 +865,8 @@ program_dealloc(Program *self)
     PyObject_GC_UnTrack(self);
     for (Py_ssize_t i = 0; i < self->count; i++) {
         Op *op = &self->ops[i];
-        if (op->code == OP_TENSOR || op->code == OP_RELATION) {
-            PyMem_Free(op->tensor); /* shares its union with `relation` */
+        if (op->code == OP_TENSOR || op->code == OP_RELATION || op->code == OP_DISTINCT_MEMORY) {
+            PyMem_Free(op->tensor); /* or what shares its union */
         }
         Py_XDECREF(op->object);
     }

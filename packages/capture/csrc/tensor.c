@@ -12,6 +12,7 @@ static struct {
     Py_ssize_t impl;    /* in the Python object: the TensorImpl pointer */
     Py_ssize_t keys;    /* in the TensorImpl, here and below */
     Py_ssize_t kind;    /* dtype (16 bits), device type (8), device index (8) */
+    Py_ssize_t storage; /* the StorageImpl pointer */
     Py_ssize_t ndim;
     Py_ssize_t extents; /* inline: 5 sizes, 5 strides; a pointer to sizes then strides when ndim > 5 */
     Py_ssize_t autograd_flags; /* in c10::AutogradState: the byte of mode bits */
@@ -82,6 +83,15 @@ tensor_extent(PyObject *object, int64_t dim, int stride, int64_t *extent)
     }
     *extent = stride ? strides_of(impl, ndim)[dim] : sizes_of(impl, ndim)[dim];
     return 1;
+}
+
+const void *
+tensor_storage(PyObject *object)
+{
+    if (!torch.configured || !PyObject_TypeCheck(object, torch.tensor_type)) {
+        return NULL;
+    }
+    return FIELD(void *, FIELD(void *, object, torch.impl), torch.storage);
 }
 
 static int
@@ -204,12 +214,12 @@ tensor_words(PyObject *Py_UNUSED(module), PyObject *object)
 static PyObject *
 configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tensor_type", "c10", "libtorch", "impl", "keys", "kind", "ndim", "extents", "autograd_flags", NULL};
+    static char *names[] = {"tensor_type", "c10", "libtorch", "impl", "keys", "kind", "storage", "ndim", "extents", "autograd_flags", NULL};
     const char *c10_path, *libtorch_path;
     PyObject *tensor_type;
-    Py_ssize_t impl, keys, kind, ndim, extents, autograd_flags;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!ssnnnnnn:configure", names, &PyType_Type, &tensor_type, &c10_path,
-                                     &libtorch_path, &impl, &keys, &kind, &ndim, &extents, &autograd_flags)) {
+    Py_ssize_t impl, keys, kind, storage, ndim, extents, autograd_flags;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!ssnnnnnnn:configure", names, &PyType_Type, &tensor_type, &c10_path,
+                                     &libtorch_path, &impl, &keys, &kind, &storage, &ndim, &extents, &autograd_flags)) {
         return NULL;
     }
     void *c10 = dlopen(c10_path, RTLD_NOW | RTLD_NOLOAD);
@@ -229,6 +239,7 @@ configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     torch.impl = impl;
     torch.keys = keys;
     torch.kind = kind;
+    torch.storage = storage;
     torch.ndim = ndim;
     torch.extents = extents;
     torch.autograd_flags = autograd_flags;

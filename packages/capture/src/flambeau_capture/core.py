@@ -39,3 +39,8 @@ if _core is not None:
 
 core: ModuleType | None = _core
 """The extension module, or None."""
+
+
+def core_is_native() -> bool:
+    """Whether calls are served by the C core rather than by its Python twin."""
+    return core is not None

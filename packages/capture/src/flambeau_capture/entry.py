@@ -135,8 +135,23 @@ def all_guards(capture: Capture, state: torch_state.UsualState) -> list[Guard]:
     guards += [Guard("STATE", Constant(torch), item) for item in capture.torch_state.items() if item[0] not in extras]
     guards += [_input_guard(item) for item in capture.inputs]
     guards += _size_guards(capture)
+    guards += _memory_guards(capture)
     guards += capture.guards
     return program.order([kinds.prepared(guard) for guard in guards])
+
+
+def written_inputs(capture: Capture) -> list[Input]:
+    """The input tensors whose memory the graph writes, directly or through a view."""
+    written = {value.storage for call in capture.calls for value in call.mutates} - {None}
+    return [item for item in capture.inputs if item.value.storage in written]
+
+
+def _memory_guards(capture: Capture) -> Iterator[Guard]:
+    written = written_inputs(capture)
+    if written:
+        others = tuple(item.origin for item in capture.inputs if isinstance(item.example, torch.Tensor) and item not in written)
+        origins = tuple(item.origin for item in written)
+        yield Guard("DISTINCT_MEMORY", origins[0], (origins, others))
 
 
 def _input_guard(item: Input) -> Guard:

@@ -9,7 +9,9 @@ what the user's modules hold are placeholders, with their origin and Spec in `me
 
 from __future__ import annotations
 
+import keyword
 import operator
+import re
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -87,6 +89,7 @@ class _Builder:
         self.graph = fx.Graph()
         self.constants = torch.nn.Module()
         self.nodes: dict[GraphValue, Any] = {}
+        self._names: set[str] = set()
         self.symbols = symbol_origins(capture.inputs)
         self.inputs = list(self._used_inputs(capture, calls, wanted))
         self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
@@ -109,10 +112,22 @@ class _Builder:
         return origin.base if isinstance(origin, (TensorSize, TensorStride)) else origin
 
     def _placeholder(self, item: Input) -> fx.Node:
-        node = self.graph.placeholder(item.value.name or "arg")
+        node = self.graph.placeholder(self._placeholder_name(item.value.name))
         node.meta.update(spec=item.spec, origin=item.origin.text(), requires_grad=getattr(item.example, "requires_grad", False))
         self.nodes[item.value] = node
         return node
+
+    def _placeholder_name(self, hint: str) -> str:
+        """A name no placeholder has yet: unlike a node's, a placeholder's name is also its parameter's."""
+        base = re.sub(r"\W", "_", hint) or "arg"
+        if base[0].isdigit() or keyword.iskeyword(base):
+            base = f"_{base}"
+        name, at = base, 0
+        while name in self._names:
+            at += 1
+            name = f"{base}_{at}"
+        self._names.add(name)
+        return name
 
     def add(self, call: Call) -> None:
         """Appends the node of one call, and getitem nodes for the parts of its result."""

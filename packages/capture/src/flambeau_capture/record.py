@@ -30,11 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class GraphValue:
-    """One tensor (spec: Spec) or symbolic int (spec: Expr) of the graph.  `name` is a hint, made unique later."""
+    """One tensor (spec: Spec) or symbolic int (spec: Expr) of the graph.  `name` is a hint, made unique later.
+
+    Tensors that share memory have the same `storage` token; None where the capture does not say.
+    """
 
     spec: Spec | Expr
     name: str = ""
     requires_grad: bool = False
+    storage: object | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -25,7 +25,7 @@ from flambeau_capture.guards import torch_state
 from flambeau_capture.origins import CallOf, OriginLost, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from flambeau_prims.spec import Spec
 
@@ -213,6 +213,32 @@ class RELATION(GuardKind):
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
         return f"does not hold: {guard.payload.in_users_terms()}"
+
+
+@_kind
+class DISTINCT_MEMORY(GuardKind):
+    """Of tensors that the graph reads, those it writes share no storage with any other.
+
+    The payload is (origins written, other origins); the guard's origin is the first written.
+    """
+
+    @classmethod
+    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
+        written, others = ([origin.load(scope) for origin in group] for group in guard.payload)
+        return distinct_storages(written, others)
+
+    @classmethod
+    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+        written, others = guard.payload
+        builder.distinct_memory(guard, (*written, *others), len(written))
+
+    @classmethod
+    def text(cls, guard: Guard) -> str:
+        return "shares no memory with another input" if len(guard.payload[0]) == 1 else "and other written inputs share no memory with any other"
+
+    @classmethod
+    def found(cls, value: Any, guard: Guard) -> str:
+        return "(written by the graph), or another written input, shares memory with an input"
 
 
 # ---------------------------------------------------------------- identity, type and value
@@ -573,7 +599,16 @@ class PREDICATE(GuardKind):
         return guard.payload[1]
 
 
-# ---------------------------------------------------------------- constants and text
+# ---------------------------------------------------------------- memory, constants and text
+
+
+def distinct_storages(written: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether all are tensors and none that is written shares its storage with another of them."""
+    if not all(isinstance(tensor, torch.Tensor) for tensor in (*written, *others)):
+        return False
+    storages = {tensor.untyped_storage()._cdata for tensor in written}
+    return len(storages) == len(written) and not any(tensor.untyped_storage()._cdata in storages for tensor in others)
+
 
 
 def is_constant(value: Any) -> bool:

@@ -21,7 +21,8 @@ from flambeau_capture import origins
 from flambeau_capture.core import core
 from flambeau_capture.guards import relations
 from flambeau_capture.guards.check import PythonProgram
-from flambeau_capture.guards.kinds import KINDS
+from flambeau_capture.guards.kinds import KINDS, distinct_storages
+from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.origins import Origin
 from flambeau_capture.record import Guard
 
@@ -38,6 +39,7 @@ class GuardProgram(Protocol):
 
 _FUNCTION_FIELDS = ("code", "defaults", "kwdefaults", "closure", "globals")
 _MAX_GUARDS = 60_000
+_MAX_WRITTEN = 512
 
 
 class TooManyGuards(ValueError):
@@ -74,7 +76,7 @@ def _payload_key(payload: Any) -> Any:
 def _distance(guard: Guard) -> int:
     if guard.kind == "TORCH_STATE":
         return 0
-    if guard.kind in ("RELATION", "NOT_ALIAS", "ALIAS"):
+    if guard.kind in ("RELATION", "NOT_ALIAS", "ALIAS", "DISTINCT_MEMORY"):
         return 4
     return 1 if isinstance(guard.origin, origins.Argument) else 3
 
@@ -111,11 +113,10 @@ class ProgramBuilder:
 
     def check_in_python(self, guard: Guard, holds: Callable[[Any], bool]) -> None:
         """A check that C has no operation for: calls `holds(value)`."""
-        register = self._new_register(object())
-        sources = () if guard.kind == "TORCH_STATE" else (self.load(guard.origin),)
-        call = holds if sources else functools.partial(holds, None)
-        self.ops.append((self.codes["CALL"], register, 0, self.at, 0, (_as_bool(call), sources)))
-        self.ops.append((self.codes["IS"], 0, register, self.at, 0, True))
+        if guard.kind == "TORCH_STATE":
+            self._call_check(functools.partial(holds, None), ())
+        else:
+            self._call_check(holds, (self.load(guard.origin),))
 
     def symbol(self, origin: Origin) -> int:
         """Index of the symbol that holds the int at `origin`: a size, a stride, or an int itself."""
@@ -139,16 +140,24 @@ class ProgramBuilder:
             words = relations.postfix(relation.text, lambda name: self.symbol(relation.names[name]), self.codes)
         except relations.Inexpressible:
             names = list(relation.names)
-            register = self._new_register(object())
-            sources = self._gather([self.load(origin) for origin in relation.names.values()])
-
-            def holds(values: tuple[Any, ...]) -> bool:
-                return relation.holds_for(**dict(zip(names, values, strict=True)))
-
-            self.ops.append((self.codes["CALL"], register, 0, self.at, 0, (holds, (sources,))))
-            self.ops.append((self.codes["IS"], 0, register, self.at, 0, True))
+            gathered = self._gather([self.load(origin) for origin in relation.names.values()])
+            self._call_check(lambda values: relation.holds_for(**dict(zip(names, values, strict=True))), (gathered,))
         else:
             self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
+
+    def distinct_memory(self, guard: Guard, tensors: tuple[Origin, ...], written: int) -> None:
+        """No storage shared with the first `written` of these tensors; more than the C core's table holds are compared in Python."""
+        registers = tuple(self.load(origin) for origin in tensors)
+        if configure() and written <= _MAX_WRITTEN:
+            self.ops.append((self.codes["DISTINCT_MEMORY"], 0, 0, self.at, written, registers))
+            return
+        gathered = self._gather(list(registers))
+        self._call_check(lambda values: distinct_storages(values[:written], values[written:]), (gathered,))
+
+    def _call_check(self, holds: Callable[..., bool], sources: tuple[int, ...]) -> None:
+        register = self._new_register(object())
+        self.ops.append((self.codes["CALL"], register, 0, self.at, 0, (_as_bool(holds), sources)))
+        self.ops.append((self.codes["IS"], 0, register, self.at, 0, True))
 
     def _gather(self, registers: list[int]) -> int:
         """A register that holds a tuple of others (a CALL takes at most four sources)."""

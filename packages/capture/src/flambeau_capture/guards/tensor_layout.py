@@ -45,6 +45,7 @@ def find_layout(c10: Path) -> dict[str, int]:
     samples = _samples()
     fields = {
         "keys": _only(range(0, _SCANNED, 8), samples, lambda t, at: _word(t._cdata + at) == torch._C._dispatch_keys(t).raw_repr()),
+        "storage": _only(range(0, _SCANNED, 8), samples, lambda t, at: _word(t._cdata + at) == t.untyped_storage()._cdata),
         "ndim": _only(range(0, _SCANNED, 8), samples, lambda t, at: _word(t._cdata + at) == t.ndim),
         "extents": _only(range(0, _SCANNED - 80, 8), samples, _has_extents_at),
         "kind": _only(range(0, _SCANNED, 2), samples, _has_kind_at),
