@@ -39,13 +39,13 @@ class Builder:
     """Appends nodes to `nodes`.
 
     `results` are the Specs of the ATen node that is being decomposed, one a result (None where it returns no tensor);
-    `where` is its line in the user's program, which all nodes made for it carry.
+    `line` is its place in the user's program, which all nodes made for it carry.
     """
 
     def __init__(self, nodes: list[Node], names: Iterable[str] = ()) -> None:
         self.nodes = nodes
         self.results: tuple[Spec | None, ...] = ()
-        self.where = ""
+        self.line = ""
         self._names = set(names)
         self._count = 0
         self._inferred: dict[tuple[Any, ...], Spec] = {}
@@ -62,7 +62,7 @@ class Builder:
             if folded is not None:
                 return folded
         value = Value(self.fresh_name(), self._infer(prim, args))
-        value.producer = Node(prim, args, {}, (value,), self.where)
+        value.producer = Node(prim, args, {}, (value,), self.line)
         self.nodes.append(value.producer)
         return value
 
@@ -139,7 +139,9 @@ class Builder:
 
     def spread(self, x: Value, dims: Sequence[int], shape: Sequence[Size]) -> Value:
         """A reduction's result repeated along the reduced dims: of `shape` again."""
-        return self.expand(self.restore(x, dims), tuple(shape))
+        inner = [d for d in sorted(dims) if not all(outer in dims for outer in range(d))]
+        lead = len(dims) - len(inner)  # dims in front of all others come by expanding
+        return self.expand(self.restore(x, [d - lead for d in inner]), tuple(shape))
 
     def along(self, x: Value, dims: Sequence[int], shape: Sequence[Size]) -> Value:
         """A tensor whose dims are the ascending `dims` of `shape`, repeated along all others."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau_prims import sizes
 from flambeau_prims.builder import Builder, compute_dtype, memory_of
 from flambeau_prims.decompositions.registry import decomposition_for
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
 
 _CLONE = PRIMS["clone"]
+_UNSAFE_VIEWS = {
+    torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default, torch.ops.aten.unsafe_chunk.default,
+}  # fmt: skip
+"""Views whose schemas promise, untruly, memory of their own."""
 
 
 def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
@@ -70,7 +76,7 @@ def _leaves_the_graph(graph: Graph) -> set[Value]:
 
 
 def _views_argument(op: Any) -> bool:
-    return op.kind is Kind.VIEW if isinstance(op, Prim) else is_view(op)
+    return op.kind is Kind.VIEW if isinstance(op, Prim) else op in _UNSAFE_VIEWS or is_view(op)
 
 
 def _decompose_node(
@@ -79,7 +85,7 @@ def _decompose_node(
     args = map_values(node.args, replaced.__getitem__)
     kwargs = map_values(node.kwargs, replaced.__getitem__)
     b.results = tuple([None if out is None else out.spec for out in node.outputs])
-    b.where = node.where
+    b.line = node.where
     start = len(b.nodes)
     function = None if isinstance(node.op, Prim) or node.op in keep else decomposition_for(node.op)
     found = NotImplemented
@@ -148,7 +154,7 @@ def _settle(b: Builder, value: Value, old: Value, fresh: set[Any], start: int, *
     is_memory = ours and memory_of(value) is value
     if (alone and memory_of(value) not in fresh) or not _same_layout(value.spec, want, exact=not ours):
         if not is_memory or _viewed(b, value, start):
-            made = Node(_CLONE, (value,), {}, (Value(old.name, want),), b.where)
+            made = Node(_CLONE, (value,), {}, (Value(old.name, want),), b.line)
             b.nodes.append(made)
             (value,) = made.outputs  # type: ignore[assignment]
             value.producer = made

@@ -131,12 +131,7 @@ def repeat(b: Builder, x: Value, repeats: Sequence[Size]) -> Value:
     for d in reversed(range(len(repeats))):
         x = b.unsqueeze(x, d)
     wide = tuple(size for pair in zip(repeats, shape, strict=True) for size in pair)
-    return b.reshape(b.expand(_interleaved(b, x, len(repeats)), wide), b.result.shape)
-
-
-def _interleaved(b: Builder, x: Value, ndim: int) -> Value:
-    """(1, ..., 1, s0, s1, ...) with dims ordered 1, s0, 1, s1, ..."""
-    return b.permute(x, tuple(d for pair in zip(range(ndim), range(ndim, 2 * ndim), strict=True) for d in pair))
+    return b.reshape(b.expand(x, wide), b.result.shape)
 
 
 @decomposition(aten.repeat_interleave.self_int)

@@ -174,7 +174,8 @@ def nll_loss_forward(
     loss = b.where(counts, b.neg(b.mul(picked, weights)), 0.0)
     total = b.sum(weights, tuple(range(weights.spec.ndim)))
     if reduction == NONE:
-        return loss, b.tensor(0.0, total.spec)
+        # Of a batch, eager leaves the sum at 0.
+        return loss, (total if x.spec.ndim == 1 else b.tensor(0.0, total.spec))
     loss = b.sum(loss, tuple(range(loss.spec.ndim)))
     return (b.div(loss, total) if reduction == MEAN else loss), total
 

@@ -153,13 +153,17 @@ def batch_norm_backward(
         assert running_var is not None
         average, rstd = running_mean, _reciprocal_deviation(b, b.cast(running_var, x.spec.dtype), eps)
     assert average is not None and rstd is not None
+    rstd = b.cast(rstd, x.spec.dtype)
     xhat = _normalized(b, x, average, rstd, dims)
-    gw = _weighted(b, grad, weight, (1,))
+    # The weight lies along what is kept, so the two sums serve x as well as weight and bias.
+    of_weight, of_bias = b.sum(b.mul(grad, xhat), dims), b.sum(grad, dims)
+    of_x = grad
     if train:
-        of_x = _gradient(b, gw, xhat, rstd, dims)
-    else:
-        of_x = b.mul(gw, b.spread(rstd, dims, x.spec.shape))
-    return _masked(output_mask, of_x, b.sum(b.mul(grad, xhat), dims), b.sum(grad, dims))
+        n, shape = count(x.spec.shape, dims), x.spec.shape
+        along = b.mul(xhat, b.spread(divide(b, of_weight, n), dims, shape))
+        of_x = b.sub(b.sub(grad, along), b.spread(divide(b, of_bias, n), dims, shape))
+    scale = rstd if weight is None else b.mul(rstd, b.cast(weight, x.spec.dtype))
+    return _masked(output_mask, b.mul(of_x, b.spread(scale, dims, x.spec.shape)), of_weight, of_bias)
 
 
 def _masked(mask: Sequence[bool], *values: Value) -> tuple[Value | None, ...]:

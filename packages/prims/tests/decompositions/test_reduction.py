@@ -1,0 +1,145 @@
+"""Reductions: sums, moments, norms, extremes, truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from one_op import Make, check
+
+aten = torch.ops.aten
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.uint8)
+REAL = (*FLOATS, *INTEGERS, torch.bool)
+SHAPES_DIMS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((), ()), ((7,), (0,)), ((3, 5), (1,)), ((3, 5), (-2,)), ((3, 5), ()), ((2, 3, 4), (0, 2)), ((2, 3, 4, 5), (-1, -2)), ((3, 65), (0,)),
+)  # fmt: skip
+EMPTY = ((0, 3), (0,)), ((3, 0), (1,)), ((0, 3), (1,))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean"])
+def test_sum_and_mean(name: str) -> None:
+    dims_op = aten.sum.dim_IntList if name == "sum" else aten.mean.dim
+    all_op = getattr(aten, name).default
+    for dtype in REAL if name == "sum" else FLOATS:
+        for special in (False, True):
+            make = Make(1, dtype, special=special)
+            for shape, dims in (*SHAPES_DIMS, *EMPTY):
+                for keepdim in (False, True):
+                    check(dims_op, make(*shape), list(dims), keepdim, near=1.0)
+                check(all_op, make(*shape), near=1.0)
+    check(dims_op, Make(2, torch.bfloat16)(4, 300), [1], False, dtype=torch.float32)
+    check(dims_op, Make(2, torch.int32)(4, 300), [1], True, dtype=torch.float32)
+    check(dims_op, Make(2, torch.float32)(4, 300), None, True)
+
+
+def test_prod() -> None:
+    for dtype in REAL:
+        make = Make(3, dtype)
+        check(aten.prod.default, make(2, 3))
+        check(aten.prod.dim_int, make(2, 3), 1)
+        check(aten.prod.dim_int, make(2, 3), -2, True)
+        check(aten.prod.dim_int, make(0, 3), 0)
+
+
+@pytest.mark.parametrize("name", ["var", "std", "var_mean", "std_mean"])
+def test_moments(name: str) -> None:
+    op = getattr(aten, name).correction
+    for dtype in FLOATS:
+        # Not "expanded": the variance of equal elements is all rounding error.
+        make = Make(4, dtype, layouts=("contiguous", "permuted", "sliced"))
+        for shape, dims in (*SHAPES_DIMS[1:], *EMPTY):
+            for correction in (None, 0, 1, 2):
+                for keepdim in (False, True):
+                    check(op, make(*shape), list(dims), correction=correction, keepdim=keepdim, near=1.0)
+        check(op, make(5, 6), None, correction=1)
+        check(op, make(5, 6) * 0.01 + 10, [1], correction=1)
+
+
+@pytest.mark.parametrize("order", [2, 1, 0, 3, 0.5, float("inf"), float("-inf")])
+def test_norms(order: float) -> None:
+    for dtype in FLOATS:
+        make = Make(5, dtype)
+        for shape, dims in SHAPES_DIMS:
+            check(aten.linalg_vector_norm.default, make(*shape), order, list(dims), True)
+        check(aten.linalg_vector_norm.default, make(4, 7), order)
+        check(aten.norm.Scalar, make(4, 7), order)
+        check(aten.norm.ScalarOpt_dim, make(4, 7), order, [1], True)
+    check(aten.linalg_vector_norm.default, Make(1, torch.bfloat16)(4, 7), order, dtype=torch.float32)
+
+
+def test_logsumexp() -> None:
+    for dtype in FLOATS:
+        make = Make(6, dtype)
+        for shape, dims in (*SHAPES_DIMS, *EMPTY[2:]):
+            if dims:
+                check(aten.logsumexp.default, make(*shape), list(dims), True)
+    inf = float("inf")
+    rows = torch.tensor([[-inf, -inf], [inf, 1.0], [inf, -inf], [float("nan"), 1.0], [100.0, 200.0]])
+    check(aten.logsumexp.default, rows, [1])
+
+
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_extremes(name: str) -> None:
+    for dtype in REAL:
+        for special in (False, True):
+            make = Make(7, dtype, special=special)
+            for shape, dims in SHAPES_DIMS:
+                for keepdim in (False, True):
+                    check(getattr(aten, name).default, make(*shape), list(dims), keepdim, exact=not special)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_with_indices(name: str) -> None:
+    for dtype in REAL:
+        for special in (False, True):
+            make = Make(8, dtype, special=special)
+            for shape, dims in SHAPES_DIMS:
+                check(getattr(aten, name).default, make(*shape))
+                if len(dims) == 1:
+                    # Of equal elements eager names the first along a contiguous dim only.
+                    check(getattr(aten, name).dim, make(*shape).contiguous(), dims[0], True)
+            check(getattr(aten, name).dim, make(), 0)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_places(name: str) -> None:
+    op = getattr(aten, name).default
+    for dtype in (*FLOATS, *INTEGERS):
+        for special in (False, True):
+            make = Make(9, dtype, special=special)
+            for shape, dims in SHAPES_DIMS:
+                if len(dims) == 1:
+                    check(op, make(*shape), dims[0], True)
+            check(op, make(3, 5))
+            check(op, make(3, 5), None, True)
+            check(op, make())
+
+
+def test_aminmax() -> None:
+    make = Make(0, torch.float32)
+    check(aten.aminmax.default, make(3, 5))
+    check(aten.aminmax.default, make(3, 5), dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("name", ["any", "all"])
+def test_truth(name: str) -> None:
+    packet: Any = getattr(aten, name)
+    for dtype in REAL:
+        make = Make(10, dtype)
+        for shape, dims in (*SHAPES_DIMS, *EMPTY):
+            x = make(*shape) * make(*shape) if dtype is not torch.bool else make(*shape)
+            check(packet.default, x)
+            if len(dims) == 1:
+                check(packet.dim, x, dims[0], True)
+            if dims:
+                check(packet.dims, x, list(dims))
+
+
+def test_counting() -> None:
+    make = Make(11, torch.int64)
+    check(aten.count_nonzero.default, make(3, 5))
+    check(aten.count_nonzero.dim_IntList, make(3, 5), [1])
+    check(aten.trace.default, Make(1, torch.float32)(4, 6))
