@@ -72,6 +72,12 @@ class CompiledState:
         """Tell the state which callable it stands behind (held weakly: the callable holds the state)."""
         self._compiled = weakref.ref(compiled)
 
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entries as they are now, the most recently used first; each has an `info` (EntryInfo)."""
+        compiled = self._compiled()
+        return () if compiled is None else compiled.entries
+
     def reset(self) -> None:
         """Forget all entries, events and what was learnt of sizes."""
         with self._lock:

@@ -12,7 +12,8 @@ from flambeau.backends import Context, lookup_backend
 from flambeau.environment import read_environment
 from flambeau.module import CompiledModule
 from flambeau.options import resolve
-from flambeau.report import Report
+from flambeau.report import Report, attach_report
+from flambeau.reset import remember
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,6 +74,8 @@ def compile(
     if disable or environment.disable:
         return model
     compiled = flambeau_capture.compile(model, backend=chosen, options=resolved.capture)
+    remember(compiled)
+    attach_report(compiled, report)
     if isinstance(model, nn.Module):
-        return CompiledModule(model, compiled, report, functools.partial(compile, **arguments))
+        return CompiledModule(model, compiled, functools.partial(compile, **arguments))
     return compiled

@@ -14,9 +14,7 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau.report import Report
-
-_OWN = frozenset({"_orig_mod", "_compiled", "_report", "_recompile", "training"})
+_OWN = frozenset({"_orig_mod", "_compiled", "_recompile", "training"})
 
 
 class CompiledModule(nn.Module):
@@ -32,13 +30,11 @@ class CompiledModule(nn.Module):
         self,
         module: nn.Module,
         compiled: Callable[..., Any],
-        report: Report,
         recompile: Callable[[nn.Module], CompiledModule],
     ) -> None:
         super().__init__()
         self._orig_mod = module
         object.__setattr__(self, "_compiled", compiled)
-        object.__setattr__(self, "_report", report)
         object.__setattr__(self, "_recompile", recompile)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture import state_of
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+    from flambeau_capture.compiled import CompiledState
 
 
 @dataclass(frozen=True)
@@ -68,3 +74,19 @@ class Stopwatch:
     def __exit__(self, *exception: object) -> None:
         elapsed = time.perf_counter() - self._started
         self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + elapsed
+
+
+_REPORTS: weakref.WeakKeyDictionary[CompiledState, Report] = weakref.WeakKeyDictionary()
+_REPORTS_LOCK = threading.Lock()
+
+
+def attach_report(compiled: Callable[..., Any], report: Report) -> None:
+    """Keep a compiled callable's report for as long as the callable lives."""
+    with _REPORTS_LOCK:
+        _REPORTS[state_of(compiled)] = report
+
+
+def report_of(compiled: Callable[..., Any]) -> Report:
+    """The report of what `flambeau.compile` returned."""
+    with _REPORTS_LOCK:
+        return _REPORTS[state_of(getattr(compiled, "_compiled", compiled))]

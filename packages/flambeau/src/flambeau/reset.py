@@ -1,0 +1,32 @@
+"""`reset`: forget the compiled code of this process.  What is on disk stays."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from flambeau_capture import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from flambeau_capture.compiled import CompiledState
+
+_LIVE: weakref.WeakSet[CompiledState] = weakref.WeakSet()
+_LOCK = threading.Lock()
+
+
+def remember(compiled: Callable[..., Any]) -> None:
+    """Have `reset` reach a compiled callable, for as long as it lives."""
+    with _LOCK:
+        _LIVE.add(state_of(compiled))
+
+
+def reset() -> None:
+    """Drop every compiled entry of every callable that `compile` has returned; the next calls compile anew."""
+    with _LOCK:
+        states = list(_LIVE)
+    for state in states:
+        state.reset()
