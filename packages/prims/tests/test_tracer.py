@@ -292,3 +292,53 @@ print([name for name in sorted(set(sys.modules) - before) if name.startswith(ban
 def test_tracing_imports_none_of_torchs_compiler():
     done = subprocess.run([sys.executable, "-c", IMPORT_CHECK], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_literals_are_computed_with_until_written():
+    tracer = Tracer()
+    with tracer:
+        literal = torch.tensor([1.0, 2.0, 5.0])
+        assert literal.tolist() == [1.0, 2.0, 5.0]
+        assert (literal * 2 + 1).sum().item() == 19.0
+        assert literal[2].item() == 5.0 and literal.max() > 4
+        view = literal[1:]
+        view.add_(1)
+        for stale in (lambda: literal[0].item(), lambda: view.tolist(), lambda: literal.numpy()):
+            with pytest.raises(DataDependent):
+                stale()
+        with pytest.raises(DataDependent):
+            torch.bernoulli(torch.tensor([0.5])).item()
+
+
+def test_memory_cannot_be_reached():
+    import copy
+    import pickle
+
+    tracer = Tracer()
+    x = tracer.fake(Spec.of((2, 3)))
+    with tracer:
+        for access in (x.data_ptr, x.tolist, x.numpy, x.__dlpack__, lambda: pickle.dumps(x), lambda: float(x.sum())):
+            with pytest.raises(DataDependent):
+                access()
+        assert copy.deepcopy(x).spec is x.spec
+
+
+def test_out_arguments():
+    tracer = Tracer()
+    x = tracer.fake(Spec.of((2, 3)))
+    with tracer:
+        out = torch.empty(2, 3)
+        result = torch.add(x, 1, out=out)
+        assert result is out and out.storage_record.version == 1
+        with pytest.raises(MetadataMutation, match="resize"):
+            torch.add(x, 1, out=torch.empty(0))
+
+
+def test_an_operator_may_write_and_return_new():
+    def fn(x, mean, var):
+        return torch._native_batch_norm_legit(x, None, None, mean, var, True, 0.1, 1e-5)[0], mean, var
+
+    reals = torch.randn(4, 3), torch.zeros(3), torch.ones(3)
+    graph, constants, (_, mean, _) = trace(fn, *reals)
+    assert mean.storage_record.version == 1
+    assert_same(graph, constants, fn, *reals)

@@ -15,6 +15,7 @@ import torch
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import to_symint
 from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.unsupported import DataDependent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,22 +29,16 @@ _STRIDED = torch.strided
 
 
 class StorageRecord:
-    """The memory that a fake tensor and its views share.
+    """The memory that a fake tensor and its views share; `version` counts the writes to it."""
 
-    `version` counts the writes.  `constant` is the real tensor behind a literal (`torch.tensor(3.0)`) until something writes to
-    the memory, else None.
-    """
+    __slots__ = ("version",)
 
-    __slots__ = ("constant", "version")
-
-    def __init__(self, constant: torch.Tensor | None = None) -> None:
+    def __init__(self) -> None:
         self.version = 0
-        self.constant = constant
 
     def written(self) -> None:
         """Note a write."""
         self.version += 1
-        self.constant = None
 
 
 class FakeTensor(torch.Tensor):
@@ -53,8 +48,13 @@ class FakeTensor(torch.Tensor):
     value: Value | None
     """The graph Value that a recording Tracer gave it."""
     storage_record: StorageRecord
-    constant: torch.Tensor | None
-    """The real tensor that holds the same contents, while that is known (literals and views of them)."""
+    literal: torch.Tensor | None
+    """The contents that the tensor was made with, if the program's text gives them (`torch.tensor([1, 2])`)."""
+
+    @property
+    def contents(self) -> torch.Tensor | None:
+        """A real tensor with the same contents, if these are known: a literal that nothing has written to."""
+        return self.literal if self.storage_record.version == 0 else None
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -77,6 +77,33 @@ class FakeTensor(torch.Tensor):
     def get_device(self) -> int:  # type: ignore[override]
         index = self.spec.device.index
         return -1 if index is None else index
+
+    def tolist(self) -> Any:
+        """The elements of a literal."""
+        return self._read("tolist").tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The elements of a literal."""
+        return self._read("numpy").numpy(force=force)
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self._read("numpy").__array__(dtype)
+
+    def data_ptr(self) -> int:
+        """Raises: there is no memory."""
+        raise DataDependent(f"data_ptr of {self!r} was asked for")
+
+    def __dlpack__(self, *_: Any, **__: Any) -> Any:
+        raise DataDependent(f"{self!r} has no memory to share with another library")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise DataDependent(f"{self!r} cannot be saved")
+
+    def _read(self, how: str) -> torch.Tensor:
+        contents = self.contents
+        if contents is None:
+            raise DataDependent(f"{how} needs the contents of {self!r}")
+        return contents
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
         if not self.is_leaf:
@@ -102,7 +129,7 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 
 
 def make_fake(spec: Spec, storage: StorageRecord, *, requires_grad: bool = False) -> FakeTensor:
-    """A new FakeTensor of this Spec over this memory; `value` and `constant` are None."""
+    """A new FakeTensor of this Spec over this memory; `value` and `literal` are None."""
     shape: Sequence[Any] = spec.shape
     stride: Sequence[Any] = spec.stride
     offset: Any = spec.offset
@@ -130,7 +157,7 @@ def make_fake(spec: Spec, storage: StorageRecord, *, requires_grad: bool = False
     fake.spec = spec
     fake.storage_record = storage
     fake.value = None
-    fake.constant = None
+    fake.literal = None
     return fake
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims.rules.registry import aliasing, infer, rule_for
-from flambeau_prims.sizes import ne
 from flambeau_prims.spec import Spec
+from flambeau_prims.strides import same_shape
+from flambeau_prims.unsupported import MetadataMutation
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -43,6 +44,7 @@ class OperatorFacts:
         "mutated",
         "op",
         "positions",
+        "random",
         "returns_list",
         "special",
         "stem",
@@ -61,6 +63,7 @@ class OperatorFacts:
         self.positions = {argument.name: index for index, argument in enumerate(schema.arguments) if not argument.kwarg_only}
         self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
         self.changes_metadata = torch.Tag.inplace_view in op.tags and op is not aten.as_strided_.default
+        self.random = torch.Tag.nondeterministic_seeded in op.tags
         self.special: str | None = None
         # A rule knows better than the tag: only some calls of aten.index depend on contents.
         dynamic = torch.Tag.dynamic_output_shape in op.tags and rule_for(op) is None
@@ -98,16 +101,22 @@ class OperatorFacts:
         return found
 
     def check_mutation(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> None:
-        """Raise, as eager does, if the result does not fit the argument that an in-place operator writes to."""
+        """Raise, as eager does, if the result does not fit the argument that an in-place or out= operator writes to."""
         if self.functional is None:
             return
-        target = rule_args[0]
-        result = infer(self.functional, rule_args, rule_kwargs)
-        if isinstance(result, Spec) and isinstance(target, Spec):
-            if result.ndim != target.ndim or any(ne(a, b) for a, b in zip(result.shape, target.shape, strict=True)):
-                raise RuntimeError(
-                    f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
-                )
+        if self.mutated[0] in rule_kwargs:
+            target = rule_kwargs[self.mutated[0]]
+            rest = {name: arg for name, arg in rule_kwargs.items() if name not in self.mutated}
+            result = infer(self.functional, rule_args, rest)
+        else:
+            target = rule_args[0]
+            result = infer(self.functional, rule_args, rule_kwargs)
+        if isinstance(result, Spec) and isinstance(target, Spec) and not same_shape(result.shape, target.shape):
+            if self.mutated[0] in rule_kwargs:
+                raise MetadataMutation(f"{self.op} would resize its out= argument {target!r} to {result!r}", self.op)
+            raise RuntimeError(
+                f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+            )
 
 
 _FACTS: dict[Any, OperatorFacts] = {}
@@ -122,8 +131,16 @@ def facts(op: OpOverload) -> OperatorFacts:
 
 
 def _functional_form(op: OpOverload) -> OpOverload | None:
-    """The out-of-place form of an in-place pointwise operator whose rule can check the broadcast, or None."""
+    """The out-of-place form of an in-place pointwise operator, or of an out= operator, whose rule can check the shape."""
     namespace, name = op._schema.name.split("::")
+    if op._schema.arguments[-1].is_out:
+        inputs = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
+        packet = getattr(getattr(torch.ops, namespace), name)
+        for overload in packet.overloads():
+            form = getattr(packet, overload)
+            if [(a.name, str(a.type)) for a in form._schema.arguments] == inputs:
+                return form if rule_for(form) is not None else None
+        return None
     if not name.endswith("_") or name.startswith("__"):
         return None
     packet = getattr(getattr(torch.ops, namespace), name[:-1], None)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from flambeau_prims import operator_facts
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
 from flambeau_prims.graph import Node, Value
-from flambeau_prims.rules.registry import infer_keyed
+from flambeau_prims.rules.registry import infer, infer_keyed
 from flambeau_prims.sizes import SizeEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
@@ -38,6 +38,8 @@ aten = torch.ops.aten
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 _TAGGED = frozenset((float, bool, complex))
+_FOLDED_NUMEL = 256
+"""Literals up to this many elements are computed with while tracing."""
 
 
 class Tracer(TorchDispatchMode):
@@ -63,6 +65,7 @@ class Tracer(TorchDispatchMode):
         self._fake_constants: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         """By id of the real tensor, which is kept alive so that the id stays its own."""
         self._named = 0
+        self._has_literals = False
         if self.device.type != "cpu":
             # As this kind of mode, calls such as torch.arange(device="cuda") arrive here before torch initialises CUDA.
             self._mode_key = torch._C._TorchDispatchModeKey.FAKE
@@ -142,6 +145,8 @@ class Tracer(TorchDispatchMode):
         result = infer_keyed(tuple(key), func, rule_args, rule_kwargs)
         if type(result) is Spec:
             fake = self._output(result, facts, 0, args, kwargs)
+            if self._has_literals:
+                fake.literal = _fold(func, facts, args, kwargs)
             if self.record:
                 self._named = named = self._named + 1
                 node = Node(func, values, value_kwargs, (), self.where)
@@ -156,7 +161,8 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """Wrap and record a tuple or list of results."""
         if not isinstance(result, (tuple, list)):
-            raise Unsupported(f"the rule of {func} returned {result!r}", func)
+            # A question about the arguments that needs no data (`aten.is_pinned`), and leaves no node.
+            return to_symbolic(result)
         items: list[Any] = []
         outputs: list[Value | None] = []
         node = Node(func, values, value_kwargs, (), self.where)
@@ -196,31 +202,36 @@ class Tracer(TorchDispatchMode):
         values: Any,
         value_kwargs: Any,
     ) -> Any:
-        """An in-place or out= operator: its results are its own arguments, whose Specs stay."""
+        """An in-place or out= operator: its results are its own arguments, whose Specs stay (and rarely new tensors too)."""
         if facts.changes_metadata:
             raise MetadataMutation(f"{func} changes the sizes or strides of its argument", func)
         facts.check_mutation(rule_args, rule_kwargs)
-        results = []
-        for index in range(len(facts.aliases)):
-            written = facts.source(index, args, kwargs)
-            if isinstance(written, torch.Tensor) and not isinstance(written, FakeTensor):
-                written = self.constant(written)
-            results.append(written)
+        fresh: Any = None
+        if None in facts.aliases:
+            fresh = infer(func, rule_args, rule_kwargs)
+            fresh = fresh if isinstance(fresh, (tuple, list)) else (fresh,)
+        node = Node(func, values, value_kwargs, (), self.where)
+        items: list[Any] = []
+        outputs: list[Value | None] = []
+        for index, name in enumerate(facts.aliases):
+            item = facts.argument(name, args, kwargs) if name is not None else None
+            if item is None and fresh is not None and isinstance(fresh[index], Spec):
+                item = make_fake(fresh[index], StorageRecord())
+                if self.record:
+                    item.value = Value(self._name(facts.stem), item.spec, node)
+            items.append(item)
+            outputs.append(self._wrapped(item).value if isinstance(item, torch.Tensor) else None)
         for written in facts.written(args, kwargs):
-            fake = written if isinstance(written, FakeTensor) else self.constant(written)
-            fake.storage_record.written()
-        outputs: list[FakeTensor | None] = []
-        for index, written in enumerate(results):
-            outputs.append(written if facts.aliases[index] is not None else None)
-        if None in outputs:
-            raise Unsupported(f"{func} both writes to an argument and returns a new tensor", func)
+            self._wrapped(written).storage_record.written()
         if self.record:
-            node = Node(func, values, value_kwargs, (), self.where)
-            node.outputs = tuple(None if fake is None else fake.value for fake in outputs)
+            node.outputs = tuple(outputs)
             self.nodes.append(node)
-        if not outputs:
+        if not items:
             return None
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return items[0] if len(items) == 1 else tuple(items)
+
+    def _wrapped(self, tensor: torch.Tensor) -> FakeTensor:
+        return tensor if isinstance(tensor, FakeTensor) else self.constant(tensor)
 
     # Arguments: each is taken apart three ways, into what the rule sees, what the node says, and the cache key
 
@@ -286,7 +297,7 @@ _GO_ON = object()
 def _contents(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """`.item()` and the like: folds on literals."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    reals = [t.constant if isinstance(t, FakeTensor) else None for t in tensors]
+    reals = [t.contents if isinstance(t, FakeTensor) else None for t in tensors]
     if None in reals:
         subject = next((repr(t) for t, real in zip(tensors, reals, strict=True) if real is None), "a tensor")
         raise DataDependent(f"{func} needs the contents of {subject}", func)
@@ -300,8 +311,35 @@ def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(real, FakeTensor):
         return real
     fake = tracer.constant(real)
-    fake.constant = real
+    fake.literal = real
+    tracer._has_literals = True
     return fake
+
+
+def _fold(func: Any, facts: OperatorFacts, args: Any, kwargs: Any) -> torch.Tensor | None:
+    """The contents of a result that is computed from small literals only, else None."""
+    if facts.random or not args:
+        return None
+    real_args = []
+    known = False
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            contents = arg.contents if type(arg) is FakeTensor else None
+            if contents is None or contents.numel() > _FOLDED_NUMEL:
+                return None
+            known = True
+            arg = contents
+        elif isinstance(arg, _SYMBOLIC):
+            return None
+        elif isinstance(arg, (list, tuple)) and not all(type(item) is int for item in arg):
+            return None
+        real_args.append(arg)
+    if not known or kwargs and any(isinstance(arg, (torch.Tensor, *_SYMBOLIC)) for arg in kwargs.values()):
+        return None
+    if kwargs and kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    with torch.no_grad():
+        return func(*real_args, **(kwargs or {}))
 
 
 def _sizes(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
