@@ -72,7 +72,7 @@ def partition(graph: Graph, inputs: int, forward_outputs: int, options: Autograd
     if options.partition == "save_all":
         saved = _frontier(joint, forward_nodes, wanted)
     else:
-        saved = saved_by_minimum_cut(graph, joint.inputs, joint.results, joint.after_tangents, wanted, written, options)
+        saved = saved_by_minimum_cut(graph, joint.inputs, joint.results, forward_nodes, joint.after_tangents, wanted, written, options)
     return _build(joint, _kept_from_writes(joint, saved, written, options.decompose), forward_nodes)
 
 

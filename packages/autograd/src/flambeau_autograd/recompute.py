@@ -37,6 +37,7 @@ def saved_by_minimum_cut(
     graph: Graph,
     inputs: list[Any],
     results: list[Any],
+    forward_nodes: Iterable[Node],
     after_tangents: set[Value],
     wanted: Iterable[Value],
     written: set[Value],
@@ -44,9 +45,9 @@ def saved_by_minimum_cut(
 ) -> list[Value]:
     """The Values to save so that the backward can compute `wanted`, in the order of the graph.
 
-    `inputs` and `results` are the forward's; `written` are the inputs among them that the forward overwrites.
+    `inputs`, `results` and `forward_nodes` are those of the forward alone; `written` are the inputs that it overwrites.
     """
-    network = _Network(graph, inputs, results, after_tangents, written, options)
+    network = _Network(graph, inputs, results, set(forward_nodes), after_tangents, written, options)
     for value in wanted:
         network.want(value)
     return network.cut()
@@ -65,10 +66,12 @@ class _Network:
         graph: Graph,
         inputs: list[Any],
         results: list[Any],
+        forward_nodes: set[Node],
         after_tangents: set[Value],
         written: set[Value],
         options: AutogradOptions,
     ) -> None:
+        self._forward = forward_nodes
         self._options = options
         self._after = after_tangents
         self._written = written
@@ -128,10 +131,10 @@ class _Network:
     def _stands_in_memory(self, value: Value) -> bool:
         if value.producer is not None and work(value.producer.op) in (Work.HEAVY, Work.RANDOM):
             return True
-        return any(self._reads_memory(user) for user in self._users[value] if self._in_forward(user))
+        return any(self._reads_memory(user) for user in self._users[value] if user in self._forward)
 
-    def _in_forward(self, node: Node) -> bool:
-        return not any(out in self._after for out in node.outputs)
+    def _in_backward(self, node: Node) -> bool:
+        return any(out in self._after for out in node.outputs)
 
     def _reads_memory(self, node: Node) -> bool:
         kind = work(node.op)
@@ -152,22 +155,16 @@ class _Network:
         if depth > self._options.recompute_chain:
             return True
         users = self._users[out]
-        if any(not self._in_forward(user) and self._reads_memory(user) for user in users) or any(
-            self._heavy_backward_view(user) for user in users
-        ):
+        if any(self._heavy_in_backward(user) for user in users):
             return True
-        last = max((self._order[user] for user in users if self._in_forward(user)), default=0)
+        last = max((self._order[user] for user in users if user in self._forward), default=0)
         return last - self._order[node] > self._options.recompute_span
 
-    def _heavy_backward_view(self, node: Node) -> bool:
-        """Whether `node` is a view, taken in either graph, that a HEAVY call after the tangents reads."""
-        if work(node.op) is not Work.VIEW:
-            return False
-        for out in node.outputs:
-            for user in self._users.get(out, ()) if out is not None else ():
-                if work(user.op) is Work.VIEW:
-                    if self._heavy_backward_view(user):
-                        return True
-                elif not self._in_forward(user) and work(user.op) is Work.HEAVY:
-                    return True
-        return False
+    def _heavy_in_backward(self, node: Node) -> bool:
+        """Whether `node` is, or is a view that is read by, a HEAVY call after the tangents."""
+        kind = work(node.op)
+        if kind is Work.VIEW:
+            return any(
+                self._heavy_in_backward(user) for out in node.outputs if out is not None for user in self._users[out]
+            )
+        return kind is Work.HEAVY and self._in_backward(node)
