@@ -306,6 +306,8 @@ def load_global_value(machine: Machine, module_globals: dict[str, Any], name: st
     value = module_globals[name]
     if is_trusted(module_globals.get("__name__")) and _is_definition(value):
         found = value
+    elif type(value) is dict and is_trusted(module_globals.get("__name__")):
+        found = machine.objects.read_lazily(value, Global(module_globals, name))
     else:
         found = machine.objects.wrap(value, Global(module_globals, name))
     cache[key] = found

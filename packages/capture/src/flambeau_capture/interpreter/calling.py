@@ -170,6 +170,8 @@ def _call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs
         if isinstance(receiver, torch.Tensor):
             return machine.tape.call_method(function.__name__, (receiver, *args), kwargs)
         if not isinstance(receiver, type):
+            if isinstance(receiver, dict) and machine.objects.is_known(receiver) and function.__name__ in ("get", "__getitem__", "__contains__"):
+                return _read_lazy_dict(machine, receiver, function.__name__, *args)
             descriptor = lookup(machine, type(receiver), function.__name__)
             substitute = SUBSTITUTES.get(id(descriptor))
             if substitute is not None:
@@ -178,9 +180,21 @@ def _call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs
         name = getattr(function, "__qualname__", function.__name__)
         module = getattr(function, "__module__", None) or type(receiver).__name__
         raise GraphBreak("unknown-c-function", f"call of {module}.{name}")
+    if isinstance(receiver, dict) and machine.objects.is_known(receiver):
+        function = getattr(machine.whole_dict(receiver), function.__name__)
     machine.check_receiver(receiver)
     args, kwargs = prepare_arguments(machine, function, args, kwargs)
     return function(*args, **kwargs)
+
+
+def _read_lazy_dict(machine: Machine, mapping: dict[Any, Any], method: str, key: Any, default: Any = None) -> Any:
+    """`get` and the like on a dict that is read entry by entry."""
+    if method == "__getitem__":
+        return machine.lazy_dict_item(mapping, key)
+    found = machine.lazy_dict_has(mapping, key)
+    if method == "__contains__":
+        return found
+    return machine.lazy_dict_item(mapping, key) if found else default
 
 
 def _call_slot(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -242,6 +242,14 @@ class Objects:
 
     # ------------------------------------------------------------ overlays
 
+    def read_lazily(self, mapping: dict[Any, Any], origin: Origin) -> Any:
+        """A dict of the program that is read entry by entry; its shadow where it already has one."""
+        shadow = self.shadow_of.get(id(mapping))
+        if shadow is not None:
+            return shadow.copy
+        self.register(mapping, origin)
+        return mapping
+
     def overlay_of(self, obj: Any) -> dict[str, Any] | None:
         """The attributes written to a known object, or None."""
         found = self.overlays.get(id(obj))

@@ -32,6 +32,8 @@ class BinaryOperator:
     left: str
     right: str
     inplace: str = ""
+    plain: Callable[[Any, Any], Any] | None = None
+    """What an in-place operator does when its left operand cannot be changed."""
 
 
 _NAMES = {
@@ -46,7 +48,7 @@ def _binary_table() -> dict[str, BinaryOperator]:
         plain = f"{name}_" if name in ("and", "or") else name
         left, right, inplace = f"__{name}__", f"__r{name}__", f"__i{name}__"
         table[symbol] = BinaryOperator(getattr(operator, plain), left, right)
-        table[f"{symbol}="] = BinaryOperator(getattr(operator, f"i{name}"), left, right, inplace)
+        table[f"{symbol}="] = BinaryOperator(getattr(operator, f"i{name}"), left, right, inplace, getattr(operator, plain))
     return table
 
 
@@ -83,7 +85,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if left_kind in _PLAIN and right_kind in _PLAIN:
         return op.function(left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-        return machine.tape.call_function(op.function, (left, right))
+        inplace_on_number = op.plain is not None and not isinstance(left, torch.Tensor)
+        return machine.tape.call_function(op.plain if inplace_on_number else op.function, (left, right))  # type: ignore[arg-type]
     if op.inplace:
         method = python_method(machine, left_kind, op.inplace)
         if method is not None:

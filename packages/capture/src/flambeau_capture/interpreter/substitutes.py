@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import copyreg
 import functools
 import itertools
 import logging
@@ -428,6 +429,24 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
     made = kind.__new__(kind)
     made.__dict__.update(attributes.instance_dict(machine, obj))
     return made
+
+
+@_for(object.__reduce_ex__)
+def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """How copy.deepcopy takes an instance apart: class and attributes (through origins), as protocol 4 does."""
+    obj = args[0]
+    kind = type(obj)
+    if python_method(machine, kind, "__reduce__") is not None:
+        return machine.call(attributes.load_attr(machine, obj, "__reduce__"), (), {})
+    if isinstance(obj, (list, dict, set, tuple)) or not hasattr(obj, "__dict__") or kind.__new__ is not object.__new__:
+        if machine.objects.is_known(obj):
+            raise GraphBreak("unknown-c-function", f"a {kind.__qualname__} that existed before the call is copied or pickled")
+        return object.__reduce_ex__(*args)
+    if python_method(machine, kind, "__getstate__") is not None:
+        state = machine.call(attributes.load_attr(machine, obj, "__getstate__"), (), {})
+    else:
+        state = attributes.instance_dict(machine, obj)
+    return copyreg.__newobj__, (kind,), state  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- output
