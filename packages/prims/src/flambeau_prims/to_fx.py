@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.size_floats import FloatExpr
@@ -208,9 +209,14 @@ def to_fx(graph: Graph, constants: Mapping[Value, torch.Tensor] | None = None) -
         builder.call(aten.copy_.default, (nodes[target], nodes[value]), name="copy_", spec=target.spec)
     outputs = [_fx_argument(item, nodes, sizes) for item in graph.outputs]
     builder.output(tuple(outputs))
-    module = fx.GraphModule(root, builder.graph, graph.name)
+    module = lazy_graph_module(root, builder.graph, graph.name)
     module.meta["size_env"] = graph.env
     return module
+
+
+def lazy_graph_module(root: torch.nn.Module, graph: fx.Graph, name: str = "GraphModule") -> fx.GraphModule:
+    """A GraphModule that generates its Python code at first need: most are read node by node and never called."""
+    return _LazyGraphModule(root, graph, name)
 
 
 def _add_call(builder: FxBuilder, sizes: SizeNodes, nodes: dict[Value, fx.Node], node: Node) -> None:

@@ -1,0 +1,90 @@
+"""The graph checker accepts what tracers make and names each kind of mistake."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.graph_check import MalformedGraph, check_graph, problems
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.spec import Spec
+
+aten = torch.ops.aten
+SPEC = Spec.of((4, 3))
+
+
+def call(op, name, *args, spec=SPEC):
+    node = Node(op, args, {})
+    value = Value(name, spec, node)
+    node.outputs = (value,)
+    return node, value
+
+
+def sound():
+    x = Value("x", SPEC)
+    first, y = call(aten.sin.default, "y", x)
+    second, z = call(aten.add.Tensor, "z", y, x)
+    return Graph([x], [first, second], [z])
+
+
+def test_a_sound_graph_passes():
+    check_graph(sound(), functional=True, specs=True)
+
+
+def swap(graph):
+    graph.nodes.reverse()
+
+
+def lose_output(graph):
+    graph.nodes.pop()
+
+
+def wrong_producer(graph):
+    graph.nodes[0].outputs[0].producer = graph.nodes[1]
+
+
+def same_name(graph):
+    graph.nodes[1].outputs[0].name = "y"
+
+
+def strange_argument(graph):
+    graph.nodes[1].args = (*graph.nodes[1].args, {1, 2})
+
+
+def foreign_size(graph):
+    graph.nodes[1].args = (graph.nodes[1].args[0], SizeEnv().symbol(3, "x"))
+
+
+def mutation(graph):
+    graph.nodes[1].op = aten.add_.Tensor
+
+
+def write_to_no_input(graph):
+    graph.writes.append((graph.outputs[0], graph.outputs[0]))
+
+
+def wrong_spec(graph):
+    graph.nodes[1].outputs[0].spec = Spec.of((4, 3), stride=(1, 4))
+
+
+MISTAKES = {
+    swap: "read before it is made",
+    lose_output: "is made nowhere",
+    wrong_producer: "the producer of y",
+    same_name: "two Values are called y",
+    strange_argument: "no argument of a graph",
+    foreign_size: "another SizeEnv",
+    mutation: "writes to an argument",
+    write_to_no_input: "is no input",
+    wrong_spec: "should be f32",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_each_mistake_is_named(mistake):
+    graph = sound()
+    mistake(graph)
+    assert any(MISTAKES[mistake] in text for text in problems(graph, functional=True, specs=True))
+    with pytest.raises(MalformedGraph, match="graph\\(x: f32"):
+        check_graph(graph, functional=True, specs=True)

@@ -1,0 +1,61 @@
+"""The rule registry: one rule an overload, a cache that tells arguments apart, alias facts from schemas, the meta fallback."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flambeau_prims import rules
+from flambeau_prims.rules.registry import aliasing, infer, infer_keyed, is_mutating, is_view, registered, rule, rule_for
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.unsupported import NoRule
+
+aten = torch.ops.aten
+
+
+def test_every_rule_file_is_listed():
+    assert rules.unlisted() == set()
+    assert len(registered()) > 200
+
+
+def test_a_second_rule_is_refused():
+    assert rule_for(aten.add.Tensor) is not None
+    with pytest.raises(ValueError, match="has a rule already"):
+        rule(aten.add.Tensor)(lambda *args: None)
+
+
+def test_cache_tells_numbers_apart():
+    spec = Spec.of((3,), dtype=torch.int64)
+    assert infer(aten.mul.Tensor, (spec, 1)).dtype == torch.int64
+    assert infer(aten.mul.Tensor, (spec, 1.0)).dtype == torch.float32
+    flags = Spec.of((3,), dtype=torch.bool)
+    assert infer(aten.mul.Tensor, (flags, True)).dtype == torch.bool
+    assert infer(aten.mul.Tensor, (flags, 1)).dtype == torch.int64
+    assert infer(aten.cat.default, ([spec, spec],)).shape == (6,)
+
+
+def test_symbolic_results_live_in_their_env():
+    env = SizeEnv()
+    spec = Spec.of((env.symbol(5, "x"), 4))
+    result = infer(aten.mul.Tensor, (spec, spec))
+    assert result is infer(aten.mul.Tensor, (spec, spec)) and len(env.rule_cache) == 1
+    assert infer_keyed((aten.mul.Tensor, spec, spec, "another key"), aten.mul.Tensor, (spec, spec), {}) is result
+
+
+def test_aliasing():
+    assert is_view(aten.view.default) and is_view(aten.split.Tensor) and is_view(aten._unsafe_view.default)
+    assert not is_view(aten.add.Tensor) and not is_view(aten.add_.Tensor)
+    assert is_mutating(aten.add_.Tensor) and is_mutating(aten.add.out) and not is_mutating(aten.add.Tensor)
+    assert aliasing(aten.add_.Tensor).returns == ("self",) and aliasing(aten.add.out).mutated == ("out",)
+    assert aliasing(aten._foreach_add_.Scalar).mutated == ("self",)
+
+
+def test_rare_operators_run_on_meta():
+    real = torch.randn(6, 4).t()[1:]
+    op = aten.special_bessel_j0.default
+    assert rule_for(op) is None
+    assert infer(op, (spec_of(real),)) == spec_of(op(real))
+    assert infer(op, (Spec.of((2, 3), device="cuda:0"),)) == Spec.of((2, 3), device="cuda:0")
+    with pytest.raises(NoRule, match="no-shape-rule"):
+        infer(op, (Spec.of((SizeEnv().symbol(4, "x"),)),))
