@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from flambeau_prims.size_floats import FloatExpr, as_float
 from flambeau_runtime import program as rt
 
 from flambeau_inductor.codegen.base import backend_for
@@ -57,9 +58,9 @@ class _Emitter:
 
     def emit(self) -> rt.Program:
         lowered, memory = self.lowered, self.schedule.memory
-        inputs = tuple(name for name, buffer in lowered.buffers.items() if buffer.role == "input")
-        for name in inputs:
-            self.declare(name)
+        for name in lowered.inputs:
+            if name in lowered.buffers:
+                self.declare(name)
         launches = self.launches(build_kernels(self.schedule, self.options))
         for step, group in enumerate(self.schedule.groups):
             for name, reuse in memory.allocate[step]:
@@ -75,7 +76,7 @@ class _Emitter:
             self.allocate(name, None)
         outputs = tuple(self.output(out) for out in lowered.outputs)
         return rt.Program(
-            inputs=inputs, tensors=tuple(self.tensors.values()), symbols=lowered.symbols,
+            inputs=tuple(lowered.inputs), tensors=tuple(self.tensors.values()), symbols=lowered.symbols,
             sources=tuple(self.sources), kernels=tuple(self.kernels), steps=tuple(self.steps), outputs=outputs,
             mutated=tuple(dict.fromkeys(lowered.mutated)), name=lowered.graph.name,
         )  # fmt: skip
@@ -165,6 +166,8 @@ class _Emitter:
                 return dim if isinstance(dim, int) else rt.Expr(dim)
             case list() | tuple():
                 return type(arg)(self.argument(item) for item in arg)
+            case FloatExpr():
+                return as_float(arg)  # Programs hold no symbolic floats: specialises, with a guard
             case torch.dtype():
                 return rt.Dtype(str(arg).removeprefix("torch."))
             case torch.device():

@@ -120,11 +120,12 @@ Node = LoopNest | ExternCall
 
 @dataclass(eq=False, slots=True)
 class Lowered:
-    """A graph as nests and extern calls.  `outputs`: TensorRef, SizeRef or None, as the graph's."""
+    """A graph as nests and extern calls.  `inputs`: names in call order; those that are no buffers are ints.  `outputs`: TensorRef, SizeRef or None, as the graph's."""
 
     graph: Graph
     sizes: SizeTable
     symbols: tuple[Symbol, ...] = ()
+    inputs: list[str] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     outputs: list[TensorRef | SizeRef | None] = field(default_factory=list)

@@ -12,11 +12,12 @@ class InductorOptions:
     elide_cast_pairs: bool = True
     """Keep float32 inside a kernel where the graph rounds to float16/bfloat16 and back."""
 
-    inline_cost: int = 40
+    inline_cost: int = 24
     """A value with several readers is computed again in each while that costs at most this many adds; else it is stored."""
 
-    inline_reads: int = 4
-    """A value that reads more tensors than this is stored when it has several readers."""
+    inline_reads: int = 1
+    """A value computed from more large tensors than this is stored when it has several readers: reading it again is then
+    cheaper than reading those again.  (Storing costs nothing where all readers share a kernel.)"""
 
     max_fusion_size: int = 64
     """At most this many loop nests share a kernel."""

@@ -1,30 +1,35 @@
-"""Where a program finds its symbolic sizes: in the shapes of its inputs.
+"""Where a program finds its symbolic sizes: among its int inputs, and in the shapes of its tensor inputs.
 
-    x: f32[s0, 12*s1]  ->  symbols: s0 = x.shape[0], d0 = x.shape[1]; and s1 is written (d0//12)
+    x: f32[s0, 12*s1], s2  ->  symbols: s0 = x.shape[0], d1 = x.shape[1], s2 = input 1; and s1 is written (d1//12)
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flambeau_prims.graph import Value
 from flambeau_prims.sizes import Expr
 from flambeau_runtime.program import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_prims.graph import Value
-
 
 class SymbolSources:
     """The program's symbols, and `names`: the text that stands for each symbol of the graph."""
 
-    def __init__(self, inputs: Sequence[Value]) -> None:
+    def __init__(self, inputs: Sequence[Value | Expr]) -> None:
         self.symbols: list[Symbol] = []
         self.names: dict[str, str] = {}
+        for number, value in enumerate(inputs):
+            name = symbol_name(value)
+            if name is not None and name not in self.names:
+                self.names[name] = name
+                self.symbols.append(Symbol(name, number, None))
         sized = [
             (number, dim, current(size))
             for number, value in enumerate(inputs)
+            if isinstance(value, Value)
             for dim, size in enumerate(value.spec.shape)
             if isinstance(size, Expr)
         ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 from flambeau_prims.graph import Value
+from flambeau_prims.size_floats import FloatExpr, as_float
 from flambeau_prims.sizes import Expr
 
 from flambeau_inductor.indexing.expressions import linear, symbol
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     from flambeau_inductor.indexing.sizes import SizeTable
 
 Index = tuple[sympy.Expr, ...]
+
+FLOAT_OPS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow", "min": "minimum", "max": "maximum", "abs": "abs",
+    **{f"math.{name}": name for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "exp", "log")},
+}  # fmt: skip
+"""Operator of a symbolic float -> scalar operator."""
 
 
 class Elements:
@@ -101,7 +108,19 @@ class Elements:
         if isinstance(number, Expr):
             whole = self.builder.index_value(self.sizes.convert(number), torch.int64)
             return self.builder.cast(whole, dtype)
+        if isinstance(number, FloatExpr):
+            return self.builder.cast(self.float_expr(number), dtype)
         return self.builder.constant(number, dtype)
+
+    def float_expr(self, number: FloatExpr) -> str:
+        """A float that is computed from sizes, in float64."""
+        args = [self.number(arg, torch.float64) for arg in number.args]
+        if number.op == "float":
+            return args[0]
+        op = FLOAT_OPS.get(number.op)
+        if op is None:
+            return self.number(as_float(number), torch.float64)  # specialises, with a guard
+        return self.builder.pointwise(op, *args)
 
     def shape(self, value: Value) -> Index:
         """A value's shape as expressions."""

@@ -55,12 +55,16 @@ class _GraphLowering:
         self.lowered = Lowered(graph, self.sizes, tuple(sources.symbols))
         self.realized = realize(graph, options).values
         self.memory: dict[Value, str] = {}
+        self.made = 0
         self.copies: dict[tuple[str, torch.device], Value] = {}
 
     def run(self) -> Lowered:
         graph = self.graph
         for number, value in enumerate(graph.inputs):
-            self.memory[value] = self.declare(f"arg{number}", value.spec, "input")
+            name = f"arg{number}"
+            if isinstance(value, Value):
+                self.memory[value] = self.declare(name, value.spec, "input")
+            self.lowered.inputs.append(name)
         for node in graph.nodes:
             self.lower_node(node)
         self.lower_outputs()
@@ -73,8 +77,8 @@ class _GraphLowering:
 
     def make(self, value: Value, role: str = "computed") -> str:
         """A new buffer for a value."""
-        count = len(self.lowered.buffers) - len(self.graph.inputs)
-        name = self.memory[value] = self.declare(f"buf{count}", value.spec, role)
+        name = self.memory[value] = self.declare(f"buf{self.made}", value.spec, role)
+        self.made += 1
         return name
 
     def tensor(self, value: Value) -> TensorRef:

@@ -136,10 +136,15 @@ class _Realizer:
         options = self.options
         if (
             traits.cost > MAX_CHAIN
-            or (several and (traits.cost > options.inline_cost or len(traits.reads) > options.inline_reads))
+            or (several and (traits.cost > options.inline_cost or self.large_reads(out, traits) > options.inline_reads))
             or (out in self.broadcast and traits.cost >= CHEAP)
         ):
             self.must.add(out)
+
+    def large_reads(self, value: Value, traits: Traits) -> int:
+        """How many tensors about as large as the value it is computed from: what each further reader would read again."""
+        size = _elements(value)
+        return sum(2 * _elements(root) >= size for root in traits.reads)
 
     def combine(self, node: Node, operands: list[Value]) -> Traits:
         name = node.op.name

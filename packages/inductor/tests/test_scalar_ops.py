@@ -1,0 +1,43 @@
+"""The table, the protocol and the implementers of the scalar operators agree."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from flambeau_inductor.codegen.base import BACKENDS, backend_for
+from flambeau_inductor.evaluate import Evaluator
+from flambeau_inductor.ir import REDUCE_KINDS
+from flambeau_inductor.lowering.reduction import REDUCTIONS
+from flambeau_inductor.scalar_ops import SCALAR_OPS, ScalarOps
+from flambeau_prims.primitives import PRIMS, Kind
+
+OTHERS = {"bind", "constant", "index_value", "load", "store", "check_index", "reduce"}
+
+
+def test_the_table_is_the_pointwise_primitives():
+    assert set(SCALAR_OPS) == {prim.name for prim in PRIMS.values() if prim.kind is Kind.POINTWISE}
+    for name, op in SCALAR_OPS.items():
+        assert op.name == name and op.cost > 0
+        assert op.arity == len([kind for _, kind in PRIMS[name].params if kind in ("operand", "tensor")])
+
+
+def test_the_protocol_has_every_operator():
+    methods = {name for name, member in vars(ScalarOps).items() if inspect.isfunction(member) and not name.startswith("_")}
+    assert methods == set(SCALAR_OPS) | OTHERS
+
+
+def test_the_evaluator_has_every_operator():
+    for name in set(SCALAR_OPS) | OTHERS:
+        assert callable(getattr(Evaluator, name))
+
+
+def test_reductions_have_kinds():
+    assert set(REDUCTIONS.values()) == set(REDUCE_KINDS)
+    assert set(REDUCTIONS) == {prim.name for prim in PRIMS.values() if prim.kind is Kind.REDUCTION}
+
+
+def test_unknown_device_is_an_error():
+    with pytest.raises(ValueError, match="no code generator for device 'mps:0'; there are: cpu, cuda"):
+        backend_for("mps:0")
+    assert set(BACKENDS) == {"cpu", "cuda"}
