@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from flambeau_prims import rules
-from flambeau_prims.rules.registry import aliasing, infer, infer_keyed, is_mutating, is_view, registered, rule, rule_for
+from flambeau_prims.rules.registry import (
+    aliasing,
+    infer,
+    infer_keyed,
+    is_mutating,
+    is_view,
+    registered,
+    rule,
+    rule_for,
+)
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.unsupported import NoRule

@@ -6,14 +6,13 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
-
 from flambeau_prims.fake import fake_like
 from flambeau_prims.graph import Graph
 from flambeau_prims.sizes import SizeEnv
-from flambeau_prims.sizes_node import from_symint, from_symbolic, to_symint
+from flambeau_prims.sizes_node import from_symbolic, from_symint, to_symint
 from flambeau_prims.to_fx import to_fx
 from flambeau_prims.tracer import Tracer
+from torch.nn import functional as F
 
 # Each takes x: (B, S, 8) with B and S symbolic.
 PROGRAMS = {
@@ -138,5 +137,5 @@ def test_relations_guard_when_asked():
 def test_iteration_and_indexing_specialise():
     env, b, _ = make()
     assert len(range(to_symint(b))) == 8
-    assert [0] * 8 == [0] * to_symint(b).__index__()
+    assert [0] * to_symint(b).__index__() == [0] * 8
     assert any(str(guard) == "s0 == 8" for guard in env.guards)

@@ -8,9 +8,6 @@ import threading
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
-
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.graph import Graph
 from flambeau_prims.graph_check import check_graph
@@ -19,6 +16,8 @@ from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.to_fx import to_fx
 from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import DataDependent, MetadataMutation
+from torch import nn
+from torch.nn import functional as F
 
 ENGINE = torch.autograd.Variable._execution_engine
 
@@ -202,7 +201,7 @@ def test_parameters_and_buffers():
     assert isinstance(fake, nn.Parameter) and fake.is_leaf and fake.requires_grad
     buffer = fake_like(torch.randn(2))
     assert not isinstance(buffer, nn.Parameter) and not buffer.requires_grad
-    inner = fake_like((parameter * 2))
+    inner = fake_like(parameter * 2)
     assert inner.requires_grad and not inner.is_leaf
     view = torch.randn(6, 4).t()[1:]
     assert fake_like(view).spec is spec_of(view)
@@ -234,9 +233,9 @@ def test_two_threads_trace_at_once():
     def work():
         try:
             for _ in range(10):
-                graph, constants, _ = trace(fn, *reals, dynamic={0: (0, 1)})
+                graph, _, _ = trace(fn, *reals, dynamic={0: (0, 1)})
                 texts.append(str(graph))
-        except BaseException as error:  # noqa: BLE001 - reported by the main thread
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(3)]

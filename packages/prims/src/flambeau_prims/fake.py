@@ -56,7 +56,7 @@ class FakeTensor(torch.Tensor):
         """A real tensor with the same contents, if these are known: a literal that nothing has written to."""
         return self.literal if self.storage_record.version == 0 else None
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -116,12 +116,14 @@ class FakeTensor(torch.Tensor):
         memo[id(self)] = copy
         return copy  # type: ignore[return-value]
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         name = "" if self.value is None else f"{self.value.name}: "
         return f"FakeTensor({name}{self.spec!r})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError(f"{func} was called on a fake tensor outside its Tracer")
 
 
@@ -200,7 +202,7 @@ def symbolic_spec(real: torch.Tensor, sizes: Mapping[int, Size]) -> Spec:
             product = shape[inner] * stride[inner]
             if real.stride(dim) == real.shape[inner] * real.stride(inner) and isinstance(product, Expr):
                 stride[dim] = product
-    return Spec.of(shape, stride=stride, dtype=real.dtype, device=real.device, offset=real.storage_offset())
+    return Spec.of(shape, stride=stride, dtype=real.dtype, device=real.device, offset=int(real.storage_offset()))
 
 
 class _NonLeaf(torch.autograd.Function):
@@ -208,8 +210,7 @@ class _NonLeaf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, fake: FakeTensor) -> FakeTensor:
-        made = make_fake(fake.spec, fake.storage_record)
-        return made
+        return make_fake(fake.spec, fake.storage_record)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:

@@ -75,7 +75,7 @@ def _check_not_implemented(condition: Any, message: Any = None) -> None:
     check(condition, message, NotImplementedError)
 
 
-def _check_is_size(size: Any, message: Any = None, *, max: Any = None) -> None:  # noqa: A002 - torch's name
+def _check_is_size(size: Any, message: Any = None, *, max: Any = None) -> None:
     check(size >= 0, message)
     if max is not None:
         check(size <= max, message)
@@ -174,13 +174,13 @@ def _indexed(device: Any) -> torch.device:
 # 3. On a GPU: dropout in one kernel
 
 
-def _functional_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002
+def _functional_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     if inplace or not isinstance(input, FakeTensor):
         return NotImplemented
     return _dropout(input, p, training)
 
 
-def _dropout(input: Any, p: float, train: bool) -> Any:  # noqa: A002 - torch's name
+def _dropout(input: Any, p: float, train: bool) -> Any:
     """As eager on a GPU: native_dropout if there is anything to drop."""
     if not train or p <= 0 or p >= 1 or not isinstance(input, FakeTensor) or not input.is_cuda:
         return NotImplemented

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes import Expr, Size, as_int
 from flambeau_prims.spec import Spec
 from flambeau_prims.unsupported import NoRule
 
@@ -42,8 +42,8 @@ def _to_meta(arg: Any, op: OpOverload, device: list[torch.device]) -> Any:
             raise NoRule(f"{op} has no shape rule, which it needs for the symbolic sizes of {arg!r}", op)
         if not device or (device[0].type == "cpu" and arg.ndim > 0):
             device[:] = [arg.device]
-        storage = torch.empty(_extent(arg), dtype=arg.dtype, device=_META)
-        return storage.as_strided(arg.shape, arg.stride, arg.offset)
+        shape, stride, offset = ints(arg.shape), ints(arg.stride), as_int(arg.offset)
+        return torch.empty(_extent(arg), dtype=arg.dtype, device=_META).as_strided(shape, stride, offset)
     if isinstance(arg, Expr):
         raise NoRule(f"{op} has no shape rule, which it needs for the symbolic size {arg}", op)
     if isinstance(arg, (tuple, list)):
@@ -53,15 +53,21 @@ def _to_meta(arg: Any, op: OpOverload, device: list[torch.device]) -> Any:
 
 def _extent(spec: Spec) -> int:
     """Number of elements of storage that a Spec with int sizes spans, offset included."""
+    offset = as_int(spec.offset)
     if spec.numel == 0:
-        return spec.offset
-    return spec.offset + 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, spec.stride, strict=True))
+        return offset
+    return offset + 1 + sum((size - 1) * stride for size, stride in zip(ints(spec.shape), ints(spec.stride), strict=True))
+
+
+def ints(sizes: tuple[Size, ...]) -> list[int]:
+    """Sizes that are known to be ints, as such."""
+    return [as_int(size) for size in sizes]
 
 
 def _to_specs(result: Any, device: torch.device) -> Any:
     if isinstance(result, torch.Tensor):
         return Spec.of(
-            result.shape, stride=result.stride(), dtype=result.dtype, device=device, offset=result.storage_offset()
+            result.shape, stride=result.stride(), dtype=result.dtype, device=device, offset=int(result.storage_offset())
         )
     if isinstance(result, (tuple, list)):
         return tuple(_to_specs(item, device) for item in result)

@@ -115,8 +115,9 @@ class Ranges:
         if interval[0] is not None and interval[0] == interval[1]:
             self._drop_guards(form)
             self._record("==", form, interval[0])
-            expr = self._env.make(dict(form))
-            self._env.substitute_from(expr - interval[0])
+            difference = self._env.make({**dict(form), (): -interval[0]})
+            if not isinstance(difference, int):
+                self._env.substitute_from(difference)
 
     def _record(self, op: str, form: Form, value: int) -> None:
         self._bounds.clear()
@@ -176,7 +177,7 @@ class Ranges:
         """
         total: dict[Monomial, int] = {}
         for monomial, coefficient in terms.items():
-            product = {(): coefficient}
+            product: dict[Monomial, int] = {(): coefficient}
             for index in monomial:
                 shift = self.atom_bounds(self._env.atoms[index])[0]
                 if shift is None:

@@ -606,7 +606,7 @@ def format_size(size: Size, names: Mapping[str, str]) -> str:
 
 def _factor_text(size: Size, names: Mapping[str, str]) -> str:
     text = format_size(size, names)
-    simple = not isinstance(size, Expr) and size >= 0 or isinstance(size, Expr) and text.isidentifier()
+    simple = (not isinstance(size, Expr) and size >= 0) or (isinstance(size, Expr) and text.isidentifier())
     return text if simple else f"({text})"
 
 

@@ -7,13 +7,21 @@ Arithmetic builds Exprs; a relation builds a Condition, and is decided (and guar
 from __future__ import annotations
 
 import math
-from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from flambeau_prims import sizes
-from flambeau_prims.size_floats import Condition, FloatExpr, as_float, ask, condition_hint, float_of, floor_of, known
+from flambeau_prims.size_floats import (
+    Condition,
+    FloatExpr,
+    as_float,
+    ask,
+    condition_hint,
+    float_of,
+    floor_of,
+    known,
+)
 from flambeau_prims.sizes import Expr, Size
 
 if TYPE_CHECKING:
@@ -109,14 +117,10 @@ class SizeNode:
     def clone(self) -> SizeNode:
         return self
 
-    def str(self) -> str:
-        return str(self.value)
-
     def __repr__(self) -> str:
         return str(self.value)
 
-    def _graph_repr(self) -> str:
-        return str(self.value)
+    _graph_repr = str = __repr__
 
     def wrap_int(self, value: int) -> IntNode:
         return IntNode(value)
@@ -215,7 +219,10 @@ class IntNode(SizeNode):
         return IntNode(sizes.size_max(self.value, other.value))
 
     def sym_sum(self, args: Sequence[IntNode]) -> IntNode:
-        return IntNode(reduce(lambda total, node: total + node.value, args, 0))
+        total: Size = 0
+        for node in args:
+            total = total + node.value
+        return IntNode(total)
 
     def pow_by_natural(self, other: IntNode) -> IntNode:
         return IntNode(self.value ** sizes.as_int(other.value))

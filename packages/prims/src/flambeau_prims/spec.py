@@ -128,7 +128,7 @@ def spec_of(tensor: torch.Tensor) -> Spec:
         stride=tensor.stride(),
         dtype=tensor.dtype,
         device=tensor.device,
-        offset=tensor.storage_offset(),
+        offset=int(tensor.storage_offset()),
     )
 
 

@@ -224,7 +224,7 @@ def _add_call(builder: FxBuilder, sizes: SizeNodes, nodes: dict[Value, fx.Node],
     kwargs = {key: _fx_argument(arg, nodes, sizes) for key, arg in node.kwargs.items()}
     outputs = node.outputs
     if len(outputs) == 1 and outputs[0] is not None and not _returns_sequence(node):
-        (value,) = outputs
+        value = outputs[0]
         made = builder.call(node.op, args, kwargs, name=value.name, spec=value.spec, where=node.where)
         # A written argument is its operator's result too: later readers must come after the write.
         nodes[value] = made
@@ -232,9 +232,9 @@ def _add_call(builder: FxBuilder, sizes: SizeNodes, nodes: dict[Value, fx.Node],
     specs = tuple(None if value is None else value.spec for value in outputs)
     name = _call_name(node)
     made = builder.call(node.op, args, kwargs, name=name, spec=specs, where=node.where)
-    for index, value in enumerate(outputs):
-        if value is not None:
-            nodes[value] = builder.call(operator.getitem, (made, index), name=value.name, spec=value.spec)
+    for index, out in enumerate(outputs):
+        if out is not None:
+            nodes[out] = builder.call(operator.getitem, (made, index), name=out.name, spec=out.spec)
 
 
 def _fx_argument(arg: Any, nodes: dict[Value, fx.Node], sizes: SizeNodes) -> Any:

@@ -329,12 +329,10 @@ def _fold(func: Any, facts: OperatorFacts, args: Any, kwargs: Any) -> torch.Tens
                 return None
             known = True
             arg = contents
-        elif isinstance(arg, _SYMBOLIC):
-            return None
-        elif isinstance(arg, (list, tuple)) and not all(type(item) is int for item in arg):
+        elif isinstance(arg, _SYMBOLIC) or (isinstance(arg, (list, tuple)) and not all(type(item) is int for item in arg)):
             return None
         real_args.append(arg)
-    if not known or kwargs and any(isinstance(arg, (torch.Tensor, *_SYMBOLIC)) for arg in kwargs.values()):
+    if not known or (kwargs and any(isinstance(arg, (torch.Tensor, *_SYMBOLIC)) for arg in kwargs.values())):
         return None
     if kwargs and kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
