@@ -11,7 +11,7 @@ from flambeau_prims.promotion import can_cast, dtype_name
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq, gt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import same_shape
+from flambeau_prims.strides import is_empty, same_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def written_to_self(function: RuleFunction) -> RuleFunction:
 
 def check_writable(self: Spec) -> None:
     """Raise if elements of self share memory, as those of an expanded tensor do."""
-    if any(eq(step, 0) and gt(size, 1) for size, step in zip(self.shape, self.stride, strict=True)):
+    if not is_empty(self.shape) and any(eq(step, 0) and gt(size, 1) for size, step in zip(self.shape, self.stride, strict=True)):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."

@@ -90,7 +90,7 @@ def test_models_trace_for_a_gpu_without_one(name: str) -> None:
     """The same models on a fake cuda device: every value of the trace is on it."""
     torch.manual_seed(0)
     module, inputs = MODELS[name]()
-    tracer = trace_joint(module, inputs, device="cuda")
+    tracer = trace_joint(module, inputs, device="cuda:0")
     devices = {out.spec.device.type for node in tracer.nodes for out in node.outputs if out is not None}
     assert "cuda" in devices
     assert not any(isinstance(size, Expr) for value in tracer.inputs for size in value.spec.shape)

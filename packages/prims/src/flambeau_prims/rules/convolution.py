@@ -1,7 +1,7 @@
 """Shape rules of convolutions, forward and backward.
 
-The layout of the result follows the kernel that eager PyTorch picks: the oneDNN, cuDNN and native kernels work in
-channels_last when the input or the weight is, the double-precision CPU ones row-major.
+The layout of the result follows the kernel that eager PyTorch picks: nearly all work in channels_last when the input or
+the weight is, some (native 3d ones on CPU, double precision on a GPU) row-major.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import torch
 
 from flambeau_prims.promotion import dtype_name
 from flambeau_prims.rules.registry import rule
+from flambeau_prims.rules.view import unsqueeze
 from flambeau_prims.sizes import eq, gt, le
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import stride_for, suggested_format
+from flambeau_prims.strides import product, stride_for, suggested_format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +75,7 @@ def convolution(
     )
     return Spec.of(
         shape,
-        stride=_result_stride(input, weight, shape, transposed),
+        stride=convolved_stride(shape, input, weight, groups),
         dtype=input.dtype,
         device=input.device,
     )
@@ -139,23 +140,37 @@ def _output_shape(
     return (input.shape[0], out_channels, *tail)
 
 
-def _result_stride(
-    input: Spec, weight: Spec, shape: tuple[Size, ...], transposed: bool
+def convolved_stride(
+    of: tuple[Size, ...], input: Spec, weight: Spec, groups: int
 ) -> tuple[Size, ...]:
-    memory_format = convolution_format(input, weight, transposed)
-    return stride_for(shape, memory_format)
+    """Strides of a result of shape `of`.  A 1d convolution runs as a 2d one of height 1."""
+    if input.ndim != 3:
+        return stride_for(of, convolution_format(input, weight, groups))
+    wanted = convolution_format(unsqueeze(input, 2), unsqueeze(weight, 2), groups)
+    stride = stride_for((*of[:2], 1, of[2]), wanted)
+    return (*stride[:2], stride[3])
 
 
-def convolution_format(input: Spec, weight: Spec, transposed: bool) -> torch.memory_format:
-    """The memory format in which eager computes the convolution."""
-    if input.ndim not in (4, 5):
+def convolution_format(input: Spec, weight: Spec, groups: int) -> torch.memory_format:
+    """The memory format in which eager computes a 2d or 3d convolution."""
+    wanted = suggested_format(input)
+    if wanted == torch.contiguous_format:
+        wanted = suggested_format(weight)
+    if wanted == torch.contiguous_format:
+        return wanted
+    if input.device.type != "cpu":
+        return torch.contiguous_format if input.dtype == torch.float64 else wanted
+    if input.ndim == 5 and not _onednn_takes(input, weight, groups):
         return torch.contiguous_format
-    if input.dtype == torch.float64 and input.device.type == "cpu":
-        return torch.contiguous_format
-    for operand in (input, weight):
-        if suggested_format(operand) != torch.contiguous_format:
-            return suggested_format(operand)
-    return torch.contiguous_format
+    return wanted
+
+
+def _onednn_takes(input: Spec, weight: Spec, groups: int) -> bool:
+    """Whether eager gives a 3d convolution to oneDNN; its native kernels for the others are row-major."""
+    if input.dtype != torch.float32:
+        return input.dtype != torch.float64
+    wide = gt(weight.shape[-1], 3) and gt(weight.shape[-2], 3)
+    return groups > 1 or wide or gt(input.shape[0], 1) or gt(product(input.shape[:4]), 20480)
 
 
 @rule(aten.convolution_backward.default)
@@ -173,11 +188,13 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Spec | None, Spec | None, Spec | None]:
     """Gradients of input, weight and bias, each where its mask asks for it."""
-    memory_format = convolution_format(input, weight, transposed)
 
     def gradient(of: Spec) -> Spec:
         return Spec.of(
-            of.shape, stride=stride_for(of.shape, memory_format), dtype=of.dtype, device=of.device
+            of.shape,
+            stride=convolved_stride(of.shape, input, weight, groups),
+            dtype=of.dtype,
+            device=of.device,
         )
 
     return (

@@ -9,12 +9,13 @@ import torch
 from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, Operand, dtype_name, result_type
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.rules.view import transposed
+from flambeau_prims.rules.view import expand, slice_, transposed, unsqueeze, view_stride
 from flambeau_prims.sizes import eq, gt, le, lt
 from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import (
     broadcast_shapes,
     elementwise_layout,
+    is_empty,
     preserved_stride,
     same_shape,
     stride_for,
@@ -61,6 +62,8 @@ def _indexed(
     self: Spec, indices: Sequence[Spec | None]
 ) -> tuple[tuple[Size, ...], tuple[Size, ...] | None, list[tuple[tuple[Size, ...], tuple[Size, ...]]]]:
     """Strides and shape of self with its indexed dimensions replaced, and the indices' layouts beside it."""
+    if not indices:
+        raise IndexError("at least one index must be provided")
     if len(indices) > self.ndim:
         raise IndexError(f"too many indices for tensor of dimension {self.ndim} (got {len(indices)})")
     given = {dim: spec for dim, spec in enumerate(indices) if spec is not None}
@@ -102,15 +105,11 @@ def _indexed(
 def _indexer_layout(
     spec: Spec, replacement: tuple[Size, ...], before: int, after: int
 ) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
-    """An index expanded to the common shape, with dimensions of size 1 around it."""
-    lead = len(replacement) - spec.ndim
-    expanded = [
-        0 if eq(size, 1) and not eq(wanted, 1) else step
-        for size, step, wanted in zip(spec.shape, spec.stride, replacement[lead:], strict=True)
-    ]
+    """An index expanded to the common shape, then viewed with dimensions of size 1 around it."""
+    expanded = expand(spec, replacement)
     shape = (*((1,) * before), *replacement, *((1,) * after))
-    stride = (*((0,) * (before + lead)), *expanded, *((0,) * after))
-    return shape, stride
+    stride = view_stride(expanded.shape, expanded.stride, shape)
+    return shape, contiguous_stride(shape) if stride is None else stride
 
 
 @rule(aten.index_put.default, aten._unsafe_index_put.default)
@@ -425,8 +424,7 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
                 f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry 0 and "
                 f"{list(spec.shape)} at entry {position}"
             )
-    shape = (*first.shape[:at], len(tensors), *first.shape[at:])
-    return Spec.of(shape, dtype=result_type(tensors), device=first.device)
+    return cat([unsqueeze(spec, at) for spec in tensors], at)
 
 
 # 5. Moving elements about
@@ -460,14 +458,29 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
 
 @rule(aten.roll.default)
 def roll(self: Spec, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Spec:
-    """Row-major."""
+    """Row-major, but one dimension of a channels_last tensor on CPU, where two slices are joined."""
     if (not dims and len(shifts) != 1) or (dims and len(dims) != len(shifts)):
         raise RuntimeError(
             f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}"
         )
     for dim in dims:
         wrap_dim(dim, self.ndim)
-    return fresh(self, self.shape)
+    if self.device.type != "cpu" or not dims:
+        return fresh(self, self.shape)
+    result = self
+    for shift, dim in zip(shifts, dims, strict=True):
+        result = _rolled(result, shift, dim)
+    return result
+
+
+def _rolled(self: Spec, shift: Size, dim: int) -> Spec:
+    size = self.shape[wrap_dim(dim, self.ndim)] if self.shape else 1
+    if is_empty(self.shape):
+        return fresh(self, self.shape, preserved_stride(self))
+    if suggested_format(self) == torch.contiguous_format:
+        return fresh(self, self.shape)
+    start = (size - shift) % size
+    return cat([slice_(self, dim, start, size), slice_(self, dim, 0, start)], dim)
 
 
 @rule(aten.flip.default)

@@ -10,6 +10,9 @@ from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import (
+    channels_last_stride,
+    is_channels_last,
+    is_contiguous,
     product,
     same_shape,
     stride_for,
@@ -94,6 +97,8 @@ def native_batch_norm(
 
 
 def _batch_norm_stride(input: Spec) -> tuple[Size, ...]:
+    if not is_contiguous(input) and is_channels_last(input):
+        return channels_last_stride(input.shape)
     return suggested_stride(input)
 
 
@@ -191,7 +196,7 @@ def native_batch_norm_backward(
     dtype = _parameter_dtype(input, weight) if weight is None else weight.dtype
     parameter = _vector(input, input.shape[1], dtype)
     return (
-        _optional(output_mask[0], _like(input, suggested_stride(input))),
+        _optional(output_mask[0], _like(input, _batch_norm_stride(input))),
         _optional(output_mask[1], parameter),
         _optional(output_mask[2], parameter),
     )
@@ -280,7 +285,8 @@ def fused_rms_norm(
     outer = _check_normalized_shape(input, normalized_shape, weight)
     shape = input.shape[:outer] + (1,) * len(normalized_shape)
     dtype = torch.float32 if input.dtype in _REDUCED_PRECISION else input.dtype
-    return _like(input), Spec.of(shape, dtype=dtype, device=input.device)
+    row = Spec.of(shape, dtype=dtype, device=input.device)
+    return _like(input, suggested_stride(input) if input.device.type == "cpu" else None), row
 
 
 @rule(aten._fused_rms_norm_backward.default)

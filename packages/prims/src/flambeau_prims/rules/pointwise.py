@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.overloads import declare, overloads, written_to_self
+from flambeau_prims.overloads import check_writable, declare, overloads, written_to_self
 from flambeau_prims.promotion import (
     Number,
     Operand,
@@ -152,7 +152,8 @@ declare_each(
         "fhc": "bitwise_not",
         "c": "sign",
         "bc": "ceil floor round trunc relu",
-        "bic": "frac silu gelu mish hardswish hardsigmoid elu celu softplus softshrink hardshrink leaky_relu",
+        "bi": "silu",
+        "bic": "frac gelu mish hardswish hardsigmoid elu celu softplus softshrink hardshrink leaky_relu",
     },
 )
 declare_each(_predicate, {"": "isnan isinf", "c": "isposinf isneginf signbit"}, in_place=False)
@@ -164,6 +165,16 @@ def positive(self: Spec) -> Spec:
     """self."""
     refuse("positive", self.dtype, self.device, "b")
     return self
+
+
+def in_place_on_complex(self: Spec) -> Spec:
+    """self; real numbers are left alone."""
+    if self.dtype.is_complex:
+        check_writable(self)
+    return self
+
+
+rule(*overloads("conj_physical_"))(in_place_on_complex)
 
 
 @rule(aten.square.default, aten.zero.default)
@@ -202,8 +213,10 @@ def abs_in_place(self: Spec) -> Spec:
 
 @rule(aten.angle.default)
 def angle(self: Spec) -> Spec:
-    """Real and floating."""
-    return elementwise([self], real_dtype(float_result(self.dtype)))
+    """Real and floating; row-major for complex numbers, whose result is copied out of a complex one."""
+    if self.dtype.is_complex:
+        return Spec.of(self.shape, dtype=real_dtype(self.dtype), device=self.device)
+    return elementwise([self], float_result(self.dtype))
 
 
 def hardtanh(self: Spec, min_val: Number = -1, max_val: Number = 1) -> Spec:
@@ -312,7 +325,8 @@ def _check_exponent(base: Operand, exponent: Operand) -> None:
 def pow_(self: Spec, exponent: Operand) -> Spec:
     """Integers to a negative integer power are an error."""
     _check_exponent(self, exponent)
-    return _arithmetic("pow", "b")(self, exponent)
+    trivial = isinstance(exponent, int) and exponent in (0, 1)
+    return _arithmetic("pow", "" if trivial else "b")(self, exponent)
 
 
 @rule(aten.pow_.Tensor, aten.pow_.Scalar)
@@ -435,6 +449,8 @@ def clamp(self: Spec, min: Operand | None = None, max: Operand | None = None) ->
 
 def clamp_one_bound(self: Spec, bound: Operand) -> Spec:
     """clamp_min and clamp_max."""
+    if self.dtype == torch.bool and isinstance(bound, bool):
+        raise not_implemented("clamp_min", self.dtype)
     return clamp(self, bound)
 
 
@@ -450,7 +466,14 @@ def clamp_in_place(self: Spec, *args: Any, **kwargs: Any) -> Spec:
 
 declare("clamp", clamp, in_place=False)
 declare("clamp_min clamp_max", clamp_one_bound, in_place=False)
-rule(*overloads("clamp_"), *overloads("clamp_min_"), *overloads("clamp_max_"))(clamp_in_place)
+rule(*overloads("clamp_"))(clamp_in_place)
+
+
+@rule(*overloads("clamp_min_"), *overloads("clamp_max_"))
+def clamp_one_bound_in_place(self: Spec, bound: Operand) -> Spec:
+    """self."""
+    clamp_one_bound(self, bound)
+    return clamp_in_place(self, bound)
 
 
 def addcmul(self: Spec, tensor1: Spec, tensor2: Spec, *, value: Number = 1) -> Spec:
@@ -470,12 +493,13 @@ def addcdiv(self: Spec, tensor1: Spec, tensor2: Spec, *, value: Number = 1) -> S
 
 
 def lerp(self: Spec, end: Spec, weight: Operand) -> Spec:
-    """Takes operands of one dtype."""
-    for other in (end, weight):
-        if isinstance(other, Spec) and other.dtype != self.dtype and not (other is weight and not other.shape):
-            raise RuntimeError(f"expected dtype {dtype_name(self.dtype)} for `end` but got dtype {dtype_name(other.dtype)}")
+    """Takes operands of one dtype, but for a 0-dim weight."""
     tensors = [operand for operand in (self, end, weight) if isinstance(operand, Spec)]
-    return elementwise(tensors, self.dtype)
+    for other in tensors[1:]:
+        if other.dtype != self.dtype and (other is end or other.shape):
+            raise RuntimeError(f"expected dtype {dtype_name(self.dtype)} for `end` but got dtype {dtype_name(other.dtype)}")
+    dtype = result_type(tensors)
+    return elementwise(tensors, dtype, dtype)
 
 
 declare("addcmul", addcmul)

@@ -8,6 +8,7 @@ import torch
 
 from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, dtype_name, is_integral, real_dtype
+from flambeau_prims.rules.pointwise import not_implemented
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq
 from flambeau_prims.spec import Spec
@@ -74,7 +75,7 @@ def _floating_dtype(self: Spec, dtype: torch.dtype | None, name: str) -> torch.d
     return found
 
 
-@rule(*overloads("sum"), *overloads("nansum"))
+@rule(*overloads("sum"))
 def sum_(
     self: Spec,
     dim: int | Sequence[int] | None = None,
@@ -84,6 +85,14 @@ def sum_(
 ) -> Spec:
     """Integers add up in int64."""
     return reduce(self, dim, keepdim, _sum_dtype(self, dtype))
+
+
+@rule(*overloads("nansum"))
+def nansum(self: Spec, *args: Any, **options: Any) -> Spec:
+    """As sum, of real numbers on CPU."""
+    if self.device.type == "cpu" and self.dtype.is_complex:
+        raise RuntimeError("nansum on CPU does not support complex inputs")
+    return sum_(self, *args, **options)
 
 
 @rule(*overloads("prod"))
@@ -133,6 +142,8 @@ def var_mean(self: Spec, *args: Any, **options: Any) -> tuple[Spec, Spec]:
 @rule(*overloads("logsumexp"))
 def logsumexp(self: Spec, dim: Sequence[int], keepdim: bool = False) -> Spec:
     """Integers become floating."""
+    if self.shape and not dim and not keepdim:
+        raise RuntimeError(f"logsumexp: no dimension given for a tensor of shape {list(self.shape)}")
     dtype = torch.get_default_dtype() if is_integral(self.dtype) else self.dtype
     return reduce(self, dim, keepdim, dtype)
 
@@ -160,12 +171,14 @@ def aminmax(self: Spec, *, dim: int | None = None, keepdim: bool = False) -> tup
 @rule(aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)
 def extremum(self: Spec) -> Spec:
     """Over all elements."""
+    if self.dtype.is_complex:
+        raise not_implemented("max_all", self.dtype)
     if is_empty(self.shape) and self.dtype.is_floating_point is False:
         raise RuntimeError("max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
     return reduce(self, None, False, self.dtype)
 
 
-@rule(aten.max.dim, aten.min.dim, aten.median.dim, aten.nanmedian.dim, aten.mode.default)
+@rule(aten.max.dim, aten.min.dim)
 def extremum_along(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
     """Values along a dimension, and where they stand."""
     if self.dtype.is_complex:
@@ -173,6 +186,24 @@ def extremum_along(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Sp
     _check_not_empty(self, wrap_dim(dim, self.ndim), "max()")
     values = reduce(self, dim, keepdim, self.dtype)
     return values, values.replace(dtype=torch.int64)
+
+
+@rule(aten.mode.default)
+def mode(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
+    """The most frequent value along a dimension, and where it stands."""
+    if self.dtype.is_complex and self.shape:
+        raise not_implemented("mode", self.dtype)
+    _check_not_empty(self, dim, "mode()")
+    values = reduce(self, dim, keepdim, self.dtype)
+    return values, values.replace(dtype=torch.int64)
+
+
+@rule(aten.median.dim, aten.nanmedian.dim)
+def median_along(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
+    """The lower median along a dimension, and where it stands."""
+    if self.dtype == torch.bool:
+        raise not_implemented("median", self.dtype)
+    return extremum_along(self, dim, keepdim)
 
 
 @rule(aten.kthvalue.default)
@@ -184,6 +215,8 @@ def kthvalue(self: Spec, k: Size, dim: int = -1, keepdim: bool = False) -> tuple
 @rule(*overloads("argmax"), *overloads("argmin"))
 def argmax(self: Spec, dim: int | None = None, keepdim: bool = False) -> Spec:
     """An index, flat if no dimension is given."""
+    if self.dtype.is_complex or self.dtype == torch.bool:
+        raise RuntimeError(f"argmax(): does not support {dtype_name(self.dtype)} input")
     _check_not_empty(self, dim, "argmax()")
     return reduce(self, dim, keepdim, torch.int64)
 
@@ -261,6 +294,8 @@ def cumsum(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
 def cumsum_(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
     """self."""
     wrap_dim(dim, self.ndim)
+    if self.dtype == torch.bool:
+        raise not_implemented("cumsum_out", self.dtype)
     if dtype is not None and dtype != self.dtype:
         raise RuntimeError(
             f"Bad in-place call: input tensor dtype {dtype_name(self.dtype)} and output tensor dtype {dtype_name(dtype)} should match"
@@ -271,12 +306,16 @@ def cumsum_(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
 @rule(*overloads("logcumsumexp"))
 def logcumsumexp(self: Spec, dim: int) -> Spec:
     """A running logsumexp."""
+    if is_integral(self.dtype):
+        raise not_implemented("logcumsumexp", self.dtype)
     return scan(self, dim, dtype=self.dtype)
 
 
 @rule(aten.cummax.default, aten.cummin.default)
 def cummax(self: Spec, dim: int) -> tuple[Spec, Spec]:
     """Running extrema, and where they stand."""
+    if self.dtype.is_complex and self.shape:
+        raise not_implemented("cummax", self.dtype)
     values = scan(self, dim, dtype=self.dtype)
     return values, values.replace(dtype=torch.int64)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from flambeau_prims.promotion import dtype_name, is_integral
+from flambeau_prims.rules.pointwise import not_implemented
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import preserved_stride, same_shape, wrap_dim
+from flambeau_prims.strides import is_empty, preserved_stride, same_shape, wrap_dim
 
 aten = torch.ops.aten
 
@@ -16,8 +16,8 @@ aten = torch.ops.aten
 def softmax(self: Spec, dim: int, half_to_float: bool) -> Spec:
     """Row-major."""
     wrap_dim(dim, self.ndim)
-    if is_integral(self.dtype):
-        raise RuntimeError(f"\"softmax_kernel_impl\" not implemented for '{dtype_name(self.dtype)}'")
+    if not self.dtype.is_floating_point and not is_empty(self.shape):
+        raise not_implemented("softmax_kernel_impl", self.dtype)
     if half_to_float:
         if self.device.type == "cpu" or self.dtype != torch.float16:
             raise RuntimeError("softmax with half to float conversion is not supported on CPU")

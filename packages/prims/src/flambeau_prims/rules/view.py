@@ -206,6 +206,9 @@ def view_as_complex(self: Spec) -> Spec:
         raise RuntimeError("Tensor must have a last dimension of size 2")
     if not eq(self.stride[-1], 1):
         raise RuntimeError("Tensor must have a last dimension with stride 1")
+    steps = [step for size, step in zip(self.shape[:-1], self.stride, strict=False) if not eq(size, 1)]
+    if any(not eq(quantity % 2, 0) for quantity in (self.offset, *steps)):
+        raise RuntimeError("Tensor must have strides and a storage_offset divisible by 2")
     stride = tuple(step // 2 for step in self.stride[:-1])
     return Spec.of(
         self.shape[:-1],
