@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.interpreter import torch_functions
+from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import Native, lookup, python_method
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
+from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.native import is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import SCALARS, IDENTITY_TYPES
 from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
+_GETTERS = (operator.itemgetter, operator.attrgetter)
 _LRU_CACHE = type(functools.lru_cache(lambda: 0))
 _SLOT_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
@@ -43,6 +47,8 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
             return substitute(machine, args, kwargs)
         return call_function(machine, function, args, kwargs)
     if kind is types.MethodType:
+        if isinstance(function.__self__, Native):
+            return function(*args, **kwargs)
         return call(machine, function.__func__, (function.__self__, *args), kwargs)
     if kind in _SLOT_TYPES:
         return _call_slot(machine, function, args, kwargs)
@@ -58,6 +64,8 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return call(machine, function.__wrapped__, args, kwargs)
     if issubclass(kind, Native):
         return function(*args, **kwargs)
+    if kind in _GETTERS:
+        return _call_getter(machine, function, kind, args[0])
     if isinstance(function, (staticmethod, classmethod)):
         return call(machine, function.__func__, args, kwargs)
     method = python_method(machine, kind, "__call__")
@@ -222,6 +230,16 @@ def _call_partial(machine: Machine, function: functools.partial[Any], args: tupl
         first = machine.objects.wrap(first, Attribute(origin, "args"))
         named = machine.objects.wrap(named, Attribute(origin, "keywords"))
     return call(machine, target, (*first, *args), {**named, **kwargs})
+
+
+def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:
+    """operator.itemgetter and operator.attrgetter objects."""
+    wanted = getter.__reduce__()[1]
+    if kind is operator.itemgetter:
+        found = tuple(load_item(machine, obj, key) for key in wanted)
+    else:
+        found = tuple(functools.reduce(lambda value, name: load_attr(machine, value, name), path.split("."), obj) for path in wanted)
+    return found[0] if len(found) == 1 else found
 
 
 # ---------------------------------------------------------------- classes

@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.attributes import delete_attr, load_attr, load_global_value, store_attr
+from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import NULL, UNBOUND
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item
@@ -180,7 +181,7 @@ def LOAD_METHOD(frame: Frame, arg: str) -> None:
 
 def push_method(stack: list[Any], found: Any) -> None:
     """Push what CALL expects for `obj.name(...)`: a function and its self, or a callable and NULL."""
-    if type(found) is types.MethodType:
+    if type(found) is types.MethodType and not isinstance(found.__self__, Native):
         stack.append(found.__func__)
         stack.append(found.__self__)
     elif _NULL_AFTER:
