@@ -24,10 +24,10 @@ class GraphError(Exception):
 
 def check_prims_graph(graph: Graph) -> None:
     """Raise GraphError unless every Value is defined once and before use, and every primitive call obeys its declaration."""
-    defined = set(graph.inputs)
-    if len(defined) != len(graph.inputs):
+    defined = {value for value in graph.inputs if isinstance(value, Value)}
+    if len(set(graph.inputs)) != len(graph.inputs):
         raise GraphError("an input occurs twice")
-    names = {value.name for value in graph.inputs}
+    names = {value.name for value in defined}
     for node in graph.nodes:
         for value in node.operands():
             if value not in defined:

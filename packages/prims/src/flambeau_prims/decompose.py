@@ -45,10 +45,10 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
 
     Operators in `keep` stay ATen calls, as do those without a decomposition and those on complex tensors.
     """
-    taken = [value.name for value in graph.inputs]
+    taken = [value.name for value in graph.inputs if isinstance(value, Value)]
     taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
     builder = Builder([], taken)
-    replaced: dict[Value, Value] = {value: value for value in graph.inputs}
+    replaced: dict[Value, Value] = {value: value for value in graph.inputs if isinstance(value, Value)}
     owned = _leaves_the_graph(graph)
     for node in graph.nodes:
         _decompose_node(builder, node, replaced, owned, keep)

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Size
 
 
-def run_graph(graph: Graph, inputs: Sequence[Tensor], *, values: Mapping[str, int] | None = None) -> tuple[Any, ...]:
-    """The graph's outputs on these inputs; its writes are carried out on the inputs.
-
-    `values` gives the symbolic sizes by name; those not given are read from the inputs' shapes.
-    """
-    symbols = dict(values or {}) | bind_symbols(graph, inputs)
-    known: dict[Value, Tensor] = dict(zip(graph.inputs, inputs, strict=True))
+def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
+    """The graph's outputs on these inputs (an int for an Expr); its writes are carried out on the inputs."""
+    symbols = bind_symbols(graph, inputs)
+    known: dict[Value, Tensor] = {
+        value: tensor for value, tensor in zip(graph.inputs, inputs, strict=True) if isinstance(value, Value)
+    }  # type: ignore[misc]
     for node in graph.nodes:
         results = _run_node(node, known, symbols)
         for value, result in zip(node.outputs, results, strict=True):
@@ -41,12 +40,14 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor], *, values: Mapping[str, in
     return outputs
 
 
-def bind_symbols(graph: Graph, inputs: Sequence[Tensor]) -> dict[str, int]:
-    """Values of the symbols that stand alone as a size or stride of some input."""
+def bind_symbols(graph: Graph, inputs: Sequence[Tensor | int]) -> dict[str, int]:
+    """Values of the symbols: int inputs, and dims of tensor inputs that are a bare symbol."""
     found: dict[str, int] = {}
-    for value, tensor in zip(graph.inputs, inputs, strict=True):
-        spec = value.spec
-        for size, actual in zip((*spec.shape, *spec.stride), (*tensor.shape, *tensor.stride()), strict=True):
+    for value, given in zip(graph.inputs, inputs, strict=True):
+        if isinstance(value, Expr):
+            found[repr(value)] = int(given)  # type: ignore[arg-type]
+            continue
+        for size, actual in zip(value.spec.shape, given.shape, strict=True):  # type: ignore[union-attr]
             if isinstance(size, Expr) and repr(size).isidentifier():
                 found.setdefault(repr(size), actual)
     return found

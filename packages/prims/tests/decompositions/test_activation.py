@@ -96,3 +96,12 @@ def test_integers() -> None:
         check(aten.relu.default, make(9))
         check(aten.sigmoid.default, make(9))
         check(aten.threshold_backward.default, make(9), make(9), 0)
+
+
+def test_shrinks() -> None:
+    for dtype in FLOATS:
+        make = Make(2, dtype)
+        check(aten.hardshrink.default, make(3, 8), 0.4)
+        check(aten.softshrink.default, make(3, 8), 0.4)
+        check(aten.hardshrink_backward.default, make(3, 8), make(3, 8), 0.4)
+        check(aten.softshrink_backward.default, make(3, 8), make(3, 8), 0.4)

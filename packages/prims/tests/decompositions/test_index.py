@@ -108,3 +108,9 @@ def test_scatters_of_parts() -> None:
 def test_repeat_interleave() -> None:
     check(aten.repeat_interleave.self_int, Make(0, torch.float32)(2, 3), 3, 1, exact=True)
     check(aten.repeat_interleave.self_int, Make(0, torch.float32)(2, 3), 2, exact=True)
+
+
+def test_turns_and_classes() -> None:
+    for k in (-1, 0, 1, 2, 3):
+        check(aten.rot90.default, Make(0, torch.float32)(2, 3, 4), k, [0, 2], exact=True)
+    check(aten.one_hot.default, Make(0, torch.int64).index(5, 2, 3), 7, exact=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from one_op import Make, check, decomposed
-
 from flambeau_prims.evaluate import run_graph
+from one_op import Make, check, decomposed
 
 aten = torch.ops.aten
 
@@ -31,6 +30,10 @@ def test_batch_norm(affine: bool) -> None:
                     aten._native_batch_norm_legit_functional.default,
                     x, weight, bias, running_mean, running_var, training, 0.1, 1e-5, factor=8.0, near=1.0,
                 )  # fmt: skip
+            check(
+                aten._batch_norm_with_update_functional.default, x, weight, bias, running_mean, running_var, 0.1, 1e-5,
+                factor=8.0, near=1.0,
+            )  # fmt: skip
             check(aten._native_batch_norm_legit_no_training.default, x, weight, bias, running_mean, running_var, 0.1, 1e-5)
             check(aten._native_batch_norm_legit.no_stats, x, weight, bias, True, 0.1, 1e-5, factor=8.0, near=1.0)
             check(aten.native_batch_norm.default, x, weight, bias, running_mean, running_var, False, 0.1, 1e-5)

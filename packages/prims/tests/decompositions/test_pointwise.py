@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from one_op import Make, check
-
 from flambeau_prims.decompositions.pointwise import COMPARISONS, FLOAT_UNARY, ROUNDING
+from one_op import Make, check
 
 aten = torch.ops.aten
 
@@ -242,3 +241,10 @@ def test_addcmul_addcdiv_lerp() -> None:
         check(aten.lerp.Tensor, make(3, 5), make(3, 5), make(3, 5))
     for make in makes(INTEGERS):
         check(aten.addcmul.default, make(3, 5), make(5), make(3, 1), value=2)
+
+
+def test_addr() -> None:
+    for dtype in (torch.float32, torch.float64):
+        make = Make(0, dtype)
+        check(aten.addr.default, make(3, 4), make(3), make(4), beta=0.5, alpha=2)
+        check(aten.addr.default, torch.full((3, 4), float("nan"), dtype=dtype), make(3), make(4), beta=0)

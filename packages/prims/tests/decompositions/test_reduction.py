@@ -143,3 +143,20 @@ def test_counting() -> None:
     check(aten.count_nonzero.default, make(3, 5))
     check(aten.count_nonzero.dim_IntList, make(3, 5), [1])
     check(aten.trace.default, Make(1, torch.float32)(4, 6))
+
+
+def test_rare_forms() -> None:
+    make = Make(12, torch.float32, layouts=("contiguous", "permuted"))
+    for name in ("var", "std", "var_mean", "std_mean"):
+        check(getattr(aten, name).default, make(4, 5), near=1.0)
+        check(getattr(aten, name).dim, make(4, 5), [1], False, True, near=1.0)
+    special = Make(13, torch.bfloat16, special=True)
+    check(aten.nansum.default, torch.tensor([[1.0, float("nan")], [2.0, 3.0]]), [1])
+    check(aten.nansum.default, special(5).nan_to_num(1.0, 2.0, 3.0))
+    check(aten.norm.ScalarOpt_dtype, Make(1, torch.bfloat16)(7), 2, dtype=torch.float32)
+    check(aten.norm.ScalarOpt_dim_dtype, Make(1, torch.bfloat16)(7, 3), 2, [1], True, dtype=torch.float32)
+    check(aten.dist.default, make(4, 5), make(5), 3)
+    for keepdim in (False, True):
+        x = make(4, 5)
+        places = x.max(1, keepdim=keepdim).indices
+        check(aten.value_selecting_reduction_backward.default, make(*places.shape), 1, places, [4, 5], keepdim, exact=True)

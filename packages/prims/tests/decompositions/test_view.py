@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from one_op import Make, check, decomposed, flat
-
 from flambeau_prims.primitives import Kind
+from one_op import Make, check, decomposed, flat
 
 aten = torch.ops.aten
 

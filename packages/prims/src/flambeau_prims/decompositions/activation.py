@@ -89,6 +89,28 @@ def prelu_backward(b: Builder, grad: Value, x: Value, weight: Value) -> tuple[Va
     return b.where(positive, grad, b.mul(weight, grad)), b.where(positive, 0.0, b.mul(x, grad))
 
 
+@decomposition(aten.hardshrink.default)
+def hardshrink(b: Builder, x: Value, lambd: Any = 0.5) -> Value:
+    """x outside [-lambd, lambd], 0 inside."""
+    wide = b.widen(x)
+    return b.where(b.bitwise_and(b.ge(wide, -lambd), b.le(wide, lambd)), 0.0, wide)
+
+
+@decomposition(aten.softshrink.default)
+def softshrink(b: Builder, x: Value, lambd: Any = 0.5) -> Value:
+    """x brought nearer to 0 by lambd; 0 inside [-lambd, lambd], NaN for NaN."""
+    wide = b.widen(x)
+    below = b.where(b.lt(wide, -lambd), b.add(wide, lambd), b.mul(wide, 0.0))
+    return b.where(b.gt(wide, lambd), b.sub(wide, lambd), below)
+
+
+@decomposition(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(b: Builder, grad: Value, x: Value, lambd: Any) -> Value:
+    """The gradient outside [-lambd, lambd], 0 inside."""
+    grad, x = b.promote([grad, x])
+    return b.where(b.bitwise_and(b.ge(x, -lambd), b.le(x, lambd)), 0.0, grad)
+
+
 # Sigmoids ---------------------------------------------------------------------------------------------------------------
 
 

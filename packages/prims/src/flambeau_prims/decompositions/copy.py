@@ -44,7 +44,7 @@ def copy(b: Builder, destination: Value, source: Value, non_blocking: bool = Fal
     return b.expand(b.cast(source, destination.spec.dtype), destination.spec.shape)
 
 
-@decomposition(aten.view_copy.default)
+@decomposition(aten.view_copy.default, aten._reshape_copy.default)
 def view_copy(b: Builder, x: Value, size: Any) -> Value:
     """view, in fresh memory."""
     return b.reshape(x, b.result.shape)

@@ -81,6 +81,29 @@ def flip(b: Builder, x: Value, dims: Sequence[int]) -> Value:
     return b.flip(x, tuple(wrap_dim(d, x.spec.ndim) for d in dims)) if x.spec.shape else x
 
 
+@decomposition(aten.rot90.default)
+def rot90(b: Builder, x: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Value:
+    """Quarter turns from the first dim towards the second."""
+    first, second = (wrap_dim(d, x.spec.ndim) for d in dims)
+    order = list(range(x.spec.ndim))
+    order[first], order[second] = order[second], order[first]
+    if k % 4 == 2:
+        return b.flip(x, (first, second))
+    if k % 4 == 1:
+        return b.permute(b.flip(x, (second,)), tuple(order))
+    return b.flip(b.permute(x, tuple(order)), (second,)) if k % 4 == 3 else x
+
+
+@decomposition(aten.one_hot.default)
+def one_hot(b: Builder, x: Value, num_classes: int = -1) -> Any:
+    """1 at each class along a new last dim."""
+    if num_classes == -1:
+        return NotImplemented
+    shape = (*x.spec.shape, num_classes)
+    places = b.along(b.iota(num_classes, 0, 1, torch.int64, x.spec.device), (len(shape) - 1,), shape)
+    return b.cast(b.eq(places, b.spread(b.cast(x, torch.int64), (len(shape) - 1,), shape)), torch.int64)
+
+
 @decomposition(aten.roll.default)
 def roll(b: Builder, x: Value, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Value:
     """Rotated along dims; along all of them as one when none is named."""

@@ -108,6 +108,20 @@ def _moving_average(b: Builder, running: Value, new: Value, momentum: float) -> 
     return b.add(b.mul(b.cast(new, dtype), momentum), b.mul(b.cast(running, dtype), 1.0 - momentum))
 
 
+@decomposition(aten._batch_norm_with_update_functional.default)
+def batch_norm_with_update(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    momentum: float, eps: float,
+) -> tuple[Value, ...]:  # fmt: skip
+    """Batch norm in training that also returns (unused) workspace and the new running statistics."""
+    y, average, rstd, new_mean, new_var = batch_norm_functional(
+        b, x, weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    workspace = b.results[3]
+    assert workspace is not None
+    return y, average, rstd, b.empty(workspace.shape, workspace.dtype, workspace.device), new_mean, new_var
+
+
 @decomposition(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_no_training(
     b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,

@@ -76,7 +76,7 @@ def sign(b: Builder, x: Value) -> Value:
     return x if x.spec.dtype is torch.bool else b.sign(b.widen(x))
 
 
-@decomposition(aten.positive.default)
+@decomposition(aten.positive.default, aten._conj_physical.default)
 def positive(b: Builder, x: Value) -> Value:
     """x."""
     return x
@@ -256,6 +256,19 @@ def addcdiv(b: Builder, x: Value, a: Value, c: Value, *, value: Any = 1) -> Valu
     """x + value * a / c."""
     x, a, c = b.promote([x, a, c])
     return b.add(x, b.div(b.mul(a, value), c))
+
+
+@decomposition(aten.addr.default)
+def addr(b: Builder, x: Value, u: Value, v: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta * x + alpha * outer(u, v); x counts for nothing, NaN too, when beta is 0."""
+    u, v = b.unsqueeze(u, 1), b.unsqueeze(v, 0)
+    if beta == 0:
+        u, v = b.promote([u, v])
+        return b.mul(b.mul(u, alpha), v)
+    x, u, v = b.promote([x, u, v])
+    if x.spec.dtype is torch.bool:
+        return NotImplemented
+    return b.add(b.mul(x, beta), b.mul(b.mul(u, alpha), v))
 
 
 @decomposition(aten.lerp.Scalar, aten.lerp.Tensor)

@@ -6,6 +6,7 @@ bfloat16 and float16 are accumulated in float32 and rounded once, integers and b
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,6 +56,18 @@ def sum_dims(
     """Sums over dims."""
     dims = wrap_dims(dim, x.spec.ndim)
     return finish(b, b.sum(b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
+
+
+@decomposition(aten.nansum.default)
+def nansum(
+    b: Builder, x: Value, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
+    """Sums over dims, NaN counting as 0."""
+    x = b.cast(x, compute_dtype(b.result.dtype))
+    if x.spec.dtype.is_floating_point:
+        x = b.where(b.isnan(x), 0.0, x)
+    dims = wrap_dims(dim, x.spec.ndim)
+    return finish(b, b.sum(x, dims), dims, keepdim)
 
 
 @decomposition(aten.prod.default)
@@ -215,6 +228,24 @@ def norm_dim(b: Builder, x: Value, p: Any, dim: Sequence[int], keepdim: bool = F
     return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
 
 
+@decomposition(aten.norm.ScalarOpt_dtype)
+def norm_dtype(b: Builder, x: Value, p: Any, *, dtype: torch.dtype) -> Value:
+    """The p-norm of all elements, in another dtype."""
+    return vector_norm(b, x, 2 if p is None else p)
+
+
+@decomposition(aten.norm.ScalarOpt_dim_dtype)
+def norm_dim_dtype(b: Builder, x: Value, p: Any, dim: Sequence[int], keepdim: bool = False, *, dtype: torch.dtype) -> Value:
+    """The p-norm over dims, in another dtype."""
+    return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
+
+
+@decomposition(aten.dist.default)
+def dist(b: Builder, x: Value, y: Value, p: Any = 2) -> Value:
+    """The p-norm of a difference."""
+    return vector_norm(b, b.sub(*b.promote([x, y])), p)
+
+
 @decomposition(aten.logsumexp.default)
 def logsumexp(b: Builder, x: Value, dim: Sequence[int], keepdim: bool = False) -> Value:
     """ln of the sum of exponentials, with the greatest element taken out first."""
@@ -302,6 +333,22 @@ def _index_of(b: Builder, x: Value, dim: int | None, keepdim: bool, primitive: s
     return finish(b, getattr(b, primitive)(x, dim), (dim,), keepdim)
 
 
+@decomposition(aten.value_selecting_reduction_backward.default)
+def value_selecting_backward(
+    b: Builder, grad: Value, dim: int, indices: Value, sizes: Sequence[Size], keepdim: bool
+) -> Any:
+    """The gradient where the value came from, 0 elsewhere."""
+    shape = tuple(sizes)
+    if not shape:
+        return grad
+    dim = wrap_dim(dim, len(shape))
+    if keepdim:
+        grad, indices = b.squeeze(grad, (dim,)), b.squeeze(indices, (dim,))
+    places = b.along(b.iota(shape[dim], 0, 1, torch.int64, grad.spec.device), (dim,), shape)
+    hit = b.eq(places, b.spread(indices, (dim,), shape))
+    return b.where(hit, b.spread(grad, (dim,), shape), 0)
+
+
 # Truth ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -322,3 +369,20 @@ def all_(b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: 
     """Whether all elements differ from 0."""
     found = _truth(b, x, dim, keepdim, "all")
     return b.cast(found, b.result.dtype)
+
+
+
+# The overloads with a bool for the correction ----------------------------------------------------------------------------------
+
+
+def _biased_or_not(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, moments: Any) -> Any:
+    return moments(b, x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+def _of_all(b: Builder, x: Value, unbiased: bool = True, *, moments: Any) -> Any:
+    return moments(b, x, None, correction=int(unbiased))
+
+
+for _packet, _moments_of in ((aten.var, var), (aten.std, std), (aten.var_mean, var_mean), (aten.std_mean, std_mean)):
+    decomposition(_packet.dim)(partial(_biased_or_not, moments=_moments_of))
+    decomposition(_packet.default)(partial(_of_all, moments=_moments_of))

@@ -35,6 +35,12 @@ def view(b: Builder, x: Value, size: Sequence[Size]) -> Value:
     return b.reshape(x, b.result.shape)
 
 
+@decomposition(aten.view_as.default)
+def view_as(b: Builder, x: Value, other: Value) -> Value:
+    """Regrouped dims."""
+    return b.reshape(x, b.result.shape)
+
+
 @decomposition(aten._reshape_alias.default)
 def reshape_alias(b: Builder, x: Value, size: Sequence[Size], stride: Sequence[Size]) -> Value:
     """Regrouped dims."""

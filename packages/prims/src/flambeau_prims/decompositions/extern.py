@@ -1,0 +1,88 @@
+"""Operators that stay calls of ATen, and why.
+
+Together with the decompositions this covers every operator that has a shape rule; a test asserts that.  An operator on complex tensors stays
+ATen's whatever this table says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+REASONS: dict[str, tuple[str, ...]] = {
+    "matrix product: a library's or a template's kernel": (
+        "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_trilinear",
+        "_scaled_mm", "_grouped_mm", "_int_mm", "_weight_int8pack_mm", "_weight_int4pack_mm",
+    ),
+    "convolution: a library's kernel": ("convolution", "convolution_backward", "_convolution"),
+    "fused attention: a library's kernel": (
+        "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
+        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
+    ),
+    "recurrent network: a library's kernel": (
+        "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_cudnn_rnn", "_cudnn_rnn_backward", "_thnn_fused_lstm_cell",
+        "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward",
+    ),
+    "cuDNN's batch norm: chosen by name": ("cudnn_batch_norm", "cudnn_batch_norm_backward", "miopen_batch_norm"),
+    "draws random numbers, in eager's order and stream": (
+        "native_dropout", "bernoulli", "normal", "normal_functional", "uniform", "exponential", "cauchy", "log_normal", "geometric",
+        "random", "multinomial", "poisson", "_standard_gamma", "rand", "randn", "randint", "randperm", "rand_like", "randn_like",
+        "randint_like", "rrelu_with_noise", "rrelu_with_noise_functional", "binomial", "_sample_dirichlet",
+    ),
+    "scatters: no scatter primitive yet": (
+        "index_put", "_unsafe_index_put", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce",
+        "index_fill", "put", "masked_scatter", "embedding_dense_backward", "index_select_backward", "as_strided_scatter",
+        "unfold_backward", "_unsafe_masked_index_put_accumulate", "take_backward", "bincount", "histc",
+    ),
+    "windows that overlap: no window primitive": (
+        "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "max_pool3d_with_indices", "max_pool3d_with_indices_backward",
+        "adaptive_max_pool2d", "adaptive_max_pool2d_backward", "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d",
+        "_adaptive_avg_pool3d_backward", "im2col", "col2im", "fractional_max_pool2d",
+    ),
+    "interpolates between places": (
+        "upsample_bilinear2d", "upsample_bilinear2d_backward", "upsample_bicubic2d", "upsample_bicubic2d_backward",
+        "upsample_linear1d", "upsample_linear1d_backward", "upsample_trilinear3d", "upsample_trilinear3d_backward",
+        "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "_upsample_nearest_exact2d_backward",
+        "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d",
+        "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d",
+        "reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward",
+        "replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward",
+    ),
+    "sorts or selects by rank": (
+        "sort", "argsort", "topk", "median", "nanmedian", "mode", "kthvalue", "unique", "_unique2", "searchsorted", "bucketize", "isin",
+        "msort",
+    ),
+    "scan: no scan primitive": ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "_cummax_helper", "_cummin_helper", "diff"),
+    "special function without a primitive": (
+        "erfinv", "digamma", "polygamma", "mvlgamma", "i0", "special_i0e", "special_i1", "special_i1e", "special_erfcx",
+        "special_log_ndtr", "special_ndtri", "special_zeta", "igamma", "igammac", "hypot", "nextafter", "gcd", "lcm", "frexp", "ldexp",
+        "special_bessel_j0", "special_bessel_j1",
+    ),
+    "complex numbers": ("_conj", "_neg_view", "view_as_real", "view_as_complex", "angle", "complex", "polar", "real", "imag"),
+    "reads memory as another dtype": ("view",),
+    "shape depends on the data": ("nonzero", "masked_select", "nonzero_static", "_unique"),
+    "rare, and no faster as loops": (
+        "logspace", "tril_indices", "triu_indices", "_unsafe_masked_index", "_masked_softmax", "_masked_softmax_backward", "_fw_primal",
+        "cross", "linalg_cross", "_cdist_forward", "_cdist_backward", "_pdist_forward", "_embedding_bag", "_euclidean_dist",
+        "ctc_loss", "_ctc_loss", "multi_margin_loss", "multilabel_margin_loss_forward", "channel_shuffle", "native_channel_shuffle",
+        "pixel_shuffle", "pixel_unshuffle", "_assert_async", "_local_scalar_dense", "item", "equal", "is_same_size",
+        "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "numel", "storage_offset", "record_stream",
+    ),
+}  # fmt: skip
+"""Operators by name without overload, by reason."""
+
+_REASON_OF = {name: reason for reason, names in REASONS.items() for name in names}
+
+
+def reason_for(op: OpOverload) -> str | None:
+    """Why this operator stays a call of ATen, or None if the table does not say."""
+    namespace, _, name = op._schema.name.partition("::")
+    if namespace != "aten":
+        return f"an operator of {namespace}, not of ATen"
+    if name.startswith(("linalg_", "_linalg_", "fft_", "_fft_")) and name not in ("linalg_vector_norm",):
+        return "linear algebra and Fourier transforms: a library's kernels"
+    return _REASON_OF.get(name)

@@ -1,0 +1,44 @@
+"""Every operator that can be traced has a decomposition, or a reason for staying ATen's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flambeau_prims import decompositions
+from flambeau_prims.decompositions import extern
+from flambeau_prims.decompositions.registry import decomposition, registered
+from flambeau_prims.primitives import PRIMS
+from flambeau_prims.rules.registry import is_mutating
+from flambeau_prims.rules.registry import registered as rules
+
+aten = torch.ops.aten
+
+
+def test_every_operator_is_accounted_for() -> None:
+    known = set(registered())
+    open_ = [op for op in rules() if op not in known and not is_mutating(op) and extern.reason_for(op) is None]
+    assert not open_, f"neither decomposed nor in decompositions/extern.py: {sorted(map(str, open_))}"
+
+
+def test_reasons_are_given_once() -> None:
+    names = [name for names in extern.REASONS.values() for name in names]
+    assert len(names) == len(set(names))
+    fully_decomposed = {op._schema.name.removeprefix("aten::") for op in registered()} & set(names)
+    assert fully_decomposed == {"view"}  # aten.view.dtype has the reason
+
+
+def test_decompositions_are_of_functional_operators() -> None:
+    assert not [op for op in registered() if is_mutating(op)]
+
+
+def test_modules_are_listed() -> None:
+    assert not decompositions.unlisted()
+
+
+def test_a_second_decomposition_is_refused() -> None:
+    with pytest.raises(ValueError, match="already"):
+        decomposition(aten.silu.default)(lambda b, x: x)
+
+
+def test_a_primitive_is_its_name() -> None:
+    assert all(str(prim) == f"prims.{name}" for name, prim in PRIMS.items())
