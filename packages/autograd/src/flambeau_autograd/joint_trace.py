@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic, to_symint
@@ -146,7 +147,7 @@ class _JointTracer:
     def run(self) -> Trace:
         tracer = self._tracer
         with _modes_restored():
-            with tracer:
+            with FunctionTable(tracer.device), tracer:
                 flat, grad_after = self._forward()
             split = len(tracer.nodes)
             aliases = AliasMap([value for value in self._inputs if isinstance(value, Value)])

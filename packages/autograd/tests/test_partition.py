@@ -1,0 +1,128 @@
+"""The partition: minimum cuts against networkx, what is saved, and equal gradients whatever is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from flambeau_autograd import AutogradOptions
+from flambeau_autograd.joint_trace import trace
+from flambeau_autograd.min_cut import INFINITE, FlowNetwork
+from flambeau_autograd.operators import Work, work
+from flambeau_autograd.partition import partition, saved_bytes
+from flambeau_autograd.pipeline import prepare
+from recording import record_calls, record_module
+from test_models import bert, mlp
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_minimum_cut_is_minimal_and_nearest_to_the_sink(seed):
+    networkx = pytest.importorskip("networkx")
+    rng = random.Random(seed)
+    vertices = rng.randint(4, 30)
+    mine, theirs = FlowNetwork(vertices), networkx.DiGraph()
+    theirs.add_nodes_from(range(vertices))
+    edges = []
+    for _ in range(rng.randint(vertices, 4 * vertices)):
+        tail, head = rng.sample(range(vertices), 2)
+        if theirs.has_edge(tail, head):
+            continue
+        capacity = rng.randint(0, 12)
+        edges.append((tail, head, capacity))
+        mine.edge(tail, head, capacity)
+        theirs.add_edge(tail, head, capacity=capacity)
+    flow, after = mine.minimum_cut(0, 1)
+    assert flow == networkx.maximum_flow_value(theirs, 0, 1)
+    assert after[1] and not after[0]
+    assert sum(c for tail, head, c in edges if after[head] and not after[tail]) == flow
+    residual = networkx.algorithms.flow.build_residual_network(theirs, "capacity")
+    residual = networkx.algorithms.flow.preflow_push(theirs, 0, 1, residual=residual)
+    free = networkx.DiGraph((u, v) for u, v, data in residual.edges(data=True) if data["capacity"] > data["flow"])
+    free.add_nodes_from(range(vertices))
+    assert {v for v in range(vertices) if after[v]} == networkx.ancestors(free, 1) | {1}
+
+
+def test_no_finite_cut():
+    network = FlowNetwork(3)
+    network.edge(0, 2, INFINITE)
+    network.edge(2, 1, INFINITE)
+    with pytest.raises(ValueError, match="no finite cut"):
+        network.minimum_cut(0, 1)
+
+
+def part_of(gm, examples, mode, **options):
+    options = AutogradOptions(partition=mode, **options)
+    traced = trace(gm, examples)
+    joint = prepare(traced, options)
+    return partition(joint, len(traced.tape.inputs) - len(traced.tangents), traced.results, options)
+
+
+def part_of_program(program, examples, mode="min_cut", **options):
+    return part_of(record_calls(program, examples), examples, mode, **options)
+
+
+@pytest.mark.parametrize("make", [bert, mlp], ids=lambda make: make.__name__)
+def test_min_cut_saves_less_than_all(make):
+    torch.manual_seed(0)
+    model, args, call = make()
+    gm = record_module(model, args, call)
+    examples = [*args, *model.parameters(), *model.buffers()]
+    least, most = (saved_bytes(part_of(gm, examples, mode)) for mode in ("min_cut", "save_all"))
+    assert 0 < least < 0.8 * most
+
+
+def test_pointwise_chains_are_recomputed_from_the_inputs():
+    x = torch.randn(64, requires_grad=True)
+    part = part_of_program(lambda x: (x.sin().exp().sigmoid().sum(),), [x])
+    assert [kind for kind, _ in part.saved] == ["input", "tangent"]
+
+
+def test_products_and_random_numbers_are_never_computed_twice():
+    def program(x, w):
+        y = torch.nn.functional.dropout((x @ w).sin(), 0.5)
+        return (torch.softmax(y @ w, -1),)
+
+    part = part_of_program(program, [torch.randn(8, 8, requires_grad=True) for _ in range(2)])
+    forward = [node for node in part.forward.nodes if work(node.op) in (Work.HEAVY, Work.RANDOM)]
+    assert len(forward) == 3
+    assert not any(work(node.op) is Work.RANDOM for node in part.backward.nodes)
+    products = [node for node in part.backward.nodes if node.op is torch.ops.aten.mm.default]
+    assert len(products) == 4, "two products, two gradients each"
+
+
+def test_views_are_taken_again_rather_than_saved():
+    def program(x, w):
+        y = x @ w
+        return (y.t().expand(3, 8, 8) * y.exp(),)
+
+    part = part_of_program(program, [torch.randn(8, 8, requires_grad=True) for _ in range(2)])
+    saved = [part.forward.outputs[at] for kind, at in part.saved if kind == "output"]
+    assert [value.spec.shape for value in saved] == [(8, 8)]
+
+
+def test_repeated_calls_stand_right_before_their_use():
+    def program(x, w):
+        for _ in range(4):
+            x = (x @ w).sin().exp()
+        return (x,)
+
+    part = part_of_program(program, [torch.randn(8, 8, requires_grad=True) for _ in range(2)])
+    position = {node: index for index, node in enumerate(part.backward.nodes)}
+    for node in part.backward.nodes:
+        users = [position[user] for out in node.outputs for user in part.backward.users()[out]]
+        if users:
+            assert min(users) - position[node] < 12
+
+
+def test_long_chains_are_cut():
+    def program(x):
+        y = x * 1.5
+        for _ in range(30):
+            y = y.sin()
+        return (y.sum(),)
+
+    x = torch.randn(64, requires_grad=True)
+    short = part_of_program(program, [x], recompute_chain=10)
+    assert sum(kind == "output" for kind, _ in short.saved) >= 2
+    assert sum(kind == "output" for kind, _ in part_of_program(program, [x], recompute_chain=100).saved) == 0
