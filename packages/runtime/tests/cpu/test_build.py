@@ -1,0 +1,116 @@
+"""Building C++: caching, damage, missing and failing compilers, one OpenMP runtime, ISA levels."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from flambeau_runtime import CompileError, CompilerNotFound, RuntimeOptions, load
+from flambeau_runtime.build import cpp, isa
+from flambeau_runtime.program import Source
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from programs import RELU, SIN_COS, mixed, sin_cos
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    return RuntimeOptions(cache_dir=tmp_path / "cache")
+
+
+def test_second_build_starts_no_compiler(fresh, monkeypatch):
+    first = cpp.build([SIN_COS, RELU, SIN_COS], fresh)
+    assert first[0] == first[2] != first[1]
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a compiler was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    began = time.perf_counter()
+    assert cpp.build([SIN_COS, RELU, SIN_COS], fresh) == first
+    assert time.perf_counter() - began < 0.1
+    with pytest.raises(AssertionError, match="was started"):
+        cpp.build([SIN_COS], dataclasses.replace(fresh, cxx_flags=("-O1",)))
+    with pytest.raises(AssertionError, match="was started"):
+        cpp.build([SIN_COS], dataclasses.replace(fresh, use_cache=False))
+
+
+def test_damaged_library_is_built_again(fresh):
+    (path,) = cpp.build([SIN_COS], fresh)
+    path.write_bytes(path.read_bytes()[:100])
+    x = torch.randn(5)
+    torch.testing.assert_close(load(sin_cos((5,)), fresh)(x)[0], x.sin() + x.cos())
+
+
+def test_no_compiler(fresh):
+    with pytest.raises(CompilerNotFound, match="apt-get install g\\+\\+"):
+        load(sin_cos(), dataclasses.replace(fresh, cxx="g++-that-is-not-there"))
+
+
+def test_programs_without_kernels_need_no_compiler(fresh):
+    program = dataclasses.replace(sin_cos(), sources=(), kernels=(), steps=(), outputs=("x",))
+    x = torch.ones(())
+    assert load(program, dataclasses.replace(fresh, cxx="g++-that-is-not-there"))(x)[0] is x
+
+
+def test_compile_error_keeps_the_text(fresh):
+    program = dataclasses.replace(sin_cos(), sources=(Source("cpp", "int f( {"),))
+    with pytest.raises(CompileError, match="error:") as caught:
+        load(program, fresh)
+    kept = str(caught.value).split("its text: ")[1].split(")")[0]
+    assert Path(kept).read_text() == "int f( {"
+
+
+def test_one_openmp_runtime(fresh):
+    load(mixed(), fresh)
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    runtimes = {line.rpartition(" ")[2] for line in maps if os.path.basename(line.rpartition(" ")[2]).startswith(("libgomp", "libiomp", "libomp."))}
+    assert len(runtimes) == 1
+    (path,) = cpp.build([RELU], fresh)
+    assert b"libgomp" in path.read_bytes()
+
+
+@pytest.mark.parametrize("level", isa.LEVELS)
+def test_isa_levels(fresh, level):
+    order = isa.LEVELS.index
+    if order(level) < order(isa.detect()):
+        pytest.skip(f"this machine has no {level}")
+    x = torch.randn(100)
+    torch.testing.assert_close(load(sin_cos((100,)), dataclasses.replace(fresh, isa=level))(x)[0], x.sin() + x.cos())
+
+
+def test_unknown_options(fresh):
+    with pytest.raises(ValueError, match="avx512"):
+        load(sin_cos(), dataclasses.replace(fresh, isa="sse9"))
+    with pytest.raises(ValueError, match="auto, c, python"):
+        load(sin_cos(), dataclasses.replace(fresh, executor="rust"))
+
+
+BUILDER = """
+import sys
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[2])
+from programs import sin_cos
+from flambeau_runtime import RuntimeOptions, load
+x = torch.randn(7)
+for turn in range(4):
+    use = turn != 2
+    run = load(sin_cos((7,)), RuntimeOptions(cache_dir=Path(sys.argv[1]), use_cache=use))
+    torch.testing.assert_close(run(x)[0], x.sin() + x.cos())
+"""
+
+
+def test_two_processes_build_at_once(tmp_path):
+    here = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", BUILDER, str(tmp_path / "cache"), here]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    for process in running:
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors.decode()
