@@ -1,0 +1,148 @@
+"""A program traced on fake CUDA tensors makes the ATen calls, with the geometry, that eager makes on a real GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flambeau_prims.fake import fake_like
+from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.tracer import Tracer
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+HALF = torch.float16
+
+
+class Recorder(TorchDispatchMode):
+    """Runs operators on real tensors and notes each with the Specs of its results."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        items = result if isinstance(result, (tuple, list)) else [result]
+        self.calls.append((str(func), [spec_of(t) for t in items if isinstance(t, torch.Tensor)]))
+        return result
+
+
+def attend(**options):
+    return lambda q, k, v, *mask: F.scaled_dot_product_attention(q, k, v, *mask, **options)
+
+
+def heads(*, dtype=HALF, size=16, length=5, count=3):
+    return [torch.randn(2, 4, length, size, dtype=dtype) for _ in range(count)]
+
+
+PROGRAMS = {
+    "mlp": (lambda x, w, b: F.layer_norm(F.gelu(F.linear(x, w, b)), (7,)), [(5, 3, 8), (7, 8), (7,)]),
+    "softmax": (lambda x: x.transpose(0, 1).softmax(-1).log_softmax(0), [(4, 6)]),
+    "literal": (lambda x: x * torch.tensor(2.0, device=x.device) + x.new_tensor([1.0]), [(4,)]),
+    "factories": (lambda x: x + torch.arange(6, device="cuda") + torch.zeros(6, device=x.device), [(4, 6)]),
+    "dropout": (lambda x: F.dropout(x, 0.25) * 2, [(4, 6)]),
+    "to": (lambda x: x.to("cuda").to(torch.float64).cuda().to(x.device, torch.float32), [(4, 6)]),
+    "cross_entropy": (lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)), [(4, 6)]),
+    "convolution": (lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), [(2, 3, 8, 8), (4, 3, 3, 3), (4,)]),
+    "max_pool": (lambda x: F.adaptive_avg_pool2d(F.max_pool2d(x, 2), 1), [(2, 3, 8, 8)]),
+    "embedding": (lambda w: F.embedding(torch.ones(2, 3, dtype=torch.long, device=w.device), w), [(9, 4)]),
+    "flash": (attend(), heads()),
+    "flash_causal": (attend(is_causal=True, scale=0.3), heads()),
+    "flash_padded": (attend(), heads(size=12)),
+    "flash_dropout": (attend(dropout_p=0.1), heads()),
+    "efficient": (attend(), heads(dtype=torch.float32)),
+    "efficient_causal": (attend(is_causal=True), heads(dtype=torch.float32)),
+    "efficient_mask": (
+        lambda q, k, v: attend()(q, k, v, torch.ones(2, 1, 5, 5, dtype=torch.bool, device=q.device)),
+        heads(),
+    ),
+    "efficient_float_mask": (
+        lambda q, k, v: attend()(q, k, v, torch.zeros(5, 5, device=q.device)),
+        heads(dtype=torch.float32),
+    ),
+    "efficient_aligned_mask": (
+        lambda q, k, v: attend()(q, k, v, torch.zeros(2, 1, 16, 16, device=q.device)),
+        heads(dtype=torch.float32, length=16),
+    ),
+    "math_unaligned": (attend(), heads(dtype=torch.float32, size=7)),
+    "math_double": (attend(), heads(dtype=torch.float64)),
+    "grouped": (
+        lambda q, k, v: attend(enable_gqa=True)(q, k[:, :2], v[:, :2]),
+        heads(),
+    ),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_same_calls_as_eager(name, training):
+    fn, given = PROGRAMS[name]
+    reals = [torch.randn(item) if isinstance(item, tuple) else item for item in given]
+    reals = [real.cuda().requires_grad_(training) for real in reals]
+
+    def program(*tensors):
+        out = fn(*tensors)
+        if training:
+            torch.autograd.Variable._execution_engine.run_backward(
+                (out,), (torch.ones_like(out),), False, False, tensors, allow_unreachable=True, accumulate_grad=False
+            )
+
+    recorder = Recorder()
+    with recorder:
+        program(*reals)
+    tracer = Tracer(device="cuda")
+    fakes = [tracer.adopt(fake_like(real)) for real in reals]
+    with FunctionTable(tracer.device), tracer:
+        program(*fakes)
+    traced = [(str(node.op), [out.spec for out in node.outputs if out is not None]) for node in tracer.nodes]
+    assert essential(traced) == essential(recorder.calls)
+
+
+def essential(calls):
+    """Calls but for those that make no difference: aliases, literals, and how many bytes a random state has."""
+    kept = []
+    for op, specs in calls:
+        if op.startswith(("aten.detach", "aten.lift_fresh", "aten._local_scalar_dense", "aten.alias")):
+            continue
+        kept.append((op, [] if "attention" in op else [free_strides(spec) for spec in specs]))
+        if "attention" in op:
+            kept[-1] = (op, [free_strides(spec) for spec in specs[:2]])
+    return kept
+
+
+def free_strides(spec):
+    stride = [0 if size == 1 else stride for size, stride in zip(spec.shape, spec.stride, strict=True)]
+    return Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device)
+
+
+def test_a_training_step_of_a_module():
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10), nn.Dropout(0.2)
+    ).cuda()
+    x = torch.randn(2, 3, 8, 8, device="cuda")
+    parameters = list(model.parameters())
+
+    def step(inputs, wanted):
+        loss = F.cross_entropy(model(inputs), torch.zeros(2, dtype=torch.long, device="cuda"))
+        return torch.autograd.Variable._execution_engine.run_backward(
+            (loss,), (torch.ones_like(loss),), False, False, tuple(wanted), allow_unreachable=True, accumulate_grad=False
+        )
+
+    real = step(x, parameters)
+    tracer = Tracer(device="cuda")
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for key, tensor in table.items():
+                table[key] = tracer.adopt(fake_like(tensor))
+    with FunctionTable(tracer.device), tracer:
+        fake = step(tracer.adopt(fake_like(x)), model.parameters())
+    assert [free_strides(grad.spec) for grad in fake] == [free_strides(spec_of(grad)) for grad in real]
+    assert all(out.spec.device == x.device for node in tracer.nodes for out in node.outputs if out is not None)
