@@ -306,7 +306,7 @@ class DictEntry(Origin):
 
 @_interned
 class DictKeyAt(Origin):
-    """The `index`-th key of a dict, in its order."""
+    """The `index`-th key of a dict (not of a subclass), in its order."""
 
     base: Origin
     index: int
@@ -316,9 +316,11 @@ class DictKeyAt(Origin):
         return f"list({self.base.text()})[{self.index}]"
 
     def load(self, scope: Scope) -> Any:
-        for at, key in enumerate(dict.keys(self.base.load(scope))):
-            if at == self.index:
-                return key
+        table = self.base.load(scope)
+        if type(table) is dict:
+            for at, key in enumerate(table):
+                if at == self.index:
+                    return key
         raise OriginLost(self.text())
 
 
@@ -419,9 +421,11 @@ class CellContents(Origin):
 
     def load(self, scope: Scope) -> Any:
         cell = self.base.load(scope)
+        if type(cell) is not types.CellType:
+            raise OriginLost(self.text())
         try:
             return cell.cell_contents
-        except (ValueError, AttributeError):
+        except ValueError:
             raise OriginLost(self.text()) from None
 
 
@@ -494,8 +498,8 @@ class CallOf(Origin):
         values = [argument.load(scope) for argument in self.arguments]
         try:
             return self.function(*values)
-        except (LookupError, AttributeError, TypeError, ValueError):
-            raise OriginLost(self.text()) from None
+        except Exception as error:
+            raise OriginLost(self.text()) from error
 
 
 # ---------------------------------------------------------------- reading

@@ -12,6 +12,7 @@ Payloads that are user objects are held weakly (`Held`), so that an entry keeps 
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -509,6 +510,8 @@ class CELL_EMPTY(GuardKind):
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
+        if type(value) is not types.CellType:
+            return False
         try:
             value.cell_contents  # noqa: B018
         except ValueError:
@@ -678,9 +681,8 @@ def brief(value: Any) -> str:
         return text if len(text) <= 80 else text[:77] + "..."
     if isinstance(value, type):
         return _type_name(value)
-    if callable(value) and isinstance(getattr(type(value), "__name__", None), str) and hasattr(type(value), "__get__"):
-        name = object.__getattribute__(value, "__qualname__") if hasattr(value, "__qualname__") else type(value).__name__
-        return f"<function {name}>"
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        return f"<function {value.__qualname__}>"
     if isinstance(value, torch.Tensor):
         return f"a {_type_name(type(value))}"
     return f"<{_type_name(type(value))} at {id(value):#x}>"

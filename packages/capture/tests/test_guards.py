@@ -1,0 +1,539 @@
+"""Guards: every change of what is guarded is seen, nothing else is, and C and the Python reference agree."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import random
+import types
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from flambeau_capture import origins
+from flambeau_capture.core import core
+from flambeau_capture.entry import current_state
+from flambeau_capture.guards import check, kinds, program, relations, tensor_layout
+from flambeau_capture.guards.kinds import TensorPayload
+from flambeau_capture.origins import (
+    ABSENT,
+    Argument,
+    Attribute,
+    CallOf,
+    CapturedFunction,
+    CellContents,
+    Closure,
+    Constant,
+    DictEntry,
+    DictKeyAt,
+    FunctionField,
+    Global,
+    GlobalsDict,
+    GradOf,
+    InstanceDict,
+    Item,
+    MethodPart,
+    Origin,
+    Scope,
+    TensorSize,
+    TensorStride,
+    TypeAttribute,
+    TypeOf,
+    WeakrefTo,
+    module_table_entry,
+)
+from flambeau_capture.record import Guard
+from flambeau_prims.spec import Spec, spec_of
+
+X = Argument("x", 0)
+Y = Argument("y", 1)
+
+
+def function(x, y=None):
+    return x
+
+
+def tensor_guard(origin: Origin, tensor: torch.Tensor, spec: Spec | None = None) -> Guard:
+    words = core.tensor_words(tensor) if core is not None and tensor_layout.configure() else None
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return Guard("TENSOR", origin, TensorPayload(type(tensor), spec or spec_of(tensor), tensor.requires_grad, keys, words))
+
+
+def verdict(guards: list[Guard], arguments: tuple[Any, ...], called: types.FunctionType = function) -> int | None:
+    """Index of the failing guard, which C and the reference must agree on."""
+    reference = check.first_failing(guards, Scope(called, arguments))
+    made = program.guard_program(guards, (), len(arguments))
+    found = made.failed(called, arguments)
+    assert found == reference, [kinds.guard_text(guard) for guard in guards]
+    if reference is not None:
+        assert kinds.failure_text(guards[reference], Scope(called, arguments))
+    return found
+
+
+def test_the_c_core_reads_tensors_here():
+    assert core is not None, "build it: python hatch_build.py --inplace"
+    assert tensor_layout.configure()
+
+
+# ---------------------------------------------------------------- the mutation table
+
+
+class Thing:
+    level = 3
+
+    def __init__(self) -> None:
+        self.value = 1
+        self.items = [1, 2.5, "a"]
+        self.table = {"a": 1, "b": 2}
+
+    def method(self):
+        return self.value
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+
+@dataclass
+class Row:
+    """`make()` gives the argument, `guards(value)` what is guarded of it, `change(value)` what must be seen (None: must not be)."""
+
+    name: str
+    make: Any
+    guards: Any
+    change: Any
+    seen: bool = True
+
+
+def _set(name, value):
+    return lambda thing: setattr(thing, name, value)
+
+
+def _slotted():
+    made = Slotted()
+    made.value = 5
+    return made
+
+
+def _cell_function():
+    inner = [1]
+
+    def closed():
+        return inner
+
+    return closed
+
+
+def _retarget(closed):
+    closed.__closure__[0].cell_contents = [1]
+
+
+def _own(name):
+    return DictEntry(InstanceDict(X), name)
+
+
+TABLE = [
+    Row("attribute value", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("value", 2)),
+    Row("attribute type", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("value", True)),
+    Row("attribute equal again", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("value", 1), seen=False),
+    Row("other attribute", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("new", 1), seen=False),
+    Row("attribute deleted", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], lambda t: delattr(t, "value")),
+    Row("instance dict replaced", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], lambda t: setattr(t, "__dict__", {"value": 3})),
+    Row("class replaced", Thing, lambda t: [Guard("TYPE", X, Thing)], lambda t: setattr(t, "__class__", type("Other", (Thing,), {}))),
+    Row("shadowing attribute", Thing, lambda t: [Guard("ABSENT", InstanceDict(X), "method")], _set("method", None)),
+    Row("attribute still absent", Thing, lambda t: [Guard("ABSENT", InstanceDict(X), "method")], _set("other", None), seen=False),
+    Row("list item", Thing, lambda t: [Guard("EQUALS", Item(_own("items"), 1), 2.5)], lambda t: t.items.__setitem__(1, 2.25)),
+    Row("list shorter", Thing, lambda t: [Guard("EQUALS", Item(_own("items"), 2), "a")], lambda t: t.items.pop()),
+    Row("list length", Thing, lambda t: [Guard("LENGTH", _own("items"), 3)], lambda t: t.items.append(0)),
+    Row("dict length", Thing, lambda t: [Guard("LENGTH", _own("table"), 2)], lambda t: t.table.clear()),
+    Row("dict value", Thing, lambda t: [Guard("EQUALS", DictEntry(_own("table"), "a"), 1)], lambda t: t.table.update(a=2)),
+    Row("dict key added", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: t.table.update(c=0)),
+    Row("dict key replaced", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: (t.table.pop("b"), t.table.update(c=0))),
+    Row("dict order", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: t.table.update(a=t.table.pop("a"))),
+    Row("dict values only", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: t.table.update(a=9), seen=False),
+    Row("dict key at", Thing, lambda t: [Guard("EQUALS", DictKeyAt(_own("table"), 1), "b")], lambda t: t.table.update(a=t.table.pop("a"))),
+    Row("key gone", Thing, lambda t: [Guard("HAS_KEY", _own("table"), "a")], lambda t: t.table.pop("a")),
+    Row("key of another type", lambda: {1: 0}, lambda d: [Guard("KEYS", X, (1,))], lambda d: (d.pop(1), d.update({True: 0}))),
+    Row("ordered dict moved", lambda: collections.OrderedDict(a=1, b=2), lambda d: [Guard("KEYS", X, ("a", "b"))], lambda d: d.move_to_end("a")),
+    Row("ordered dict same", lambda: collections.OrderedDict(a=1, b=2), lambda d: [Guard("KEYS", X, ("a", "b"))], lambda d: d.update(b=3), seen=False),
+    Row("slot", _slotted, lambda s: [Guard("EQUALS", Attribute(X, "value"), 5)], _set("value", 6)),
+    Row("slot deleted", _slotted, lambda s: [Guard("EQUALS", Attribute(X, "value"), 5)], lambda s: delattr(s, "value")),
+    Row("identity", Thing, lambda t: [Guard("IS", _own("items"), t.items)], lambda t: setattr(t, "items", list(t.items))),
+    Row("None no more", lambda: [None], lambda t: [Guard("IS", Item(X, 0), None)], lambda t: t.__setitem__(0, 0)),
+    Row("None now", lambda: [1], lambda t: [Guard("IS_NOT", Item(X, 0), None)], lambda t: t.__setitem__(0, None)),
+    Row("cell", _cell_function, lambda f: [Guard("IS", CellContents(Item(FunctionField(X, "closure"), 0)), f.__closure__[0].cell_contents)], _retarget),
+    Row("cell emptied", _cell_function, lambda f: [Guard("LENGTH", CellContents(Item(FunctionField(X, "closure"), 0)), 1)], lambda f: delattr(f.__closure__[0], "cell_contents")),
+    Row("code", _cell_function, lambda f: [Guard("IS", FunctionField(X, "code"), f.__code__)], lambda f: setattr(f, "__code__", f.__code__.replace(co_name="g"))),
+    Row("defaults", lambda: types.FunctionType(function.__code__, {}, "f", (1,)), lambda f: [Guard("EQUALS", Item(FunctionField(X, "defaults"), 0), 1)], lambda f: setattr(f, "__defaults__", (2,))),
+    Row("no defaults", lambda: types.FunctionType(function.__code__, {}), lambda f: [Guard("IS", FunctionField(X, "defaults"), None)], lambda f: setattr(f, "__defaults__", (2,))),
+    Row("set", lambda: {1, "a"}, lambda s: [Guard("EQUALS", X, {1, "a"})], lambda s: s.add(2)),
+    Row("set same", lambda: {1, "a"}, lambda s: [Guard("EQUALS", X, {"a", 1})], lambda s: s.discard(9), seen=False),
+    Row("predicate", lambda: [1, 2], lambda v: [Guard("PREDICATE", X, (lambda v: sum(v) == 3, "sums to 3"))], lambda v: v.append(1)),
+    Row("call", lambda: [1, 2], lambda v: [Guard("EQUALS", CallOf(sum, (X,)), 3)], lambda v: v.append(1)),
+    Row("call raises", lambda: [1, 2], lambda v: [Guard("EQUALS", CallOf(sum, (X,)), 3)], lambda v: v.append("x")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_mutation_table(row):
+    value = row.make()
+    guards = [kinds.prepared(guard) for guard in row.guards(value)]
+    for guard in guards:
+        assert kinds.guard_text(guard)
+    assert verdict(guards, (value,)) is None
+    row.change(value)
+    assert (verdict(guards, (value,)) is not None) == row.seen
+
+
+def test_class_attributes_globals_and_closures():
+    class Base:
+        def run(self):
+            return 1
+
+    class Derived(Base):
+        pass
+
+    namespace = {"__builtins__": __builtins__, "torch": torch}
+    exec("def make(cell):\n def called(x): return cell\n return called", namespace)
+    called = namespace["make"](7)
+    guards = [
+        Guard("IS", TypeAttribute(TypeOf(X), "run"), Base.run),
+        Guard("IS", TypeAttribute(TypeOf(X), "absent"), ABSENT),
+        Guard("IS", Global(namespace, "torch"), torch),
+        Guard("ABSENT", GlobalsDict(namespace, "module"), "len"),
+        Guard("EQUALS", CellContents(Closure("cell", 0)), 7),
+        Guard("IS", FunctionField(CapturedFunction("called"), "defaults"), None),
+    ]
+    guards = [kinds.prepared(guard) for guard in guards]
+    changes = [
+        (lambda: setattr(Derived, "run", lambda self: 2), lambda: delattr(Derived, "run"), 0),
+        (lambda: setattr(Base, "absent", 1), lambda: delattr(Base, "absent"), 1),
+        (lambda: namespace.update(torch=1), lambda: namespace.update(torch=torch), 2),
+        (lambda: namespace.update(len=1), lambda: namespace.pop("len"), 3),
+        (lambda: setattr(called.__closure__[0], "cell_contents", 8), lambda: setattr(called.__closure__[0], "cell_contents", 7), 4),
+        (lambda: setattr(called, "__defaults__", (1,)), lambda: setattr(called, "__defaults__", None), 5),
+    ]
+    value = Derived()
+    for change, undo, index in changes:
+        assert verdict(guards, (value,), called) is None
+        change()
+        assert verdict(guards, (value,), called) == index
+        undo()
+    assert verdict(guards, (value,), called) is None
+
+
+def test_module_tables_methods_and_weak_references():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3))
+    weight = module_table_entry(module_table_entry(X, "_modules", "0"), "_parameters", "weight")
+    assert weight.text() == "L['x'][0].weight"
+    guards = [kinds.prepared(guard) for guard in (tensor_guard(weight, module[0].weight), Guard("IS", WeakrefTo.of(module, "module"), module))]
+    assert verdict(guards, (module,)) is None
+    module[0].weight = torch.nn.Parameter(torch.zeros(3, 2))
+    assert verdict(guards, (module,)) is None
+    module[0].weight = torch.nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))
+    assert verdict(guards, (module,)) == 0
+    other = torch.nn.Sequential(torch.nn.Linear(2, 3))
+    gone = weakref.ref(module)
+    del module
+    gc.collect()
+    assert gone() is None, "guards keep the user's module alive"
+    assert verdict(guards, (other,)) == 1
+
+    thing = Thing()
+    method = [Guard("IS", MethodPart(X, "func"), Thing.method), Guard("IS", MethodPart(X, "self"), thing)]
+    method = [kinds.prepared(guard) for guard in method]
+    assert verdict(method, (thing.method,)) is None
+    assert verdict(method, (Thing().method,)) == 1
+    assert verdict(method, (Thing.method,)) == 0
+
+
+# ---------------------------------------------------------------- constants
+
+CONSTANTS = [
+    0, 1, -1, True, False, 1.0, 0.0, -0.0, float("nan"), float("inf"), 1j, complex(0.0, -0.0), "a", "b", b"a", None, ..., 2**70,
+    (), (1,), (True,), (1.0,), (1, (2, "x")), (1, (2, b"x")), torch.float32, torch.float64, torch.device("cpu"), torch.device("meta"),
+    torch.strided, torch.contiguous_format, torch.Size([1]), slice(1, None), slice(True, None), range(3), range(4), frozenset({1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("expected", CONSTANTS, ids=repr)
+def test_equals_is_exact_in_type_and_bits(expected):
+    guards = [kinds.prepared(Guard("EQUALS", X, expected))]
+    import copy
+
+    assert verdict(guards, (copy.copy(expected),)) is None
+    for other in CONSTANTS:
+        if other is not expected:
+            assert verdict(guards, (other,)) == 0, (expected, other)
+
+
+def test_equals_runs_no_user_code():
+    class Hostile(int):
+        def __eq__(self, other):
+            raise AssertionError("a guard ran user code")
+
+        __hash__ = int.__hash__
+
+    assert verdict([kinds.prepared(Guard("EQUALS", X, 1))], (Hostile(1),)) == 0
+    assert verdict([kinds.prepared(Guard("EQUALS", X, (1, 2)))], ((Hostile(1), 2),)) == 0
+    with pytest.raises(TypeError):
+        kinds.prepared(Guard("EQUALS", X, [1]))
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def tensors() -> list[torch.Tensor]:
+    base = torch.arange(24.0).reshape(2, 3, 4)
+    with torch.inference_mode():
+        inference = torch.zeros(2, 3)
+    made = [torch.zeros(shape) for shape in ((), (1,), (0,), (2, 3), (3, 2), (2, 3, 4), (1, 2, 1, 2, 1, 2, 1), (0, 3), (2, 1, 3))]
+    made += [torch.zeros(2, 3, dtype=dtype) for dtype in (torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64)]
+    made += [base.transpose(0, 2), base[:, ::2], base[1], base.expand(2, 3, 4), torch.zeros(1).expand(2, 3), torch.zeros(3, 2).t()]
+    made += [torch.zeros(2, 3, device="meta"), torch.zeros(2, 3, requires_grad=True), torch.nn.Parameter(torch.zeros(2, 3))]
+    made += [torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False), inference, torch.zeros(2, 3, dtype=torch.complex64).conj()]
+    return made
+
+
+def same_facts(a: torch.Tensor, b: torch.Tensor) -> bool:
+    def facts(t):
+        keys = torch._C._dispatch_keys(t).raw_repr()
+        return type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, keys
+
+    return facts(a) == facts(b)
+
+
+def test_every_tensor_matches_its_own_facts_only():
+    for guarded in tensors():
+        guards = [kinds.prepared(tensor_guard(X, guarded))]
+        assert kinds.guard_text(guards[0])
+        for other in (*tensors(), None, 3, "x", [guarded]):
+            same = isinstance(other, torch.Tensor) and same_facts(guarded, other)
+            assert (verdict(guards, (other,)) is None) == same, (guarded, other)
+
+
+def test_tensor_changes_in_place_are_seen():
+    tensor = torch.zeros(2, 3)
+    guards = [kinds.prepared(tensor_guard(X, tensor))]
+    assert verdict(guards, (tensor,)) is None
+    tensor.requires_grad_()
+    assert verdict(guards, (tensor,)) == 0
+    tensor.requires_grad_(False)
+    assert verdict(guards, (tensor,)) is None
+    tensor.data = torch.zeros(3, 3)
+    assert verdict(guards, (tensor,)) == 0
+    tensor.data = torch.ones(2, 3)
+    assert verdict(guards, (tensor,)) is None
+    tensor.resize_(6)
+    assert verdict(guards, (tensor,)) == 0
+
+
+def test_symbolic_sizes_and_relations():
+    from flambeau_prims.sizes import SizeEnv
+
+    env = SizeEnv()
+    rows, columns = env.symbol(4, source="rows"), env.symbol(6, source="columns")
+    spec = Spec.of((rows, columns), dtype=torch.float32)
+    names = {"s0": TensorSize(X, 0), "s1": TensorSize(X, 1), "n": Y, "stride": TensorStride(X, 0)}
+
+    def relation(text):
+        used = {name: origin for name, origin in names.items() if name in text}
+        return Guard("RELATION", X, relations.Relation(text, used))
+
+    guards = [tensor_guard(X, torch.zeros(4, 6), spec), Guard("INT", Y), relation("s1 == 6 or s0 * 2 <= n"), relation("stride == s1")]
+    guards = [kinds.prepared(guard) for guard in guards]
+    assert "L['x'].size(0)" in kinds.guard_text(guards[2])
+    assert verdict(guards, (torch.zeros(4, 6), 0)) is None
+    assert verdict(guards, (torch.zeros(5, 7), 10)) is None
+    assert verdict(guards, (torch.zeros(5, 7), 9)) == 2
+    assert verdict(guards, (torch.zeros(5, 9)[:, :7], 14)) == 3
+    assert verdict(guards, (torch.zeros(5, 7), True)) == 1
+    assert verdict(guards, (torch.zeros(5, 7), 2**63)) == 1
+    assert verdict(guards, (torch.zeros(5), 9)) == 0
+    assert verdict([kinds.prepared(relation("s0 ** 0.5 < n"))], (torch.zeros(9, 1), 4)) is None
+    assert verdict([kinds.prepared(relation("s0 ** 0.5 < n"))], (torch.zeros(9, 1), 3)) == 0
+
+
+def test_relations_agree_with_python_on_random_arithmetic():
+    rng = random.Random(3)
+
+    def expression(depth):
+        if depth == 0:
+            return rng.choice(["a", "b", "c", str(rng.randint(-5, 9))])
+        left, right = expression(depth - 1), expression(depth - 1)
+        op = rng.choice(["+", "-", "*", "//", "%", "min", "max", "neg"])
+        if op in ("min", "max"):
+            return f"{op}({left}, {right})"
+        return f"(-{left})" if op == "neg" else f"({left} {op} {right})"
+
+    origins_of = {name: Argument(name, at) for at, name in enumerate("abc")}
+    outcomes = []
+    for _ in range(300):
+        text = f"{expression(3)} {rng.choice(['==', '!=', '<', '<=', '>', '>='])} {expression(2)}"
+        if rng.random() < 0.3:
+            text = f"not ({text}) or a < b and c != 2"
+        guards = [kinds.prepared(Guard("RELATION", X, relations.Relation(text, origins_of)))]
+        outcomes.append(verdict(guards, tuple(rng.randint(-20, 20) for _ in range(3))))
+    assert outcomes.count(None) > 50 and outcomes.count(0) > 50
+
+
+def test_shared_memory_of_written_inputs():
+    a, b = torch.zeros(4), torch.zeros(4)
+    guards = [kinds.prepared(Guard("DISTINCT_MEMORY", X, ((X,), (Y,))))]
+    assert verdict(guards, (a, b)) is None
+    assert verdict(guards, (a, a)) == 0
+    assert verdict(guards, (a, a[2:])) == 0
+    assert verdict(guards, (a, 3)) == 0
+    both_written = [kinds.prepared(Guard("DISTINCT_MEMORY", X, ((X, Y), ())))]
+    assert verdict(both_written, (a, b)) is None
+    assert verdict(both_written, (a, a.view(2, 2))) == 0
+    unwritten = [Argument(str(at), at) for at in range(1, 700)]
+    many = [kinds.prepared(Guard("DISTINCT_MEMORY", X, ((X,), tuple(unwritten))))]
+    assert verdict(many, (a, *[b] * 699)) is None
+    assert verdict(many, (a, *[b] * 698, a[1:])) == 0
+
+
+# ---------------------------------------------------------------- torch's state and aliasing
+
+
+def test_torch_state():
+    guards = [kinds.prepared(Guard("TORCH_STATE", Constant(torch), current_state()))]
+    modes = {
+        "no_grad": torch.no_grad(),
+        "inference": torch.inference_mode(),
+        "autocast": torch.autocast("cpu", dtype=torch.bfloat16),
+        "function mode": torch.overrides.BaseTorchFunctionMode(),
+        "device": torch.device("meta"),
+        "dispatch mode": torch.utils._python_dispatch.BaseTorchDispatchMode(),
+    }
+    for name, mode in modes.items():
+        assert verdict(guards, (1,)) is None
+        with mode:
+            assert verdict(guards, (1,)) == 0, name
+    seen = []
+    torch.vmap(lambda x: (seen.append(verdict(guards, (1,))), x)[1])(torch.zeros(2))
+    assert seen == [0]
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert verdict(guards, (1,)) == 0
+        assert "default_dtype is torch.float64, was torch.float32" in kinds.failure_text(guards[0], Scope(function, (1,)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert verdict(guards, (1,)) is None
+
+
+def test_extra_torch_state():
+    guards = [kinds.prepared(Guard("STATE", Constant(torch), ("deterministic_algorithms", False)))]
+    assert verdict(guards, (1,)) is None
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert verdict(guards, (1,)) == 0
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with pytest.raises(KeyError):
+        kinds.prepared(Guard("STATE", Constant(torch), ("nothing", 1)))
+
+
+def test_aliases():
+    same = [kinds.prepared(Guard("ALIAS", X, Y))]
+    differ = [kinds.prepared(Guard("NOT_ALIAS", X, Y))]
+    a, b = [], []
+    assert verdict(same, (a, a)) is None and verdict(same, (a, b)) == 0
+    assert verdict(differ, (a, b)) is None and verdict(differ, (a, a)) == 0
+
+
+def test_gradients_and_sizes_as_objects():
+    x = torch.ones(3, requires_grad=True)
+    guards = [kinds.prepared(guard) for guard in (Guard("IS", GradOf(X), None), Guard("EQUALS", TensorSize(X, 0), 3))]
+    assert verdict(guards, (x,)) is None
+    assert verdict(guards, (torch.ones(4),)) == 1
+    x.sum().backward()
+    assert verdict(guards, (x,)) == 0
+
+
+def test_empty_cells():
+    def make():
+        def closed(x):
+            return later
+
+        yield closed
+        later = 1
+        yield closed
+
+    maker = make()
+    closed = next(maker)
+    guards = [kinds.prepared(Guard("CELL_EMPTY", Closure("later", 0)))]
+    assert verdict(guards, (1,), closed) is None
+    next(maker)
+    assert verdict(guards, (1,), closed) == 0
+
+
+# ---------------------------------------------------------------- robustness
+
+
+def test_loads_survive_values_of_every_type():
+    """No load or check may crash, whatever stands where something else was."""
+    values = [None, 1, True, "text", b"x", (1, 2), [1], {"a": 1}, {1}, Thing(), _slotted(), Thing, torch, function, Thing().method, torch.ones(2), object(), 1.5, slice(1), lambda: 0]
+    all_origins = [
+        InstanceDict(X), DictEntry(X, "a"), DictKeyAt(X, 0), Item(X, 1), TypeOf(X), TypeAttribute(X, "method"), FunctionField(X, "code"),
+        FunctionField(X, "closure"), MethodPart(X, "self"), CellContents(X), Attribute(X, "value"), GradOf(X), CallOf(len, (X,)),
+        TensorSize(X, 0), TensorStride(X, 3), DictEntry(InstanceDict(X), "value"), Item(FunctionField(X, "closure"), 0),
+    ]  # fmt: skip
+    checks = [("IS", None), ("EQUALS", 1), ("TYPE", int), ("LENGTH", 1), ("KEYS", ("a",)), ("HAS_KEY", "a"), ("ABSENT", "a"), ("CELL_EMPTY", None)]
+    agreed = 0
+    for origin in (X, *all_origins):
+        for kind, payload in checks:
+            guards = [kinds.prepared(Guard(kind, origin, payload))]
+            for value in values:
+                verdict(guards, (value,))
+                agreed += 1
+    assert agreed > 1000
+
+
+@pytest.mark.skipif(core is None, reason="the C core is not built")
+def test_malformed_programs_are_refused():
+    code = core.operations()
+    argument = (code["ARGUMENT"], 1, 0, 0, 0, None)
+
+    def make(*ops, inputs=(), registers=3, symbols=1):
+        return core.GuardProgram(ops=ops, inputs=inputs, arguments=1, registers=registers, symbols=symbols)
+
+    make(argument)
+    for bad in (
+        [(code["ARGUMENT"], 1, 0, 0, 1, None)],
+        [(code["ARGUMENT"], 3, 0, 0, 0, None)],
+        [(code["IS"], 0, 1, 0, 0, None)],
+        [argument, argument],
+        [(999, 0, 0, 0, 0, None)],
+        [argument, (code["RELATION"], 0, 0, 0, 0, (code["R_ADD"],))],
+        [argument, (code["RELATION"], 0, 0, 0, 0, (code["R_SYMBOL"], 5))],
+        [argument, (code["DISTINCT_MEMORY"], 0, 0, 0, 1, (2,))],
+        [argument, (code["FUNCTION_FIELD"], 2, 1, 0, 7, None)],
+        [argument, (code["CALL"], 2, 0, 0, 0, (len, (2,)))],
+    ):
+        with pytest.raises(ValueError):
+            make(*bad)
+    for bad in ((code["WEAK_IS"], 0, 1, 0, 0, 3), (code["KEYS"], 0, 1, 0, 0, ["a"]), (code["GETATTR"], 2, 1, 0, 0, 3)):
+        with pytest.raises(TypeError):
+            make(argument, bad)
+    with pytest.raises(ValueError):
+        make(argument, inputs=(2,))
+    with pytest.raises(ValueError):
+        make(argument).failed(function, (1, 2))
+
+
+def test_origins_are_interned():
+    assert DictEntry(InstanceDict(X), "a") is DictEntry(InstanceDict(Argument("x", 0)), "a")
+    assert Constant(1) is not Constant(True) and Constant(1.0) is not Constant(1)
+    key = WeakrefTo.of(thing := Thing(), "thing")
+    assert key is WeakrefTo.of(thing, "thing") and key.load(Scope(function, ())) is thing
+    del thing
+    with pytest.raises(origins.OriginLost):
+        key.load(Scope(function, ()))
+
+
+def test_order_drops_repeats_and_keeps_different_payloads():
+    guards = [kinds.prepared(Guard("ABSENT", X, name)) for name in ("a", "b", "a")] + [kinds.prepared(Guard("EQUALS", X, value)) for value in (1, True)]
+    assert len(program.order(guards)) == 4
