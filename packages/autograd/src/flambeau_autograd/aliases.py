@@ -8,7 +8,7 @@ Relies on `flambeau_prims.rules.registry.aliasing`, which reads operator schemas
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flambeau_prims.graph import Value
@@ -122,7 +122,7 @@ def written_parameters(node: Node) -> tuple[str, ...]:
     return aliasing(node.op).mutated if hidden is None else hidden.written
 
 
-def argument_named(node: Node, name: str) -> object:
+def argument_named(node: Node, name: str) -> Any:
     """The argument that `node` passes for the schema's parameter `name`, or None if it is left out."""
     if name in node.kwargs:
         return node.kwargs[name]

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +61,7 @@ UNDECLARED: dict[OpOverload, FunctionalForm] = {
 """Overloads that write to arguments without saying so in their schema (when training, and the statistics are given)."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def functional_form(op: OpOverload) -> FunctionalForm:
     """The functional form of an overload that mutates arguments by its schema; raises `NoFunctionalForm`."""
     mutated = [argument for argument in op._schema.arguments if _is_written(argument)]

@@ -131,7 +131,7 @@ class _Functionalizer:
         made = Node(node.op, args, kwargs, (), node.where)
         specs = self._infer(node.op, args, kwargs) if drifted else None
         made.outputs = tuple(
-            None if out is None else Value(out.name, out.spec if specs is None else specs[i], made)
+            None if out is None else Value(out.name, (specs[i] if specs is not None else None) or out.spec, made)
             for i, out in enumerate(node.outputs)
         )
         self.nodes.append(made)
@@ -285,7 +285,7 @@ class _Functionalizer:
             return self._emit(aten.clone.default, value, memory_format=torch.contiguous_format)
         inverse = [order.index(dim) for dim in range(spec.ndim)]
         moved = self._emit(aten.permute.default, value, order)
-        if force or not moved.spec.stride == Spec.of(moved.spec.shape).stride:
+        if force or moved.spec.stride != Spec.of(moved.spec.shape).stride:
             moved = self._emit(aten.clone.default, moved, memory_format=torch.contiguous_format)
         return self._emit(aten.permute.default, moved, inverse)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from operator import itemgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from flambeau_prims.graph import Value
@@ -24,13 +24,13 @@ from flambeau_autograd.symbols import given_symbols
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_prims.graph import Graph
     from flambeau_prims.spec import Spec
 
     from flambeau_autograd.partition import Partition
 
     Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
     Sizes: TypeAlias = "Callable[[Sequence[Any]], dict[str, int]]"
+    Fixer: TypeAlias = "Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]"
 
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -40,6 +40,7 @@ _FREED = (
     "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
     "if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
 )
+_NO_SIZES: dict[str, int] = {}
 _TWICE = "a compiled function cannot be differentiated twice: its backward is not differentiable (double-backward)"
 
 
@@ -102,7 +103,7 @@ def glue_training(forward: Compiled, backward: Callable[[], Compiled], call: Cal
     """The callable for a graph with a backward; `backward()` gives the compiled backward."""
     function = _make_function(_guarded(forward, call), backward, call, training)
     # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at twice the cost.
-    apply = super(torch.autograd.Function, function).apply
+    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     differentiable = _getter(training.differentiable)
     sizes = _sizes_reader(call)
     plan, constants, copies, grad_mode = call.outputs, call.constants, call.copies, call.grad_mode
@@ -147,69 +148,104 @@ def once(make: Callable[[], Compiled]) -> Callable[[], Compiled]:
 def _make_function(
     run: Compiled, backward: Callable[[], Compiled], call: Call, training: Training
 ) -> type[torch.autograd.Function]:
-    part = training.part
-    kinds = [kind for kind, _ in part.saved]
-    checked_inputs = _getter([at for kind, at in part.saved if kind == "input"])
-    checked_outputs = _getter([at for kind, at in part.saved if kind == "output" and at < training.results])
-    rest_outputs = _getter([at for kind, at in part.saved if kind == "output" and at >= training.results])
-    symbols = [symbol for kind, symbol in part.saved if kind == "size"]
-    # `partition` orders the backward's inputs so: inputs, outputs, intermediates, sizes, tangents.
-    assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
-    read_tangents = [at for kind, at in part.saved if kind == "tangent"]
-    specs = [value.spec for value in part.backward.inputs[len(part.saved) - len(read_tangents) :]]
-    fixers = [(training.tangents[at], _tangent_fixer(spec)) for at, spec in zip(read_tangents, specs, strict=True)]
-    non_differentiable = _getter(training.non_differentiable)
-    results = training.results
-    exact = len(part.forward.outputs) == results
-    sizes = _sizes_reader(call, bool(symbols) or any(spec.env is not None for spec in specs))
-    needs_sizes = sizes is not _no_sizes
-    names = [str(symbol) for symbol in symbols]
-    views = [at for at, out in enumerate(part.forward.outputs[:results]) if isinstance(out, Value) and _is_view(out)]
+    saved = _Saved.of(training, call)
+    inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
+    sizes, names, fixers = saved.sizes, saved.names, saved.fixers
+    results, views = training.results, _view_positions(training)
+    exact = len(training.part.forward.outputs) == results
+    non_differentiable = _getter(training.non_differentiable) if training.non_differentiable else None
 
     class CompiledFunction(torch.autograd.Function):
         """The compiled graph pair in autograd's eyes."""
 
         @staticmethod
         def forward(ctx: Any, args: tuple[Any, ...], *_: torch.Tensor) -> tuple[Any, ...]:
-            outputs = run(*args)
+            returned = run(*args)
             if views:
-                # Autograd lets nobody write in place to a view that a custom Function made; a detached tensor is none.
-                outputs = list(outputs)
-                for at in views:
-                    outputs[at] = outputs[at].detach()
+                returned = _detached(returned, views)
             ctx.set_materialize_grads(False)
-            rest = rest_outputs(outputs)
             if _default_hooks(True) is None:
-                ctx.save_for_backward(*checked_inputs(args), *checked_outputs(outputs))
-                ctx.rest = rest
+                ctx.save_for_backward(*inputs(args), *outputs(returned))
+                ctx.rest = intermediates(returned)
             else:
-                ctx.save_for_backward(*checked_inputs(args), *checked_outputs(outputs), *rest)
+                ctx.save_for_backward(*inputs(args), *outputs(returned), *intermediates(returned))
                 ctx.rest = ()
-            if needs_sizes:
+            if sizes is not None:
                 ctx.sizes = sizes(args)
             if not exact:
-                outputs = outputs[:results]
-            ctx.mark_non_differentiable(*non_differentiable(outputs))
-            return tuple(outputs)
+                returned = returned[:results]
+            if non_differentiable is not None:
+                ctx.mark_non_differentiable(*non_differentiable(returned))
+            return returned
 
         @staticmethod
         def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
             rest = ctx.rest
             if rest is None:
                 raise RuntimeError(_FREED)
-            saved = ctx.saved_tensors
+            checked = ctx.saved_tensors
             if not _keeps_graph():
                 ctx.rest = None
-            values = ctx.sizes if needs_sizes else _NO_SIZES
+            values = _NO_SIZES if sizes is None else ctx.sizes
             given = [fix(tangents[at], values) for at, fix in fixers]
-            ints = [values[name] for name in names] if names else ()
+            ints = [values[name] for name in names]
             if not torch.is_grad_enabled():
-                return (None, *backward()(*saved, *rest, *ints, *given))
+                return (None, *backward()(*checked, *rest, *ints, *given))
             with torch.no_grad():
-                grads = backward()(*saved, *rest, *ints, *given)
-            return (None, *_forbid_twice(grads, (*saved, *given)))
+                grads = backward()(*checked, *rest, *ints, *given)
+            return (None, *_forbid_twice(grads, (*checked, *given)))
 
     return CompiledFunction
+
+
+@dataclass
+class _Saved:
+    """How the backward's arguments are gathered, in their order: inputs, outputs, intermediates, sizes, tangents.
+
+    `inputs` picks from the arguments, `outputs` and `intermediates` from what the forward returns.  `sizes` reads all symbols from
+    the arguments (None: the backward needs none), `names` are those passed as ints.  `fixers` are (result, function that
+    brings its tangent into the traced form).
+    """
+
+    inputs: Callable[[Sequence[Any]], tuple[Any, ...]]
+    outputs: Callable[[Sequence[Any]], tuple[Any, ...]]
+    intermediates: Callable[[Sequence[Any]], tuple[Any, ...]]
+    sizes: Sizes | None
+    names: list[str]
+    fixers: list[tuple[int, Fixer]]
+
+    @classmethod
+    def of(cls, training: Training, call: Call) -> _Saved:
+        saved, results = training.part.saved, training.results
+        kinds = [kind for kind, _ in saved]
+        assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
+        tangents = [at for kind, at in saved if kind == "tangent"]
+        values = training.part.backward.inputs[len(saved) - len(tangents) :]
+        specs = [value.spec for value in values if isinstance(value, Value)]
+        names = [str(symbol) for kind, symbol in saved if kind == "size"]
+        symbolic = bool(names) or any(spec.env is not None for spec in specs)
+        return cls(
+            inputs=_getter([at for kind, at in saved if kind == "input"]),
+            outputs=_getter([at for kind, at in saved if kind == "output" and at < results]),
+            intermediates=_getter([at for kind, at in saved if kind == "output" and at >= results]),
+            sizes=_sizes_reader(call) if symbolic else None,
+            names=names,
+            fixers=[(training.tangents[at], _tangent_fixer(spec)) for at, spec in zip(tangents, specs, strict=True)],
+        )
+
+
+def _view_positions(training: Training) -> list[int]:
+    """The results that are views of memory which the graph does not return otherwise."""
+    returned = training.part.forward.outputs[: training.results]
+    return [at for at, out in enumerate(returned) if isinstance(out, Value) and memory_of(out) is not out]
+
+
+def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
+    """Autograd lets nobody write in place to a view that a custom Function made; a detached tensor is none."""
+    results = list(returned)
+    for at in views:
+        results[at] = results[at].detach()
+    return tuple(results)
 
 
 def _forbid_twice(grads: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
@@ -252,19 +288,11 @@ def _getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return itemgetter(*positions)
 
 
-_NO_SIZES: dict[str, int] = {}
-
-
-def _no_sizes(args: Sequence[Any]) -> dict[str, int]:
-    return _NO_SIZES
-
-
-def _sizes_reader(call: Call, needed: bool = True) -> Sizes:
+def _sizes_reader(call: Call) -> Sizes:
     """A function from a call's arguments to the values of the symbols, by name."""
-    places = given_symbols(call.inputs)
-    if not places or not needed:
-        return _no_sizes
-    items = list(places.items())
+    items = list(given_symbols(call.inputs).items())
+    if not items:
+        return lambda args: _NO_SIZES
 
     def read(args: Sequence[Any]) -> dict[str, int]:
         return {name: args[at] if dim is None else args[at].shape[dim] for name, (at, dim) in items}
@@ -272,24 +300,24 @@ def _sizes_reader(call: Call, needed: bool = True) -> Sizes:
     return read
 
 
-def _is_view(value: Value) -> bool:
-    return memory_of(value) is not value
-
-
-def _tangent_fixer(spec: Spec) -> Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]:
+def _tangent_fixer(spec: Spec) -> Fixer:
     """A function that gives a tangent as it was traced: zeros for None, and in the traced strides."""
-    shape, stride, dtype, device = spec.shape, spec.stride, spec.dtype, spec.device
-    env = spec.env
+    env, dtype, device = spec.env, spec.dtype, spec.device
+    shape, stride = cast("tuple[int, ...]", spec.shape), cast("tuple[int, ...]", spec.stride)
 
     def fix(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
-        wanted_shape, wanted = shape, stride
-        if env is not None:
-            wanted_shape = tuple(env.evaluate(size, sizes) for size in shape)
-            wanted = tuple(env.evaluate(step, sizes) for step in stride)
-        if tangent is None:
-            return torch.empty_strided(wanted_shape, wanted, dtype=dtype, device=device).zero_()
-        if tangent.stride() == wanted:
+        if tangent is not None and tangent.stride() == stride:
             return tangent
-        return torch.empty_strided(wanted_shape, wanted, dtype=dtype, device=device).copy_(tangent.detach())
+        made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        return made.zero_() if tangent is None else made.copy_(tangent.detach())
 
-    return fix
+    def fix_symbolic(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
+        assert env is not None
+        wanted = tuple(env.evaluate(step, sizes) for step in spec.stride)
+        if tangent is not None and tangent.stride() == wanted:
+            return tangent
+        extents = tuple(env.evaluate(size, sizes) for size in spec.shape)
+        made = torch.empty_strided(extents, wanted, dtype=dtype, device=device)
+        return made.zero_() if tangent is None else made.copy_(tangent.detach())
+
+    return fix if env is None else fix_symbolic

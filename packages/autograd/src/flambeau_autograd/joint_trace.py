@@ -307,7 +307,7 @@ class _JointTracer:
             return None
         candidates = [out if aliases[out.value] is root else out._base for out in outs]  # type: ignore[index]
         for fake in candidates:
-            if isinstance(fake, FakeTensor) and fake.value in aliases and aliases[fake.value] is root:
+            if isinstance(fake, FakeTensor) and fake.value is not None and aliases[fake.value] is root:
                 return fake
         if any(out.grad_fn is not None for out in outs):
             raise AliasedOutputs("outputs share memory in a way that autograd does not see")
@@ -376,7 +376,7 @@ class _JointTracer:
                 raise
             except RuntimeError as error:
                 raise BackwardFailed(str(error)) from error
-        values = [None if grad is None else grad.value for grad in gradients]
+        values = [None if grad is None else grad.value for grad in gradients]  # type: ignore[attr-defined]
         return positions, values, [tangent.value for tangent in tangents]  # type: ignore[misc]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,7 +51,7 @@ _REDUCTIONS = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def work(op: Any) -> Work:
     """The cost class of an operator; HEAVY if nothing is known of it."""
     if isinstance(op, Prim):

@@ -107,16 +107,15 @@ def build_outputs(
     """The caller's outputs."""
     made = []
     for out in plan:
-        kind = type(out)
-        if kind is Result:
+        if isinstance(out, Result):
             made.append(results[out.position])
-        elif kind is Input:
+        elif isinstance(out, Input):
             made.append(args[out.position])
-        elif kind is Constant:
-            made.append(out.value)
+        elif isinstance(out, View):
+            given = args if isinstance(out.base, Input) else results
+            made.append(_take(out, given[out.base.position], sizes))
         else:
-            base = args[out.base.position] if type(out.base) is Input else results[out.base.position]
-            made.append(_take(out, base, sizes))
+            made.append(out.value)
     return tuple(made)
 
 

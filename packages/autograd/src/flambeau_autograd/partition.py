@@ -54,7 +54,7 @@ class _Joint:
 
     graph: Graph
     inputs: list[Any]
-    tangents: list[Value]
+    tangents: list[Any]
     results: list[Any]
     gradients: list[Any]
     after_tangents: set[Value] = field(default_factory=set)
