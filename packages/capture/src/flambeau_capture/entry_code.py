@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
+import torch
+
 from flambeau_capture.origins import Origin, TensorSize, TensorStride
 from flambeau_capture.record import (
     CallEffect,
@@ -434,6 +436,11 @@ def _delete_attribute(obj: Any, name: str) -> None:
         object.__delattr__(obj, name)
 
 
+def _new_tuple(cls: type, items: tuple[Any, ...]) -> Any:
+    # tuple.__new__ refuses the subclasses that C makes: torch.Size and the struct sequences that torch functions return.
+    return cls(items) if cls is torch.Size or hasattr(cls, "n_sequence_fields") else tuple.__new__(cls, items)
+
+
 def _base_of(obj: Any) -> type:
     for base in (collections.OrderedDict, dict, list):
         if isinstance(obj, base):
@@ -493,7 +500,7 @@ _HELPERS: dict[str, Any] = {
     "fill_ordered": _fill_ordered,
     "extend_list": list.extend,
     "new_object": object.__new__,
-    "new_tuple": tuple.__new__,
+    "new_tuple": _new_tuple,
     "new_cell": types.CellType,
     "new_function": types.FunctionType,
     "new_method": types.MethodType,
