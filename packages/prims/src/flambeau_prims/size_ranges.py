@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flambeau_prims.sizes import Atom, Expr, Monomial, SizeEnv
+    from flambeau_prims.sizes import Atom, Expr, Monomial, Size, SizeEnv
 
 Bound: TypeAlias = "int | None"
 """None: unbounded on that side."""
@@ -75,8 +75,14 @@ class Ranges:
             self._record("==", form, value)
             self._env.substitute_from(difference)
             return True
-        self._excluded.setdefault(form, set()).add(value)
-        self._record("!=", form, value)
+        form_lower, form_upper = self._form_bounds(form)
+        if form_lower == value:
+            self._narrow(form, value + 1, None)
+        elif form_upper == value:
+            self._narrow(form, None, value - 1)
+        else:
+            self._excluded.setdefault(form, set()).add(value)
+            self._record("!=", form, value)
         return False
 
     def is_non_negative(self, difference: Expr) -> bool:
@@ -86,16 +92,19 @@ class Ranges:
             return True
         if upper is not None and upper < 0:
             return False
-        form, factor, constant = _normal(difference)
         answer = difference.hint >= 0
-        # factor*form + constant >= 0, or its negation factor*form + constant + 1 <= 0, solved for the form.
-        if not answer:
-            factor, constant = -factor, -constant - 1
+        self._require_non_negative(difference if answer else -difference - 1)
+        return answer
+
+    def _require_non_negative(self, difference: Size) -> None:
+        """Take difference >= 0 as a fact and a guard."""
+        if isinstance(difference, int):
+            return
+        form, factor, constant = _normal(difference)
         if factor > 0:
             self._narrow(form, -(constant // factor), None)
         else:
             self._narrow(form, None, constant // -factor)
-        return answer
 
     def assume_lower(self, symbol: Expr, lower: int) -> None:
         """Take `symbol >= lower` as given; it is listed among the guards."""
@@ -107,6 +116,16 @@ class Ranges:
         self._guards[key] = guard
 
     def _narrow(self, form: Form, lower: Bound, upper: Bound) -> None:
+        """Take lower <= form <= upper as facts and guards."""
+        quotient = self._quotient(form)
+        if quotient is not None:
+            # a // n >= k is a >= k*n, and a // n <= k is a < (k + 1)*n: guards on a imply one another more often.
+            dividend, divisor = quotient
+            if lower is not None:
+                self._require_non_negative(dividend - lower * divisor)
+            if upper is not None:
+                self._require_non_negative((upper + 1) * divisor - 1 - dividend)
+            return
         interval = self._facts[form] = _meet(self._facts.get(form, (None, None)), (lower, upper))
         if lower is not None:
             self._record(">=", form, lower)
@@ -118,6 +137,21 @@ class Ranges:
             difference = self._env.make({**dict(form), (): -interval[0]})
             if not isinstance(difference, int):
                 self._env.substitute_from(difference)
+
+    def _quotient(self, form: Form) -> tuple[Expr, int] | None:
+        """(a, n) if the form is a bare `a // n` for a positive int n."""
+        ((monomial, coefficient), *rest) = form
+        if rest or coefficient != 1 or len(monomial) != 1:
+            return None
+        atom = self._env.atoms[monomial[0]]
+        if atom.kind != "floordiv":
+            return None
+        dividend, divisor = atom.args
+        return (dividend, divisor) if isinstance(divisor, int) and divisor > 0 and not isinstance(dividend, int) else None
+
+    def _form_bounds(self, form: Form) -> Interval:
+        expr = self._env.make(dict(form))
+        return (expr, expr) if isinstance(expr, int) else self.bounds(expr)
 
     def _record(self, op: str, form: Form, value: int) -> None:
         self._bounds.clear()
