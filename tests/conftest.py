@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Kernels built by the tests stay out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLAMBEAU_CHECK", "1")
         patch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
 

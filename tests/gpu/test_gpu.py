@@ -1,0 +1,124 @@
+"""End to end on a GPU: small programs, BERT and ResNet forward, a training step, symbolic sizes."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import flambeau
+from examples.models import ResNet18, bert
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def on_gpu(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device="cuda")
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "sin_cos": (lambda x: torch.sin(torch.cos(x)), lambda: (on_gpu(10, 10),)),
+    "scalar": (lambda x: torch.sin(x) + torch.cos(x), lambda: (on_gpu(),)),
+    "empty": (lambda x: torch.sin(x) * 2, lambda: (on_gpu(0, 3),)),
+    "odd": (lambda x, y: F.gelu(x) * torch.sigmoid(y) + x / 2, lambda: (on_gpu(7, 13), on_gpu(13))),
+    "transposed": (lambda x: torch.tanh(x.t()) + 1, lambda: (on_gpu(5, 9),)),
+    "sliced": (lambda x: (x[1:, ::2] * 3).relu(), lambda: (on_gpu(6, 11),)),
+    "softmax": (lambda x: torch.softmax(x, -1), lambda: (on_gpu(33, 65),)),
+    "long_softmax": (lambda x: torch.softmax(x, -1), lambda: (on_gpu(3, 10_001),)),
+    "layer_norm": (lambda x: F.layer_norm(x, (17,)), lambda: (on_gpu(5, 17),)),
+    "matmul": (lambda x, y: torch.relu(x @ y) + 1, lambda: (on_gpu(5, 7), on_gpu(7, 3))),
+    "sum_all": (lambda x: (x * x).sum(), lambda: (on_gpu(1001, 77),)),
+    "column_mean": (lambda x: x.mean(0), lambda: (on_gpu(310, 500),)),
+    "argmax": (lambda x: (x.argmax(-1), x.amax(0)), lambda: (on_gpu(9, 15),)),
+    "embedding": (lambda i, w: F.embedding(i, w) * 2, lambda: (torch.randint(0, 9, (3, 4), device="cuda"), on_gpu(9, 5))),
+    "bfloat16": (lambda x: F.silu(x) * x, lambda: (on_gpu(65).bfloat16(),)),
+    "cat_pad": (lambda x, y: F.pad(torch.cat([x, y], 1), (1, 2)), lambda: (on_gpu(3, 4), on_gpu(3, 5))),
+    "convolution": (lambda x, w: F.conv2d(x, w, padding=1).relu(), lambda: (on_gpu(2, 3, 9, 9), on_gpu(4, 3, 3, 3))),
+    "attention": (F.scaled_dot_product_attention, lambda: tuple(on_gpu(2, 4, 16, 32) for _ in range(3))),
+    "made_inside": (lambda x: x + torch.arange(5, device=x.device) * torch.ones(5, device="cuda"), lambda: (on_gpu(5),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equals_eager(name: str, check: Callable[..., Any]) -> None:
+    function, make = PROGRAMS[name]
+    check(function, *make())
+
+
+def test_bert_forward() -> None:
+    model = bert(layers=3).cuda().eval()
+    tokens = torch.randint(0, 30522, (2, 17), device="cuda")
+    mask = torch.ones(2, 17, dtype=torch.long, device="cuda")
+    mask[1, 9:] = 0
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(tokens, attention_mask=mask).last_hidden_state
+        eager = model(tokens, attention_mask=mask).last_hidden_state
+        found = flambeau.compile(model, fullgraph=True)(tokens, attention_mask=mask).last_hidden_state
+    error, eager_error = ((value - exact).abs().max().item() for value in (found, eager))
+    assert error <= 4 * eager_error + 1e-6
+
+
+def test_resnet_forward() -> None:
+    model = ResNet18(width=16).cuda().eval()
+    x = on_gpu(2, 3, 97, 97)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(x.double())
+        eager = model(x)
+        found = flambeau.compile(model, fullgraph=True)(x)
+    error, eager_error = ((value - exact).abs().max().item() for value in (found, eager))
+    assert error <= 4 * eager_error + 1e-5
+
+
+@pytest.mark.parametrize("make", [lambda: bert(layers=2, hidden=64, heads=2, vocabulary=99), None])
+def test_training_step(make: Any) -> None:
+    model = (make() if make else ResNet18(width=8, classes=10)).cuda().train()
+    x = torch.randint(0, 99, (3, 11), device="cuda") if make else on_gpu(4, 3, 65, 65)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # eager's fused kernels draw in an order of their own
+    twin, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    compiled = flambeau.compile(model, fullgraph=True)
+    for program, value in ((compiled, x), (twin, x), (exact, x if make else x.double())):
+        output = program(value)
+        output = output if isinstance(output, torch.Tensor) else output.last_hidden_state
+        output.square().mean().backward()
+    parameters = zip(model.named_parameters(), twin.parameters(), exact.parameters(), strict=True)
+    for (name, ours), theirs, reference in parameters:
+        if theirs.grad is None:
+            continue
+        error, eager_error = ((g.grad - reference.grad).abs().max().item() for g in (ours, theirs))
+        scale = reference.grad.abs().max().item()
+        assert error <= 8 * eager_error + 1e-5 * scale + 1e-7, name
+
+
+def test_one_graph_serves_all_sizes() -> None:
+    model = bert(layers=2, hidden=64, heads=2, vocabulary=99).cuda().eval()
+    softmax = flambeau.compile(lambda x: torch.softmax(x, -1), fullgraph=True, dynamic=True)
+    compiled = flambeau.compile(model, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for batch, length in ((2, 7), (3, 12), (5, 31)):
+            tokens = torch.randint(0, 99, (batch, length), device="cuda")
+            found, expected = compiled(tokens), model(tokens)
+            torch.testing.assert_close(
+                found.last_hidden_state, expected.last_hidden_state, rtol=1e-3, atol=1e-4
+            )
+            x = on_gpu(batch * 7, length * 13)
+            torch.testing.assert_close(softmax(x), torch.softmax(x, -1))
+
+
+def test_dropout_follows_the_generator() -> None:
+    compiled = flambeau.compile(lambda x: F.dropout(x, 0.5) * 2, fullgraph=True)
+    x = torch.ones(10_000, device="cuda")
+    torch.manual_seed(5)
+    first = compiled(x)
+    torch.manual_seed(5)
+    assert torch.equal(compiled(x), first)
+    assert not torch.equal(compiled(x), first)
+    torch.manual_seed(5)
+    assert torch.equal(F.dropout(x, 0.5) * 2, first)
