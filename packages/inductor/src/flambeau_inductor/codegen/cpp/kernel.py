@@ -429,15 +429,16 @@ class KernelWriter:
                 if start[0] != "0":
                     self.line(f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_part[c] = {start};")
         bounded = {name: fold for name, fold in folds.items() if fold.bounded}
+        count = f"folded_{next(iter(bounded), '')}"
         if bounded:
-            self.line("int64_t folded = 0;")
+            self.line(f"int64_t {count} = 0;")
         opened = [self.loop(axis.symbol.name, "0", self.size(axis)) for axis in self.kernel.inner]
         for context in opened:
             context.__enter__()
         self.column_body(phase, folds, moving, arrays)
         if bounded:
-            with self.block(f"if (++folded == {FLUSH})"):
-                self.line("folded = 0;")
+            with self.block(f"if (++{count} == {FLUSH})"):
+                self.line(f"{count} = 0;")
                 self.flush_columns(bounded)
         for context in reversed(opened):
             context.__exit__(None, None, None)
