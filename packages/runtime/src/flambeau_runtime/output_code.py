@@ -143,7 +143,7 @@ def _argument(arg: Any) -> str:
         return f"[{', '.join(map(_argument, arg))}]"
     if isinstance(arg, tuple):
         return f"({', '.join(map(_argument, arg))}{',' if len(arg) == 1 else ''})"
-    if isinstance(arg, float) and arg != arg or arg in (float("inf"), float("-inf")):
+    if (isinstance(arg, float) and arg != arg) or arg in (float("inf"), float("-inf")):
         return f'float("{arg}")'
     return repr(arg)
 

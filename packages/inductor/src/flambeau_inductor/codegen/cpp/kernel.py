@@ -21,6 +21,8 @@ from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
     PARALLEL_WORK,
+    TILE_LEAD,
+    TILE_VECTOR,
     choose_plan,
     dependents,
     static_product,
@@ -28,15 +30,15 @@ from flambeau_inductor.codegen.cpp.plan import (
 )
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.codegen.cpp.reductions import PART_LENGTH, Fold, column_take, fold_of
-from flambeau_inductor.indexing.expressions import free_names
-from flambeau_inductor.ir import CheckIndex, Reduce, Store, index_of
+from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
+from flambeau_inductor.ir import Axis, CheckIndex, Reduce, Store, index_of
 from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from flambeau_inductor.ir import Axis, Kernel, Statement
+    from flambeau_inductor.ir import Kernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
 
 KEEP_COST = 10
@@ -180,8 +182,30 @@ class KernelWriter:
         if not self.plan.lead:
             self.vector_body(vector, "begin", "end", self.kernel.body)
             return
+        if self.plan.tile is not None:
+            self.write_tiles(vector, self.plan.tile)
+            return
         with self.lead_loops(self.plan.lead):
             self.vector_body(vector, "0", self.size(vector), self.kernel.body)
+
+    def tiled_lead(self) -> tuple[Axis, ...]:
+        """The lead axes with the tiled one counted in tiles."""
+        return tuple(
+            Axis(symbol(f"{axis.symbol.name}_tile"), FloorDiv(sympify(axis.size) + TILE_LEAD - 1, sympify(TILE_LEAD)))
+            if axis is self.plan.tile else axis
+            for axis in self.plan.lead
+        )  # fmt: skip
+
+    def write_tiles(self, vector: Axis, tile: Axis) -> None:
+        """Tiles of the vector axis and of one lead axis: lines that are read across are still there for the next lead point."""
+        name, lead, size = vector.symbol.name, tile.symbol.name, self.size(vector)
+        with self.lead_loops(self.tiled_lead()):
+            first = f"{lead}_tile * {TILE_LEAD}"
+            self.line(f"const int64_t last = {first} + {TILE_LEAD} < {self.size(tile)} ? {first} + {TILE_LEAD} : {self.size(tile)};")
+            with self.block(f"for (int64_t part = 0; part < {size}; part += {TILE_VECTOR})"):
+                self.line(f"const int64_t stop = part + {TILE_VECTOR} < {size} ? part + {TILE_VECTOR} : {size};")
+                with self.loop(lead, first, "last"):
+                    self.vector_body(vector, "part", "stop", self.kernel.body)
 
     def vector_body(self, vector: Axis, begin: str, end: str, body: Sequence[Statement]) -> None:
         """Statements that do not vary along the vector axis, then the vector loop with the others."""
@@ -536,7 +560,8 @@ class KernelWriter:
         plan = self.plan
         if plan.kind == "pointwise" and not plan.lead:
             return ("1", 1) if plan.vector is None else (self.product((plan.vector,)), 64)
-        units = self.product(plan.lead) if plan.lead else "1"
+        lead = plan.lead if plan.tile is None else self.tiled_lead()
+        units = self.product(lead) if lead else "1"
         if plan.kind == "columns":
             assert plan.vector is not None
             return f"(({self.size(plan.vector)} + {COLUMN_BLOCK - 1}) / {COLUMN_BLOCK}) * ({units})", 1

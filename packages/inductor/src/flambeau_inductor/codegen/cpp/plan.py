@@ -27,19 +27,26 @@ PARALLEL_WORK = 131072
 COLUMN_BLOCK = 128
 """So many columns are folded side by side: their accumulators stay in the first-level cache."""
 
+TILE_LEAD, TILE_VECTOR = 16, 32
+"""The tile of a transposing kernel: one cache line of floats by some rows, so that what is fetched is used before it goes."""
+
 SHORT_ROW = 8
 """Rows this short are folded side by side too, where the outer axis is longer."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`vector` is the axis vectorised (None: a single point); `lead` the outer axes that loops walk outside it, outermost first."""
+    """`vector` is the axis vectorised (None: a single point); `lead` the outer axes that loops walk outside it, outermost first.
+
+    `tile` is the lead axis along which some load is contiguous that is not so along the vector axis: both are walked in tiles.
+    """
 
     kind: str
     lead: tuple[Axis, ...]
     vector: Axis | None
     point_cost: int
     static_work: int | None
+    tile: Axis | None = None
 
     @property
     def may_be_parallel(self) -> bool:
@@ -54,7 +61,8 @@ def choose_plan(kernel: Kernel) -> Plan:
     work = None if total is None else total * cost
     if not kernel.inner:
         vector = _vector_axis(kernel, kernel.outer)
-        return Plan("pointwise", _without(kernel.outer, vector), vector, cost, work)
+        lead = _without(kernel.outer, vector)
+        return Plan("pointwise", lead, vector, cost, work, _tile_axis(kernel, vector, lead))
     if not kernel.outer and (work is None or work >= PARALLEL_WORK):
         return Plan("whole", (), kernel.inner[-1], cost, work)
     column = _column_axis(kernel)
@@ -171,3 +179,16 @@ def _column_axis(kernel: Kernel) -> Axis | None:
         longest = max(kernel.outer, key=lambda axis: hinted_size(axis, kernel))
         return longest if hinted_size(longest, kernel) >= 2 * SHORT_ROW else None
     return best
+
+
+def _tile_axis(kernel: Kernel, vector: Axis | None, lead: tuple[Axis, ...]) -> Axis | None:
+    """The lead axis that a load walks with stride 1 while it strides along the vector axis, if both are long enough to tile."""
+    if vector is None or hinted_size(vector, kernel) < TILE_VECTOR:
+        return None
+    for statement in kernel.body:
+        if not isinstance(statement, Load) or stride_along(statement.index, vector) in (None, sympy.S.Zero, sympy.S.One):
+            continue
+        for axis in lead:
+            if stride_along(statement.index, axis) is sympy.S.One and hinted_size(axis, kernel) >= TILE_LEAD:
+                return axis
+    return None

@@ -186,7 +186,7 @@ _PROVIDES = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@lru_cache(maxsize=1024)
 def _entries_in(text: str) -> frozenset[str]:
     words = set(_WORD.findall(text))
     return frozenset({_PROVIDES.get(word, word) for word in words} & FUNCTIONS.keys())
