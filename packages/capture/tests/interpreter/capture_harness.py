@@ -42,6 +42,10 @@ def same(got: Any, want: Any, path: str = "result") -> None:
         return
     elif hasattr(want, "__dict__") and type(want).__module__ != "builtins":
         same(vars(got), vars(want), path)
+    elif hasattr(type(want), "__slots__") and type(want).__module__ != "builtins":
+        for name in type(want).__slots__:
+            assert hasattr(got, name) == hasattr(want, name), f"{path}.{name}"
+            same(getattr(got, name, None), getattr(want, name, None), f"{path}.{name}")
     else:
         assert got == want, f"{path}: {got!r} instead of {want!r}"
 

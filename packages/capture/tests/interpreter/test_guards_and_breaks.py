@@ -1,0 +1,278 @@
+"""What was read is guarded: a change recompiles, anything else does not.  What cannot be captured is left to eager, with a reason."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import flambeau_capture
+import pytest
+import torch
+from capture_harness import breaks, check, compiled, same
+from flambeau_capture.reasons import REASONS
+
+X = torch.arange(12.0).reshape(3, 4)
+SCALE = 2.0
+CONFIG = {"k": 3, "other": 1}
+
+
+class Settings:
+    width = 4
+
+    def __init__(self):
+        self.depth = 2
+        self.unused = 1
+
+    def step(self, x):
+        return x + self.depth * self.width
+
+
+def reads(x, settings, items, n):
+    y = settings.step(x) * SCALE + CONFIG["k"]
+    for item in items:
+        y = y + item
+    return y + n if n > 2 else y
+
+
+def count(fn):
+    return len([e for e in flambeau_capture.state_of(fn).events if e.kind in ("capture", "recompile")])
+
+
+def test_what_recompiles(monkeypatch):
+    fn = compiled(reads)
+    settings, items = Settings(), [1, 2]
+
+    def call(expected, *, n=1, x=X):
+        same(fn(x, settings, items, n), reads(x, settings, items, n))
+        assert count(fn) == expected, flambeau_capture.state_of(fn).events[-1].text
+
+    call(1)
+    call(1, x=X + 1)
+    settings.unused = 7
+    settings.fresh = 1
+    call(1)
+    settings.depth = 3
+    call(2)
+    items.append(5)
+    call(3)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    call(4)
+    monkeypatch.setitem(CONFIG, "k", 4)
+    call(5)
+    call(6, n=5)
+    call(7, x=X.double())
+    monkeypatch.setattr(Settings, "step", lambda self, x: x - 1)
+    call(8)
+
+
+def test_instance_attribute_that_hides_a_method():
+    def run(x, settings):
+        return settings.step(x)
+
+    fn = compiled(run)
+    settings = Settings()
+    same(fn(X, settings), settings.step(X))
+    settings.step = lambda x: x * 100
+    same(fn(X, settings), X * 100)
+    assert count(fn) == 2
+
+
+def test_modules_train_and_eval():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).eval()
+    fn = compiled(module)
+    same(fn(X), module(X))
+    module.train()
+    torch.manual_seed(0)
+    want = module(X)
+    torch.manual_seed(0)
+    same(fn(X), want)
+    assert count(fn) == 2
+    module[0].weight.data.mul_(2)
+    module.eval()
+    same(fn(X), module(X))
+    assert count(fn) == 2
+    module[0] = torch.nn.Linear(4, 4)
+    same(fn(X), module(X))
+
+
+def test_aliased_arguments():
+    def fn(a, b, items):
+        a.add_(1)
+        return a + b + items[0]
+
+    c = compiled(fn)
+    for make in (lambda: (X.clone(), X.clone(), [X.clone()]), lambda: (lambda t: (t, t, [t]))(X.clone())):
+        one, two = make(), make()
+        same(c(*one), fn(*two))
+        same(one, two)
+
+
+def item_of_tensor(x):
+    return x * x.sum().item()
+
+
+def branch_on_tensor(x):
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+
+
+def clock(x):
+    return x * (time.time() > 0)
+
+
+def raised(x):
+    if x.shape[0] == 3:
+        raise ValueError("shape 3")
+    return x
+
+
+def generator(x):
+    yield x
+
+
+def locked(x):
+    with threading.Lock():
+        return x + 1
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def custom_autograd(x):
+    return Doubled.apply(x)
+
+
+@torch.compiler.disable
+def not_compiled(x):
+    return x + 1
+
+
+def calls_disabled(x):
+    return not_compiled(x) * 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (item_of_tensor, "data-dependent"), (branch_on_tensor, "data-dependent"), (clock, "unknown-c-function"), (locked, "unknown-c-function"),
+        (custom_autograd, "autograd-function"), (calls_disabled, "compiler-disable"),
+    ],
+)  # fmt: skip
+def test_breaks_run_eagerly(fn, reason):
+    found = breaks(fn, X)
+    assert found.id == reason and found.id in REASONS
+    assert "test_guards_and_breaks.py:" in found.where or reason == "compiler-disable"
+    with pytest.raises(flambeau_capture.CaptureError, match=reason):
+        compiled(fn)(X)
+
+
+def test_escaping_exceptions_are_eagers():
+    fn = compiled(raised, fullgraph=False)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="shape 3"):
+            fn(X)
+
+
+def test_every_reason_is_whole():
+    for reason in REASONS.values():
+        assert reason.context and reason.explanation and reason.hint and " " not in reason.id
+
+
+def compiling_flags(x):
+    return x + (1 if torch.compiler.is_compiling() else 0) + (1 if torch.compiler.is_dynamo_compiling() else 0)
+
+
+def test_is_compiling():
+    same(compiled(compiling_flags)(X), X + 2)
+    assert not torch.compiler.is_compiling()
+
+
+def grad_modes(x, w):
+    with torch.no_grad():
+        a = x * w
+        inside = torch.is_grad_enabled()
+        with torch.enable_grad():
+            b = x * w
+    with torch.set_grad_enabled(False):
+        c = b + w
+    return a, b, c, inside, torch.is_grad_enabled()
+
+
+@torch.no_grad()
+def decorated(x, w):
+    return x * w
+
+
+def autocast(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ w
+        with torch.autocast("cpu", enabled=False):
+            b = x @ w
+    return a, b, x @ w
+
+
+def test_torch_state():
+    w = torch.ones(3, 4, requires_grad=True)
+    fn = compiled(grad_modes)
+    for _ in range(2):
+        same(fn(X, w), grad_modes(X, w))
+    with torch.no_grad():
+        same(fn(X, w), grad_modes(X, w))
+    assert torch.is_grad_enabled()
+    same(compiled(decorated)(X, w), decorated(X, w))
+    square = torch.randn(4, 4)
+    fn = compiled(autocast)
+    for _ in range(2):
+        same(fn(square, square), autocast(square, square))
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def dynamic_program(x, n):
+    b, s = x.shape
+    y = x.view(b * s) if s > 1 else x
+    pieces = [y[:n], y.reshape(s, b).sum(0)]
+    return pieces, b * s, y.new_zeros(b, n), math.ceil(b / 2), torch.arange(s)
+
+
+def test_dynamic_sizes():
+    fn = compiled(dynamic_program, dynamic=True)
+    for shape, n in (((3, 4), 2), ((5, 7), 3), ((9, 2), 4)):
+        x = torch.randn(*shape)
+        same(fn(x, n), dynamic_program(x, n))
+    assert count(fn) == 1, [e.text for e in flambeau_capture.state_of(fn).events]
+
+
+def test_dynamic_sizes_are_learnt():
+    def softmax(x):
+        e = torch.exp(x - x.amax(-1, keepdim=True))
+        return e / e.sum(-1, keepdim=True)
+
+    fn = compiled(softmax, dynamic=None)
+    for size in (4, 5, 6, 7):
+        x = torch.randn(3, size)
+        same(fn(x), softmax(x))
+    assert count(fn) == 2
+
+
+def test_export():
+    module = torch.nn.Linear(4, 2)
+    gm = flambeau_capture.export(module, X)
+    same(gm(*gm.meta["example_inputs"])[0], module(X))
+    assert gm.meta["inputs"] == ["L['args'][0]", "L['self'].weight", "L['self'].bias"]
+    assert any("L['self'].weight is Parameter f32[2, 4]" in text for text in gm.meta["guards"])
+    assert "linear" in gm.print_readable(print_output=False)
+    with pytest.raises(flambeau_capture.CaptureError, match="data-dependent"):
+        flambeau_capture.export(branch_on_tensor, X)
+
+
+def test_kept_checks():
+    check(lambda x: x.relu() if torch.is_tensor(x) else x, X)
