@@ -308,7 +308,7 @@ class _Functionalizer:
 
     @staticmethod
     def _infer(op: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Spec | None, ...]:
-        specs = infer(op, map_values(tuple(args), _spec), map_values(kwargs, _spec))
+        specs = infer(op, _specs_in(tuple(args)), {key: _specs_in(arg) for key, arg in kwargs.items()})
         return (specs,) if specs is None or isinstance(specs, Spec) else tuple(specs)
 
 
@@ -316,8 +316,11 @@ _DRAWS = {aten.bernoulli_.float, aten.bernoulli_.Tensor}
 _OVERWRITES = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 
 
-def _spec(value: Value) -> Spec:
-    return value.spec
+def _specs_in(arg: Any) -> Any:
+    """An argument as shape rules take it: Specs for Values, tuples for lists."""
+    if isinstance(arg, Value):
+        return arg.spec
+    return tuple([_specs_in(item) for item in arg]) if isinstance(arg, (tuple, list)) else arg
 
 
 def _parameter(node: Node, position: int) -> Any:

@@ -71,6 +71,7 @@ class Training:
 
     `differentiable`: arguments that get gradients, in the order of the backward's outputs.  `non_differentiable`: results without.
     `tangents[k]` is the result that tangent k is of, and `results` counts the results that are not saved extras.
+    `reaching[i]`: the results whose tangents gradient i is computed from.
     """
 
     part: Partition
@@ -78,6 +79,7 @@ class Training:
     non_differentiable: list[int]
     tangents: list[int]
     results: int
+    reaching: list[frozenset[int]]
 
 
 def glue_inference(compiled: Compiled, call: Call) -> Compiled:
@@ -151,7 +153,7 @@ def _make_function(
     saved = _Saved.of(training, call)
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, names, fixers = saved.sizes, saved.names, saved.fixers
-    results, views = training.results, _view_positions(training)
+    results, views, reaching = training.results, _view_positions(training), training.reaching
     exact = len(training.part.forward.outputs) == results
     non_differentiable = _getter(training.non_differentiable) if training.non_differentiable else None
 
@@ -188,12 +190,15 @@ def _make_function(
                 ctx.rest = None
             values = _NO_SIZES if sizes is None else ctx.sizes
             given = [fix(tangents[at], values) for at, fix in fixers]
+            missing = frozenset(at for at, _ in fixers if tangents[at] is None)
             ints = [values[name] for name in names]
             if not torch.is_grad_enabled():
-                return (None, *backward()(*checked, *rest, *ints, *given))
+                grads = backward()(*checked, *rest, *ints, *given)
+                return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
                 grads = backward()(*checked, *rest, *ints, *given)
-            return (None, *_forbid_twice(grads, (*checked, *given)))
+            grads = _forbid_twice(grads, (*checked, *given))
+            return (None, *(_defined(grads, reaching, missing) if missing else grads))
 
     return CompiledFunction
 
@@ -246,6 +251,11 @@ def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
     for at in views:
         results[at] = results[at].detach()
     return tuple(results)
+
+
+def _defined(grads: Sequence[Any], reaching: list[frozenset[int]], missing: frozenset[int]) -> list[Any]:
+    """The gradients, without those that only undefined tangents reach: eager leaves such a `.grad` as it is."""
+    return [None if roots and roots <= missing else grad for grad, roots in zip(grads, reaching, strict=True)]
 
 
 def _forbid_twice(grads: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from flambeau_autograd.functionalize import functionalize
 from flambeau_autograd.glue import Call, Training, glue_inference, glue_training, once
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.options import AutogradOptions
-from flambeau_autograd.partition import partition
+from flambeau_autograd.partition import partition, tangents_reaching
 from flambeau_autograd.separate_outputs import separate_outputs
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def _compile(
     )
     if not traced.trains:
         return glue_inference(compiler(joint, "inference"), call)
+    reaching = tangents_reaching(joint, inputs, traced.results)
     part = partition(joint, inputs, traced.results, options)
     if options.check:
         check_graph(part.forward, "partition")
@@ -106,6 +107,7 @@ def _compile(
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
         results=traced.results,
+        reaching=[frozenset(traced.tangents[number] for number in numbers) for numbers in reaching],
     )
     return glue_training(forward, backward, call, training)
 
