@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from flambeau_prims.rules.registry import infer_uncached
 from flambeau_prims.spec import Spec, spec_of
 

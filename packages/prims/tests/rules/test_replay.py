@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from models import MODELS, first_tensor
+from rules.compare import describe
+from torch import nn
+
 from flambeau_prims.graph import Node, Value, map_values
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.tracer import Tracer
-from models import MODELS, first_tensor
-from rules.compare import describe
-from torch import nn
 
 
 def trace_joint(module: nn.Module, inputs: tuple[Any, ...], device: str = "cpu") -> Tracer:

@@ -444,7 +444,8 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
     for position in range(len(pad) // 2):
         d = self.ndim - 1 - position
         size = shape[d] + pad[2 * position] + pad[2 * position + 1]
-        if lt(size, 0):
+        cropped = any(lt(amount, 0) and lt(shape[d] + amount, 0) for amount in pad[2 * position : 2 * position + 2])
+        if cropped or lt(size, 0):
             raise RuntimeError(
                 f"The input size {shape[d]}, plus negative padding {pad[2 * position]} and {pad[2 * position + 1]} resulted "
                 f"in a negative output size, which is invalid. Check dimension {d} of your input."

@@ -1,13 +1,15 @@
-"""Shape rules of pooling, windows and resampling: max/avg/adaptive pools, im2col, upsample, grid_sampler, pads."""
+"""Shape rules of pooling: max, average, adaptive, and their backwards."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.promotion import is_integral
+from flambeau_prims.rules.pointwise import not_implemented, refuse
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import ge, le
+from flambeau_prims.sizes import ceil_div, eq, ge, le
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import stride_for, suggested_format
 
@@ -19,9 +21,29 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
+def formatted(self: Spec, shape: tuple[Size, ...], dtype: torch.dtype | None = None) -> Spec:
+    """A new tensor of this shape in self's suggested memory format."""
+    return Spec.of(
+        shape,
+        stride=stride_for(shape, suggested_format(self)),
+        dtype=dtype or self.dtype,
+        device=self.device,
+    )
+
+
+def packed(self: Spec, shape: tuple[Size, ...], dtype: torch.dtype | None = None) -> Spec:
+    """A new row-major tensor with self's dtype and device."""
+    return Spec.of(shape, dtype=dtype or self.dtype, device=self.device)
+
+
+# 1. Windows
+
+
 def spread(values: Sequence[Size], ndim: int, default: Sequence[Size] = ()) -> tuple[Size, ...]:
     """One value a spatial dimension; a single one serves all, none means the default."""
     values = tuple(values) or tuple(default)
+    if len(values) not in (1, ndim):
+        raise RuntimeError(f"pooling: expected one or {ndim} values, but got {list(values)}")
     return values * ndim if len(values) == 1 else values
 
 
@@ -29,9 +51,11 @@ def pooled_size(
     size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size, ceil_mode: bool
 ) -> Size:
     """The extent of one spatial dimension after pooling."""
+    if eq(stride, 0):
+        raise RuntimeError("stride should not be zero")
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     if ceil_mode:
-        length = (span + stride - 1) // stride + 1
+        length = ceil_div(span, stride) + 1
         # The last window must start inside the input or its left padding.
         if ge((length - 1) * stride, size + padding):
             length = length - 1
@@ -44,7 +68,14 @@ def pooled_size(
     return length
 
 
-def _windowed_shape(
+def _check_spatial(self: Spec, spatial: int) -> None:
+    if self.ndim not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"Expected {spatial + 1}D or {spatial + 2}D (batch mode) tensor for pooling, got {list(self.shape)}"
+        )
+
+
+def windowed_shape(
     self: Spec,
     spatial: int,
     kernel_size: Sequence[Size],
@@ -53,10 +84,8 @@ def _windowed_shape(
     dilation: Sequence[Size],
     ceil_mode: bool,
 ) -> tuple[Size, ...]:
-    if self.ndim not in (spatial + 1, spatial + 2):
-        raise RuntimeError(
-            f"Expected {spatial + 1}D or {spatial + 2}D (batch mode) tensor for pooling, got {list(self.shape)}"
-        )
+    """Self's shape with its last `spatial` dimensions pooled."""
+    _check_spatial(self, spatial)
     kernel = spread(kernel_size, spatial)
     steps = spread(stride, spatial, kernel)
     pads = spread(padding, spatial)
@@ -73,17 +102,7 @@ def _windowed_shape(
     return (*self.shape[:-spatial], *tail)
 
 
-def _formatted(self: Spec, shape: tuple[Size, ...], dtype: torch.dtype | None = None) -> Spec:
-    """A new tensor of this shape in self's suggested memory format."""
-    return Spec.of(
-        shape,
-        stride=stride_for(shape, suggested_format(self)),
-        dtype=dtype or self.dtype,
-        device=self.device,
-    )
-
-
-# 1. Max pools
+# 2. Max pools
 
 
 @rule(aten.max_pool2d_with_indices.default)
@@ -96,54 +115,168 @@ def max_pool2d_with_indices(
     ceil_mode: bool = False,
 ) -> tuple[Spec, Spec]:
     """Values, and flat positions in each plane."""
-    shape = _windowed_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
-    return _formatted(self, shape), _formatted(self, shape, torch.int64)
+    shape = windowed_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    return formatted(self, shape), formatted(self, shape, torch.int64)
 
 
 @rule(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(
-    grad_output: Spec,
+def max_pool2d_with_indices_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
+    """Self's shape and memory format."""
+    return formatted(self, self.shape)
+
+
+@rule(aten.max_pool3d_with_indices.default)
+def max_pool3d_with_indices(
     self: Spec,
+    kernel_size: Sequence[Size],
+    stride: Sequence[Size] = (),
+    padding: Sequence[Size] = (0,),
+    dilation: Sequence[Size] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Spec, Spec]:
+    """Values, and flat positions in each volume."""
+    _check_volume_format(self)
+    shape = windowed_shape(self, 3, kernel_size, stride, padding, dilation, ceil_mode)
+    return formatted(self, shape), formatted(self, shape, torch.int64)
+
+
+@rule(aten.max_pool3d_with_indices_backward.default)
+def max_pool3d_with_indices_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
+    """Self's shape and memory format."""
+    _check_volume_format(self)
+    _check_volume_format(grad_output)
+    return formatted(self, self.shape)
+
+
+def _check_volume_format(self: Spec) -> None:
+    if self.ndim == 4 and suggested_format(self) != torch.contiguous_format:
+        raise RuntimeError("Unsupported memory format. Supports only ChannelsLast3d, Contiguous")
+
+
+# 3. Average pools
+
+
+def _average_pool(
+    self: Spec,
+    spatial: int,
     kernel_size: Sequence[Size],
     stride: Sequence[Size],
     padding: Sequence[Size],
-    dilation: Sequence[Size],
     ceil_mode: bool,
-    indices: Spec,
-) -> Spec:
-    """Self's shape."""
-    return _formatted(self, self.shape)
+    divisor_override: int | None,
+) -> tuple[Size, ...]:
+    if divisor_override == 0:
+        raise RuntimeError("divisor must be not zero")
+    if is_integral(self.dtype) and self.dtype != torch.int64:
+        raise not_implemented(f"avg_pool{spatial}d", self.dtype)
+    return windowed_shape(self, spatial, kernel_size, stride, padding, (1,), ceil_mode)
 
 
-# 2. Upsampling
-
-
-def _upsampled(self: Spec, output_size: Sequence[Size]) -> tuple[Size, ...]:
-    if self.ndim != len(output_size) + 2:
-        raise RuntimeError(
-            f"It is expected output_size equals to {self.ndim - 2}, but got size {len(output_size)}"
-        )
-    return (*self.shape[:2], *output_size)
-
-
-@rule(aten.upsample_nearest2d.default)
-def upsample_nearest2d(
+@rule(aten.avg_pool2d.default)
+def avg_pool2d(
     self: Spec,
-    output_size: Sequence[Size],
-    scales_h: float | None = None,
-    scales_w: float | None = None,
+    kernel_size: Sequence[Size],
+    stride: Sequence[Size] = (),
+    padding: Sequence[Size] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Spec:
-    """In self's memory format."""
-    return _formatted(self, _upsampled(self, output_size))
+    """Means of windows."""
+    shape = _average_pool(self, 2, kernel_size, stride, padding, ceil_mode, divisor_override)
+    return formatted(self, shape)
 
 
-@rule(aten.upsample_nearest2d_backward.default)
-def upsample_nearest2d_backward(
-    grad_output: Spec,
-    output_size: Sequence[Size],
-    input_size: Sequence[Size],
-    scales_h: float | None = None,
-    scales_w: float | None = None,
+@rule(aten.avg_pool3d.default)
+def avg_pool3d(
+    self: Spec,
+    kernel_size: Sequence[Size],
+    stride: Sequence[Size] = (),
+    padding: Sequence[Size] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Spec:
-    """In the gradient's memory format."""
-    return _formatted(grad_output, tuple(input_size))
+    """Means of windows."""
+    refuse("avg_pool3d_out_frame", self.dtype, self.device, "h")
+    shape = _average_pool(self, 3, kernel_size, stride, padding, ceil_mode, divisor_override)
+    return packed(self, shape)
+
+
+@rule(aten.avg_pool2d_backward.default)
+def avg_pool2d_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
+    """Self's shape and memory format."""
+    return formatted(self, self.shape)
+
+
+@rule(aten.avg_pool3d_backward.default)
+def avg_pool3d_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
+    """Self's shape."""
+    return packed(self, self.shape)
+
+
+# 4. Adaptive pools
+
+
+def _adapted(self: Spec, spatial: int, output_size: Sequence[Size]) -> tuple[Size, ...]:
+    _check_spatial(self, spatial)
+    if len(output_size) != spatial:
+        raise RuntimeError(f"adaptive_pool{spatial}d: output_size must be {spatial} values, got {list(output_size)}")
+    kept = -(spatial + 1) if self.ndim == spatial + 2 else -spatial
+    for size in self.shape[kept:]:
+        if eq(size, 0):
+            raise RuntimeError(
+                f"adaptive_pool{spatial}d(): Expected input to have non-zero size for non-batch dimensions, but input has "
+                f"sizes {list(self.shape)}"
+            )
+    return (*self.shape[:-spatial], *output_size)
+
+
+@rule(aten._adaptive_avg_pool2d.default)
+def adaptive_avg_pool2d(self: Spec, output_size: Sequence[Size]) -> Spec:
+    """Means of as many windows as asked for."""
+    return formatted(self, _adapted(self, 2, output_size))
+
+
+@rule(aten._adaptive_avg_pool3d.default)
+def adaptive_avg_pool3d(self: Spec, output_size: Sequence[Size]) -> Spec:
+    """Means of as many windows as asked for."""
+    return packed(self, _adapted(self, 3, output_size))
+
+
+@rule(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_avg_pool2d_backward(grad_output: Spec, self: Spec) -> Spec:
+    """Self's shape and memory format."""
+    return formatted(self, self.shape)
+
+
+@rule(aten._adaptive_avg_pool3d_backward.default)
+def adaptive_avg_pool3d_backward(grad_output: Spec, self: Spec) -> Spec:
+    """Self's shape."""
+    return packed(self, self.shape)
+
+
+@rule(aten.adaptive_max_pool2d.default)
+def adaptive_max_pool2d(self: Spec, output_size: Sequence[Size]) -> tuple[Spec, Spec]:
+    """Maxima of as many windows as asked for, and where they stand."""
+    shape = _adapted(self, 2, output_size)
+    return formatted(self, shape), formatted(self, shape, torch.int64)
+
+
+@rule(aten.adaptive_max_pool3d.default)
+def adaptive_max_pool3d(self: Spec, output_size: Sequence[Size]) -> tuple[Spec, Spec]:
+    """Maxima of as many windows as asked for, and where they stand."""
+    shape = _adapted(self, 3, output_size)
+    return packed(self, shape), packed(self, shape, torch.int64)
+
+
+@rule(aten.adaptive_max_pool2d_backward.default)
+def adaptive_max_pool2d_backward(grad_output: Spec, self: Spec, indices: Spec) -> Spec:
+    """Self's shape and memory format."""
+    return formatted(self, self.shape)
+
+
+@rule(aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool3d_backward(grad_output: Spec, self: Spec, indices: Spec) -> Spec:
+    """Self's shape."""
+    return packed(self, self.shape)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims.overloads import overloads
-from flambeau_prims.promotion import Number, dtype_name
+from flambeau_prims.promotion import Number, dtype_name, is_integral
 from flambeau_prims.rules.factory import empty_like, fresh
-from flambeau_prims.rules.pointwise import elementwise
+from flambeau_prims.rules.pointwise import elementwise, refuse
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import lt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import preserved_stride
+from flambeau_prims.strides import is_empty, preserved_stride
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def _check_probability(p: Number) -> None:
 
 
 def _check_floating(self: Spec, name: str) -> None:
-    if not self.dtype.is_floating_point and not self.dtype.is_complex:
+    if is_integral(self.dtype) and not is_empty(self.shape):
         raise NotImplementedError(f"\"{name}\" not implemented for '{dtype_name(self.dtype)}'")
 
 
@@ -40,6 +40,7 @@ def _check_floating(self: Spec, name: str) -> None:
 def bernoulli_(self: Spec, p: float = 0.5, *, generator: Any = None) -> Spec:
     """self."""
     _check_probability(p)
+    refuse("bernoulli_scalar_", self.dtype, self.device, "c")
     return self
 
 
@@ -73,8 +74,8 @@ def random_(self: Spec, *_bounds: Number, generator: Any = None, **_named: Numbe
 
 @rule(aten.bernoulli.default, aten.bernoulli.p, aten.bernoulli.Tensor)
 def bernoulli(self: Spec, p: Any = None, *, generator: Any = None) -> Spec:
-    """A fresh tensor like self; its elements are the probabilities unless p is given."""
-    return _like(self)
+    """Row-major; self's elements are the probabilities unless p is given."""
+    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
 
 
 def _like(self: Spec) -> Spec:

@@ -1,0 +1,131 @@
+"""Shape rules of sorting and searching: sort, topk, searchsorted, bucketize, isin, histc."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.promotion import Operand
+from flambeau_prims.rules.pointwise import not_implemented
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import gt, lt
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import preserved_stride, same_shape, wrap_dim
+from flambeau_prims.unsupported import DataDependent
+
+if TYPE_CHECKING:
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+# 1. Sorting
+
+
+def _sorted(self: Spec, dim: int) -> tuple[Spec, Spec]:
+    wrap_dim(dim, self.ndim)
+    if self.dtype.is_complex:
+        raise not_implemented("sort", self.dtype)
+    values = Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
+    return values, values.replace(dtype=torch.int64, stride=values.stride)
+
+
+@rule(aten.sort.default)
+def sort(self: Spec, dim: int = -1, descending: bool = False) -> tuple[Spec, Spec]:
+    """Values in self's layout, and where they stood."""
+    return _sorted(self, dim)
+
+
+@rule(aten.sort.stable)
+def sort_stable(
+    self: Spec, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> tuple[Spec, Spec]:
+    """Values in self's layout, and where they stood."""
+    return _sorted(self, dim)
+
+
+@rule(aten.argsort.default)
+def argsort(self: Spec, dim: int = -1, descending: bool = False) -> Spec:
+    """Where the sorted values stood."""
+    return _sorted(self, dim)[1]
+
+
+@rule(aten.argsort.stable)
+def argsort_stable(
+    self: Spec, *, stable: bool, dim: int = -1, descending: bool = False
+) -> Spec:
+    """Where the sorted values stood."""
+    return _sorted(self, dim)[1]
+
+
+@rule(aten.topk.default)
+def topk(
+    self: Spec, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Spec, Spec]:
+    """The k largest along a dimension, row-major, and where they stand."""
+    at = wrap_dim(dim, self.ndim)
+    if lt(k, 0) or gt(k, self.shape[at] if self.shape else 1):
+        raise RuntimeError("selected index k out of range")
+    if self.dtype.is_complex:
+        raise not_implemented("topk", self.dtype)
+    shape = (*self.shape[:at], k, *self.shape[at + 1 :]) if self.shape else ()
+    values = Spec.of(shape, dtype=self.dtype, device=self.device)
+    return values, values.replace(dtype=torch.int64)
+
+
+# 2. Searching
+
+
+def _positions(like: Spec, shape: tuple[Size, ...], out_int32: bool) -> Spec:
+    return Spec.of(shape, dtype=torch.int32 if out_int32 else torch.int64, device=like.device)
+
+
+@rule(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(
+    sorted_sequence: Spec, self: Operand, *, out_int32: bool = False, **_options: Any
+) -> Spec:
+    """For each value, its place in the sequence."""
+    if isinstance(self, Spec):
+        if sorted_sequence.ndim != 1 and not same_shape(sorted_sequence.shape[:-1], self.shape[:-1]):
+            raise RuntimeError(
+                "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor "
+                f"and input value tensor must match, but we got boundaries tensor {list(sorted_sequence.shape)} and input value "
+                f"tensor {list(self.shape)}"
+            )
+        return _positions(sorted_sequence, self.shape, out_int32)
+    return _positions(sorted_sequence, (), out_int32)
+
+
+@rule(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(self: Operand, boundaries: Spec, *, out_int32: bool = False, right: bool = False) -> Spec:
+    """For each value, the bucket it falls in."""
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
+    return _positions(boundaries, self.shape if isinstance(self, Spec) else (), out_int32)
+
+
+@rule(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor)
+def isin(elements: Operand, test_elements: Operand, **_options: Any) -> Spec:
+    """Whether each element is among the others."""
+    shape = elements.shape if isinstance(elements, Spec) else ()
+    device = elements.device if isinstance(elements, Spec) else test_elements.device
+    return Spec.of(shape, dtype=torch.bool, device=device)
+
+
+@rule(aten.histc.default)
+def histc(self: Spec, bins: Size = 100, min: float = 0, max: float = 0) -> Spec:
+    """Counts in bins of equal width."""
+    return Spec.of((bins,), dtype=self.dtype, device=self.device)
+
+
+@rule(
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+    aten.unique_dim_consecutive.default,
+    aten._unique.default,
+)
+def unique(self: Spec, *_args: Any, **_options: Any) -> Spec:
+    """The shape is in the data."""
+    raise DataDependent("the number of distinct elements depends on the contents of a tensor", aten._unique2.default)

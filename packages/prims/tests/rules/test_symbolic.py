@@ -1,0 +1,112 @@
+"""Rules on symbolic sizes: the result, evaluated at the hints, is the rule's result on the hints."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import rules.calls_model  # noqa: F401
+import rules.calls_nn  # noqa: F401
+import rules.calls_view  # noqa: F401
+from flambeau_prims.rules.registry import infer_uncached
+from flambeau_prims.sizes import Expr, SizeEnv, hint_of
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.unsupported import SizeUnsupported
+from rules.calls import CALLS
+
+_ERRORS = (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError)
+
+
+class Symbols:
+    """One symbol for each size of 2 and more, equal sizes sharing one, as capture makes them."""
+
+    def __init__(self, env: SizeEnv) -> None:
+        self.env = env
+        self.of_size: dict[int, Expr] = {}
+
+    def size(self, size: int) -> Any:
+        """The symbol with this hint; 0 and 1 stay ints."""
+        if size < 2:
+            return size
+        if size not in self.of_size:
+            self.of_size[size] = self.env.symbol(size, f"size {size}")
+        return self.of_size[size]
+
+    def spec(self, spec: Spec) -> Spec:
+        """The Spec with symbolic sizes, and with strides rebuilt over them in the same order if it is dense."""
+        shape = [self.size(size) for size in spec.shape]
+        order = sorted(range(spec.ndim), key=lambda dim: (spec.stride[dim], spec.shape[dim] != 1, -dim))
+        stride: list[Any] = [0] * spec.ndim
+        running: Any = 1
+        for dim in order:
+            if spec.stride[dim] != hint_of(running) and spec.shape[dim] != 1:
+                return spec  # not dense, or empty: stays static
+            stride[dim] = spec.stride[dim] if spec.shape[dim] == 1 else running
+            running = shape[dim] * running
+        return Spec.of(shape, stride=stride, dtype=spec.dtype, device=spec.device, offset=spec.offset)
+
+
+def symbolic(arg: Any, symbols: Symbols) -> Any:
+    """An argument with its tensors' sizes made symbolic."""
+    if isinstance(arg, torch.Tensor):
+        return symbols.spec(spec_of(arg))
+    if isinstance(arg, (list, tuple)):
+        return tuple(symbolic(item, symbols) for item in arg)
+    return arg
+
+
+def at_hints(result: Any) -> Any:
+    """Specs with every Expr replaced by its hint; strides of size 1 mean nothing."""
+    if isinstance(result, Spec):
+        shape = [hint_of(size) for size in result.shape]
+        pairs = zip(shape, result.stride, strict=True)
+        stride = [hint_of(step) for size, step in pairs if size != 1 and 0 not in shape]
+        return shape, stride, hint_of(result.offset), result.dtype
+    if isinstance(result, (list, tuple)):
+        return [at_hints(item) for item in result]
+    return result
+
+
+def outcome(op: Any, args: Any, kwargs: Any) -> Any:
+    """What the rule gives, or the kind of error it raises."""
+    try:
+        return at_hints(infer_uncached(op, args, kwargs))
+    except SizeUnsupported:
+        raise
+    except _ERRORS:
+        return "error"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_symbolic_agrees_with_static(name: str) -> None:
+    """The same random calls as for eager, with sizes made symbols."""
+    rng = random.Random(name)
+    for _ in range(6):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            op, args, kwargs = CALLS[name](rng)
+        symbols = Symbols(SizeEnv())
+        symbolic_args = symbolic(args, symbols)
+        symbolic_kwargs = {key: symbolic(value, symbols) for key, value in kwargs.items()}
+        static_args = [_hints(arg) for arg in symbolic_args]
+        static_kwargs = {key: _hints(value) for key, value in symbolic_kwargs.items()}
+        expected = outcome(op, tuple(static_args), static_kwargs)
+        assert outcome(op, symbolic_args, symbolic_kwargs) == expected, (symbolic_args, symbolic_kwargs)
+
+
+def _hints(arg: Any) -> Any:
+    if isinstance(arg, Spec):
+        return Spec.of(
+            [hint_of(size) for size in arg.shape],
+            stride=[hint_of(step) for step in arg.stride],
+            dtype=arg.dtype,
+            device=arg.device,
+            offset=hint_of(arg.offset),
+        )
+    if isinstance(arg, tuple):
+        return tuple(_hints(item) for item in arg)
+    return arg
