@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flambeau_inductor.lowering.realize import result_of
+
 if TYPE_CHECKING:
     import sympy
-    from flambeau_prims.graph import Node
 
     from flambeau_inductor.lowering.elements import Elements
+    from flambeau_prims.graph import Node
 
 REDUCTIONS = {
     "sum": "sum", "prod": "prod", "amax": "max", "amin": "min", "any": "any", "all": "all",
@@ -30,11 +32,17 @@ def folded_dims(node: Node) -> tuple[int, ...]:
 def lower_reduction(
     elements: Elements, node: Node, kept: tuple[sympy.Expr, ...], folded: tuple[sympy.Expr, ...]
 ) -> str:
-    """The folded value, given the index into the kept dims and into the folded dims, each in the operand's order."""
+    """The folded value, given the index into the kept dims and into the folded dims, each in the operand's order.
+
+    Folding dims of size 1 only (they have no axes) gives the one element, at position 0.
+    """
     x = node.args[0]
     dims = folded_dims(node)
     outer, inner = iter(kept), iter(folded)
     index = tuple(next(inner) if d in dims else next(outer) for d in range(x.spec.ndim))
     value = elements.element(x, index)
     elements.labels[node.op.name] = None
-    return elements.builder.reduce(REDUCTIONS[node.op.name], value, node.outputs[0].spec.dtype)
+    if not any(position.free_symbols for position in folded):
+        is_position = REDUCTIONS[node.op.name].startswith("arg")
+        return elements.builder.constant(0, result_of(node).spec.dtype) if is_position else value
+    return elements.builder.reduce(REDUCTIONS[node.op.name], value, result_of(node).spec.dtype)
