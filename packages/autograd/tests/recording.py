@@ -7,10 +7,11 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_autograd import AutogradOptions, aot
-from flambeau_prims.evaluate import run_graph
 from torch import fx
 from torch.overrides import TorchFunctionMode
+
+from flambeau_autograd import AutogradOptions, aot
+from flambeau_prims.evaluate import run_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

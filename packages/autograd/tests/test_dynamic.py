@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from recording import GraphLog
+
 from flambeau_autograd import AutogradOptions, aot
 from flambeau_prims.fake import symbolic_spec
 from flambeau_prims.sizes import SizeEnv
-from recording import GraphLog
 
 
 def softmax_rows(x, w):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tapes import evaluate, record
+
 from flambeau_autograd.aliases import AliasMap
 from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.functionalize import functionalize
 from flambeau_prims.rules.registry import is_mutating
-from tapes import evaluate, record
 
 
 def slice_assignment(x):

@@ -6,10 +6,11 @@ import copy
 
 import pytest
 import torch
-from flambeau_autograd import AutogradOptions, aot
 from recording import GraphLog, module_tensors, record_module
 from torch import nn
 from torch.nn import functional as F
+
+from flambeau_autograd import AutogradOptions, aot
 
 
 class Block(nn.Module):

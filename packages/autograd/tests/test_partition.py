@@ -6,14 +6,15 @@ import random
 
 import pytest
 import torch
+from recording import record_calls, record_module
+from test_models import bert, mlp
+
 from flambeau_autograd import AutogradOptions
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.min_cut import INFINITE, FlowNetwork
 from flambeau_autograd.operators import Work, work
 from flambeau_autograd.partition import partition, saved_bytes
 from flambeau_autograd.pipeline import prepare
-from recording import record_calls, record_module
-from test_models import bert, mlp
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -126,3 +127,12 @@ def test_long_chains_are_cut():
     short = part_of_program(program, [x], recompute_chain=10)
     assert sum(kind == "output" for kind, _ in short.saved) >= 2
     assert sum(kind == "output" for kind, _ in part_of_program(program, [x], recompute_chain=100).saved) == 0
+
+
+def test_dropout_masks_are_saved_as_booleans():
+    def program(x, w):
+        return (torch.nn.functional.dropout(x @ w, 0.5),)
+
+    part = part_of_program(program, [torch.randn(8, 8, requires_grad=True) for _ in range(2)])
+    saved = [part.forward.outputs[at] for kind, at in part.saved if kind == "output"]
+    assert [value.spec.dtype for value in saved] == [torch.bool]

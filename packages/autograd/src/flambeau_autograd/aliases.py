@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.graph import Value
-from flambeau_prims.rules.registry import aliasing
 
 from flambeau_autograd.functional_forms import UNDECLARED
+from flambeau_prims.graph import Value
+from flambeau_prims.rules.registry import aliasing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from flambeau_autograd.symbols import missing_symbols
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.primitives import Prim
 from flambeau_prims.rules.registry import is_mutating
-
-from flambeau_autograd.symbols import missing_symbols
 
 if TYPE_CHECKING:
     from flambeau_prims.graph import Node

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_prims.graph import Graph, Node, Value
-
 from flambeau_autograd.operators import is_random
 from flambeau_autograd.substitution import substitute, substitute_exits
+from flambeau_prims.graph import Graph, Node, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

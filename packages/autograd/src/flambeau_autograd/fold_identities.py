@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims import primitives as prims
-from flambeau_prims.graph import Graph, Node, Value
 
 from flambeau_autograd.functionalize import same_layout
 from flambeau_autograd.operators import Work, work
 from flambeau_autograd.substitution import substitute, substitute_exits
+from flambeau_prims import primitives as prims
+from flambeau_prims.graph import Graph, Node, Value
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Spec

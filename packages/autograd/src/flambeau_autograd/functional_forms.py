@@ -18,8 +18,9 @@ import torch
 from flambeau_autograd.reasons import NoFunctionalForm
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Node
     from torch._ops import OpOverload
+
+    from flambeau_prims.graph import Node
 
 aten = torch.ops.aten
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims import sizes
-from flambeau_prims.graph import Graph, Node, Value, map_values
-from flambeau_prims.rules.registry import aliasing, infer, is_view
-from flambeau_prims.spec import Spec
 
 from flambeau_autograd.aliases import Alias, AliasMap, argument_named
 from flambeau_autograd.functional_forms import UNDECLARED, FunctionalForm, functional_form
 from flambeau_autograd.reasons import MutationInBackward
 from flambeau_autograd.scatters import scatter
+from flambeau_prims import sizes
+from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.rules.registry import aliasing, infer, is_view
+from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

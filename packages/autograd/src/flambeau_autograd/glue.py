@@ -15,18 +15,17 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
-from flambeau_prims.graph import Value
 
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import Output, build_outputs, is_plain
 from flambeau_autograd.symbols import given_symbols
+from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_prims.spec import Spec
-
     from flambeau_autograd.partition import Partition
+    from flambeau_prims.spec import Spec
 
     Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
     Sizes: TypeAlias = "Callable[[Sequence[Any]], dict[str, int]]"

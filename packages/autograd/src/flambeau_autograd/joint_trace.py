@@ -17,14 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
-from flambeau_prims.function_table import FunctionTable
-from flambeau_prims.graph import Graph, Value
-from flambeau_prims.sizes import Expr
-from flambeau_prims.sizes_node import from_symbolic, to_symint
-from flambeau_prims.spec import Spec, spec_of
-from flambeau_prims.tracer import Tracer
-from flambeau_prims.unsupported import Unsupported
 from torch import fx
 
 from flambeau_autograd.aliases import Alias, AliasMap
@@ -37,6 +29,14 @@ from flambeau_autograd.reasons import (
     LeafInside,
     TrainingOnlyMutation,
 )
+from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
+from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.graph import Graph, Value
+from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes_node import from_symbolic, to_symint
+from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.tracer import Tracer
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

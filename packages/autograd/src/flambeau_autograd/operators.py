@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.registry import aliasing
 

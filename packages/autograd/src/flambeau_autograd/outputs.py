@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+
 from flambeau_prims.graph import Value
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flambeau_prims.graph import Node
-
     from flambeau_autograd.aliases import Alias
+    from flambeau_prims.graph import Node
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flambeau_prims.graph import Graph, Node, Value, map_values
-from flambeau_prims.sizes import Expr
-
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import is_random, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
 from flambeau_autograd.separate_outputs import cloned
 from flambeau_autograd.symbols import missing_symbols
+from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

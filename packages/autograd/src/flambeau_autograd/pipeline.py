@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.decompose import decompose
-from flambeau_prims.graph import Value
 
 from flambeau_autograd.check import check_graph
 from flambeau_autograd.collector import collector_paused
@@ -16,18 +14,21 @@ from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.functionalize import functionalize
 from flambeau_autograd.glue import Call, Training, glue_inference, glue_training, once
 from flambeau_autograd.joint_trace import trace
+from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.partition import partition, tangents_reaching
 from flambeau_autograd.separate_outputs import separate_outputs
+from flambeau_prims.decompose import decompose
+from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_prims.graph import Graph
     from torch import fx
 
     from flambeau_autograd.glue import Compiled
     from flambeau_autograd.joint_trace import Trace
+    from flambeau_prims.graph import Graph
 
 PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     # Autograd saves detached results; without those calls gone, equal subexpressions do not look equal.
@@ -48,6 +49,13 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("drop_dead_calls", drop_dead_calls),
 ]
 """After PASSES, when `options.decompose`; before the partition, which so can save or recompute the parts of an operator."""
+
+
+TRAINING_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    # Only worth its casts when something is saved.
+    ("narrow_masks", narrow_masks),
+]
+"""After PRIMITIVE_PASSES, if there is a backward."""
 
 
 def aot(
@@ -116,7 +124,11 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     """The functional graph of a trace, after all passes on forward and backward together."""
     graph = functionalize(traced.tape, traced.aliases, traced.split, traced.results)
     graph.writes = _writes_of_the_graph(graph, traced)
-    for name, step in [*PASSES, *(PRIMITIVE_PASSES if options.decompose else [])]:
+    passes = list(PASSES)
+    if options.decompose:
+        passes += PRIMITIVE_PASSES
+        passes += TRAINING_PASSES if traced.trains else []
+    for name, step in passes:
         graph = step(graph)
         if options.check:
             check_graph(graph, name)

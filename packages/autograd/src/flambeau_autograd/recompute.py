@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims import primitives as prims
-from flambeau_prims.graph import Graph, Node, Value
-from flambeau_prims.sizes import hint_of
 
 from flambeau_autograd.min_cut import INFINITE, FlowNetwork
 from flambeau_autograd.operators import Work, memory_of, work
+from flambeau_prims import primitives as prims
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.sizes import hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,16 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from flambeau_prims import sizes
 
 from flambeau_autograd.reasons import ViewWrite
+from flambeau_prims import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_prims.graph import Value
-
     from flambeau_autograd.aliases import Alias
+    from flambeau_prims.graph import Value
 
     Emit: TypeAlias = "Callable[..., Value]"
     Scatter: TypeAlias = "Callable[[Emit, Value, Value, Alias], Value]"

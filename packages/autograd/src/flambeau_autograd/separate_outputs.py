@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims import primitives as prims
-from flambeau_prims.graph import Graph, Node, Value
-from flambeau_prims.spec import Spec
 
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import memory_of
+from flambeau_prims import primitives as prims
+from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
