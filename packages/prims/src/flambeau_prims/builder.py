@@ -56,11 +56,18 @@ class Builder:
 
     def emit(self, prim: Prim, *args: Any) -> Value:
         """Append one primitive, unless it changes nothing; returns its result."""
+        if prim.kind is Kind.POINTWISE:
+            args = _numbers_for_constants(prim, args)
+            if prim is _CAST and _constant(args[0]) is not None:
+                return self._constant_as(args[0], dtype=args[1])
         fold = _FOLDS.get(prim.name)
         if fold is not None:
             folded = fold(*args)
             if folded is not None:
                 return folded
+        return self._append(prim, args)
+
+    def _append(self, prim: Prim, args: tuple[Any, ...]) -> Value:
         value = Value(self.fresh_name(), self._infer(prim, args))
         value.producer = Node(prim, args, {}, (value,), self.line)
         self.nodes.append(value.producer)
@@ -73,6 +80,16 @@ class Builder:
         if found is None:
             found = self._inferred[key] = prim.infer(*known)
         return found
+
+    def _constant_as(self, x: Value, *, dtype: torch.dtype) -> Value:
+        """A constant in another dtype."""
+        source = _constant(x)
+        assert source is not None
+        number = source.args[1]
+        if x.spec.dtype is dtype or not isinstance(number, (bool, int, float)):
+            return x if x.spec.dtype is dtype else self._append(_CAST, (x, dtype))
+        number = torch.full((), number, dtype=x.spec.dtype).to(dtype).item()
+        return self._append(_FULL, (x.spec.shape, number, dtype, x.spec.device))
 
     def fresh_name(self) -> str:
         """A name that no other Value of the graph has."""
@@ -117,13 +134,20 @@ class Builder:
         ready = []
         for op in operands:
             if isinstance(op, Value):
-                if device is not None and op.spec.device != device:
-                    op = self.emit(_TO_DEVICE, op, device)
                 if dtype is not None:
                     op = self.emit(_CAST, op, dtype)
-                op = self.emit(_EXPAND, op, shape)
+                op = self._spread_out(op, shape, device)
             ready.append(op)
         return ready
+
+    def _spread_out(self, x: Value, shape: tuple[Size, ...], device: torch.device | None) -> Value:
+        """x expanded, on this device; a constant is made there."""
+        source = _constant(x)
+        if source is not None and (x.spec.shape != shape or device not in (None, x.spec.device)):
+            return self._append(_FULL, (shape, source.args[1], x.spec.dtype, device or x.spec.device))
+        if device is not None:
+            x = self.emit(_TO_DEVICE, x, device)
+        return self.emit(_EXPAND, x, shape)
 
     def tensor(self, number: Any, like: Spec, dtype: torch.dtype | None = None) -> Value:
         """A constant of the shape and device of `like`, for when every operand is a number."""
@@ -180,6 +204,29 @@ def _spec_argument(arg: Any) -> Any:
     if isinstance(arg, (list, tuple)):
         return tuple([_spec_argument(item) for item in arg])
     return arg
+
+
+# Constants ----------------------------------------------------------------------------------------------------------
+
+
+def _constant(x: Operand) -> Node | None:
+    """The `full` that x is, or is a view of; None if it is anything else."""
+    if not isinstance(x, Value):
+        return None
+    source = memory_of(x).producer
+    return source if source is not None and source.op is _FULL else None
+
+
+def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    """A pointwise primitive's operands, constants as numbers, as long as a tensor stays to say the dtype and shape."""
+    first = 1 if prim is _WHERE else 0  # where's condition stays a tensor
+    constants = [_constant(op) for op in operands[first:]]
+    if not any(constants) or not any(
+        isinstance(op, Value) and constant is None for op, constant in zip(operands[first:], constants, strict=True)
+    ):
+        return operands
+    ready = [op if constant is None else constant.args[1] for op, constant in zip(operands[first:], constants, strict=True)]
+    return (*operands[:first], *ready)
 
 
 # Calls that change nothing -----------------------------------------------------------------------------------------
@@ -261,3 +308,4 @@ for _prim in PRIMS.values():
     setattr(Builder, _prim.name, _method(_prim))
 
 _CAST, _EXPAND, _TO_DEVICE = PRIMS["cast"], PRIMS["expand"], PRIMS["to_device"]
+_FULL, _WHERE = PRIMS["full"], PRIMS["where"]

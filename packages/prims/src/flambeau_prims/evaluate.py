@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from flambeau_prims.spec import Size
 
 
 def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
     """The graph's outputs on these inputs (an int for an Expr); its writes are carried out on the inputs."""
     symbols = bind_symbols(graph, inputs)
-    known: dict[Value, Tensor] = {
-        value: tensor for value, tensor in zip(graph.inputs, inputs, strict=True) if isinstance(value, Value)
-    }  # type: ignore[misc]
+    known: dict[Value, Any] = {value: given for value, given in zip(graph.inputs, inputs, strict=True) if isinstance(value, Value)}
     for node in graph.nodes:
         results = _run_node(node, known, symbols)
         for value, result in zip(node.outputs, results, strict=True):
@@ -81,7 +78,7 @@ def _flat(results: Any) -> list[Any]:
 
 def _laid_out(result: Tensor, value: Value, symbols: Mapping[str, int]) -> Tensor:
     """A fresh result in the strides of its Value, in memory of its own."""
-    stride: Sequence[Size] = [evaluate_size(step, symbols) for step in value.spec.stride]
+    stride = [evaluate_size(step, symbols) for step in value.spec.stride]
     laid = torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
     return laid.copy_(result)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from flambeau_prims.check import check_prims_graph
 from flambeau_prims.decompose import decompose
 from flambeau_prims.evaluate import run_graph

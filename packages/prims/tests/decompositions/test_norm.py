@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flambeau_prims.evaluate import run_graph
 from one_op import Make, check, decomposed
+
+from flambeau_prims.evaluate import run_graph
 
 aten = torch.ops.aten
 

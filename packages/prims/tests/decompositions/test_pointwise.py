@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from flambeau_prims.decompositions.pointwise import COMPARISONS, FLOAT_UNARY, ROUNDING
 from one_op import Make, check
+
+from flambeau_prims.decompositions.pointwise import COMPARISONS, FLOAT_UNARY, ROUNDING
 
 aten = torch.ops.aten
 

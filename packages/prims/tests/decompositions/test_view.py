@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from flambeau_prims.primitives import Kind
 from one_op import Make, check, decomposed, flat
+
+from flambeau_prims.primitives import Kind
 
 aten = torch.ops.aten
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flambeau_prims.graph import values_in
-from flambeau_prims.layout import reshape_stride
+from flambeau_inductor.scalar_ops import SCALAR_OPS
+from flambeau_prims.graph import Value, values_in
+from flambeau_prims.rules.view import view_stride
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.sizes import hint_of
 
-from flambeau_inductor.scalar_ops import SCALAR_OPS
-
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Graph, Node, Value
-
     from flambeau_inductor.options import InductorOptions
+    from flambeau_prims.graph import Graph, Node
 
 CHEAP = 4
 """A value below this cost may be computed again for every element of a broadcast."""
@@ -51,6 +49,13 @@ class Realized:
     readers: dict[Value, int]
 
 
+def result_of(node: Node) -> Value:
+    """The one result of a primitive."""
+    (value,) = node.outputs
+    assert value is not None
+    return value
+
+
 def is_view(node: Node) -> bool:
     """Whether the node's result is a window on its operand's memory."""
     if not isinstance(node.op, Prim) or node.op.kind is not Kind.VIEW:
@@ -58,7 +63,7 @@ def is_view(node: Node) -> bool:
     if node.op.name != "reshape":
         return True
     x = node.args[0].spec
-    return reshape_stride(x.shape, x.stride, node.outputs[0].spec.shape) is not None
+    return view_stride(x.shape, x.stride, result_of(node).spec.shape) is not None
 
 
 def memory_root(value: Value) -> Value:
@@ -84,7 +89,7 @@ class _Realizer:
 
     def run(self) -> Realized:
         graph = self.graph
-        self.must.update(graph.inputs)
+        self.must.update(value for value in graph.inputs if isinstance(value, Value))
         for value in graph.live_at_exit():
             self.require(value)
         for node in graph.nodes:
@@ -108,20 +113,20 @@ class _Realizer:
                 self.require(value)
             self.must.update(out for out in node.outputs if out is not None)
         elif node.op.kind is Kind.REDUCTION:
-            self.must.update(node.outputs)  # type: ignore[arg-type]
+            self.must.add(result_of(node))
         elif node.op.name == "as_strided":
             self.require(node.args[0])
         elif node.op.name == "expand":
-            x, out = node.args[0], node.outputs[0]
+            x, out = node.args[0], result_of(node)
             if _elements(out) > _elements(x):
                 self.broadcast.add(memory_root(x))
         elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
-            self.must.update(node.outputs)  # type: ignore[arg-type]
+            self.must.add(result_of(node))
 
     def decide(self, node: Node) -> None:
         if not isinstance(node.op, Prim) or node.op.kind is Kind.REDUCTION:
             return
-        (out,) = node.outputs
+        out = result_of(node)
         operands = list(dict.fromkeys(values_in(node.args)))
         if is_view(node):
             root = memory_root(out)

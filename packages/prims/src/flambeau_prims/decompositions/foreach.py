@@ -9,10 +9,9 @@ import torch
 
 from flambeau_prims.decompositions.pointwise import overloads
 from flambeau_prims.decompositions.registry import decomposition, decomposition_for
-from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from torch._ops import OpOverload
 
@@ -21,30 +20,22 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _for_each(b: Builder, lists: int, each: Callable[[], Any]) -> list[Any]:
-    """`each()` with `b.results` set to the one result in turn."""
-    specs = b.results
-    found = []
-    try:
-        for i in range(lists):
-            b.results = (specs[i],)
-            found.append(each())
-    finally:
-        b.results = specs
-    return found
+def _on_each(b: Builder, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], **kwargs: Any) -> Any:
+    """The result of each call, `b.results` being that of the one tensor meanwhile."""
+    specs, found = b.results, []
+    for spec, args in zip(specs, calls, strict=True):
+        b.results = (spec,)
+        found.append(function(b, *args, **kwargs))
+    b.results = specs
+    return NotImplemented if any(item is NotImplemented for item in found) else found
 
 
-def for_each(b: Builder, *args: Any, per_tensor: OpOverload, scalars: tuple[int, ...] = (), **kwargs: Any) -> Any:
+def for_each(b: Builder, *args: Any, per_tensor: OpOverload, **kwargs: Any) -> Any:
     """`per_tensor` on the i-th entries of all list arguments; what is no list is shared."""
     function = decomposition_for(per_tensor)
     assert function is not None
-    args += tuple(kwargs.pop(name) for name in ("scalars",) if name in kwargs)
-    length = len(args[0]) if isinstance(args[0], (list, tuple)) else len(args[1])
-    entries: Iterator[tuple[Any, ...]] = iter(
-        [tuple(arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args) for i in range(length)]
-    )
-    found = _for_each(b, length, lambda: function(b, *next(entries), **kwargs))
-    return NotImplemented if any(item is NotImplemented for item in found) else found
+    calls = [tuple(arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args) for i in range(len(b.results))]
+    return _on_each(b, function, calls, **kwargs)
 
 
 def _register(name: str, per_tensor: OpOverload, *which: str) -> None:
@@ -58,6 +49,8 @@ for _name in (
 ):  # fmt: skip
     _register(_name, getattr(aten, _name).default, "default")
 _register("zero", aten.zero.default, "default")
+_register("clone", aten.clone.default, "default")
+_register("max", aten.max.default, "default")
 for _name in ("add", "sub", "mul", "div"):
     _register(_name, getattr(aten, _name).Tensor, "Scalar", "List", "ScalarList", "Tensor")
 for _name, _per_tensor in (
@@ -72,20 +65,18 @@ _register("norm", aten.linalg_vector_norm.default, "Scalar")
 _register("copy", aten.copy.default, "default")
 
 
-def _scaled_third(b: Builder, x: Any, a: Any, c: Any, value: Any = 1, *, per_tensor: OpOverload) -> Any:
+def add_scaled(b: Builder, x: Any, first: Any, second: Any, value: Any = 1, *, per_tensor: OpOverload) -> Any:
     """addcmul and addcdiv, whose scale is positional here and keyword-only there."""
     function = decomposition_for(per_tensor)
     assert function is not None
-    values = value if isinstance(value, (list, tuple)) else [value] * len(x)
-    entries = iter(list(zip(x, a, c, values, strict=True)))
+    scales = value if isinstance(value, (list, tuple)) else [value] * len(x)
 
-    def each() -> Value:
-        first, second, third, scale = next(entries)
-        return function(b, first, second, third, value=scale)
+    def scaled(b: Builder, *args: Any) -> Any:
+        return function(b, *args[:3], value=args[3])
 
-    return _for_each(b, len(x), each)
+    return _on_each(b, scaled, list(zip(x, first, second, scales, strict=True)))
 
 
 for _name in ("addcmul", "addcdiv"):
     for _op in overloads(f"_foreach_{_name}", "Scalar", "ScalarList"):
-        decomposition(_op)(partial(_scaled_third, per_tensor=getattr(aten, _name).default))
+        decomposition(_op)(partial(add_scaled, per_tensor=getattr(aten, _name).default))

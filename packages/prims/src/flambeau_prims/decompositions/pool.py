@@ -73,7 +73,7 @@ def _pair(value: Sequence[int] | int) -> tuple[int, int]:
 
 @decomposition(aten.avg_pool2d.default)
 def avg_pool2d(
-    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = 0,
+    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Any:  # fmt: skip
     """Means over windows, as a sum of shifted slices."""

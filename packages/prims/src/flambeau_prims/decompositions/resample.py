@@ -25,11 +25,11 @@ def upsample_nearest(b: Builder, x: Value, output_size: Sequence[Size], *scales:
     factors = _whole_factors(x.spec.shape[2:], output_size, scales)
     if factors is not None:
         return _repeated(b, x, factors)
-    if not all(isinstance(size, int) for size in (*x.spec.shape[2:], *output_size)):
-        return NotImplemented
     shape = tuple(output_size)
     places = []
     for d, (size, wanted) in enumerate(zip(x.spec.shape[2:], shape, strict=True)):
+        if not isinstance(size, int) or not isinstance(wanted, int):
+            return NotImplemented
         given = scales[d] if d < len(scales) else None
         ratio = torch.tensor(1.0 / given if given else size / wanted, dtype=torch.float32).item()
         at = b.cast(b.iota(wanted, 0, 1, torch.int64, x.spec.device), torch.float32)

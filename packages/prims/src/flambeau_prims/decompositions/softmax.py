@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _shifted(b: Builder, x: Value, dims: tuple[int, ...]) -> Value:
-    """x minus its greatest element over dims, in the compute dtype."""
-    x = b.widen(x)
+def _shifted(b: Builder, x: Value, dims: tuple[int, ...]) -> tuple[Value, Value]:
+    """The greatest element over dims, and x minus it."""
     if sizes.eq(x.spec.numel, 0):
-        return x
-    return b.sub(x, b.spread(b.amax(x, dims), dims, x.spec.shape))
+        return b.sum(x, dims), x
+    top = b.amax(x, dims)
+    return top, b.sub(x, b.spread(top, dims, x.spec.shape))
 
 
 def _normalized(b: Builder, shifted: Value, dims: tuple[int, ...]) -> Value:
@@ -35,7 +35,7 @@ def _normalized(b: Builder, shifted: Value, dims: tuple[int, ...]) -> Value:
 def softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
     """exp(x - max) over its sum."""
     dims = wrap_dims(dim, x.spec.ndim)
-    return _normalized(b, _shifted(b, x, dims), dims)
+    return _normalized(b, _shifted(b, b.widen(x), dims)[1], dims)
 
 
 @decomposition(aten._safe_softmax.default)
@@ -43,16 +43,16 @@ def safe_softmax(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = Non
     """softmax, with zeros where all of a row is -inf."""
     dims = wrap_dims(dim, x.spec.ndim)
     x = b.cast(x, compute_dtype(b.result.dtype))
-    y = _normalized(b, _shifted(b, x, dims), dims)
-    masked = b.all(b.eq(x, -math.inf), dims)
-    return b.where(b.spread(masked, dims, x.spec.shape), 0.0, y)
+    top, shifted = _shifted(b, x, dims)
+    masked = b.eq(top, -math.inf)
+    return b.where(b.spread(masked, dims, x.spec.shape), 0.0, _normalized(b, shifted, dims))
 
 
 @decomposition(aten._log_softmax.default)
 def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
     """x - max - ln(sum of exp(x - max))."""
     dims = wrap_dims(dim, x.spec.ndim)
-    shifted = _shifted(b, x, dims)
+    _, shifted = _shifted(b, b.widen(x), dims)
     total = b.log(b.sum(b.exp(shifted), dims))
     return b.sub(shifted, b.spread(total, dims, x.spec.shape))
 

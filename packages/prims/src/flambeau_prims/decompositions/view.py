@@ -131,9 +131,15 @@ def clamp_range(start: Size | None, end: Size | None, size: Size) -> tuple[Size,
     return start, (stop if stop is size or sizes.ge(stop, start) else start)
 
 
+_TO_THE_END = 2**62
+"""An int bound from here on is `x[a:]` as C++ writes it: no size is so large, and none needs a guard to say so."""
+
+
 def _clamped(place: Size, size: Size) -> Size:
     if isinstance(place, int) and place == 0:
         return 0
+    if isinstance(place, int) and place >= _TO_THE_END:
+        return size
     if sizes.lt(place, 0):
         place = place + size
         return place if sizes.ge(place, 0) else 0
@@ -190,7 +196,8 @@ def chunk(b: Builder, x: Value, chunks: int, dim: int = 0) -> list[Value]:
 def _parts(b: Builder, x: Value, dim: int) -> list[Value]:
     """Consecutive ranges, of the results' sizes."""
     dim = wrap_dim(dim, x.spec.ndim)
-    parts, start = [], 0
+    parts = []
+    start: Size = 0
     for spec in b.results:
         assert spec is not None
         parts.append(b.slice(x, dim, start, start + spec.shape[dim], 1))
