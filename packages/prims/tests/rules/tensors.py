@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -82,3 +82,13 @@ def index_tensor(
     """int64 positions below a bound, in a random layout."""
     base = tensor(rng, sizes, torch.int64, device=device)
     return base.clone().random_(0, max(below, 1)) if base.numel() and below else base.clone().zero_()
+
+
+def to_device(arg: Any, device: str) -> Any:
+    """An argument with its tensors copied to a device, strides and offset kept."""
+    if isinstance(arg, torch.Tensor):
+        extent = arg.untyped_storage().nbytes() // arg.element_size()
+        return arg.as_strided((extent,), (1,), 0).to(device).as_strided(arg.shape, arg.stride(), arg.storage_offset())
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(to_device(item, device) for item in arg)
+    return arg

@@ -7,16 +7,16 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
-
-import rules.calls_model  # noqa: F401
-import rules.calls_nn  # noqa: F401
+import rules.calls_model
+import rules.calls_nn
 import rules.calls_view  # noqa: F401
+import torch
+from rules.calls import CALLS
+
 from flambeau_prims.rules.registry import infer_uncached
 from flambeau_prims.sizes import Expr, SizeEnv, hint_of
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.unsupported import SizeUnsupported
-from rules.calls import CALLS
 
 _ERRORS = (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError)
 

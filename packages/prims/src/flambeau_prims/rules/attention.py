@@ -8,8 +8,8 @@ import torch
 
 from flambeau_prims.promotion import dtype_name
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import eq
-from flambeau_prims.spec import Spec
+from flambeau_prims.sizes import ceil_div, eq
+from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import preserved_stride, same_shape
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def efficient_attention(
     """output (heads inside), logsumexp padded to rows of 32, random seed and offset."""
     _check(query, key, value)
     batch, heads, length, _ = query.shape
-    padded = (length + 31) // 32 * 32 if compute_log_sumexp else 0
+    padded = ceil_div(length, 32) * 32 if compute_log_sumexp else 0
     state = Spec.of((), dtype=torch.int64, device=torch.device("cpu"))
     return (
         heads_inside(query, (batch, heads, length, value.shape[3])),
@@ -193,10 +193,57 @@ def efficient_attention_backward(
     """Gradients of query, key, value (heads inside) and of the bias."""
     bias = None
     if attn_bias is not None and grad_input_mask[3]:
-        bias = Spec.of(attn_bias.shape, dtype=attn_bias.dtype, device=attn_bias.device)
+        # The kernel writes rows aligned to 16 elements, of which the result is a slice.
+        rows = (*attn_bias.shape[:-1], ceil_div(attn_bias.shape[-1], 16) * 16)
+        bias = attn_bias.replace(stride=contiguous_stride(rows), offset=0)
     return (
         heads_inside(query, query.shape),
         heads_inside(key, key.shape),
         heads_inside(value, value.shape),
         bias,
+    )
+
+
+@rule(aten._scaled_dot_product_cudnn_attention.default)
+def cudnn_attention(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    attn_bias: Spec | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """output, logsumexp, cumulative lengths (none), longest lengths, random seed and offset, debug mask (none)."""
+    _check(query, key, value)
+    batch, heads, length, _ = query.shape
+    shape = (batch, heads, length, value.shape[3])
+    logsumexp = Spec.of((batch, heads, length, 1), dtype=torch.float32, device=query.device)
+    state = Spec.of((), dtype=torch.int64, device=query.device)
+    out = _transposed_like(query, shape) if eq(query.shape[3], value.shape[3]) else heads_inside(query, shape)
+    return (
+        out,
+        logsumexp if compute_log_sumexp else None,
+        None,
+        None,
+        length,
+        key.shape[2],
+        state,
+        state,
+        None,
+    )
+
+
+@rule(aten._scaled_dot_product_cudnn_attention_backward.default)
+def cudnn_attention_backward(
+    grad_out: Spec, query: Spec, key: Spec, value: Spec, *_rest: Any, **_options: Any
+) -> tuple[Spec, Spec, Spec]:
+    """Gradients of query, key and value, laid out as these are."""
+    return (
+        _transposed_like(query, query.shape),
+        _transposed_like(key, key.shape),
+        _transposed_like(value, value.shape),
     )

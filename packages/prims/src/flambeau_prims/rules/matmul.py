@@ -9,8 +9,8 @@ import torch
 from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, dtype_name
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import eq
-from flambeau_prims.spec import Spec
+from flambeau_prims.sizes import ceil_div, eq
+from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import broadcast_shapes, same_shape
 
 if TYPE_CHECKING:
@@ -188,3 +188,59 @@ def trilinear(i1: Spec, i2: Spec, i3: Spec, expand1: Any, expand2: Any, expand3:
         shapes.append(tuple(1 if d in expanded else next(sizes) for d in range(ndim)))
     full = broadcast_shapes(*shapes)
     return _fresh(i1, *(size for d, size in enumerate(full) if d not in sumdim))
+
+
+# Grouped, scaled and integer products
+
+
+@rule(aten._int_mm.default)
+def int_mm(self: Spec, mat2: Spec) -> Spec:
+    """int8 matrices, int32 product."""
+    return mm(self, mat2).replace(dtype=torch.int32)
+
+
+@rule(aten._scaled_mm.default)
+def scaled_mm(
+    self: Spec,
+    mat2: Spec,
+    scale_a: Spec,
+    scale_b: Spec,
+    bias: Spec | None = None,
+    scale_result: Spec | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Spec:
+    """mm of float8 matrices with scales."""
+    if self.ndim != 2 or mat2.ndim != 2 or not eq(self.shape[1], mat2.shape[0]):
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({list(self.shape)} and {list(mat2.shape)})"
+        )
+    return _fresh(self, self.shape[0], mat2.shape[1]).replace(dtype=out_dtype or self.dtype)
+
+
+@rule(aten._grouped_mm.default)
+def grouped_mm(
+    self: Spec,
+    mat2: Spec,
+    offs: Spec | None = None,
+    bias: Spec | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Spec:
+    """Products of groups that `offs` cuts from 2d operands, or that 3d ones stack; rows are padded to 16 bytes."""
+    if not {self.ndim, mat2.ndim} <= {2, 3}:
+        raise RuntimeError(
+            f"Multiplicands must be 2D or 3D but got mat_a.dim()={self.ndim} and mat_b.dim()={mat2.ndim}"
+        )
+    if (offs is None) != (self.ndim == 3 and mat2.ndim == 3):
+        raise RuntimeError("offs is given exactly if one of the multiplicands is 2D")
+    rows, columns = self.shape[-2], mat2.shape[-1]
+    if self.ndim == mat2.ndim:
+        group: tuple[Size, ...] = (self.shape[0],) if offs is None else (offs.shape[0],)
+    else:
+        group = ()
+    dtype = out_dtype or self.dtype
+    aligned = 16 // dtype.itemsize
+    stored = (*group, rows, ceil_div(columns, aligned) * aligned)
+    return Spec.of(
+        (*group, rows, columns), stride=contiguous_stride(stored), dtype=dtype, device=self.device
+    )

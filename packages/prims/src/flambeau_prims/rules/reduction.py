@@ -142,7 +142,7 @@ def var_mean(self: Spec, *args: Any, **options: Any) -> tuple[Spec, Spec]:
 @rule(*overloads("logsumexp"))
 def logsumexp(self: Spec, dim: Sequence[int], keepdim: bool = False) -> Spec:
     """Integers become floating."""
-    if self.shape and not dim and not keepdim:
+    if self.shape and not dim and not keepdim and not is_empty(self.shape):
         raise RuntimeError(f"logsumexp: no dimension given for a tensor of shape {list(self.shape)}")
     dtype = torch.get_default_dtype() if is_integral(self.dtype) else self.dtype
     return reduce(self, dim, keepdim, dtype)
