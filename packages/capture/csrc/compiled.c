@@ -18,21 +18,24 @@ typedef struct {
     Program *program;
     PyObject *target;   /* NULL: the original function serves this call */
     Py_ssize_t item;    /* one of the above, or an index into the tuple or list that the target returns */
-    int needs_hook;     /* frames reached from this entry are captured too */
+    PyObject *handler;  /* FrameHandler in force while the target runs; NULL: none */
     int last_resort;    /* stays behind all other entries */
     PyObject *info;     /* what Python keeps about the entry */
-    vectorcallfunc call;
 } Entry;
 
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"program", "target", "item", "needs_hook", "last_resort", "info", NULL};
-    PyObject *program, *target, *info = Py_None;
+    static char *names[] = {"program", "target", "item", "handler", "last_resort", "info", NULL};
+    PyObject *program, *target, *handler = Py_None, *info = Py_None;
     Py_ssize_t item = RESULT_WHOLE;
-    int needs_hook = 0, last_resort = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|nppO:Entry", names, &Program_Type, &program, &target, &item, &needs_hook,
+    int last_resort = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|nOpO:Entry", names, &Program_Type, &program, &target, &item, &handler,
                                      &last_resort, &info)) {
+        return NULL;
+    }
+    if (handler != Py_None && Py_TYPE(handler) != &FrameHandler_Type) {
+        PyErr_SetString(PyExc_TypeError, "an Entry's handler is a FrameHandler or None");
         return NULL;
     }
     if (target != Py_None && !PyCallable_Check(target)) {
@@ -46,7 +49,7 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     entry->program = (Program *)Py_NewRef(program);
     entry->target = target == Py_None ? NULL : Py_NewRef(target);
     entry->item = item;
-    entry->needs_hook = needs_hook;
+    entry->handler = handler == Py_None ? NULL : Py_NewRef(handler);
     entry->last_resort = last_resort;
     entry->info = Py_NewRef(info);
     return (PyObject *)entry;
@@ -57,6 +60,7 @@ entry_traverse(Entry *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->program);
     Py_VISIT(self->target);
+    Py_VISIT(self->handler);
     Py_VISIT(self->info);
     return 0;
 }
@@ -68,6 +72,7 @@ entry_dealloc(Entry *self)
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->program);
     Py_XDECREF(self->target);
+    Py_XDECREF(self->handler);
     Py_XDECREF(self->info);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -122,9 +127,9 @@ take_item(PyObject *result, Py_ssize_t item)
 static inline PyObject *
 call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count)
 {
-    int former = hook_switch(entry->needs_hook);
+    PyObject *former = hook_switch(entry->handler);
     PyObject *result = PyObject_Vectorcall(entry->target, inputs, (size_t)count, NULL);
-    hook_switch(former);
+    hook_restore(former);
     return take_item(result, entry->item);
 }
 
@@ -178,6 +183,9 @@ typedef struct {
 static int
 try_entry(Entry *entry, const Invocation *call, PyObject **result)
 {
+    if (UNLIKELY(!program_takes(entry->program, call->count))) {
+        return 0;
+    }
     if (entry->target == NULL) {
         if (program_run(entry->program, call->function, call->bound, NULL) != GUARDS_HOLD) {
             return 0;
@@ -196,6 +204,14 @@ try_entry(Entry *entry, const Invocation *call, PyObject **result)
     Py_ssize_t count = program_input_count(entry->program);
     return count <= SMALL_INPUTS ? try_small(entry, call->function, call->bound, count, result)
                                  : try_large(entry, call->function, call->bound, count, result);
+}
+
+int
+entry_serve(PyObject *object, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result)
+{
+    Entry *entry = (Entry *)object;
+    Invocation call = {function, NULL, 0, NULL, bound, count};
+    return entry->target == NULL ? 0 : try_entry(entry, &call, result);
 }
 
 /* ---- Compiled ---- */
@@ -258,9 +274,9 @@ call_missed(Compiled *self, const Invocation *call)
             PyTuple_SET_ITEM(arguments, i, Py_NewRef(call->bound[i]));
         }
         PyObject *on_miss = Py_NewRef(self->on_miss);
-        int former = hook_switch(0);
+        PyObject *former = hook_switch(NULL);
         PyObject *entry = PyObject_CallOneArg(on_miss, arguments);
-        hook_switch(former);
+        hook_restore(former);
         Py_DECREF(on_miss);
         Py_DECREF(arguments);
         if (entry == NULL) {

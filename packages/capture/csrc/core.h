@@ -60,6 +60,8 @@ extern PyTypeObject Program_Type;
 #define GUARDS_HOLD (-1)
 #define MAX_REGISTERS 60000
 
+/* Whether the program is for calls with this many bound arguments; it must not be run on others. */
+int program_takes(const Program *program, Py_ssize_t count);
 /* Number of input registers: what `program_run` writes to `inputs`. */
 Py_ssize_t program_input_count(const Program *program);
 /* Whether the inputs are the bound arguments themselves, in order, so that `inputs` need not be filled. */
@@ -74,10 +76,17 @@ extern PyMethodDef program_functions[];
 extern PyTypeObject Entry_Type;
 extern PyTypeObject Compiled_Type;
 
+/* Serves a call of `function` with bound arguments.  1 with *result set (NULL: an error is set), or 0 when a guard failed or
+ * the entry says that the function itself is to be run. */
+int entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result);
+
 /* ---- hook.c ---- */
 
-/* Switches the frame hook for this thread; returns the former switch, to be restored. */
-int hook_switch(int enabled);
+extern PyTypeObject FrameHandler_Type;
+
+/* Puts a FrameHandler (NULL: none) in force in this thread; gives the former one, which hook_restore puts back. */
+PyObject *hook_switch(PyObject *handler);
+void hook_restore(PyObject *former);
 int hook_init(PyObject *module);
 extern PyMethodDef hook_methods[];
 

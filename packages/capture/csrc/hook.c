@@ -1,19 +1,422 @@
-/* The PEP 523 frame-evaluation hook (placeholder switch; frames are not intercepted yet). */
+/* The PEP 523 frame-evaluation hook: Python frames that a compiled program reaches below a graph break are served by entries too.
+ *
+ * A FrameHandler says what to do with frames: it holds entries by code object, and `on_miss(function, arguments)` for frames that none
+ * serves.  A handler is in force in one thread at a time it is given to `call_with_handler` (or set on the entry being called); outside
+ * of that no hook is installed, since a hook costs every Python call in the process and, before 3.13, C stack.
+ *
+ * A frame that an entry serves is never run: it is dropped with its arguments, which is all that a fresh frame holds.  This file alone sees CPython's
+ * internal structures; whatever is unusual about a frame leaves it to the interpreter.
+ */
+#define Py_BUILD_CORE 1
 #include "core.h"
+#undef _PyGC_FINALIZED
+#include "internal/pycore_frame.h"
+#include "structmember.h"
+#include <stddef.h>
 
-int
-hook_switch(int enabled)
+#if PY_VERSION_HEX >= 0x030E0000
+#define HOOK_SUPPORTED 0 /* tagged references in frames: not written yet */
+#else
+#define HOOK_SUPPORTED 1
+#endif
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *on_miss; /* (function, arguments) -> Entry, None (run this frame) or False (and every later one of its code) */
+    PyObject *table;   /* {id of code: (code, tuple of entries) or (code, False)} */
+} FrameHandler;
+
+static __thread FrameHandler *current; /* owned while in force */
+static int threads_with_handler;       /* the hook is installed while this is not 0 */
+static Py_ssize_t extra_index = -1;
+
+#if HOOK_SUPPORTED
+
+/* ---- what differs between versions ---- */
+
+#if PY_VERSION_HEX >= 0x030D0000
+#define FRAME_CODE(frame) ((PyCodeObject *)(frame)->f_executable)
+#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
+#define FRAME_AT_START(frame) ((frame)->instr_ptr == _PyCode_CODE(FRAME_CODE(frame)))
+#elif PY_VERSION_HEX >= 0x030C0000
+#define FRAME_CODE(frame) ((frame)->f_code)
+#define FRAME_FUNCTION(frame) ((frame)->f_funcobj)
+#define FRAME_AT_START(frame) ((frame)->prev_instr == _PyCode_CODE(FRAME_CODE(frame)) - 1)
+#else
+#define FRAME_CODE(frame) ((frame)->f_code)
+#define FRAME_FUNCTION(frame) ((PyObject *)(frame)->f_func)
+#define FRAME_AT_START(frame) ((frame)->prev_instr == _PyCode_CODE(FRAME_CODE(frame)) - 1)
+#endif
+
+#if PY_VERSION_HEX >= 0x030D0000
+
+extern void _PyEval_FrameClearAndPop(PyThreadState *, struct _PyInterpreterFrame *);
+
+static void
+drop_frame(PyThreadState *tstate, struct _PyInterpreterFrame *frame)
 {
-    static __thread int current;
-    int former = current;
-    current = enabled;
-    return former;
+    _PyEval_FrameClearAndPop(tstate, frame);
 }
 
-int
-hook_init(PyObject *Py_UNUSED(module))
+#elif PY_VERSION_HEX >= 0x030C0000
+
+/* The evaluation function owns the frame, and nothing that clears one is exported: release what it holds and pop it off the data stack. */
+static void
+drop_frame(PyThreadState *tstate, struct _PyInterpreterFrame *frame)
 {
+    for (int i = 0; i < frame->stacktop; i++) {
+        Py_XDECREF(frame->localsplus[i]);
+    }
+    Py_XDECREF(frame->f_locals);
+    Py_DECREF(frame->f_funcobj);
+    Py_DECREF(frame->f_code);
+    PyObject **base = (PyObject **)frame;
+    _PyStackChunk *chunk = tstate->datastack_chunk;
+    if (base != &chunk->data[0]) {
+        tstate->datastack_top = base;
+        return;
+    }
+    _PyStackChunk *below = chunk->previous;
+    tstate->datastack_top = &below->data[below->top];
+    tstate->datastack_chunk = below;
+    tstate->datastack_limit = (PyObject **)((char *)below + below->size);
+    PyObjectArenaAllocator arena;
+    PyObject_GetArenaAllocator(&arena);
+    arena.free(arena.ctx, chunk, chunk->size);
+}
+
+#else
+
+static void
+drop_frame(PyThreadState *Py_UNUSED(tstate), struct _PyInterpreterFrame *Py_UNUSED(frame))
+{
+    /* On 3.11 the caller of the evaluation function clears the frame. */
+}
+
+#endif
+
+/* ---- the evaluation function ---- */
+
+static PyObject *evaluate(PyThreadState *, struct _PyInterpreterFrame *, int);
+
+static int
+is_skipped(PyCodeObject *code)
+{
+    void *extra = NULL;
+#if PY_VERSION_HEX >= 0x030C0000
+    PyUnstable_Code_GetExtra((PyObject *)code, extra_index, &extra);
+#else
+    _PyCode_GetExtra((PyObject *)code, extra_index, &extra);
+#endif
+    return extra != NULL;
+}
+
+/* Whether the frame is a fresh call of an ordinary function, seen by nobody else. */
+static int
+is_eligible(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
+{
+    const int kinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+    const int function = CO_OPTIMIZED | CO_NEWLOCALS;
+    if (throwflag || frame->owner != FRAME_OWNED_BY_THREAD || frame->frame_obj != NULL || frame->f_locals != NULL ||
+        !FRAME_AT_START(frame) || tstate->c_tracefunc != NULL || tstate->c_profilefunc != NULL) {
+        return 0;
+    }
+    PyCodeObject *code = FRAME_CODE(frame);
+    if ((code->co_flags & function) != function || (code->co_flags & kinds) || is_skipped(code)) {
+        return 0;
+    }
+    /* Another user of PEP 523 above or below: the two would rewrite one another's code for ever. */
+    return _PyInterpreterState_GetEvalFrameFunc(tstate->interp) == evaluate;
+}
+
+static Py_ssize_t
+argument_count(const PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) + ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+/* The entry that on_miss gives for this frame (a new reference; NULL: none, with or without an error set), kept for later frames. */
+static PyObject *
+ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, PyCodeObject *code, PyObject *const *arguments)
+{
+    Py_ssize_t count = argument_count(code);
+    PyObject *bound = PyTuple_New(count);
+    if (bound == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTuple_SET_ITEM(bound, i, Py_NewRef(arguments[i]));
+    }
+    PyObject *former = hook_switch(NULL);
+    PyObject *answer = PyObject_CallFunctionObjArgs(handler->on_miss, function, bound, NULL);
+    hook_restore(former);
+    Py_DECREF(bound);
+    if (answer == NULL || answer == Py_None) {
+        Py_XDECREF(answer);
+        return NULL;
+    }
+    PyObject *value = NULL;
+    if (answer == Py_False) {
+        value = Py_BuildValue("(OO)", code, Py_False);
+    }
+    else if (Py_TYPE(answer) != &Entry_Type) {
+        PyErr_SetString(PyExc_TypeError, "on_miss must return an Entry, None or False");
+    }
+    else {
+        PyObject *first = PyTuple_Pack(1, answer);
+        PyObject *entries = first == NULL ? NULL : known == NULL ? Py_NewRef(first) : PySequence_Concat(first, known);
+        value = entries == NULL ? NULL : Py_BuildValue("(OO)", code, entries);
+        Py_XDECREF(first);
+        Py_XDECREF(entries);
+    }
+    int stored = value == NULL ? -1 : PyDict_SetItem(handler->table, key, value);
+    Py_XDECREF(value);
+    if (stored < 0 || answer == Py_False) {
+        Py_CLEAR(answer);
+    }
+    return answer;
+}
+
+/* 1: *result is the frame's result (NULL: an error is set).  0: evaluate the frame.  Its arguments stay in place either way. */
+static NOINLINE int
+serve(FrameHandler *handler, struct _PyInterpreterFrame *frame, PyObject **result)
+{
+    PyCodeObject *code = FRAME_CODE(frame);
+    PyObject *function = FRAME_FUNCTION(frame), *known = NULL;
+    int taken = 0;
+    *result = NULL;
+    PyObject *key = PyLong_FromVoidPtr(code);
+    PyObject *value = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(handler->table, key));
+    if (value == NULL && PyErr_Occurred()) {
+        taken = 1;
+        goto done;
+    }
+    if (value != NULL) {
+        known = PyTuple_GET_ITEM(value, 1);
+        if (known == Py_False) {
+            goto done;
+        }
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(known) && !taken; i++) {
+            taken = entry_serve(PyTuple_GET_ITEM(known, i), function, frame->localsplus, argument_count(code), result);
+        }
+    }
+    if (!taken) {
+        PyObject *entry = ask(handler, key, known, function, code, frame->localsplus);
+        if (entry != NULL) {
+            taken = entry_serve(entry, function, frame->localsplus, argument_count(code), result);
+            Py_DECREF(entry);
+        }
+        else {
+            taken = PyErr_Occurred() != NULL;
+        }
+    }
+done:
+    Py_XDECREF(value);
+    Py_XDECREF(key);
+    return taken;
+}
+
+static PyObject *
+evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
+{
+    FrameHandler *handler = current;
+    PyObject *result;
+    if (LIKELY(handler == NULL) || !is_eligible(tstate, frame, throwflag)) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    Py_INCREF(handler);
+    int taken = serve(handler, frame, &result);
+    Py_DECREF(handler);
+    if (!taken) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    drop_frame(tstate, frame);
+    return result;
+}
+
+static void
+install(int on)
+{
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (on && now == _PyEval_EvalFrameDefault) {
+        _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+    }
+    else if (!on && now == evaluate) {
+        _PyInterpreterState_SetEvalFrameFunc(interp, _PyEval_EvalFrameDefault);
+    }
+}
+
+#else
+
+static void
+install(int Py_UNUSED(on))
+{
+}
+
+#endif
+
+/* ---- switching ---- */
+
+static void
+put_in_force(FrameHandler *handler)
+{
+    threads_with_handler += (handler != NULL) - (current != NULL);
+    if ((handler != NULL) != (current != NULL)) {
+        install(threads_with_handler > 0);
+    }
+    current = handler;
+}
+
+PyObject *
+hook_switch(PyObject *handler)
+{
+    if (LIKELY(handler == NULL && threads_with_handler == 0)) {
+        return NULL;
+    }
+    FrameHandler *former = current;
+    put_in_force((FrameHandler *)Py_XNewRef(handler));
+    return (PyObject *)former;
+}
+
+void
+hook_restore(PyObject *former)
+{
+    if (LIKELY(former == NULL && threads_with_handler == 0)) {
+        return;
+    }
+    FrameHandler *left = current;
+    put_in_force((FrameHandler *)former);
+    Py_XDECREF(left);
+}
+
+/* ---- FrameHandler as a Python type, and the module's functions ---- */
+
+static PyObject *
+handler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"on_miss", NULL};
+    PyObject *on_miss;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:FrameHandler", names, &on_miss)) {
+        return NULL;
+    }
+    FrameHandler *handler = (FrameHandler *)type->tp_alloc(type, 0);
+    if (handler == NULL) {
+        return NULL;
+    }
+    handler->on_miss = Py_NewRef(on_miss);
+    handler->table = PyDict_New();
+    if (handler->table == NULL) {
+        Py_CLEAR(handler);
+    }
+    return (PyObject *)handler;
+}
+
+static int
+handler_traverse(FrameHandler *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->on_miss);
+    Py_VISIT(self->table);
     return 0;
 }
 
-PyMethodDef hook_methods[] = {{NULL, NULL, 0, NULL}};
+static int
+handler_clear(FrameHandler *self)
+{
+    /* Not on_miss: a handler that is still in force must stay callable. */
+    if (self->table != NULL) {
+        PyDict_Clear(self->table);
+    }
+    return 0;
+}
+
+static void
+handler_dealloc(FrameHandler *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->on_miss);
+    Py_XDECREF(self->table);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef handler_members[] = {
+    {"table", T_OBJECT_EX, offsetof(FrameHandler, table), READONLY, "{id of code: (code, entries) or (code, False)}."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject FrameHandler_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flambeau_capture._core.FrameHandler",
+    .tp_doc = "What to do with frames: entries by code object, and on_miss(function, arguments) for the others.",
+    .tp_basicsize = sizeof(FrameHandler),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = handler_new,
+    .tp_traverse = (traverseproc)handler_traverse,
+    .tp_clear = (inquiry)handler_clear,
+    .tp_dealloc = (destructor)handler_dealloc,
+    .tp_members = handler_members,
+};
+
+static PyObject *
+call_with_handler(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    if (nargs < 2 || (args[0] != Py_None && Py_TYPE(args[0]) != &FrameHandler_Type)) {
+        PyErr_SetString(PyExc_TypeError, "call_with_handler(handler or None, callable, ...)");
+        return NULL;
+    }
+    PyObject *former = hook_switch(args[0] == Py_None ? NULL : args[0]);
+    PyObject *result = PyObject_Vectorcall(args[1], args + 2, (size_t)(nargs - 2), kwnames);
+    hook_restore(former);
+    return result;
+}
+
+static PyObject *
+mark_skip(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    static char mark;
+    if (!PyCode_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "mark_skip expects a code object");
+        return NULL;
+    }
+#if PY_VERSION_HEX >= 0x030C0000
+    int set = PyUnstable_Code_SetExtra(code, extra_index, &mark);
+#else
+    int set = _PyCode_SetExtra(code, extra_index, &mark);
+#endif
+    if (set < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+hook_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+#if HOOK_SUPPORTED
+    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
+#else
+    Py_RETURN_FALSE;
+#endif
+}
+
+int
+hook_init(PyObject *module)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    extra_index = PyUnstable_Eval_RequestCodeExtraIndex(NULL);
+#else
+    extra_index = _PyEval_RequestCodeExtraIndex(NULL);
+#endif
+    if (extra_index < 0) {
+        PyErr_SetString(PyExc_ImportError, "no co_extra index is left");
+        return -1;
+    }
+    return PyModule_AddIntConstant(module, "hook_supported", HOOK_SUPPORTED);
+}
+
+PyMethodDef hook_methods[] = {
+    {"call_with_handler", (PyCFunction)(void (*)(void))call_with_handler, METH_FASTCALL | METH_KEYWORDS,
+     "Call with a FrameHandler (or None) in force in this thread."},
+    {"mark_skip", mark_skip, METH_O, "Leave frames of this code object to the interpreter."},
+    {"hook_installed", hook_installed, METH_NOARGS, "Whether the evaluation function is installed now."},
+    {NULL, NULL, 0, NULL},
+};

@@ -599,6 +599,12 @@ program_run(Program *program, PyObject *function, PyObject *const *arguments, Py
     return failed;
 }
 
+int
+program_takes(const Program *program, Py_ssize_t count)
+{
+    return program->argument_count == count;
+}
+
 Py_ssize_t
 program_input_count(const Program *program)
 {

@@ -203,6 +203,12 @@ def _may_capture() -> bool:
 
 # ---------------------------------------------------------------- making compiled callables
 
+def bound_count(code: types.CodeType) -> int:
+    """How many values the arguments of a call bind to: parameters, `*args` and `**kwargs`."""
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + stars
+
+
 _NOT_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -232,7 +238,7 @@ def compile_callable(
         if options.fullgraph:
             raise CaptureError(reason)
         state.events.append(Event("break", str(reason)))
-        compiled.entries = (skip_entry(len(inspect.getfullargspec(fn).args), reason),)
+        compiled.entries = (skip_entry(bound_count(fn.__code__), reason),)
         compiled.on_miss = None
     return compiled
 

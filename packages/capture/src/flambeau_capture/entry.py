@@ -94,7 +94,7 @@ def make_entry(capture: Capture, backend: Backend, state: torch_state.UsualState
         source=source,
     )
     checked = program.guard_program(guards, origins, len(capture.scope.arguments))
-    return new_entry(checked, target, item=item, needs_hook=capture.needs_hook, info=info)
+    return new_entry(checked, target, item=item, info=info)
 
 
 def skip_entry(arguments: int, reason: Break) -> Any:

@@ -16,7 +16,6 @@ class PythonEntry:
     program: Any
     target: Callable[..., Any] | None
     item: int = -1
-    needs_hook: bool = False
     last_resort: bool = False
     info: Any = None
 
