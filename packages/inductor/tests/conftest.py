@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.codegen.reference import ReferenceBackend
 from flambeau_prims.builder import Builder

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from flambeau_inductor import compile_graph
+
+from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.codegen.reference import ReferenceBackend
 from flambeau_prims.builder import Builder
 from flambeau_prims.graph import Graph, Value
@@ -14,7 +15,7 @@ from flambeau_prims.spec import Spec
 from flambeau_runtime import check_program
 
 
-def compile_dynamic(build, *hints, inputs):
+def compile_dynamic(build, *hints, inputs, options=None):
     """inputs(*symbols) -> Specs or Exprs; build(builder, symbols, *values) -> outputs."""
     env = SizeEnv()
     symbols = [env.symbol(hint, f"size {n}") for n, hint in enumerate(hints)]
@@ -24,7 +25,7 @@ def compile_dynamic(build, *hints, inputs):
     outputs = build(builder, symbols, *given)
     graph.outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     backend = ReferenceBackend()
-    program = compile_graph(graph, backends={"cpu": backend})
+    program = compile_graph(graph, options, backends={"cpu": backend})
     check_program(program)
     return program, backend.load(program)
 
@@ -109,3 +110,14 @@ def test_strides_of_a_transposed_input():
     )
     x = torch.randn(5, 6).t()
     torch.testing.assert_close(run(x), (x.exp(), x.sum(0)))
+
+
+def test_split_reduction():
+    """Stretches of a symbolic length; the last one is cut off by the size of the call."""
+    _, run = compile_dynamic(
+        lambda b, s, x: (b.sum(x, (0,)), b.amax(b.neg(x), (0, 1))), 8, 4,
+        inputs=lambda m, n: [Spec.of((m, n))], options=InductorOptions(reduction_parts=4),
+    )  # fmt: skip
+    for shape in ((8, 4), (9, 3), (2, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(run(x), (x.sum(0), (-x).amax()))

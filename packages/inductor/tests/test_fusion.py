@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flambeau_inductor import InductorOptions, explain_graph
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.spec import spec_of

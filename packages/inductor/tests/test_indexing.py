@@ -7,10 +7,17 @@ import math
 
 import pytest
 import sympy
-from flambeau_inductor.indexing.expressions import FloorDiv, Mod, evaluate_expr, integer_text, symbol
-from flambeau_inductor.indexing.ranges import RangedMath, reshape_index
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from flambeau_inductor.indexing.expressions import (
+    FloorDiv,
+    Mod,
+    evaluate_expr,
+    integer_text,
+    symbol,
+)
+from flambeau_inductor.indexing.ranges import RangedMath, reshape_index
 
 i, j, k, n = (symbol(name) for name in ("i0", "i1", "i2", "s0"))
 

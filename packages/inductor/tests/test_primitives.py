@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+
+from flambeau_inductor import InductorOptions
 from flambeau_inductor.lowering.reduction import REDUCTIONS
 from flambeau_inductor.lowering.registry import load_all
 from flambeau_prims.builder import Builder
@@ -96,6 +98,18 @@ def test_cast(tester, source, to):
 def test_reduction(tester, name, dims):
     for x in (torch.randn(3, 5, 7), torch.randn(7, 3, 5).permute(1, 2, 0), torch.randn(3, 10, 7)[:, ::2]):
         tester.check(lambda b, x: getattr(b, name)(x, dims), x)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 100])
+@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin"])
+def test_split_reduction(tester, name, parts):
+    """Even and uneven stretches, contiguous and not, floats and integers."""
+    options = InductorOptions(debug_checks=True, reduction_parts=parts)
+    for x in (torch.randn(9, 5, 6), torch.randn(6, 9, 5).permute(1, 2, 0), torch.randint(-3, 4, (9, 5, 6))):
+        for dims in ((0,), (1, 2), (0, 2), (0, 1, 2)):
+            tester.check(lambda b, x, dims=dims: getattr(b, name)(b.neg(x), dims), x, options=options)
+    bits = torch.rand(7, 6) > 0.7
+    tester.check(lambda b, x: (b.any(x, (0,)), b.all(x, (0, 1))), bits, options=options)
 
 
 @pytest.mark.parametrize("name", ["any", "all"])

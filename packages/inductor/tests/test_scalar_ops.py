@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
+
 from flambeau_inductor.codegen.base import BACKENDS, backend_for
 from flambeau_inductor.evaluate import Evaluator
 from flambeau_inductor.ir import REDUCE_KINDS

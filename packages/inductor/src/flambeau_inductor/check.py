@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from flambeau_prims.graph import Value
-from flambeau_prims.primitives import Kind, Prim
 
 from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import (
@@ -19,14 +17,16 @@ from flambeau_inductor.ir import (
     index_of,
     operands,
 )
+from flambeau_inductor.nodes import LoopNest
 from flambeau_inductor.scalar_ops import SCALAR_OPS
+from flambeau_prims.graph import Value
+from flambeau_prims.primitives import Kind, Prim
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Graph
-
     from flambeau_inductor.ir import Axis, Body, Kernel
     from flambeau_inductor.nodes import Lowered
     from flambeau_inductor.schedule import Schedule
+    from flambeau_prims.graph import Graph
 
 
 class BorderError(ValueError):
@@ -119,7 +119,7 @@ def check_lowered(lowered: Lowered) -> None:
         unknown = (node.reads | node.writes) - lowered.buffers.keys()
         if unknown:
             raise BorderError(f"buffers {sorted(unknown)} are not declared: {node}")
-        if hasattr(node, "body"):
+        if isinstance(node, LoopNest):
             check_body(node.body, node.outer, node.inner)
 
 

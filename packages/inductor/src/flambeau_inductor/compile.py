@@ -11,11 +11,10 @@ from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Graph
-    from flambeau_runtime.program import Program
-
     from flambeau_inductor.codegen.base import Backend
     from flambeau_inductor.scheduler.fusion import Refusal
+    from flambeau_prims.graph import Graph
+    from flambeau_runtime.program import Program
 
 
 def compile_graph(

@@ -10,20 +10,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.size_floats import FloatExpr, as_float
-from flambeau_runtime import program as rt
 
 from flambeau_inductor.codegen.base import backend_for
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_inductor.scheduler.build_kernel import build_kernel
+from flambeau_prims.size_floats import FloatExpr, as_float
+from flambeau_runtime import program as rt
 
 if TYPE_CHECKING:
-    from flambeau_prims.spec import Spec
-
     from flambeau_inductor.codegen.base import Backend
     from flambeau_inductor.ir import ScheduledKernel
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
+    from flambeau_prims.spec import Spec
 
 
 def emit_program(schedule: Schedule, options: InductorOptions, backends: dict[str, Backend] | None = None) -> rt.Program:

@@ -10,10 +10,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.primitives import PRIMS
 
 from flambeau_inductor.indexing.expressions import evaluate_expr
 from flambeau_inductor.scalar_ops import SCALAR_OPS, Replay
+from flambeau_prims.primitives import PRIMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -244,6 +244,11 @@ def operands(statement: Statement) -> tuple[str, ...]:
     return ()
 
 
+def defined_name(statement: Statement) -> str | None:
+    """The value that a statement defines, if any."""
+    return None if isinstance(statement, (Store, CheckIndex)) else statement.name
+
+
 def index_of(statement: Statement) -> sympy.Expr | None:
     """The index expression of a statement, if it has one."""
     match statement:

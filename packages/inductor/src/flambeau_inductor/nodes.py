@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from flambeau_inductor.ir import Load, Store, dtype_name, format_statement
 
 if TYPE_CHECKING:
+    from flambeau_inductor.indexing.sizes import SizeTable
+    from flambeau_inductor.ir import Axis, Body
     from flambeau_prims.graph import Graph
     from flambeau_prims.spec import Size, Spec
     from flambeau_runtime.program import Symbol
-
-    from flambeau_inductor.indexing.sizes import SizeTable
-    from flambeau_inductor.ir import Axis, Body
 
 
 @dataclass(eq=False, slots=True)

@@ -25,6 +25,9 @@ class InductorOptions:
     threads: int = 0
     """Threads that C++ kernels use; 0: as OpenMP decides at run time."""
 
+    reduction_parts: int | None = None
+    """Cut every long fold into this many parts; None: as the device needs it."""
+
     fuse_horizontal: bool = True
     """Also fuse loop nests that share no data but run over the same axes."""
 

@@ -11,9 +11,8 @@ from flambeau_inductor.scheduler.fusion import fuse
 from flambeau_inductor.scheduler.memory import plan_memory
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Graph
-
     from flambeau_inductor.options import InductorOptions
+    from flambeau_prims.graph import Graph
 
 
 def schedule_graph(graph: Graph, options: InductorOptions) -> Schedule:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_runtime.program import Kernel as ProgramKernel
-    from flambeau_runtime.program import Launch, Source
-
     from flambeau_inductor.ir import Kernel, ScheduledKernel
     from flambeau_inductor.options import InductorOptions
+    from flambeau_runtime.program import Kernel as ProgramKernel
+    from flambeau_runtime.program import Launch, Source
 
 
 @dataclass(frozen=True)

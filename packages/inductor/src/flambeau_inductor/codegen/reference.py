@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau_inductor.check import check_kernel
+from flambeau_inductor.codegen.base import Emitted, unique_kernels
+from flambeau_inductor.evaluate import run_kernel
+from flambeau_inductor.ir import format_kernel
 from flambeau_runtime.dims import evaluate
 from flambeau_runtime.native import below_autograd_keyset
 from flambeau_runtime.program import Kernel as ProgramKernel
 from flambeau_runtime.program import Launch, Program, Source
 from flambeau_runtime.python_executor import PythonExecutor
-
-from flambeau_inductor.check import check_kernel
-from flambeau_inductor.codegen.base import Emitted, unique_kernels
-from flambeau_inductor.evaluate import run_kernel
-from flambeau_inductor.ir import format_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ Everything is nonnegative, so floor division is C's `/` and modulus is C's `%`.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Integer
 
 
-@lru_cache(maxsize=None)
+@cache
 def symbol(name: str) -> sympy.Symbol:
     """The integer, nonnegative symbol of this name: a loop axis, a size, or an indirect index."""
     return sympy.Symbol(name, integer=True, nonnegative=True)

@@ -76,7 +76,7 @@ class RangedMath:
     def known_less(self, a: sympy.Expr, b: sympy.Expr) -> bool:
         """Whether a < b at every point of the ranges, for all nonnegative sizes."""
         if a is sympy.S.Zero:
-            return b.is_Integer and int(b) > 0 or b.is_Symbol
+            return (b.is_Integer and int(b) > 0) or b.is_Symbol
         top = self.upper_bound(a)
         return top is not None and _known_positive(sympy.expand(b - top))
 

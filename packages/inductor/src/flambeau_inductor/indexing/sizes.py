@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import sympy
-from flambeau_prims.sizes import Expr
 
 from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text, symbol
+from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

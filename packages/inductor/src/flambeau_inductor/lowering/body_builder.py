@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.ir import (
     CheckIndex,
     Compute,
@@ -18,7 +19,6 @@ from flambeau_inductor.ir import (
     index_of,
     operands,
 )
-from flambeau_inductor.indexing.expressions import free_names
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:

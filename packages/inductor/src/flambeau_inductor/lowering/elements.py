@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
-from flambeau_prims.graph import Value
-from flambeau_prims.size_floats import FloatExpr, as_float
-from flambeau_prims.sizes import Expr
 
 from flambeau_inductor.indexing.expressions import linear, symbol
 from flambeau_inductor.indexing.ranges import RangedMath
 from flambeau_inductor.lowering.body_builder import BodyBuilder
 from flambeau_inductor.lowering.realize import memory_root
 from flambeau_inductor.lowering.registry import ELEMENT_RULES
+from flambeau_prims.graph import Value
+from flambeau_prims.size_floats import FloatExpr, as_float
+from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from flambeau_inductor.indexing.sizes import SizeTable
     from flambeau_prims.graph import Node
     from flambeau_prims.spec import Size
-
-    from flambeau_inductor.indexing.sizes import SizeTable
 
 Index = tuple[sympy.Expr, ...]
 

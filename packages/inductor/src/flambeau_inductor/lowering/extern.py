@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.graph import Value
-from flambeau_prims.sizes import Expr
 
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
+from flambeau_prims.graph import Value
+from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     from collections.abc import Callable

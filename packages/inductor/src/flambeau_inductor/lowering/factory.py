@@ -9,9 +9,8 @@ import sympy
 from flambeau_inductor.lowering.registry import element_rule
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Node
-
     from flambeau_inductor.lowering.elements import Elements, Index
+    from flambeau_prims.graph import Node
 
 
 @element_rule("full")

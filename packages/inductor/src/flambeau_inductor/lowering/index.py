@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import sympy
+
+from flambeau_inductor.lowering.realize import result_of
+from flambeau_inductor.lowering.registry import element_rule
 from flambeau_prims.graph import Value
 
-from flambeau_inductor.lowering.registry import element_rule
-
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Node
-
     from flambeau_inductor.lowering.elements import Elements, Index
+    from flambeau_prims.graph import Node
 
 
 @element_rule("flip")
@@ -71,7 +71,7 @@ def lower_pad(elements: Elements, node: Node, index: Index) -> str:
     builder = elements.builder
     inside: str | None = None
     at = []
-    padded = elements.shape(node.outputs[0])
+    padded = elements.shape(result_of(node))
     for position, low, size, total in zip(index, elements.sizes.convert_all(lows), shape, padded, strict=True):
         at.append(sympy.expand(position - low))
         if low is not sympy.S.Zero:

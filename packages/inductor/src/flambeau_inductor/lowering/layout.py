@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from flambeau_inductor.lowering.registry import element_rule
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Node
-
     from flambeau_inductor.lowering.elements import Elements, Index
+    from flambeau_prims.graph import Node
 
 
 @element_rule("clone")

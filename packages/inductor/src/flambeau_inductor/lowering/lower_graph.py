@@ -11,9 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import sympy
-from flambeau_prims.graph import Value
-from flambeau_prims.primitives import Kind, Prim
-from flambeau_prims.sizes import hint_of
 
 from flambeau_inductor.indexing.expressions import linear, symbol
 from flambeau_inductor.indexing.sizes import SizeTable
@@ -22,19 +19,30 @@ from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.elements import Elements
 from flambeau_inductor.lowering.extern import copy_to_device, lower_extern
-from flambeau_inductor.lowering.realize import MAX_INLINE_CAT, is_view, memory_root, realize
-from flambeau_inductor.lowering.reduction import folded_dims, lower_reduction
+from flambeau_inductor.lowering.realize import (
+    MAX_INLINE_CAT,
+    is_view,
+    memory_root,
+    realize,
+    result_of,
+)
+from flambeau_inductor.lowering.reduction import REDUCTIONS, folded_dims, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
-from flambeau_inductor.nodes import Buffer, Lowered, LoopNest, SizeRef, TensorRef
+from flambeau_inductor.lowering.split_reduction import choose_parts, split_dim, stretch
+from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
+from flambeau_prims.graph import Value
+from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.sizes import hint_of
+from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
-    from flambeau_prims.graph import Graph, Node
-    from flambeau_prims.spec import Size, Spec
 
     from flambeau_inductor.options import InductorOptions
+    from flambeau_prims.graph import Graph, Node
+    from flambeau_prims.spec import Size
 
 MAX_LABEL = 4
 """A nest is named after at most this many operators."""
@@ -90,9 +98,8 @@ class _GraphLowering:
         if not isinstance(node.op, Prim):
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
             return
-        if is_view(node) or (out := node.outputs[0]) not in self.realized:
+        if is_view(node) or (out := result_of(node)) not in self.realized:
             return
-        assert out is not None
         if node.op.name == "to_device":
             source = self.tensor(node.args[0])
             nodes.append(copy_to_device(len(nodes), source, self.make(out, "extern"), out.spec.device))
@@ -116,21 +123,51 @@ class _GraphLowering:
 
     def reduction_nest(self, node: Node) -> None:
         """Fold a value, into a buffer of its own."""
-        (out,) = node.outputs
-        x = node.args[0]
-        assert out is not None
+        out, x = result_of(node), node.args[0]
         dims = folded_dims(node)
+        parts = choose_parts(node, dims, self.options)
+        if parts > 1:
+            self.split_reduction_nests(node, dims, parts)
+            return
         outer, kept = self.axes(out.spec.shape, out.spec.stride, "i")
-        shape = [x.spec.shape[d] for d in dims]
-        inner, folded = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
+        inner, folded = self.axes([x.spec.shape[d] for d in dims], [x.spec.stride[d] for d in dims], "r")
         elements = self.elements(outer + inner, out.spec.device)
         name = lower_reduction(elements, node, kept, folded)
         self.finish(elements, self.make(out), out.spec, kept, name, outer, inner, node.where)
 
+    def split_reduction_nests(self, node: Node, dims: tuple[int, ...], parts: int) -> None:
+        """Fold stretches of a dim into a buffer of partial results, then those into the result."""
+        out, x = result_of(node), node.args[0]
+        spec = out.spec
+        cut = split_dim(node, dims)
+        length = stretch(x.spec.shape[cut], parts)
+        partial = Value(
+            f"{out.name}_parts",
+            Spec.of((parts, *spec.shape), stride=(spec.numel, *spec.stride), dtype=spec.dtype, device=spec.device),
+        )
+        outer, at = self.axes(partial.spec.shape, partial.spec.stride, "i")
+        shape = [length if d == cut else x.spec.shape[d] for d in dims]
+        inner, folded = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
+        elements = self.elements(outer + inner, spec.device)
+        moved = sympy.expand(at[0] * self.sizes.convert(length) + folded[dims.index(cut)])
+        position = tuple(moved if d == cut else index for d, index in zip(dims, folded, strict=True))
+        even = isinstance(length, int) and length * parts == x.spec.shape[cut]
+        inside = None if even else elements.condition("lt", moved, x.spec.shape[cut])
+        name = lower_reduction(elements, node, at[1:], position, inside)
+        self.finish(elements, self.make(partial), partial.spec, at, name, outer, inner, node.where)
+
+        outer, kept = self.axes(spec.shape, spec.stride, "i")
+        inner, rest = self.axes((parts,), (spec.numel,), "r")
+        elements = self.elements(outer + inner, spec.device)
+        name = elements.builder.reduce(
+            REDUCTIONS[node.op.name], elements.element(partial, (*rest, *kept)), spec.dtype
+        )
+        elements.labels[node.op.name] = None
+        self.finish(elements, self.make(out), spec, kept, name, outer, inner, node.where)
+
     def cat_nests(self, node: Node) -> None:
         """Each part of a long cat, copied to its place by a nest of its own."""
-        (out,) = node.outputs
-        assert out is not None
+        out = result_of(node)
         xs, dim = node.args
         buffer = self.make(out)
         start: sympy.Expr = sympy.S.Zero

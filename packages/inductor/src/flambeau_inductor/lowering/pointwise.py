@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from flambeau_prims.graph import Value
 
 from flambeau_inductor.lowering.elements import operand_dtype
+from flambeau_inductor.lowering.realize import result_of
 from flambeau_inductor.lowering.registry import element_rule
 from flambeau_inductor.scalar_ops import SCALAR_OPS
+from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Node
-
     from flambeau_inductor.lowering.elements import Elements, Index
+    from flambeau_prims.graph import Node
 
 
 @element_rule(*(name for name in SCALAR_OPS if name not in ("where", "cast")))
@@ -29,7 +29,7 @@ def lower_pointwise(elements: Elements, node: Node, index: Index) -> str:
 def lower_where(elements: Elements, node: Node, index: Index) -> str:
     """a if condition else b; numbers are of the other branch's dtype (the result's, if both are numbers)."""
     condition, a, b = node.args
-    dtype = node.outputs[0].spec.dtype
+    dtype = result_of(node).spec.dtype
     chosen = [elements.operand(arg, index, dtype) for arg in (a, b)]
     name = elements.operand(condition, index, torch.bool)
     return elements.builder.pointwise("where", name, *chosen)

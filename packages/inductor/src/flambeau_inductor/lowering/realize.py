@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.graph import Value, values_in
-from flambeau_prims.rules.view import view_stride
 from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.rules.view import view_stride
 from flambeau_prims.sizes import hint_of
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.lowering.realize import result_of
+from flambeau_inductor.lowering.split_reduction import identity
 
 if TYPE_CHECKING:
     import sympy
@@ -30,19 +31,28 @@ def folded_dims(node: Node) -> tuple[int, ...]:
 
 
 def lower_reduction(
-    elements: Elements, node: Node, kept: tuple[sympy.Expr, ...], folded: tuple[sympy.Expr, ...]
-) -> str:
+    elements: Elements, node: Node, kept: tuple[sympy.Expr, ...], folded: tuple[sympy.Expr, ...],
+    inside: str | None = None,
+) -> str:  # fmt: skip
     """The folded value, given the index into the kept dims and into the folded dims, each in the operand's order.
 
+    Where the condition `inside` does not hold, there is no element to fold.
     Folding dims of size 1 only (they have no axes) gives the one element, at position 0.
     """
     x = node.args[0]
     dims = folded_dims(node)
     outer, inner = iter(kept), iter(folded)
     index = tuple(next(inner) if d in dims else next(outer) for d in range(x.spec.ndim))
-    value = elements.element(x, index)
+    builder = elements.builder
+    if inside is None:
+        value = elements.element(x, index)
+    else:
+        with elements.where(inside):
+            value = elements.element(x, index)
+        dtype = x.spec.dtype
+        value = builder.pointwise("where", inside, value, builder.constant(identity(node.op.name, dtype), dtype))
     elements.labels[node.op.name] = None
     if not any(position.free_symbols for position in folded):
         is_position = REDUCTIONS[node.op.name].startswith("arg")
-        return elements.builder.constant(0, result_of(node).spec.dtype) if is_position else value
-    return elements.builder.reduce(REDUCTIONS[node.op.name], value, result_of(node).spec.dtype)
+        return builder.constant(0, result_of(node).spec.dtype) if is_position else value
+    return builder.reduce(REDUCTIONS[node.op.name], value, result_of(node).spec.dtype)

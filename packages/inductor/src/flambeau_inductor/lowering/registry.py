@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import sympy
-    from flambeau_prims.graph import Node
 
     from flambeau_inductor.lowering.elements import Elements
+    from flambeau_prims.graph import Node
 
     ElementRule = Callable[[Elements, Node, tuple[sympy.Expr, ...]], str]
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import sympy
-from flambeau_prims.sizes import hint_of
 
 from flambeau_inductor.indexing.ranges import reshape_index
+from flambeau_inductor.lowering.realize import result_of
 from flambeau_inductor.lowering.registry import element_rule
+from flambeau_prims.sizes import hint_of
 
 if TYPE_CHECKING:
-    from flambeau_prims.graph import Node
-
     from flambeau_inductor.lowering.elements import Elements, Index
+    from flambeau_prims.graph import Node
 
 
 @element_rule("expand")
@@ -46,8 +46,7 @@ def lower_permute(elements: Elements, node: Node, index: Index) -> str:
 def lower_reshape(elements: Elements, node: Node, index: Index) -> str:
     """Regroup the digits of the row-major index."""
     x = node.args[0]
-    (out,) = node.outputs
-    at = reshape_index(elements.shape(x), elements.shape(out), index, elements.math)
+    at = reshape_index(elements.shape(x), elements.shape(result_of(node)), index, elements.math)
     return elements.element(x, at)
 
 

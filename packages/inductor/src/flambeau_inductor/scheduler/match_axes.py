@@ -117,7 +117,7 @@ def _match(a: Group, b: Group, pairs: list[tuple[Axes, Axes]], key_a: Key, key_b
     names: dict[int, sympy.Symbol] = {}
     groups = []
     for axes, prefix in ((lead.outer, "i"), (lead.inner, "r")):
-        made = []
+        made: list[Axis] = []
         for axis in axes:
             for piece in pieces.get(axis.symbol) or [_own_piece(axis, pieces, sizes)]:
                 names[piece] = symbol(f"{prefix}{len(made)}")

@@ -18,6 +18,7 @@ from flambeau_inductor.ir import (
     Reduce,
     Statement,
     Store,
+    defined_name,
     index_of,
     inner_names,
     is_inner,
@@ -78,9 +79,9 @@ class _Splitter:
             inner = tuple(
                 s for s, at in zip(self.body, level_of, strict=True)
                 if (isinstance(s, (Store, CheckIndex)) and at == level and is_inner(s, self.inner))
-                or (getattr(s, "name", None) in names and not (s.name in kept and at < level))
+                or ((name := defined_name(s)) in names and not (name in kept and at < level))
             )  # fmt: skip
-            keeps = tuple(s.name for s in inner if getattr(s, "name", None) in kept)
+            keeps = tuple(name for s in inner if (name := defined_name(s)) in kept)
             fetches = tuple(n for n in self.body_order(names) if n in kept and self.level[n] < level)
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
             phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
@@ -125,7 +126,7 @@ class _Splitter:
         kept: set[str] = set()
         cost: dict[str, int] = {}
         for statement in self.body:
-            name = getattr(statement, "name", None)
+            name = defined_name(statement)
             if name is None or name not in self.inner:
                 continue
             own = SCALAR_OPS[statement.op].cost if isinstance(statement, Compute) else isinstance(statement, Load)
@@ -135,4 +136,4 @@ class _Splitter:
         return frozenset(kept)
 
     def body_order(self, names: set[str]) -> list[str]:
-        return [s.name for s in self.body if getattr(s, "name", None) in names]
+        return [name for s in self.body if (name := defined_name(s)) in names]

@@ -1,0 +1,82 @@
+"""Split a long reduction with few results in two, so that a GPU has enough independent work.
+
+    s: f32[64] = sum(x: f32[100000, 64], (0,))   ->   p: f32[128, 64] = sums of 128 stretches of 782 rows each;  s = sum(p, (0,))
+
+The last stretch may be short: what lies beyond the end counts as the fold's identity.  On a CPU the code generator shares a long fold out to
+threads itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_prims.sizes import ceil_div, hint_of
+
+if TYPE_CHECKING:
+    from flambeau_inductor.ir import Number
+    from flambeau_inductor.options import InductorOptions
+    from flambeau_prims.graph import Node
+    from flambeau_prims.spec import Size
+
+ENOUGH_PROGRAMS = 256
+"""A GPU of a hundred or two multiprocessors is busy with this many."""
+
+COLUMNS_PER_PROGRAM = 64
+SHORTEST_STRETCH = 256
+
+SPLITTABLE = frozenset(("sum", "prod", "amax", "amin", "any", "all"))
+
+
+def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) -> int:
+    """Into how many stretches to cut the outermost folded dim in memory; 1: not at all."""
+    if node.op.name not in SPLITTABLE or not dims:
+        return 1
+    spec = node.args[0].spec
+    longest = hint_of(spec.shape[split_dim(node, dims)])
+    if options.reduction_parts is not None:
+        return max(1, min(options.reduction_parts, longest))
+    if spec.device.type != "cuda":
+        return 1
+    folded = kept = 1
+    for d, size in enumerate(spec.shape):
+        if d in dims:
+            folded *= hint_of(size)
+        else:
+            kept *= hint_of(size)
+    innermost = min((hint_of(spec.stride[d]) for d in dims), default=1)
+    column = any(d not in dims and 0 < hint_of(s) < innermost for d, s in enumerate(spec.stride))
+    programs = -(-kept // COLUMNS_PER_PROGRAM) if column else kept
+    if programs >= ENOUGH_PROGRAMS:
+        return 1
+    wanted = min(2 * ENOUGH_PROGRAMS // max(programs, 1), folded // SHORTEST_STRETCH, longest)
+    if wanted < 2:
+        return 1
+    even = next((parts for parts in range(wanted, wanted // 2, -1) if longest % parts == 0), wanted)
+    return even if isinstance(spec.shape[split_dim(node, dims)], int) else wanted
+
+
+def split_dim(node: Node, dims: tuple[int, ...]) -> int:
+    """The folded dim that is outermost in memory."""
+    stride = node.args[0].spec.stride
+    return max(dims, key=lambda d: (hint_of(stride[d]), -d))
+
+
+def stretch(size: Size, parts: int) -> Size:
+    """The length of a stretch, so that `parts` of them cover the dim."""
+    return ceil_div(size, parts)
+
+
+def identity(name: str, dtype: torch.dtype) -> Number:
+    """What changes nothing when it is folded in."""
+    if name in ("sum", "any"):
+        return 0
+    if name in ("prod", "all"):
+        return 1
+    if dtype is torch.bool:
+        return name == "amin"
+    if dtype.is_floating_point:
+        return float("-inf") if name == "amax" else float("inf")
+    limits = torch.iinfo(dtype)
+    return limits.min if name == "amax" else limits.max
