@@ -6,6 +6,7 @@ import enum
 import functools
 import operator
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.native import is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import SCALARS, IDENTITY_TYPES
 from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
-from flambeau_capture.origins import Attribute, Constant, FunctionField, DictEntry, Item
+from flambeau_capture.origins import Attribute, CallOf, Constant, FunctionField, DictEntry, Item
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return call(machine, function.__wrapped__, args, kwargs)
     if issubclass(kind, Native):
         return function(*args, **kwargs)
+    if kind is weakref.ReferenceType:
+        return _dereference(machine, function)
     if kind in _GETTERS:
         return _call_getter(machine, function, kind, args[0])
     if isinstance(function, (staticmethod, classmethod)):
@@ -230,6 +233,16 @@ def _call_partial(machine: Machine, function: functools.partial[Any], args: tupl
         first = machine.objects.wrap(first, Attribute(origin, "args"))
         named = machine.objects.wrap(named, Attribute(origin, "keywords"))
     return call(machine, target, (*first, *args), {**named, **kwargs})
+
+
+def _referent(reference: Any) -> Any:
+    return reference()
+
+
+def _dereference(machine: Machine, reference: Any) -> Any:
+    """What a weak reference refers to."""
+    origin = machine.objects.origin_of(reference)
+    return reference() if origin is None else machine.objects.wrap(reference(), CallOf(_referent, (origin,)))
 
 
 def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:

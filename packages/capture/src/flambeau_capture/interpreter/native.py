@@ -25,6 +25,7 @@ import sys
 import threading
 import types
 import typing
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,7 +66,7 @@ def _pure_ids() -> dict[int, Any]:
         sys.getrecursionlimit, sys.intern, sys.getsizeof, id, functools.cmp_to_key, functools.partial, collections.Counter, types.MethodType,
         types.SimpleNamespace, types.MappingProxyType, types.GenericAlias, re.compile, sys.getdefaultencoding, object.__new__, tuple.__new__,
         dict.__new__, list.__new__, set.__new__, frozenset.__new__, int.__new__, float.__new__, str.__new__, dict.fromkeys,
-        inspect.Parameter, array.array, threading.get_ident, collections._count_elements,
+        inspect.Parameter, array.array, threading.get_ident, weakref.ref, collections._count_elements,
         torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Generator,
     ]  # fmt: skip
     found += [member for member in (getattr(_collections_abc, "_check_methods", None),) if member is not None]

@@ -281,4 +281,4 @@ def _is_constant(value: Any) -> bool:
 def _is_immutable_key(key: Any) -> bool:
     if type(key) is tuple:
         return all(type(item) in SCALARS or _is_immutable_key(item) for item in key)
-    return type(key) in IDENTITY_TYPES or type(key) in TORCH_CONSTANTS or isinstance(key, (type, enum.Enum))
+    return type(key) in IDENTITY_TYPES or type(key) in TORCH_CONSTANTS or isinstance(key, (type, enum.Enum)) or type(key).__module__ == "typing"
