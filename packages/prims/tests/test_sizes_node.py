@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from flambeau_prims.fake import fake_like
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, from_symint, to_symint
@@ -75,7 +76,7 @@ def test_program_traced_once_runs_at_other_sizes(name):
     env = SizeEnv()
     tracer = Tracer(env)
     x = tracer.adopt(fake_like(torch.randn(3, 6, 8), env, [0, 1], source="x"), "x")
-    with tracer:
+    with FunctionTable(), tracer:
         y = fn(x)
     module = to_fx(Graph(tracer.inputs, tracer.nodes, [y.value], env=env), tracer.constants)
     for shape in ((3, 6, 8), (5, 4, 8), (2, 9, 8)):

@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 from flambeau_prims.fake import FakeTensor, fake_like
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph
 from flambeau_prims.graph_check import check_graph
 from flambeau_prims.sizes import Expr, SizeEnv
@@ -36,7 +37,7 @@ def trace(fn, *reals, dynamic=None):
                 shared[size] = env.symbol(size, f"arg{position}.shape[{dim}]")
             dims[dim] = shared[size]
         fakes.append(tracer.adopt(fake_like(real, env, dims), f"arg{position}"))
-    with tracer:
+    with FunctionTable(), tracer:
         result = fn(*fakes)
     result = result if isinstance(result, tuple) else (result,)
     outputs = [item.value if isinstance(item, FakeTensor) else item for item in result]
@@ -131,7 +132,7 @@ def test_dynamic_module_takes_no_needless_guards():
             if parameter is not None:
                 originals[module, name] = parameter
                 module._parameters[name] = tracer.adopt(fake_like(parameter))
-    with torch.enable_grad(), tracer:
+    with torch.enable_grad(), FunctionTable(), tracer:
         y = layer(x)
     for (module, name), parameter in originals.items():
         module._parameters[name] = parameter
@@ -188,11 +189,35 @@ def test_a_real_tensor_becomes_one_constant():
     torch.testing.assert_close(module(torch.ones(3))[0], 1 + real + real)
 
 
-def test_metadata_mutation_is_refused():
+def test_metadata_mutation_rebinds_what_the_graph_owns():
+    def fn(x, v):
+        y = x + 1
+        y.unsqueeze_(0).squeeze_().t_()
+        y.mul_(2)
+        return y, v @ x, x.sin().transpose_(0, 1).cos()
+
+    reals = torch.randn(3, 4), torch.randn(3)
+    graph, constants, (y, _, _) = trace(fn, *reals)
+    assert tuple(y.shape) == y.spec.shape == (4, 3)
+    assert_same(graph, constants, fn, *reals)
+    graph, constants, _ = trace(fn, *reals, dynamic={0: (0, 1), 1: (0,)})
+    assert_same(graph, constants, fn, torch.randn(6, 5), torch.randn(6))
+
+    def differentiable(x):
+        return (x * x).t_().sin()[1:].sum()
+
+    real = torch.randn(3, 4, requires_grad=True)
+    graph, constants, _ = trace(grad_of(differentiable), real)
+    assert_same(graph, constants, grad_of(differentiable), real)
+
+
+def test_metadata_mutation_of_inputs_is_refused():
     tracer = Tracer()
     x = tracer.fake(Spec.of((2, 3)))
     with tracer, pytest.raises(MetadataMutation):
         x.transpose_(0, 1)
+    with tracer, pytest.raises(MetadataMutation):
+        (x + 1).resize_(7)
 
 
 def test_parameters_and_buffers():
@@ -266,6 +291,7 @@ before = set(sys.modules)
 from torch import nn
 from flambeau_prims.tracer import Tracer
 from flambeau_prims.fake import fake_like
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes import SizeEnv
 for env in (None, SizeEnv()):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5), nn.Dropout())
@@ -277,7 +303,7 @@ for env in (None, SizeEnv()):
             for name, tensor in table.items():
                 table[name] = tracer.adopt(fake_like(tensor))
     x = tracer.adopt(fake_like(real, env, [0] if env else []))
-    with tracer:
+    with FunctionTable(), tracer:
         loss = nn.functional.cross_entropy(model(x), torch.zeros(x.shape[0], dtype=torch.long))
         torch.autograd.Variable._execution_engine.run_backward(
             (loss,), (torch.ones_like(loss),), False, False, tuple(model.parameters()),

@@ -163,6 +163,13 @@ def make_fake(spec: Spec, storage: StorageRecord, *, requires_grad: bool = False
     return fake
 
 
+def set_geometry(fake: FakeTensor, spec: Spec) -> None:
+    """Give a fake tensor another shape, stride and offset, as `squeeze_` does; to autograd it stays the same tensor."""
+    with torch._C._DisableTorchDispatch():
+        torch._C.TensorBase.data.__set__(fake, make_fake(spec, fake.storage_record))  # type: ignore[attr-defined]
+    fake.spec = spec
+
+
 def fake_like(
     real: torch.Tensor,
     env: SizeEnv | None = None,

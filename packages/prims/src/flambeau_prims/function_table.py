@@ -7,7 +7,9 @@ kernel, fused dropout, whether `.to` copies.  `FunctionTable` is a TorchFunction
         y = model(x)
 
 `replacements(device)` is the table itself, {torch function: replacement}; a replacement takes the function's arguments, and
-returns NotImplemented to let the function run as it is.
+returns NotImplemented to let the function run as it is.  For programs on a CPU the table is small: `symbolic_matmul` where C++
+cannot multiply matrices of symbolic sizes, and functions of Python that are no torch functions (`torch._check`), which a
+bytecode interpreter looks up itself.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from flambeau_prims import symbolic_matmul
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.sizes_node import from_symint
 
@@ -33,7 +36,18 @@ class FunctionTable(TorchFunctionMode):
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         super().__init__()
-        self.table = replacements(torch.device(device))
+        self.device = torch.device(device)
+        self.table = replacements(self.device)
+        self._needed = self.device.type != "cpu" or symbolic_matmul.needed()
+
+    def __enter__(self) -> FunctionTable:
+        if self._needed:
+            super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._needed:
+            super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         replacement = self.table.get(func)
@@ -88,6 +102,7 @@ ANYWHERE: dict[Any, Callable[..., Any]] = {
     torch._check_type: _check_type,
     torch._check_not_implemented: _check_not_implemented,
     torch._check_is_size: _check_is_size,
+    **(symbolic_matmul.REPLACEMENTS if symbolic_matmul.needed() else {}),
 }
 
 
@@ -200,13 +215,14 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """scaled_dot_product_attention by the kernel that eager chooses on a GPU; the math form (C++'s own) if neither fits."""
+    """scaled_dot_product_attention by a fused kernel of the GPU where one fits, as eager chooses but that cuDNN's is not taken;
+    else the math form, which is C++'s own."""
     if not isinstance(query, FakeTensor) or not query.is_cuda:
         return NotImplemented
+    if flash_fits(query, key, value, attn_mask, enable_gqa):
+        return _flash(query, key, value, dropout_p, is_causal, scale)
     if enable_gqa:
         key, value = (_repeat_heads(query, tensor) for tensor in (key, value))
-    if flash_fits(query, key, value, attn_mask):
-        return _flash(query, key, value, dropout_p, is_causal, scale)
     if efficient_fits(query, key, value, attn_mask, is_causal):
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
     return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
@@ -217,21 +233,23 @@ def _repeat_heads(query: FakeTensor, tensor: FakeTensor) -> torch.Tensor:
     return tensor if times == 1 else tensor.repeat_interleave(times, -3)
 
 
-def _fits_any(tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...]) -> bool:
-    """What both fused kernels ask: 4-dim tensors of one batch and head count, dense last dim, no empty dim."""
+def _fits_any(tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], grouped: bool = False) -> bool:
+    """What both fused kernels ask: 4-dim tensors of one batch and head count (or grouped heads), dense last dim, no empty dim."""
     query, key, value = tensors
     if any(t.dim() != 4 or t.dtype not in dtypes or t.dtype != query.dtype for t in tensors):
         return False
     if any(t.stride(-1) != 1 for t in tensors) or any(t.shape[2] == 0 for t in tensors):
         return False
+    if grouped:
+        return key.shape[1] == value.shape[1] and query.shape[1] % key.shape[1] == 0
     return all(t.shape[0] == query.shape[0] and t.shape[1] == query.shape[1] for t in (key, value))
 
 
-def flash_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any) -> bool:
+def flash_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, grouped: bool = False) -> bool:
     """Whether eager takes the flash kernel: half precision, no mask, equal head sizes up to 256."""
     if not torch.backends.cuda.flash_sdp_enabled() or mask is not None:
         return False
-    if not _fits_any((query, key, value), (torch.float16, torch.bfloat16)):
+    if not _fits_any((query, key, value), (torch.float16, torch.bfloat16), grouped):
         return False
     size = query.shape[3]
     return size <= 256 and size == key.shape[3] == value.shape[3]
@@ -274,17 +292,17 @@ def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """A boolean mask as 0 where attended and -inf where not."""
     if mask.dtype is not torch.bool:
         return mask
-    zeros = torch.zeros_like(mask, dtype=query.dtype)
-    return zeros.masked_fill(mask.logical_not(), -math.inf)
+    options = {"dtype": query.dtype, "device": query.device}
+    return torch.where(mask, torch.scalar_tensor(0.0, **options), torch.scalar_tensor(-math.inf, **options))
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """The kernel reads rows of masks by 16 elements: the same mask in rows whose memory is that long."""
+    """The kernel reads rows of masks by 8 elements: the same mask in rows whose memory is a multiple of that long."""
     size = from_symint(mask.shape[-1])
-    if isinstance(size, int) and size % 16 == 0:
+    if isinstance(size, int) and size % 8 == 0:
         return mask
     length = mask.shape[-1]
-    return F.pad(mask, (0, -length % 16))[..., :length]
+    return F.pad(mask, (0, -length % 8))[..., :length]
 
 
 ON_GPU: dict[Any, Callable[..., Any]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.rules.registry import aliasing, infer, rule_for
+from flambeau_prims.rules.registry import aliasing, infer, is_view, rule_for
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import same_shape
 from flambeau_prims.unsupported import MetadataMutation
@@ -49,6 +49,7 @@ class OperatorFacts:
         "special",
         "stem",
         "view",
+        "view_form",
     )
 
     def __init__(self, op: OpOverload) -> None:
@@ -62,7 +63,10 @@ class OperatorFacts:
         self.mutated = shared.mutated
         self.positions = {argument.name: index for index, argument in enumerate(schema.arguments) if not argument.kwarg_only}
         self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
-        self.changes_metadata = torch.Tag.inplace_view in op.tags and op is not aten.as_strided_.default
+        self.changes_metadata = torch.Tag.inplace_view in op.tags
+        """Whether it changes its argument's sizes or strides; `view_form` is then the view that gives these, if there is one."""
+        form = _out_of_place(op) if self.changes_metadata else None
+        self.view_form = form if form is not None and is_view(form) else None
         self.random = torch.Tag.nondeterministic_seeded in op.tags
         self.special: str | None = None
         # A rule knows better than the tag: only some calls of aten.index depend on contents.
@@ -141,10 +145,23 @@ def _functional_form(op: OpOverload) -> OpOverload | None:
             if [(a.name, str(a.type)) for a in form._schema.arguments] == inputs:
                 return form if rule_for(form) is not None else None
         return None
-    if not name.endswith("_") or name.startswith("__"):
-        return None
-    packet = getattr(getattr(torch.ops, namespace), name[:-1], None)
-    form = getattr(packet, op._overloadname, None) if packet is not None else None
+    form = _out_of_place(op)
     if form is None or rule_for(form) is None or torch.Tag.pointwise not in form.tags:
         return None
     return form
+
+
+def _out_of_place(op: OpOverload) -> OpOverload | None:
+    """`add.Tensor` for `add_.Tensor`, `transpose.int` for `transpose_.default`: the overload with the same arguments."""
+    namespace, name = op._schema.name.split("::")
+    if not name.endswith("_") or name.startswith("__"):
+        return None
+    packet = getattr(getattr(torch.ops, namespace), name[:-1], None)
+    if packet is None:
+        return None
+    arguments = [(a.name, str(a.type)) for a in op._schema.arguments]
+    for overload in packet.overloads():
+        form = getattr(packet, overload)
+        if [(a.name, str(a.type)) for a in form._schema.arguments] == arguments:
+            return form
+    return None

@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from flambeau_prims import operator_facts
-from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
+from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake, set_geometry
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.rules.registry import infer, infer_keyed
 from flambeau_prims.sizes import SizeEnv, as_int
@@ -204,7 +204,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """An in-place or out= operator: its results are its own arguments, whose Specs stay (and rarely new tensors too)."""
         if facts.changes_metadata:
-            raise MetadataMutation(f"{func} changes the sizes or strides of its argument", func)
+            return self._change_metadata(func, facts, args, rule_args, rule_kwargs, values, value_kwargs)
         facts.check_mutation(rule_args, rule_kwargs)
         fresh: Any = None
         if None in facts.aliases:
@@ -229,6 +229,26 @@ class Tracer(TorchDispatchMode):
         if not items:
             return None
         return items[0] if len(items) == 1 else tuple(items)
+
+    def _change_metadata(
+        self, func: Any, facts: OperatorFacts, args: Any, rule_args: Any, rule_kwargs: Any, values: Any, value_kwargs: Any
+    ) -> Any:
+        """`x.squeeze_()` and the like: recorded as the view that x becomes; refused where x exists outside the graph."""
+        fake = args[0]
+        form = facts.view_form
+        if form is None or not isinstance(fake, FakeTensor):
+            raise MetadataMutation(f"{func} changes the sizes or strides of its argument", func)
+        spec = infer(form, rule_args, rule_kwargs)
+        if spec is not fake.spec:
+            if fake.value is not None and fake.value.producer is None:
+                raise MetadataMutation(f"{func} changes the sizes or strides of {fake!r}, which the graph does not own", func)
+            set_geometry(fake, spec)
+        if self.record:
+            node = Node(form, values, value_kwargs, (), self.where)
+            fake.value = Value(self._name(facts.stem), spec, node)
+            node.outputs = (fake.value,)
+            self.nodes.append(node)
+        return fake
 
     def _wrapped(self, tensor: torch.Tensor) -> FakeTensor:
         return tensor if isinstance(tensor, FakeTensor) else self.constant(tensor)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from flambeau_prims.fake import fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.tracer import Tracer
-from torch import nn
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -96,13 +98,16 @@ def test_same_calls_as_eager(name, training):
             )
 
     recorder = Recorder()
-    with recorder:
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]), recorder:
         program(*reals)
     tracer = Tracer(device="cuda")
     fakes = [tracer.adopt(fake_like(real)) for real in reals]
     with FunctionTable(tracer.device), tracer:
         program(*fakes)
     traced = [(str(node.op), [out.spec for out in node.outputs if out is not None]) for node in tracer.nodes]
+    if name == "literal":
+        # Eager fills GPU memory from Python; the trace has a CPU constant and a copy of it.
+        traced = [call for call in traced if call[0] != "aten._to_copy.default"]
     assert essential(traced) == essential(recorder.calls)
 
 
