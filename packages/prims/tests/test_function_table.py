@@ -6,13 +6,14 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
+
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.function_table import ANYWHERE, FunctionTable
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import to_symint
 from flambeau_prims.spec import Spec
 from flambeau_prims.tracer import Tracer
-from torch.nn import functional as F
 
 CUDA = torch.device("cuda:0")
 HALF = torch.float16

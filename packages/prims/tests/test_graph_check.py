@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.graph_check import MalformedGraph, check_graph, problems
 from flambeau_prims.sizes import SizeEnv

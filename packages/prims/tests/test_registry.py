@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flambeau_prims import rules
 from flambeau_prims.rules.registry import (
     aliasing,

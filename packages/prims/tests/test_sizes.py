@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import FloatExpr, as_float, float_of, floor_of
 from flambeau_prims.sizes import Expr, SizeEnv
 from flambeau_prims.spec import Spec
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NAMES = ("s0", "s1", "s2")
 

@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
+
 from flambeau_prims.fake import fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph
@@ -13,7 +15,6 @@ from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, from_symint, to_symint
 from flambeau_prims.to_fx import to_fx
 from flambeau_prims.tracer import Tracer
-from torch.nn import functional as F
 
 # Each takes x: (B, S, 8) with B and S symbolic.
 PROGRAMS = {

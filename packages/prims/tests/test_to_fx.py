@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import fx
+
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.size_floats import float_of
 from flambeau_prims.sizes import SizeEnv, size_max
 from flambeau_prims.spec import Spec
 from flambeau_prims.to_fx import FxBuilder, to_fx
-from torch import fx
 
 aten = torch.ops.aten
 

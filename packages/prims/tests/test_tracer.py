@@ -8,6 +8,9 @@ import threading
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
+
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph
@@ -17,8 +20,6 @@ from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.to_fx import to_fx
 from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import DataDependent, MetadataMutation
-from torch import nn
-from torch.nn import functional as F
 
 ENGINE = torch.autograd.Variable._execution_engine
 

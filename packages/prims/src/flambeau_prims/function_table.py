@@ -292,8 +292,8 @@ def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """A boolean mask as 0 where attended and -inf where not."""
     if mask.dtype is not torch.bool:
         return mask
-    options = {"dtype": query.dtype, "device": query.device}
-    return torch.where(mask, torch.scalar_tensor(0.0, **options), torch.scalar_tensor(-math.inf, **options))
+    attended, ignored = (torch.scalar_tensor(x, dtype=query.dtype, device=query.device) for x in (0.0, -math.inf))
+    return torch.where(mask, attended, ignored)
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
