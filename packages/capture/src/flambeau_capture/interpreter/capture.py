@@ -6,6 +6,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.unsupported import Unsupported
 
 from flambeau_capture.guards import torch_state
@@ -29,7 +30,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
     machine = Machine(scope, options, dynamic, _main_device(scope.arguments))
     saved = _TorchState()
     try:
-        with machine.tape.tracer:
+        with FunctionTable(machine.tape.tracer.device), machine.tape.tracer:
             return _capture(machine, scope)
     except GraphBreak as error:
         return error.to_break(machine.break_where or machine.where or _first_line(scope.function))
