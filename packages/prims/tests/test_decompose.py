@@ -124,6 +124,22 @@ def test_complex_operators_stay() -> None:
     assert not any(isinstance(node.op, Prim) for node in graph.nodes)
 
 
+def test_devices() -> None:
+    """A 0-dim CPU tensor, a constant among them, may meet tensors of another device; index tensors may too."""
+    tracer = Tracer(device="cuda:0")
+    x, places = tracer.fake(Spec.of((4, 8), device="cuda:0")), tracer.fake(Spec.of((3,), dtype=torch.int64))
+    scalar = tracer.fake(Spec.of((), dtype=torch.float64))
+    with tracer:
+        y = torch.where(x > 0, x, torch.scalar_tensor(2.0)) * scalar
+        results = (y, x[places], y.clamp(min=torch.scalar_tensor(0.5)))
+    inputs = [fake.value for fake in (x, places, scalar)]
+    graph = decompose(Graph(inputs, tracer.nodes, [result.value for result in results]))
+    check_prims_graph(graph)
+    moved = [node.args[0] for node in graph.nodes if str(node.op) == "prims.to_device"]
+    assert len(moved) == 2 and inputs[1] in moved  # the indices, and the scalar after its cast; literals became numbers
+    assert all(result.spec.device == torch.device("cuda:0") for result in graph.outputs)
+
+
 def test_writes_are_carried_out() -> None:
     x = torch.randn(3)
     graph = traced(lambda x: x + 1, x)

@@ -60,6 +60,9 @@ class Builder:
             args = _numbers_for_constants(prim, args)
             if prim is _CAST and _constant(args[0]) is not None:
                 return self._constant_as(args[0], dtype=args[1])
+        elif prim is _FULL:
+            shape, number, dtype, device = args
+            args = (shape, _number_of(number, dtype), dtype, device)
         fold = _FOLDS.get(prim.name)
         if fold is not None:
             folded = fold(*args)
@@ -215,6 +218,13 @@ def _constant(x: Operand) -> Node | None:
         return None
     source = memory_of(x).producer
     return source if source is not None and source.op is _FULL else None
+
+
+def _number_of(number: Any, dtype: torch.dtype) -> Any:
+    """A Python number in the type that goes with a dtype; a symbolic one as it is."""
+    if not isinstance(number, (bool, int, float)):
+        return number
+    return bool(number) if dtype is torch.bool else float(number) if dtype.is_floating_point else int(number)
 
 
 def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
