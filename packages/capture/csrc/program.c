@@ -15,6 +15,8 @@
     X(ARGUMENT, 0) X(CONSTANT, 0) X(FUNCTION, 0) X(WEAKREF, 0) X(INSTANCE_DICT, 0) X(DICT_ENTRY, 0) X(DICT_KEY_AT, 0)   \
     X(ITEM, 0) X(TYPE_OF, 0) X(TYPE_ATTRIBUTE, 0) X(FUNCTION_FIELD, 0) X(METHOD_PART, 0) X(CELL_CONTENTS, 0)            \
     X(GETATTR, 1) X(CALL, 1)                                                                                            \
+    /* the next `number` reads of one dict, at once */                                                                  \
+    X(DICT_GROUP, 0)                                                                                                    \
     /* loads of symbols: symbols[dst] = ... */                                                                          \
     X(SYMBOL_SIZE, 0) X(SYMBOL_STRIDE, 0) X(SYMBOL_INT, 0)                                                              \
     /* checks */                                                                                                        \
@@ -42,10 +44,14 @@ typedef struct {
     uint16_t dst;
     uint16_t src;
     uint16_t guard; /* index of the guard that failed when this operation fails */
-    int64_t number;
+    union {
+        int64_t number;
+        PyObject *cached; /* DICT_ENTRY in a group: what it last loaded, valid while the dict has the group's version */
+    };
     PyObject *object; /* owned: the payload */
     union {
         Py_hash_t hash;
+        uint64_t version; /* DICT_GROUP: that of the dict when all of the group held */
         TensorFacts *tensor;
         int64_t *relation;
         uint16_t *sources; /* registers of DISTINCT_MEMORY: first `number` that are written, then the others, then 0 */
@@ -325,6 +331,57 @@ check_distinct_memory(const Op *op, PyObject *const *regs)
     return 1;
 }
 
+/* ---- groups of dict reads ---- */
+
+/* Until CPython 3.13 a dict has a version tag that is unique among dicts and contents: as long as it stands, so does all that was read of
+ * the dict, and what the dict holds is alive.  (3.13.0 misses stores to inline values, gh-125608; 3.14 has no tags.) */
+static inline uint64_t
+dict_version(PyObject *object)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wdeprecated-declarations\"")
+    return PyDict_Check(object) ? ((PyDictObject *)object)->ma_version_tag : 0;
+    _Pragma("GCC diagnostic pop")
+#else
+    (void)object;
+    return 0;
+#endif
+}
+
+/* Runs the reads that follow `group`.  0, or how many operations after it the failing one stands. */
+static inline Py_ssize_t
+run_dict_group(Op *group, PyObject *dict, PyObject **regs, int holds)
+{
+    Op *last = group + group->number;
+    uint64_t version = dict_version(dict);
+    if (LIKELY(version == group->version && version != 0)) {
+        for (Op *op = group + 1; op <= last; op++) {
+            if (op->code == OP_DICT_ENTRY) {
+                regs[op->dst] = op->cached;
+                if (UNLIKELY(holds)) {
+                    Py_INCREF(op->cached);
+                }
+            }
+        }
+        return 0;
+    }
+    for (Op *op = group + 1; op <= last; op++) {
+        PyObject *value = load_dict_entry(dict, op->object, op->hash);
+        if (op->code == OP_NO_KEY ? value != NULL || !PyDict_Check(dict) : value == NULL) {
+            group->version = 0;
+            return op - group;
+        }
+        if (op->code == OP_DICT_ENTRY) {
+            regs[op->dst] = op->cached = value;
+            if (UNLIKELY(holds)) {
+                Py_INCREF(value);
+            }
+        }
+    }
+    group->version = version;
+    return 0;
+}
+
 static int
 load_symbol_int(PyObject *object, int64_t *value)
 {
@@ -462,7 +519,7 @@ run_ops(const Program *program, PyObject *function, PyObject *const *arguments, 
 {
     const Op *end = program->ops + program->count;
     const int holds = program->holds;
-    for (const Op *op = program->ops; op < end; op++) {
+    for (Op *op = program->ops; op < end; op++) {
         PyObject *source = regs[op->src];
         PyObject *loaded;
         int ok;
@@ -473,6 +530,14 @@ run_ops(const Program *program, PyObject *function, PyObject *const *arguments, 
         case OP_WEAKREF: loaded = weak_object(op->object); break;
         case OP_INSTANCE_DICT: loaded = load_instance_dict(source); break;
         case OP_DICT_ENTRY: loaded = load_dict_entry(source, op->object, op->hash); break;
+        case OP_DICT_GROUP: {
+            Py_ssize_t failed = run_dict_group(op, source, regs, holds);
+            if (UNLIKELY(failed)) {
+                return op - program->ops + failed;
+            }
+            op += op->number;
+            continue;
+        }
         case OP_DICT_KEY_AT: loaded = load_dict_key_at(source, op->number); break;
         case OP_ITEM: loaded = load_item(source, op->number); break;
         case OP_TYPE_OF: loaded = (PyObject *)Py_TYPE(source); break;
@@ -771,6 +836,16 @@ verify_written(const Program *program)
             written[op->dst] = 1;
         }
     }
+    for (Py_ssize_t i = 0; i < program->count && bad < 0; i++) {
+        const Op *group = &program->ops[i];
+        if (group->code == OP_DICT_GROUP && (group->number < 1 || group->number >= program->count - i)) {
+            bad = i;
+        }
+        for (int64_t j = 1; group->code == OP_DICT_GROUP && bad < 0 && j <= group->number; j++) {
+            int read = group[j].code == OP_DICT_ENTRY || group[j].code == OP_HAS_KEY || group[j].code == OP_NO_KEY;
+            bad = read && group[j].src == group->src && PyUnicode_CheckExact(group[j].object) ? -1 : i;
+        }
+    }
     for (Py_ssize_t i = 0; i < program->input_count && bad < 0; i++) {
         if (program->inputs[i] >= program->register_count || !written[program->inputs[i]]) {
             bad = program->count;
@@ -778,7 +853,7 @@ verify_written(const Program *program)
     }
     PyMem_Free(written);
     if (bad >= 0 && !PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "operation %zd: register read before it is written, or written twice", bad);
+        PyErr_Format(PyExc_ValueError, "operation %zd: register read before it is written, or written twice, or a malformed group", bad);
     }
     return bad >= 0 ? -1 : 0;
 }

@@ -96,6 +96,7 @@ class ProgramBuilder:
         for self.at, guard in enumerate(guards):
             KINDS[guard.kind].emit(self, guard)
         self.inputs = tuple(self.load(origin) for origin in inputs)
+        self.ops = self._with_dict_reads_grouped()
 
     def build(self, arguments: int) -> GuardProgram:
         """The C program."""
@@ -105,6 +106,27 @@ class ProgramBuilder:
         return core.GuardProgram(
             ops=tuple(self.ops), inputs=self.inputs, arguments=arguments, registers=len(self.registers) + 1, symbols=len(self.symbols)
         )
+
+    def _with_dict_reads_grouped(self) -> list[tuple[int, int, int, int, int, Any]]:
+        """The operations with all reads of one dict under string keys put together, where the first of them stood.
+
+        The C core then does a group at once, or skips it while the dict has not changed.
+        """
+        reads = {self.codes[name] for name in ("DICT_ENTRY", "HAS_KEY", "NO_KEY")}
+        groups: dict[int, list[tuple[int, int, int, int, int, Any]]] = {}
+        for op in self.ops:
+            if op[0] in reads and type(op[5]) is str:
+                groups.setdefault(op[2], []).append(op)
+        grouped = []
+        for op in self.ops:
+            if op[0] in reads and type(op[5]) is str:
+                group = groups.pop(op[2], [])
+                if len(group) > 1:
+                    grouped.append((self.codes["DICT_GROUP"], 0, op[2], group[0][3], len(group), None))
+                grouped += group
+            else:
+                grouped.append(op)
+        return grouped
 
     def check(self, name: str, origin: Origin | None, *, number: int = 0, payload: Any = None) -> None:
         """One check of the value at `origin`."""
