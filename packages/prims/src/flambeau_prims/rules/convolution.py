@@ -15,7 +15,7 @@ from flambeau_prims.rules.registry import rule
 from flambeau_prims.rules.view import unsqueeze
 from flambeau_prims.sizes import eq, gt, le
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import product, stride_for, suggested_format
+from flambeau_prims.strides import is_contiguous, product, stride_for, suggested_format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,9 +143,11 @@ def _output_shape(
 def convolved_stride(
     of: tuple[Size, ...], input: Spec, weight: Spec, groups: int
 ) -> tuple[Size, ...]:
-    """Strides of a result of shape `of`.  A 1d convolution runs as a 2d one of height 1."""
+    """Strides of a result of shape `of`.  A 1d convolution runs as a 2d one of height 1, on a packed input."""
     if input.ndim != 3:
         return stride_for(of, convolution_format(input, weight, groups))
+    if not is_contiguous(input):
+        input = input.replace(shape=input.shape)
     wanted = convolution_format(unsqueeze(input, 2), unsqueeze(weight, 2), groups)
     stride = stride_for((*of[:2], 1, of[2]), wanted)
     return (*stride[:2], stride[3])

@@ -13,6 +13,7 @@ from flambeau_prims.strides import (
     channels_last_stride,
     is_channels_last,
     is_contiguous,
+    preserved_stride,
     product,
     same_shape,
     stride_for,
@@ -89,10 +90,10 @@ def native_batch_norm(
     """The result, and the batch's mean and inverse deviation (empty in evaluation on CPU)."""
     channels = _check_batch_norm(input, weight, bias, running_mean, running_var)
     dtype = _statistics_dtype(input, weight, bias, running_mean, running_var)
-    kept = training or input.device.type != "cpu"
-    saved = _vector(input, channels if training or not kept else 0, dtype)
-    if not training:
-        saved = _vector(input, 0, dtype)
+    if input.device.type != "cpu":
+        saved = _vector(input, channels, dtype)
+        return _like(input, preserved_stride(input)), saved, saved
+    saved = _vector(input, channels if training else 0, dtype)
     return _like(input, _batch_norm_stride(input)), saved, saved
 
 

@@ -82,10 +82,11 @@ _REDUCED = (torch.float16, torch.bfloat16)
 def refuse(name: str, dtype: torch.dtype, device: torch.device, kinds: str) -> None:
     """Raise if `dtype` is of a kind the operator has no kernel for.
 
-    Kinds are letters: b bool, u uint8, i any integer, f float32 and float64, h half and bfloat16 on CPU, c complex.
+    Kinds are letters: b bool, u uint8, i any integer, f float32 and float64, h half and bfloat16, H these on CPU only,
+    c complex.
     """
     for kind in kinds:
-        if _IS_OF_KIND[kind](dtype) and not (kind == "h" and device.type != "cpu"):
+        if _IS_OF_KIND[kind.lower()](dtype) and (kind != "H" or device.type == "cpu"):
             raise not_implemented(name, dtype)
 
 
@@ -141,7 +142,7 @@ declare_each(
         " reciprocal sigmoid sinc",
         "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg mvlgamma i0 special_i0e special_i1 special_i1e"
         " special_entr",
-        "ch": "special_erfcx special_log_ndtr special_ndtri",
+        "cH": "special_erfcx special_log_ndtr special_ndtri",
     },
 )
 declare_each(

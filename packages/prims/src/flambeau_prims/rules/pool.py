@@ -198,7 +198,7 @@ def avg_pool3d(
     divisor_override: int | None = None,
 ) -> Spec:
     """Means of windows."""
-    refuse("avg_pool3d_out_frame", self.dtype, self.device, "h")
+    refuse("avg_pool3d_out_frame", self.dtype, self.device, "H")
     shape = _average_pool(self, 3, kernel_size, stride, padding, ceil_mode, divisor_override)
     return packed(self, shape)
 

@@ -13,7 +13,7 @@ from flambeau_prims.rules.pool import formatted, packed
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq, ge, le, lt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import product, same_shape, suggested_format, suggested_stride
+from flambeau_prims.strides import product, same_shape, suggested_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,10 +88,8 @@ def upsample_backward_packed(
     *_options: Any,
     **_named: Any,
 ) -> Spec:
-    """The input's shape; row-major on CPU."""
-    if grad_output.device.type == "cpu":
-        return packed(grad_output, tuple(input_size))
-    return formatted(grad_output, tuple(input_size))
+    """The input's shape, row-major."""
+    return packed(grad_output, tuple(input_size))
 
 
 _ANTIALIASED = "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa"
@@ -101,14 +99,14 @@ _ANTIALIASED = "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos
 def upsample_antialiased(self: Spec, output_size: Sequence[Size], *_options: Any, **_named: Any) -> Spec:
     """In self's memory format."""
     if not same_shape(self.shape[2:], tuple(output_size)):
-        refuse("compute_index_ranges_weights", self.dtype, self.device, "h")
+        refuse("compute_index_ranges_weights", self.dtype, self.device, "H")
     return upsample(self, output_size)
 
 
 @rule(*_defaults(" ".join(f"{name}_backward" for name in _ANTIALIASED.split())))
 def upsample_antialiased_backward(grad_output: Spec, *args: Any, **options: Any) -> Spec:
     """The input's shape, in the gradient's memory format."""
-    refuse("upsample_aa_backward", grad_output.dtype, grad_output.device, "h")
+    refuse("upsample_aa_backward", grad_output.dtype, grad_output.device, "H")
     return upsample_backward(grad_output, *args, **options)
 
 
@@ -186,16 +184,17 @@ def _padded(self: Spec, padding: Sequence[Size], spatial: int, reflects: bool) -
 
 @rule(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
 def reflection_pad(self: Spec, padding: Sequence[Size]) -> Spec:
-    """Mirrored at the borders, in self's memory format."""
-    return formatted(self, _padded(self, padding, len(padding) // 2, reflects=True))
+    """Mirrored at the borders, in self's memory format (row-major in 3d on a GPU)."""
+    shape = _padded(self, padding, len(padding) // 2, reflects=True)
+    return formatted(self, shape) if len(padding) == 4 else _formatted_on_cpu(self, shape)
 
 
 @rule(
     aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default
 )
 def replication_pad(self: Spec, padding: Sequence[Size]) -> Spec:
-    """The border repeated, in self's memory format."""
-    return formatted(self, _padded(self, padding, len(padding) // 2, reflects=False))
+    """The border repeated, in self's memory format (row-major on a GPU)."""
+    return _formatted_on_cpu(self, _padded(self, padding, len(padding) // 2, reflects=False))
 
 
 @rule(
@@ -207,8 +206,12 @@ def replication_pad(self: Spec, padding: Sequence[Size]) -> Spec:
     aten.replication_pad3d_backward.default,
 )
 def pad_backward(grad_output: Spec, self: Spec, padding: Sequence[Size]) -> Spec:
-    """Self's shape and memory format."""
-    return formatted(self, self.shape)
+    """Self's shape and memory format (row-major on a GPU)."""
+    return _formatted_on_cpu(self, self.shape)
+
+
+def _formatted_on_cpu(self: Spec, shape: tuple[Size, ...]) -> Spec:
+    return formatted(self, shape) if self.device.type == "cpu" else packed(self, shape)
 
 
 # 4. Windows as columns, and shuffled pixels
@@ -265,6 +268,11 @@ def col2im(
     return packed(self, (*self.shape[:-2], self.shape[-2] // area, *output_size))
 
 
+def _check_image_format(self: Spec) -> None:
+    if self.ndim == 5 and self.device.type == "cpu" and suggested_format(self) != torch.contiguous_format:
+        raise RuntimeError("Unsupported memory format. Supports only ChannelsLast, Contiguous")
+
+
 @rule(aten.pixel_shuffle.default)
 def pixel_shuffle(self: Spec, upscale_factor: int) -> Spec:
     """Channels to space."""
@@ -279,10 +287,9 @@ def pixel_shuffle(self: Spec, upscale_factor: int) -> Spec:
             f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but "
             f"input.size(-3)={channels} is not divisible by {area}"
         )
-    if self.ndim == 5 and suggested_format(self) != torch.contiguous_format:
-        raise RuntimeError("Unsupported memory format. Supports only ChannelsLast, Contiguous")
+    _check_image_format(self)
     shape = (*self.shape[:-3], channels // area, height * upscale_factor, width * upscale_factor)
-    return Spec.of(shape, stride=suggested_stride(self, shape), dtype=self.dtype, device=self.device)
+    return _formatted_on_cpu(self, shape)
 
 
 @rule(aten.pixel_unshuffle.default)
@@ -297,15 +304,14 @@ def pixel_unshuffle(self: Spec, downscale_factor: int) -> Spec:
         raise RuntimeError(
             f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {height} and {width}"
         )
-    if self.ndim == 5 and suggested_format(self) != torch.contiguous_format:
-        raise RuntimeError("Unsupported memory format. Supports only ChannelsLast, Contiguous")
+    _check_image_format(self)
     shape = (
         *self.shape[:-3],
         channels * downscale_factor * downscale_factor,
         height // downscale_factor,
         width // downscale_factor,
     )
-    return Spec.of(shape, stride=suggested_stride(self, shape), dtype=self.dtype, device=self.device)
+    return _formatted_on_cpu(self, shape)
 
 
 @rule(*overloads("channel_shuffle"))
@@ -315,4 +321,4 @@ def channel_shuffle(self: Spec, groups: Size) -> Spec:
         raise RuntimeError(
             f"channel_shuffle expects a tensor of 3 or more dimensions with channels divisible by {groups}, got {list(self.shape)}"
         )
-    return formatted(self, self.shape)
+    return _formatted_on_cpu(self, self.shape)
