@@ -25,8 +25,8 @@ aten = torch.ops.aten
 
 def overloads(name: str, *which: str) -> list[OpOverload]:
     """The overloads `which` of aten.<name>, those of them that this torch has."""
-    packet = getattr(aten, name)
-    return [getattr(packet, overload) for overload in which if overload in packet.overloads()]
+    packet = getattr(aten, name, None)
+    return [] if packet is None else [getattr(packet, overload) for overload in which if overload in packet.overloads()]
 
 
 # Unary operators that are one primitive ---------------------------------------------------------------------------
