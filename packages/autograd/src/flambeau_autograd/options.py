@@ -16,6 +16,7 @@ class AutogradOptions:
     `compile_backward_lazily`: call the compiler on the backward graph at the first backward, not in `aot`.
     `recompute_chain`, `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved one, and
     none whose forward uses lie further apart than this many nodes.
+    `channels_last`: run convolutions, and what lies between them, in channels-last layout (with `decompose` only).
     `check`: run the border checker after each pass.
     """
 
@@ -24,4 +25,5 @@ class AutogradOptions:
     compile_backward_lazily: bool = False
     recompute_chain: int = 50
     recompute_span: int = 100
+    channels_last: bool = True
     check: bool = False

@@ -1,0 +1,154 @@
+"""Run convolutions in channels-last layout, and what lies between them too.
+
+    c: f32[2, 8, 9, 9] = aten.convolution(x, w, ...)           xl: stride [243, 1, 27, 3] = aten.clone(x, channels_last)
+    r: f32[2, 8, 9, 9] = aten.relu(c)                    ->    c: stride [648, 1, 72, 8] = aten.convolution(xl, w, ...)
+    return (r,)                                                r: stride [648, 1, 72, 8] = aten.relu(c)
+                                                               rc: f32[2, 8, 9, 9] = aten.clone(r, contiguous_format)
+                                                               return (rc,)
+
+Convolution libraries work on channels-last data; given other data they convert on every call.  The pass relies on the shape rules:
+the Specs behind a changed operand are those that eager would give on channels-last tensors.  Where memory order is
+part of an operator's meaning (random draws, as_strided) or its rule refuses the layout (a view), the operand is put back first,
+and so is whatever leaves the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_autograd.operators import Work, work
+from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.rules.registry import infer
+from flambeau_prims.strides import is_channels_last, is_contiguous
+
+if TYPE_CHECKING:
+    from flambeau_prims.spec import Spec
+
+aten = torch.ops.aten
+
+FEWEST_CONVOLUTIONS = 3
+"""With fewer, converting at the borders costs more than it gains."""
+
+_CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
+_BY_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten.view_as_real.default, aten.view_as_complex.default}
+
+
+def prefer_channels_last(graph: Graph) -> Graph:
+    """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few of them."""
+    count = sum(node.op is aten.convolution.default and _is_image(node.args[0]) for node in graph.nodes)
+    if count < FEWEST_CONVOLUTIONS:
+        return graph
+    return _Converter(graph).convert()
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Value) and value.spec.ndim == 4
+
+
+class _Converter:
+    """One conversion: `now` has the Value that stands for each old one, `copies` those made in another layout."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.now: dict[Value, Value] = {}
+        self.copies: dict[tuple[Value, torch.memory_format], Value] = {}
+
+    def convert(self) -> Graph:
+        graph = self.graph
+        for node in graph.nodes:
+            self.node(node)
+        return Graph(
+            inputs=list(graph.inputs),
+            nodes=self.nodes,
+            outputs=[self.restored(out) if isinstance(out, Value) else out for out in graph.outputs],
+            writes=[(target, self.restored(value)) for target, value in graph.writes],
+            env=graph.env,
+            name=graph.name,
+        )
+
+    def node(self, node: Node) -> None:
+        """Append a node, its operands in the layouts they have now."""
+        read = {old: self.now.get(old, old) for old in node.operands()}
+        if node.op in _CONVOLUTIONS and _is_image(node.args[0]):
+            # The gradient and the input; weights the library orders for itself in any case.
+            for old in (node.args[:2] if node.op is aten.convolution_backward.default else node.args[:1]):
+                read[old] = self.copy(read[old], torch.channels_last)
+        if all(old.spec is new.spec for old, new in read.items()):
+            self.append(node, read, [None if out is None else out.spec for out in node.outputs])
+            return
+        specs = None if self.needs_old_layout(node) else self.inferred(node, read)
+        if specs is None:
+            read = {old: self.restored(old) for old in read}
+            specs = [None if out is None else out.spec for out in node.outputs]
+        self.append(node, read, specs)
+
+    def needs_old_layout(self, node: Node) -> bool:
+        """Whether the operator reads memory rather than elements, or draws in memory order."""
+        return node.op in _BY_MEMORY or work(node.op) is Work.RANDOM
+
+    def inferred(self, node: Node, read: dict[Value, Value]) -> list[Spec | None] | None:
+        """The results' Specs in the new layouts; None if the operator refuses them."""
+        args, kwargs = (map_values(arg, lambda value: read[value].spec) for arg in (node.args, node.kwargs))
+        try:
+            found = infer(node.op, args, kwargs)
+        except RuntimeError:  # the rule of a view raises what eager raises
+            return None
+        specs = list(found) if isinstance(found, (tuple, list)) else [found]
+        return specs if len(specs) == len(node.outputs) else None
+
+    def append(self, node: Node, read: dict[Value, Value], specs: list[Spec | None]) -> None:
+        """Append `node` on new operands, giving Values of these Specs."""
+        args, kwargs = (map_values(arg, read.__getitem__) for arg in (node.args, node.kwargs))
+        made = Node(node.op, args, kwargs, (), node.where)
+        outputs: list[Value | None] = []
+        for old, spec in zip(node.outputs, specs, strict=True):
+            if old is None or spec is None:
+                outputs.append(None)
+                continue
+            value = Value(old.name, spec, made)
+            self.now[old] = value
+            outputs.append(value)
+        made.outputs = tuple(outputs)
+        self.nodes.append(made)
+
+    def copy(self, value: Value, memory_format: torch.memory_format) -> Value:
+        """`value` in a layout, copied if it is in another."""
+        there = is_channels_last if memory_format is torch.channels_last else is_contiguous
+        if there(value.spec):
+            return value
+        found = self.copies.get((value, memory_format))
+        if found is None:
+            kwargs = {"memory_format": memory_format}
+            name = f"{value.name}_{'nhwc' if memory_format is torch.channels_last else 'rows'}"
+            node = Node(aten.clone.default, (value,), kwargs)
+            found = Value(name, infer(aten.clone.default, (value.spec,), kwargs), node)
+            node.outputs = (found,)
+            self.nodes.append(node)
+            self.copies[value, memory_format] = found
+        return found
+
+    def restored(self, old: Value) -> Value:
+        """What stands for `old`, in the layout that `old` had."""
+        new = self.now.get(old, old)
+        if new.spec.stride == old.spec.stride:
+            return new
+        memory_format = torch.channels_last if is_channels_last(old.spec) else torch.contiguous_format
+        copied = self.copy(new, memory_format)
+        if copied.spec.stride == old.spec.stride:
+            return copied
+        # Neither layout: exactly the old strides, through a buffer that has them.
+        empty = Node(
+            aten.empty_strided.default,
+            (list(old.spec.shape), list(old.spec.stride)),
+            {"dtype": old.spec.dtype, "device": old.spec.device},
+        )
+        buffer = Value(f"{old.name}_buffer", old.spec.replace(offset=0), empty)
+        empty.outputs = (buffer,)
+        node = Node(aten.copy.default, (buffer, new), {})
+        found = Value(f"{old.name}_as_it_was", buffer.spec, node)
+        node.outputs = (found,)
+        self.nodes += [empty, node]
+        return found

@@ -1,0 +1,104 @@
+"""prefer_channels_last: the same results and strides as eager, with convolutions in channels-last layout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from recording import GraphLog, clones, compile_program
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+
+
+def chain(x, w, v):
+    for _ in range(3):
+        x = F.conv2d(x, w, padding=1).relu() + x
+    return x, x.mean((2, 3)), F.max_pool2d(x, 2)
+
+
+def flattened(x, w, v):
+    for _ in range(3):
+        x = torch.tanh(F.conv2d(x, w, padding=1))
+    return x.view(x.shape[0], -1) * 2, x.reshape(-1)
+
+
+def normalised(x, w, v):
+    for _ in range(3):
+        x = F.batch_norm(F.conv2d(x, w, padding=1), None, None, v, v, training=True)
+    return x.transpose(1, 3)
+
+
+def dropped(x, w, v):
+    for _ in range(3):
+        x = F.dropout(F.conv2d(x, w, padding=1), 0.3)
+    return x
+
+
+def by_memory(x, w, v):
+    for _ in range(3):
+        x = F.conv2d(x, w, padding=1)
+    return torch.as_strided(x, (2, 3), (3, 1), 1)
+
+
+def written(x, w, v):
+    y = x
+    for _ in range(3):
+        y = F.conv2d(y, w, padding=1)
+    x.copy_(y)
+    return y.sin()
+
+
+def depthwise(x, w, v):
+    for _ in range(3):
+        x = F.conv2d(x, w[:, :1], groups=x.shape[1]) * 2
+    return x
+
+
+PROGRAMS = [chain, flattened, normalised, dropped, by_memory, written, depthwise]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("grad", [False, True])
+def test_equals_eager(program, layout, grad):
+    if program is written and grad:
+        pytest.skip("eager refuses to write to a leaf")
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 9, 7).to(memory_format=layout).requires_grad_(grad)
+    inputs = [x, (torch.randn(5, 5, 3, 3) / 5).requires_grad_(grad), torch.rand(5).requires_grad_(grad)]
+    log = GraphLog()
+    compiled = compile_program(program, inputs, log)
+    ours, theirs = clones(inputs), clones(inputs)
+    torch.manual_seed(1)
+    found = compiled(*ours)
+    torch.manual_seed(1)
+    expected = program(*theirs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for a, b in zip([*found, *ours], [*expected, *theirs], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert a.stride() == b.stride()
+    if grad:
+        for results in (found, expected):
+            sum((out * torch.linspace(0, 1, out.numel()).view(out.shape)).sum() for out in results).backward()
+        for a, b in zip(ours, theirs, strict=True):
+            if b.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
+                assert a.grad.stride() == b.grad.stride()
+
+
+def convolution_inputs(log: GraphLog) -> list[tuple[int, ...]]:
+    return [
+        node.args[0].spec.stride
+        for graph in log.graphs.values()
+        for node in graph.nodes
+        if node.op is aten.convolution.default
+    ]
+
+
+def test_convolutions_read_channels_last():
+    log = GraphLog()
+    inputs = [torch.randn(2, 5, 9, 7), torch.randn(5, 5, 3, 3), torch.rand(5)]
+    compile_program(chain, inputs, log)
+    assert convolution_inputs(log) == [(5 * 63, 1, 35, 5)] * 3
+    compile_program(chain, inputs, log, channels_last=False)
+    assert convolution_inputs(log) == [(5 * 63, 63, 7, 1)] * 3
