@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from flambeau_capture.options import CaptureOptions
     from flambeau_capture.record import DynamicDims, Scope
 
+_SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE", "STATE"})
+"""Guard kinds of which one origin may have several, with different payloads."""
+
 
 class Machine:
     """What the handlers share.
@@ -50,7 +53,7 @@ class Machine:
         self.break_where = ""
         self.error_where = ""
         self._noted_error: BaseException | None = None
-        self.guards: dict[tuple[str, Origin], Guard] = {}
+        self.guards: dict[tuple[str, Origin, Any], Guard] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self._closures: set[int] = set()
         self.torch_state: dict[str, Any] = {}
@@ -73,7 +76,7 @@ class Machine:
 
     def guard(self, kind: str, origin: Origin, payload: Any = None) -> None:
         """Note that the capture depends on a fact; once each."""
-        key = (kind, origin)
+        key = (kind, origin, payload if kind in _SEVERAL_OF_ONE_ORIGIN else None)
         if key not in self.guards:
             self.guards[key] = Guard(kind, origin, payload, self.where)
 
