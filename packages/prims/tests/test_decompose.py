@@ -156,7 +156,7 @@ def attention(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 SYMBOLIC: list[tuple[Callable[..., Any], int]] = [
-    (lambda x: F.softmax(x, -1), 1), (lambda x: F.layer_norm(x, x.shape[-1:]), 1), (lambda x: x.var(1), 1), (lambda x: x.mean(), 1),
+    (lambda x: F.softmax(x, -1), 1), (lambda x: F.layer_norm(x, x.shape[-1:]), 1), (lambda x: x.var(1), 1), (lambda x: x.var(0, correction=0.5), 1), (lambda x: x.mean(), 1),
     (lambda x: F.pad(x, (1, 2), value=3.0), 1), (lambda x: torch.cat([x, x[:1], x[-1:]]), 1), (lambda x: x.reshape(-1) * x.shape[0], 1),
     (lambda x: x[1:, :-1].sum(0), 1), (lambda x: torch.arange(x.shape[1]) + x, 1), (lambda x: x.t() @ x, 1), (lambda x: x.roll(1, 0), 1),
     (lambda x: x.repeat(2, 1) + x.shape[0] ** -0.5, 1), (lambda x: x.unfold(0, 2, 1) + 1, 1), (lambda x: x.triu(1), 1), (attention, 2),

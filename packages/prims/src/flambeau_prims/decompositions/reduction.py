@@ -15,6 +15,7 @@ from flambeau_prims import sizes
 from flambeau_prims.builder import compute_dtype, wrap_dims
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
+from flambeau_prims.size_floats import float_of
 from flambeau_prims.sizes import Expr
 from flambeau_prims.strides import wrap_dim
 
@@ -139,15 +140,13 @@ def variance(b: Builder, x: Value, dims: tuple[int, ...], correction: Any) -> tu
     deviation = b.sub(x, b.spread(average, dims, x.spec.shape))
     squares = b.sum(b.mul(deviation, deviation), dims)
     total = count(x.spec.shape, dims)
-    if isinstance(total, Expr):
-        freedom: Any = total - correction if isinstance(correction, int) or correction == int(correction) else None
-        if freedom is None:
-            return NotImplemented
-        freedom = total - int(correction)
-        if not sizes.gt(freedom, 0):
-            freedom = 0
+    whole = int(correction)
+    if not isinstance(total, Expr):
+        freedom: Any = max(total - correction, 0)
+    elif whole != correction:
+        freedom = float_of("max", float_of("-", total, correction), 0.0)
     else:
-        freedom = max(total - correction, 0)
+        freedom = total - whole if sizes.gt(total, whole) else 0
     return divide(b, squares, freedom), average
 
 
