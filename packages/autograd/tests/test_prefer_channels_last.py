@@ -19,7 +19,7 @@ def chain(x, w, v):
 def flattened(x, w, v):
     for _ in range(3):
         x = torch.tanh(F.conv2d(x, w, padding=1))
-    return x.view(x.shape[0], -1) * 2, x.reshape(-1)
+    return x.flatten(1) * 2, x.reshape(-1)
 
 
 def normalised(x, w, v):

@@ -191,6 +191,20 @@ def saved_input_is_overwritten(x, w, b, i):
     return y
 
 
+def inputs_are_swapped(x, w, b, i):
+    first = b[0].clone()
+    b[0] = b[1]
+    b[1] = first
+    i.copy_(i.flip(0))
+    return x * 2
+
+
+def written_transposed(x, w, b, i):
+    square = b[:, :4]
+    square.copy_(square.t().clone())
+    return x * 2, b.sum()
+
+
 def where_and_masks(x, w, b, i):
     return torch.where(x > 0, x, b), x.masked_fill(b > 0, -1.0), x.clamp(-0.5, 0.5)
 
@@ -218,7 +232,7 @@ PROGRAMS = [
     views_of_inputs, views_under_no_grad, outputs_share_memory, outputs_are_chunks, output_is_a_view_of_an_intermediate,
     detached_twin, same_output_twice, equal_outputs_apart, copy_of_an_input, dropout, random_inplace, scalar_outputs,
     frozen_and_unused, no_grad_inside, expand_and_broadcast, empty_operands, zero_dim, saved_input_is_overwritten,
-    where_and_masks, literal_is_written, attention, max_and_sort,
+    inputs_are_swapped, written_transposed, where_and_masks, literal_is_written, attention, max_and_sort,
 ]  # fmt: skip
 
 
@@ -313,3 +327,15 @@ def gradients(outputs, seed):
             total = total + (out.double() * weight).sum()
     if isinstance(total, torch.Tensor) and total.requires_grad:
         total.backward()
+
+
+def test_two_inputs_are_swapped():
+    def program(a, b):
+        kept = a.clone()
+        a.copy_(b)
+        b.copy_(kept)
+        return (a.sum(),)
+
+    given = [torch.randn(3, 4), torch.randn(3, 4)]
+    for decompose in (False, True):
+        compare(program, compile_program(program, given, decompose=decompose), given)

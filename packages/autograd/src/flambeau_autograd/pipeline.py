@@ -107,9 +107,14 @@ def _compile(
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")
     forward = compiler(part.forward, "forward")
-    backward = once(lambda: compiler(part.backward, "backward"))
-    if not options.compile_backward_lazily:
-        backward()
+    if options.compile_backward_lazily:
+        backward = once(lambda: compiler(part.backward, "backward"))
+    else:
+        compiled_backward = compiler(part.backward, "backward")
+
+        def backward() -> Compiled:
+            return compiled_backward
+
     training = Training(
         part=part,
         differentiable=traced.differentiable,
@@ -126,6 +131,9 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     graph = functionalize(traced.tape, traced.aliases, traced.split, traced.results)
     graph.writes = _writes_of_the_graph(graph, traced)
     passes = list(PASSES)
+    if options.decompose and options.channels_last:
+        # Before decomposition: it speaks of convolutions, and of what eager's operators do to strides.
+        passes.append(("prefer_channels_last", prefer_channels_last))
     if options.decompose:
         passes += PRIMITIVE_PASSES
         passes += TRAINING_PASSES if traced.trains else []

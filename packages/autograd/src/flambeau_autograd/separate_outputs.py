@@ -1,4 +1,4 @@
-"""Give outputs memory of their own where eager does.
+"""Give outputs, and what is written to inputs, memory of their own where eager does.
 
     y = aten.sin(x)
     return (y, y)               ->     y = aten.sin(x)
@@ -46,7 +46,17 @@ def separate_outputs(graph: Graph, owners: Sequence[Any], primitive: bool) -> Gr
                 copy = copies[out, id(owner)] = cloned(graph.nodes, out, primitive)
             graph.outputs[position] = copy
             holder[copy] = owner
+    _separate_writes(graph, primitive)
     return graph
+
+
+def _separate_writes(graph: Graph, primitive: bool) -> None:
+    """Copy what is written to an input if it is (a view of) an input that is written to as well, as when two are swapped."""
+    written = {target for target, _ in graph.writes}
+    graph.writes = [
+        (target, cloned(graph.nodes, value, primitive) if memory_of(value) in written else value)
+        for target, value in graph.writes
+    ]
 
 
 def cloned(nodes: list[Node], value: Value, primitive: bool) -> Value:
