@@ -16,7 +16,7 @@
 enum Opcode {
     OP_ALLOCATE,    /* slot dtype device_type device_index ndim sizes */
     OP_RAW,         /* slot nbytes: CPU memory that only kernels see, with no tensor around it */
-    OP_VIEW,        /* slot base ndim sizes offset: offset counts from the storage's start */
+    OP_VIEW,        /* slot base ndim sizes offset: offset counts from the base's own start */
     OP_MOVE,        /* slot from: the same memory under a new name */
     OP_LAUNCH,      /* function n_buffers ints message(-1) buffer...: with a message, the kernel returns a status to check */
     OP_LAUNCH_GPU,  /* kernel n_buffers n_ints ints grid buffer...: kernel is an object, grid three values */
@@ -290,20 +290,13 @@ static int call_operator(Call *call, const int64_t *pc)
 
 /* 5. Steps */
 
-static int64_t storage_offset_of(Slot *slot)
-{
-    int64_t offset = 0;
-    torch_api.get_storage_offset(slot->handle, &offset);
-    return offset;
-}
-
 /* pc points at: slot base ndim sizes offset */
 static int make_view(Call *call, const int64_t *pc)
 {
     Slot *base = &call->slots[pc[1]];
     const int64_t *sizes = call->values + pc[3], ndim = pc[2];
     Handle made = NULL;
-    if (torch_api.reinterpret(base->handle, ndim, sizes, sizes + ndim, call->values[pc[4]] - storage_offset_of(base), &made))
+    if (torch_api.reinterpret(base->handle, ndim, sizes, sizes + ndim, call->values[pc[4]], &made))
         return shim_failed(call, "making a view");
     call->slots[pc[0]] = (Slot){.handle = made, .hold = HOLD_HANDLE};
     return 0;

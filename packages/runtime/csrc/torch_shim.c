@@ -76,7 +76,6 @@ int torch_api_init(const char *libtorch, const char *libc10, const char *libpyth
     if (py == NULL) return -1;
     if (find(torch, "aoti_torch_get_data_ptr", &api.get_data_ptr) || find(torch, "aoti_torch_get_sizes", &api.get_sizes) ||
         find(torch, "aoti_torch_get_dim", &api.get_dim) ||
-        find(torch, "aoti_torch_get_storage_offset", &api.get_storage_offset) ||
         find(torch, "aoti_torch_empty_strided", &api.empty_strided) ||
         find(torch, "aoti_torch__reinterpret_tensor", &api.reinterpret) ||
         find(torch, "aoti_torch_delete_tensor_object", &api.delete_tensor) ||

@@ -19,7 +19,6 @@ typedef struct {
     int32_t (*get_data_ptr)(Handle, void **);
     int32_t (*get_sizes)(Handle, int64_t **);
     int32_t (*get_dim)(Handle, int64_t *);
-    int32_t (*get_storage_offset)(Handle, int64_t *);
     int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
     int32_t (*reinterpret)(Handle, int64_t, const int64_t *, const int64_t *, int64_t, Handle *);
     int32_t (*delete_tensor)(Handle);

@@ -21,6 +21,7 @@ import torch
 
 from flambeau_runtime import dims
 from flambeau_runtime.check import refs_of
+from flambeau_runtime.dims import difference
 from flambeau_runtime.externs import constant, find_operator, is_constant, out_of_bounds, view_of
 from flambeau_runtime.program import (
     Allocate,
@@ -120,6 +121,10 @@ class Assembler:
                 found.update(dict.fromkeys(dim for dim in (*step.ints, *step.grid) if isinstance(dim, str)))
             elif isinstance(step, Extern):
                 found.update(dict.fromkeys(expressions_of((step.args, step.kwargs))))
+            elif isinstance(step, View):
+                moved = difference(self.tensors[step.name].offset, self.tensors[step.base].offset)
+                if isinstance(moved, str):
+                    found[moved] = None
         for out in self.program.outputs:
             if isinstance(out, Expr):
                 found[out.text] = None
@@ -197,14 +202,14 @@ class Assembler:
         slot, base_slot = self.slots[name], self.slots[base_name]
         if tensor.dtype == base.dtype:
             sizes = self._sequence((*tensor.shape, *tensor.stride))
-            self.code += [VIEW, slot, base_slot, len(tensor.shape), sizes, self._value(tensor.offset)]
+            self.code += [VIEW, slot, base_slot, len(tensor.shape), sizes, self._value(difference(tensor.offset, base.offset))]
             return
         trees = (
             ("t", base_slot),
             ("k", getattr(torch, tensor.dtype)),
             ("l", tuple(self._int_tree(dim) for dim in tensor.shape)),
             ("l", tuple(self._int_tree(dim) for dim in tensor.stride)),
-            self._int_tree(tensor.offset),
+            self._int_tree(difference(tensor.offset, base.offset)),
         )
         self._emit_call(view_of, trees, (), "a view of another dtype", (slot,))
 

@@ -100,6 +100,13 @@ def evaluate(dim: Dim, symbols: Mapping[str, int]) -> int:
     return stack[0]
 
 
+def difference(left: Dim, right: Dim) -> Dim:
+    """left - right."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left - right
+    return 0 if left == right else left if right == 0 else f"{left} - ({right})"
+
+
 def _apply(opcode: int, left: int, right: int) -> int:
     if opcode == ADD:
         return left + right

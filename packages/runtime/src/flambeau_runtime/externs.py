@@ -55,8 +55,9 @@ def map_argument(arg: Any, fn: Callable[[Ref | Expr], Any]) -> Any:
 
 
 def view_of(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
-    """A tensor on `base`'s storage; the offset counts from the storage's start, in elements of `dtype`."""
-    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), offset, shape, stride)
+    """A tensor on `base`'s storage; the offset counts from `base`'s own start, in elements of `dtype`."""
+    start = base.storage_offset() * base.element_size() // dtype.itemsize + offset
+    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start, shape, stride)
 
 
 def out_of_bounds(kernel: str) -> str:

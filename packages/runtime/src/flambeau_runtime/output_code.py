@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from flambeau_runtime.check import refs_of
+from flambeau_runtime.dims import difference
 from flambeau_runtime.program import (
     Allocate,
     Device,
@@ -96,7 +97,8 @@ def _step(step: Step, program: Program, tensors: dict[str, Tensor]) -> list[str]
         return [made] if step.reuse is None else [f"del {step.reuse}", made]
     if isinstance(step, View):
         tensor = tensors[step.name]
-        where = f"{tensor.offset}, {_dims(tensor.shape)}, {_dims(tensor.stride)}"
+        moved = difference(tensor.offset, tensors[step.base].offset)
+        where = f"{step.base}.storage_offset() + {moved}, {_dims(tensor.shape)}, {_dims(tensor.stride)}"
         empty = f"torch.empty(0, dtype=torch.{tensor.dtype}, device={tensor.device!r})"
         return [f"{step.name} = {empty}.set_({step.base}.untyped_storage(), {where})"]
     if isinstance(step, Launch):

@@ -97,7 +97,10 @@ class Allocate:
 
 @dataclass(frozen=True)
 class View:
-    """Make the named tensor an as-strided view of `base`'s memory; its declared offset counts from the storage's start."""
+    """Make the named tensor an as-strided view of `base`'s memory.
+
+    Its declared offset counts from where `base`'s does: the executor applies the difference to where `base` really starts, so an input
+    may start anywhere in its storage."""
 
     name: str
     base: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flambeau_runtime.dims import evaluate
+from flambeau_runtime.dims import difference, evaluate
 from flambeau_runtime.externs import find_operator, map_argument, out_of_bounds, view_of
 from flambeau_runtime.program import (
     Allocate,
@@ -86,7 +86,8 @@ class PythonExecutor:
         elif isinstance(step, View):
             tensor = self._tensors[step.name]
             shape, stride = _ints(tensor.shape, sizes), _ints(tensor.stride, sizes)
-            dtype, offset = getattr(torch, tensor.dtype), evaluate(tensor.offset, sizes)
+            dtype = getattr(torch, tensor.dtype)
+            offset = evaluate(difference(tensor.offset, self._tensors[step.base].offset), sizes)
             values[step.name] = view_of(values[step.base], dtype, shape, stride, offset)
 
     def _call(self, step: Extern, values: dict[str, Any], sizes: dict[str, int]) -> None:
