@@ -365,3 +365,14 @@ def test_random_calls_keep_their_order(tester):
     torch.manual_seed(5)
     first, second = torch.bernoulli(x, 0.5), torch.bernoulli(x, 0.5)
     torch.testing.assert_close(got, (second.exp(), -first))
+
+
+def test_inputs_may_start_anywhere_in_their_storage(tester):
+    """The offset of an input is not part of what a program is compiled for."""
+    memory = torch.randn(200)
+    x, moved = memory[7:67].view(6, 10), memory[90:150].view(6, 10)
+    graph = tester.graph(lambda b, x: (b.permute(x, (1, 0)), b.exp(b.slice(x, 0, 1, 4, 1)), b.select(x, 1, 3)), [x])
+    _, run = tester.compile(graph)
+    for given in (x, moved):
+        for mine, theirs in zip(run(given), (given.t(), given[1:4].exp(), given[:, 3]), strict=True):
+            torch.testing.assert_close(mine, theirs)
