@@ -17,7 +17,6 @@ from __future__ import annotations
 import threading
 import types
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -41,7 +40,47 @@ class OriginLost(LookupError):
     """The value of an origin is no longer there: a key, attribute or cell is missing, or an object has died."""
 
 
-class Origin(ABC):
+class _Interning(type):
+    """Metaclass of origins: calling the class gives the interned object of these fields, made at first need."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args += tuple(kwargs[name] for name in cls.__match_args__[len(args) :])  # type: ignore[attr-defined]
+        key = (cls, *[arg if type(arg) is str or isinstance(arg, Origin) else _interning_key(arg) for arg in args])
+        reference = _INTERNED.get(key)
+        found = None if reference is None else reference()
+        if found is None:
+            made = super().__call__(*args)
+            with _LOCK:
+                reference = _INTERNED.get(key)
+                found = None if reference is None else reference()
+                if found is None:
+                    found = made
+                    _INTERNED[key] = _Reference(made, key)
+        return found
+
+
+class _Reference(weakref.ref):  # type: ignore[type-arg]
+    """A weak reference to an interned origin that takes its key out of the table when the origin dies."""
+
+    __slots__ = ("key",)
+
+    def __new__(cls, origin: Origin, key: tuple[Any, ...]) -> _Reference:
+        made = super().__new__(cls, origin, _forget)
+        made.key = key
+        return made
+
+    def __init__(self, origin: Origin, key: tuple[Any, ...]) -> None:
+        super().__init__(origin, _forget)
+
+
+def _forget(reference: _Reference) -> None:
+    with _LOCK:
+        if _INTERNED.get(reference.key) is reference:
+            del _INTERNED[reference.key]
+
+
+class Origin(metaclass=_Interning):
     """Base of all origins.  Subclasses are frozen dataclasses; constructing one returns the interned object."""
 
     __slots__ = ("__weakref__",)
@@ -49,23 +88,13 @@ class Origin(ABC):
     bases: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that hold origins."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Origin:
-        names = cls.__match_args__  # type: ignore[attr-defined]
-        values = list(args) + [kwargs[name] for name in names[len(args) :]]
-        key = (cls, *(_interning_key(value) for value in values))
-        with _LOCK:
-            found = _INTERNED.get(key)
-            if found is None:
-                found = _INTERNED[key] = object.__new__(cls)
-        return found
-
-    @abstractmethod
     def text(self) -> str:
         """This origin as an expression in the user's terms."""
+        raise NotImplementedError
 
-    @abstractmethod
     def load(self, scope: Scope) -> Any:
         """The value on this call; raises OriginLost where there is none."""
+        raise NotImplementedError
 
     def parents(self) -> Iterator[Origin]:
         """The origins this one reads from."""
@@ -80,7 +109,7 @@ class Origin(ABC):
         return self.text()
 
 
-_INTERNED: weakref.WeakValueDictionary[tuple[Any, ...], Origin] = weakref.WeakValueDictionary()
+_INTERNED: dict[tuple[Any, ...], _Reference] = {}
 _LOCK = threading.RLock()  # re-entrant: the garbage collector may run a finalizer that makes an origin
 
 _COMPARED_BY_VALUE = (str, int, float, bool, bytes, type(None))
