@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from flambeau_prims.fake import FakeTensor
@@ -103,6 +104,23 @@ def test_attention_backward():
         grads, ops, _ = run(fn, *[heads(dtype)] * 3, requires_grad=True)
         assert f"aten._scaled_dot_product_{kernel}_attention_backward.default" in ops
         assert [grad.spec.shape for grad in grads] == [(2, 3, 5, 16)] * 3
+
+
+def test_functions_inside_python_functions_are_seen():
+    attention = nn.MultiheadAttention(16, 4, batch_first=True, dropout=0.1).to(dtype=HALF)
+
+    def fn(x, *weights):
+        return F.multi_head_attention_forward(
+            x, x, x, 16, 4, weights[0], weights[1], None, None, False, 0.1, weights[2], weights[3], need_weights=False
+        )[0]
+
+    specs = [Spec.of(weight.shape, dtype=HALF, device=CUDA) for weight in attention.parameters()]
+    _, ops, _ = run(fn, Spec.of((5, 2, 16), dtype=HALF, device=CUDA), *specs)
+    assert "aten._scaled_dot_product_flash_attention.default" in ops
+    _, ops, _ = run(lambda x: F.max_pool2d(x, 2).split(1), Spec.of((2, 3, 4, 4), device=CUDA))
+    assert ops == ["aten.max_pool2d_with_indices.default", "aten.split.Tensor"]
+    _, ops, _ = run(lambda x: 1 - x, Spec.of((2,), device=CUDA))
+    assert ops == ["aten.rsub.Scalar"]
 
 
 def test_checks_ask_conditions():

@@ -15,6 +15,7 @@ bytecode interpreter looks up itself.
 from __future__ import annotations
 
 import math
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +39,7 @@ class FunctionTable(TorchFunctionMode):
         super().__init__()
         self.device = torch.device(device)
         self.table = replacements(self.device)
+        self._running: Any = None
         self._needed = self.device.type != "cpu" or symbolic_matmul.needed()
 
     def __enter__(self) -> FunctionTable:
@@ -56,7 +58,41 @@ class FunctionTable(TorchFunctionMode):
             result = replacement(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        return func(*args, **kwargs)
+        if type(func) is not FunctionType or func is self._running or not func.__globals__.get("__name__", "").startswith("torch."):
+            return func(*args, **kwargs)
+        # Composed in Python of other torch functions, which the table is to see as well.  Some call C++ by their own name.
+        outer, self._running = self._running, func
+        try:
+            with self:
+                return _past_dispatch(func)(*args, **kwargs)
+        finally:
+            self._running = outer
+
+
+_PAST_DISPATCH: dict[FunctionType, FunctionType] = {}
+_NAMESPACES: dict[int, dict[str, Any]] = {}
+"""By id of a torch module's namespace: a copy in which no function finds a mode to dispatch to."""
+
+
+def _past_dispatch(function: FunctionType) -> FunctionType:
+    """A Python torch function without the step at its start that hands the call to the active mode, where it came from."""
+    found = _PAST_DISPATCH.get(function)
+    if found is None:
+        names = function.__globals__
+        space = _NAMESPACES.get(id(names))
+        if space is None:
+            never = {name: _never for name in names if name.startswith("has_torch_function")}
+            space = _NAMESPACES.setdefault(id(names), {**names, **never})
+        found = FunctionType(
+            function.__code__, space, function.__name__, function.__defaults__, function.__closure__
+        )
+        found.__kwdefaults__ = function.__kwdefaults__
+        found = _PAST_DISPATCH.setdefault(function, found)
+    return found
+
+
+def _never(*_: Any) -> bool:
+    return False
 
 
 def replacements(device: torch.device) -> Mapping[Any, Callable[..., Any]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def needed() -> bool:
     """Whether this torch's C++ needs these replacements."""
-    return TorchVersion(torch.__version__) < (2, 13)
+    return TorchVersion(torch.__version__) < "2.13"
 
 
 def _is_symbolic(tensor: Any) -> bool:
