@@ -260,3 +260,40 @@ def subclasses(x, ordered, default, listed):
     listed.append(4)
     listed.note = "n"
     return ordered, default["q"], listed.total(), collections.OrderedDict(ordered), listed
+
+
+class Counted:
+    made = 0
+    names: list = []
+
+    def __init__(self, x):
+        type(self).made += 1
+        Counted.names.append(self.made)
+        self.x = x
+
+
+def class_attributes(x):
+    a, b = Counted(x), Counted(x + 1)
+    return a.made, Counted.made, b.x
+
+
+def function_attributes(x):
+    function_attributes.calls = getattr(function_attributes, "calls", 0) + 1
+    return x * function_attributes.calls
+
+
+def make_accumulator():
+    total, seen = 0, []
+
+    def accumulate(x):
+        nonlocal total
+        total += x.shape[0]
+        seen.append(total)
+        return x + total
+
+    return accumulate, lambda: (total, list(seen))
+
+
+def two_lists(x, first, second):
+    first.append(1)
+    return x * len(second)

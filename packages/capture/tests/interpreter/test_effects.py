@@ -102,3 +102,43 @@ def test_container_subclasses():
     check(
         programs.subclasses, X, collections.OrderedDict(a=1, b=2), collections.defaultdict(list, k=[1]), programs.ListSubclass([1, 2])
     )
+
+
+def test_class_and_function_attributes():
+    fn = compiled(programs.class_attributes)
+    programs.Counted.made, programs.Counted.names = 0, []
+    assert fn(X)[:2] == (2, 2) and fn(X)[:2] == (4, 4)
+    assert programs.Counted.made == 4 and programs.Counted.names == [1, 2, 3, 4]
+    fn = compiled(programs.function_attributes)
+    for calls in (1, 2, 3):
+        same(fn(X), X * calls)
+    del programs.function_attributes.calls
+
+
+def test_closure_cells():
+    own, own_state = programs.make_accumulator()
+    eager, eager_state = programs.make_accumulator()
+    fn = compiled(own)
+    for _ in range(3):
+        same(fn(X), eager(X))
+        assert own_state() == eager_state()
+
+
+def test_containers_that_become_one():
+    fn = compiled(programs.two_lists)
+    same(fn(X, [], [5]), X)
+    one = []
+    same(fn(X, one, one), X)
+    assert one == [1]
+
+
+def test_compiled_callables_inside():
+    inner = compiled(programs.global_writes)
+
+    def outer(x, f):
+        return f(x) + inner(x)
+
+    programs.COUNTER = 0
+    fn = compiled(outer)
+    same(fn(X, compiled(lambda x: x * 2)), X * 2 + X)
+    assert programs.COUNTER == 1

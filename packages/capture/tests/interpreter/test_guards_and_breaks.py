@@ -160,10 +160,24 @@ def calls_disabled(x):
     return not_compiled(x) * 2
 
 
+def memory_of_tensor(x):
+    return x + (x.data_ptr() > 0)
+
+
+def listed(x):
+    return x + len(x.sum(0).tolist())
+
+
+def on_device(x):
+    with torch.device("cpu"):
+        return x + torch.ones(4)
+
+
 @pytest.mark.parametrize(
     ("fn", "reason"),
     [
         (item_of_tensor, "data-dependent"), (branch_on_tensor, "data-dependent"), (clock, "unknown-c-function"), (locked, "unknown-c-function"),
+        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"), (on_device, "side-effect"),
         (custom_autograd, "autograd-function"), (calls_disabled, "compiler-disable"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.classes import MISSING, Native, is_trusted, lookup, python_method
+from flambeau_capture.interpreter.classes import MISSING, Native, is_trusted, is_written, lookup, python_method
 from flambeau_capture.interpreter.objects import DELETED, IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
 from flambeau_capture.interpreter.tensors import delete_tensor_attribute, load_tensor_attribute, store_tensor_attribute
 from flambeau_capture.origins import (
@@ -43,6 +43,7 @@ _NATIVE_VALUES = frozenset(
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _MODULE_SETATTR = torch.nn.Module.__setattr__
 _MODULE_DELATTR = torch.nn.Module.__delattr__
+_HEAP_TYPE = 1 << 9
 _TABLES = ("_parameters", "_buffers", "_modules")
 _instance_dict = object.__getattribute__
 
@@ -238,6 +239,8 @@ def _bind(machine: Machine, raw: Any, obj: Any, kind: type, name: str) -> Any:
         return machine.call(getter, (raw, obj, kind), {})
     if hasattr(what, "__get__"):
         return raw.__get__(obj, kind)
+    if is_written(machine, kind, name):
+        return raw
     return machine.objects.wrap(raw, TypeAttribute(Constant(kind), name))
 
 
@@ -251,6 +254,8 @@ def _function_attribute(machine: Machine, function: types.FunctionType, name: st
         if is_trusted(function.__module__) and type(value) in IDENTITY_TYPES:
             return value
         return machine.objects.wrap(value, DictEntry(InstanceDict(Constant(function)), name))
+    if lookup(machine, types.FunctionType, name) is MISSING and id(function) not in machine.made_functions:
+        machine.guard("ABSENT", InstanceDict(Constant(function)), name)
     return getattr(function, name)
 
 
@@ -276,7 +281,7 @@ def _class_attribute(machine: Machine, cls: type, name: str) -> Any:
         return machine.call(getter, (raw, None, cls), {})
     if hasattr(what, "__get__"):
         return getattr(cls, name)
-    if is_trusted(cls.__module__) and type(raw) in SCALARS:
+    if (is_trusted(cls.__module__) and type(raw) in SCALARS) or is_written(machine, cls, name):
         return raw
     return machine.objects.wrap(raw, TypeAttribute(Constant(cls), name))
 
@@ -357,7 +362,8 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
         machine.write_global(obj.__dict__, name, value)
         return
     if issubclass(kind, type):
-        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of class {obj.__qualname__} is set")
+        _store_class_attribute(machine, obj, name, value)
+        return
     setter = python_method(machine, kind, "__setattr__")
     if setter is _MODULE_SETATTR and machine.objects.is_known(obj):
         _store_module_attribute(machine, obj, name, value)
@@ -365,6 +371,15 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
         machine.call(setter, (obj, name, value), {})
     else:
         generic_store(machine, obj, name, value)
+
+
+def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
+    """`cls.name = value`, replayed at exit."""
+    if name.startswith("__") or python_method(machine, type(cls), "__setattr__") is not None or not cls.__flags__ & _HEAP_TYPE:
+        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of class {cls.__qualname__} is set")
+    machine.objects.classes_written[cls, name] = (value,)
+    machine.class_cache.clear()
+    machine.method_cache.clear()
 
 
 def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:

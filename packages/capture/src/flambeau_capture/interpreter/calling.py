@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.core import core
 from flambeau_capture.interpreter import torch_functions
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import Native, lookup, python_method
@@ -21,12 +22,14 @@ from flambeau_capture.interpreter.native import is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import SCALARS, IDENTITY_TYPES
 from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
 from flambeau_capture.origins import Attribute, CallOf, Constant, FunctionField, DictEntry, Item
+from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
 
+Compiled = PythonCompiled if core is None else core.Compiled
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _GETTERS = (operator.itemgetter, operator.attrgetter)
 _LRU_CACHE = type(functools.lru_cache(lambda: 0))
@@ -65,6 +68,8 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return call(machine, function.__wrapped__, args, kwargs)
     if issubclass(kind, Native):
         return function(*args, **kwargs)
+    if kind is Compiled:
+        return call(machine, function.__wrapped__, args, kwargs)
     if kind is weakref.ReferenceType:
         return _dereference(machine, function)
     if kind in _GETTERS:
@@ -84,8 +89,12 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
 
 def call_function(machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Interpret a call of a Python function."""
-    if getattr(function, "_torchdynamo_disable", False):
-        raise GraphBreak("compiler-disable", f"call of {function.__qualname__}")
+    if function.__dict__ and id(function) not in machine.made_functions:
+        if getattr(function, "_torchdynamo_disable", False):
+            raise GraphBreak("compiler-disable", f"call of {function.__qualname__}")
+        original = getattr(function, "_torchdynamo_orig_callable", None)
+        if original is not None:  # compiled by torch.compile: what it compiles is captured here
+            return call(machine, original, args, kwargs)
     decoded = decode(function.__code__, machine.handlers)
     values = bind(machine, function, decoded, args, kwargs)
     frame = Frame(machine, decoded, function, values, machine.frame)

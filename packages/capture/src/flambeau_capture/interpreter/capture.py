@@ -6,7 +6,6 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.unsupported import Unsupported
 
 from flambeau_capture.guards import torch_state
@@ -15,7 +14,7 @@ from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.machine import Machine
 from flambeau_capture.interpreter.opcodes import HANDLERS
-from flambeau_capture.interpreter.rebuild import Rebuilder, effects
+from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
 from flambeau_capture.origins import Argument
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Break, Capture
@@ -30,7 +29,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
     machine = Machine(scope, options, dynamic, _main_device(scope.arguments))
     saved = _TorchState()
     try:
-        with FunctionTable(machine.tape.tracer.device), machine.tape.tracer:
+        with machine.tape.tracer:
             return _capture(machine, scope)
     except GraphBreak as error:
         return error.to_break(machine.break_where or machine.where or _first_line(scope.function))
@@ -61,6 +60,7 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     rebuild = Rebuilder(machine)
     machine.frame = frame
     result = rebuild.recipe(frame.value)
+    guard_distinct(machine)
     return Capture(
         scope=scope,
         calls=machine.tape.calls,

@@ -41,6 +41,10 @@ def lookup(machine: Machine, cls: type, name: str) -> Any:
         found = MISSING
         owner = cls
         for owner in _mro_of(cls):
+            written = machine.objects.classes_written.get((owner, name))
+            if written is not None:
+                cache[key] = written[0]
+                return written[0]
             found = _dict_of(owner).get(name, MISSING)
             if found is not MISSING:
                 break
@@ -48,6 +52,12 @@ def lookup(machine: Machine, cls: type, name: str) -> Any:
         if not is_trusted(owner.__module__ if found is not MISSING else cls.__module__) and _guardable(found):
             machine.guard("IS", TypeAttribute(Constant(cls), name), found)
     return found
+
+
+def is_written(machine: Machine, cls: type, name: str) -> bool:
+    """Whether the attribute that `lookup` finds was set by the frame itself."""
+    written = machine.objects.classes_written
+    return bool(written) and any((owner, name) in written for owner in _mro_of(cls))
 
 
 def _guardable(found: Any) -> bool:

@@ -80,6 +80,12 @@ class Machine:
         if key not in self.guards:
             self.guards[key] = Guard(kind, origin, payload, self.where)
 
+    def guard_pair(self, origin: Origin, other: Origin) -> None:
+        """Note that two origins must hold different objects."""
+        key = ("NOT_ALIAS", origin, other)
+        if key not in self.guards:
+            self.guards[key] = Guard("NOT_ALIAS", origin, other, self.where)
+
     @staticmethod
     def function_field(origin: Origin, name: str) -> Origin:
         """The origin of a part of a Python function."""

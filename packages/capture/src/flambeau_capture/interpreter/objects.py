@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.origins import Argument, Constant, DictEntry, InstanceDict, Item, MethodPart, Origin
+from flambeau_capture.origins import Argument, DictEntry, InstanceDict, Item, MethodPart, Origin
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -61,6 +61,25 @@ class Shadow:
         self.real, self.origin, self.copy, self.snapshot = real, origin, copy, snapshot
         self.state_snapshot: dict[str, Any] | None = None
 
+    def contents_changed(self) -> bool:
+        """Whether the frame has changed what the container holds."""
+        copy, snapshot = self.copy, self.snapshot
+        if isinstance(copy, list):
+            return not _same_items(list(list.__iter__(copy)), snapshot)
+        if isinstance(copy, dict):
+            entries = dict(dict.items(copy))
+            keys_kept = _same_items(list(entries), list(snapshot))
+            return not (keys_kept and _same_items(list(entries.values()), list(snapshot.values())))
+        return isinstance(copy, set) and copy != snapshot
+
+    def is_changed(self) -> bool:
+        """Whether the frame has changed the container or its attributes."""
+        if self.contents_changed():
+            return True
+        return self.state_snapshot is not None and not _same_items(
+            list(self.copy.__dict__.items()), list(self.state_snapshot.items())
+        )
+
 
 class Objects:
     """The side tables of one capture."""
@@ -71,6 +90,7 @@ class Objects:
         self.shadows: dict[int, Shadow] = {}
         self.shadow_of: dict[int, Shadow] = {}
         self.overlays: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.classes_written: dict[tuple[type, str], tuple[Any]] = {}
         self.attribute_cache: dict[tuple[int, str], Any] = {}
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
@@ -261,9 +281,14 @@ class Objects:
         self.attribute_cache.pop((id(obj), name), None)
 
 
-def constant_origin(obj: Any) -> Origin:
-    """The origin of an object that outlives the captured function."""
-    return Constant(obj)
+def _same_items(now: list[Any], then: list[Any]) -> bool:
+    return len(now) == len(then) and all(map(_same, now, then))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if type(a) is tuple and type(b) is tuple:
+        return _same_items(list(a), list(b))
+    return a is b or (type(a) is type(b) and type(a) in SCALARS and a == b)
 
 
 def _is_argument(origin: Origin) -> bool:

@@ -219,6 +219,21 @@ _BUILDERS: dict[type, Any] = {
 # ---------------------------------------------------------------- effects
 
 
+def guard_distinct(machine: Machine) -> None:
+    """An object that the frame changed must not be, on a later call, also what another origin holds."""
+    objects = machine.objects
+    changed = [shadow.real for shadow in objects.shadows.values() if shadow.is_changed()]
+    changed += [obj for obj, _ in objects.overlays.values() if objects.is_known(obj)]
+    held = [(shadow.real, shadow.origin) for shadow in objects.shadows.values()] + list(objects.known.values())
+    origin_of = {id(obj): origin for obj, origin in held}
+    done: set[int] = set()
+    for obj in changed:
+        done.add(id(obj))
+        for other, origin in held:
+            if type(other) is type(obj) and id(other) not in done:
+                machine.guard_pair(origin_of[id(obj)], origin)
+
+
 def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
     """Everything the frame did to what existed before the call."""
     found: list[Effect] = []
@@ -231,6 +246,8 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         value = overlay[name]
         target = rebuild.recipe(obj)
         found.append(DelAttr(target, name, raw) if value is DELETED else SetAttr(target, name, rebuild.recipe(value), raw))
+    for (cls, name), (value,) in objects.classes_written.items():
+        found.append(SetAttr(Const(cls), name, rebuild.recipe(value), raw=False))
     for (_, name), (module_globals, value) in objects.globals_written.items():
         found.append(StoreGlobal(module_globals, name, None if value is DELETED else rebuild.recipe(value)))
     for cell, value in objects.cells_written.values():
@@ -243,30 +260,18 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
 
 def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -> None:
     """The change of a container's contents, and of a container subclass's attributes."""
-    copy, snapshot = shadow.copy, shadow.snapshot
-    if isinstance(copy, list):
-        items = list(list.__iter__(copy))
-        if not _same_items(items, snapshot):
-            found.append(ReplaceList(FromOrigin(shadow.origin), [rebuild.recipe(item) for item in items]))
-    elif isinstance(copy, dict):
-        entries = dict(dict.items(copy))
-        if not (_same_items(list(entries), list(snapshot)) and _same_items(list(entries.values()), list(snapshot.values()))):
-            pairs = [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in entries.items()]
-            found.append(ReplaceDict(FromOrigin(shadow.origin), pairs))
-    elif isinstance(copy, set) and copy != snapshot:
-        found.append(ReplaceSet(FromOrigin(shadow.origin), [rebuild.recipe(item) for item in copy]))
+    copy, target = shadow.copy, FromOrigin(shadow.origin)
+    if shadow.contents_changed():
+        if isinstance(copy, list):
+            found.append(ReplaceList(target, [rebuild.recipe(item) for item in list.__iter__(copy)]))
+        elif isinstance(copy, dict):
+            found.append(ReplaceDict(target, [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in dict.items(copy)]))
+        else:
+            found.append(ReplaceSet(target, [rebuild.recipe(item) for item in copy]))
     if shadow.state_snapshot is not None:
         now = copy.__dict__
         for name in shadow.state_snapshot.keys() - now.keys():
-            found.append(DelAttr(FromOrigin(shadow.origin), name))
+            found.append(DelAttr(target, name))
         for name, value in now.items():
             if name not in shadow.state_snapshot or shadow.state_snapshot[name] is not value:
-                found.append(SetAttr(FromOrigin(shadow.origin), name, rebuild.recipe(value)))
-
-
-def _same_items(now: list[Any], then: list[Any]) -> bool:
-    return len(now) == len(then) and all(map(_same, now, then))
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and type(a) in SCALARS and a == b)
+                found.append(SetAttr(target, name, rebuild.recipe(value)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from flambeau_prims.fake import FakeTensor, fake_like
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symint
 from flambeau_prims.tracer import Tracer
@@ -30,6 +31,17 @@ _CONSTANTS = frozenset(
     {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)}
 )
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+_NOT_RECORDED = frozenset(
+    {
+        "backward", "register_hook", "register_post_accumulate_grad_hook", "share_memory_", "storage", "untyped_storage", "_typed_storage",
+        "_update_names", "module_load", "__reduce_ex__", "__setstate__", "__dlpack__", "__dlpack_device__", "__array__", "data_ptr",
+        "retain_grad", "numpy", "refine_names", "is_shared", "is_pinned", "pin_memory", "_make_subclass", "as_subclass", "__array_wrap__",
+        "set_", "record_stream", "is_set_to", "__cuda_array_interface__",
+    }
+)  # fmt: skip
+"""Methods of torch.Tensor that a graph cannot hold: they expose memory, autograd's graph, or another library's view of the data."""
 
 
 class SpecTracer(Tracer):
@@ -67,6 +79,7 @@ class Tape:
         self.machine = machine
         self.env: SizeEnv | None = None if machine.dynamic.mode is False else SizeEnv()
         self.tracer = SpecTracer(self.env, device)
+        self.functions = FunctionTable(device)
         self.calls: list[Call] = []
         self.inputs: list[Input] = []
         self._input_of: dict[int, tuple[torch.Tensor, FakeTensor, Input]] = {}  # by id of the real tensor
@@ -157,6 +170,8 @@ class Tape:
 
     def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Run and record `args[0].name(*args[1:], **kwargs)`."""
+        if name in _NOT_RECORDED:
+            raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
         return self._call("method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True)
 
     def call_state(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,9 +198,11 @@ class Tape:
         tracer = self.tracer
         tracer.written, tracer.random = [], False
         if receiver and type(args[0]) is FakeTensor:
-            result = getattr(args[0], target)(*args[1:], **kwargs)
+            function, rest = getattr(args[0], target), args[1:]
         else:
-            result = function(*args, **kwargs)
+            rest = args
+        with self.functions:  # here only, so that the program sees no function mode
+            result = function(*rest, **kwargs)
         written = tracer.written
         new: list[torch.Tensor] = []
         if type(result) is FakeTensor:

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.nn.functional as F
 
-from flambeau_capture.reasons import GraphBreak
-
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
-
-_NOT_RECORDED = frozenset(
-    {
-        "backward", "register_hook", "register_post_accumulate_grad_hook", "share_memory_", "storage", "untyped_storage", "_typed_storage",
-        "_update_names", "module_load", "__reduce_ex__", "__setstate__", "__dlpack__", "__dlpack_device__", "__array__", "to_sparse_coo",
-        "retain_grad", "numpy", "refine_names",
-    }
-)  # fmt: skip
-"""Methods of torch.Tensor that a graph cannot hold."""
 
 _ANSWERED_NATIVELY = frozenset({"__len__", "__contains__", "__hash__", "__dir__", "is_shared", "__format__", "__repr__", "__iter__"})
 
@@ -48,8 +37,6 @@ def call_python(
     _, kind, name = recorded
     if kind == "function":
         return machine.tape.call_function(function, args, kwargs)
-    if name in _NOT_RECORDED:
-        raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
     return machine.tape.call_method(name, args, kwargs)
 
 
