@@ -161,6 +161,7 @@ def compare(mine, theirs, decompose):
         assert (a is None) == (b is None)
         if b is None:
             continue
-        assert a.stride() == b.stride() or b.numel() < 2
+        counting = [dim for dim in range(b.dim()) if b.shape[dim] > 1]
+        assert [a.stride(dim) for dim in counting] == [b.stride(dim) for dim in counting]
         scale = max(1.0, float(b.detach().abs().max()))
         torch.testing.assert_close(a, b, rtol=1e-4 if decompose else 1e-5, atol=(5e-5 if decompose else 1e-5) * scale)

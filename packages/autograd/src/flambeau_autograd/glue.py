@@ -196,8 +196,8 @@ def _make_function(
                 return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
                 grads = backward()(*checked, *rest, *ints, *given)
-            grads = _forbid_twice(grads, (*checked, *given))
-            return (None, *(_defined(grads, reaching, missing) if missing else grads))
+            guarded = _forbid_twice(grads, (*checked, *given))
+            return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
 
     return CompiledFunction
 

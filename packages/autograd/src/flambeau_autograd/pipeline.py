@@ -16,8 +16,8 @@ from flambeau_autograd.glue import Call, Training, glue_inference, glue_training
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
-from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.partition import partition, tangents_reaching
+from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.separate_outputs import separate_outputs
 from flambeau_prims.decompose import decompose
 from flambeau_prims.graph import Value
