@@ -50,7 +50,7 @@ KEEP_ROW = 65536
 STACK_ROW = 4096
 """Rows up to this length are kept on the C stack."""
 
-FLUSH = 512
+FLUSH = 32
 """Float parts of columns are added to their double totals after so many values."""
 
 MAX_THREADS = 256

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 import sympy
 
 from flambeau_inductor.indexing.expressions import evaluate_expr, free_names, linear_parts
-from flambeau_inductor.ir import Compute, IndexValue, Load, Reduce, Store, index_of, operands
+from flambeau_inductor.ir import (
+    Compute,
+    IndexValue,
+    Load,
+    Reduce,
+    Store,
+    index_of,
+    inner_names,
+    operands,
+)
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 
 if TYPE_CHECKING:
@@ -96,8 +105,8 @@ def hinted_size(axis: Axis, kernel: Kernel) -> int:
 
 
 def dependents(body: Body, axes: set[str]) -> set[str]:
-    """The names of the axes and of all values that vary with them; a Reduce varies with what its operand varies with,
-    the inner axes excepted (callers pass outer axes, or inner axes up to the first Reduce)."""
+    """The names of the axes and of all values that vary with them.  A Reduce is taken to vary with what its operand varies with:
+    right for outer axes; for inner ones callers give only the statements of one inner loop."""
     found = set(axes)
     for statement in body:
         name = getattr(statement, "name", None)
@@ -164,7 +173,7 @@ def _column_axis(kernel: Kernel) -> Axis | None:
     """The outer axis to fold side by side, if that goes better through memory than folding along the innermost inner axis."""
     if not kernel.outer:
         return None
-    inner = dependents(kernel.body, {axis.symbol.name for axis in kernel.inner})
+    inner = inner_names(kernel.body, kernel.inner)
     reads = tuple(s for s in kernel.body if isinstance(s, (Load, Store)) and varies(s, inner))
     row = sum(stride_along(s.index, kernel.inner[-1]) is sympy.S.One for s in reads)
     best: Axis | None = None

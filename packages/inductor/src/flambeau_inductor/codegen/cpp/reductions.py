@@ -16,7 +16,7 @@ from flambeau_inductor.codegen.cpp.cpp_types import limits, literal, value_type
 if TYPE_CHECKING:
     from flambeau_inductor.ir import Reduce
 
-PART_LENGTH = 4096
+PART_LENGTH = 2048
 """A float part sums at most so many elements."""
 
 
