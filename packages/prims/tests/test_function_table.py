@@ -106,6 +106,31 @@ def test_attention_backward():
         assert [grad.spec.shape for grad in grads] == [(2, 3, 5, 16)] * 3
 
 
+def test_autocast_casts_by_function():
+    # Torch refuses to turn autocast on for CUDA where there is no GPU, so the state is set by hand.
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+
+        def fn(x, w):
+            y = F.gelu(x @ w)
+            z = F.softmax(y, -1)
+            return y, z, torch.einsum("ij,jk->ik", z, w), y + x.sum(), x.double() @ w.double()
+
+        (y, z, e, s, d), ops, _ = run(fn, Spec.of((3, 4), device=CUDA), Spec.of((4, 4), device=CUDA))
+        assert (y.dtype, z.dtype, e.dtype, s.dtype, d.dtype) == (
+            torch.bfloat16, torch.float32, torch.bfloat16, torch.bfloat16, torch.float64,
+        )  # fmt: skip
+        assert ops.count("aten.mm.default") == 2
+        with pytest.raises(RuntimeError, match="unsafe to autocast"):
+            run(lambda x: F.binary_cross_entropy(x, x), Spec.of((3,), device=CUDA))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", HALF)
+    _, ops, _ = run(torch.mm, *[Spec.of((4, 4), device=CUDA)] * 2)
+    assert ops == ["aten.mm.default"]
+
+
 def test_functions_inside_python_functions_are_seen():
     attention = nn.MultiheadAttention(16, 4, batch_first=True, dropout=0.1).to(dtype=HALF)
 

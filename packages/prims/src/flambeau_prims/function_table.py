@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from flambeau_prims import symbolic_matmul
+from flambeau_prims.autocast import cast_arguments
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.sizes_node import from_symint
 
@@ -40,7 +41,8 @@ class FunctionTable(TorchFunctionMode):
         self.device = torch.device(device)
         self.table = replacements(self.device)
         self._running: Any = None
-        self._needed = self.device.type != "cpu" or symbolic_matmul.needed()
+        self._is_gpu = self.device.type != "cpu"
+        self._needed = self._is_gpu or symbolic_matmul.needed()
 
     def __enter__(self) -> FunctionTable:
         if self._needed:
@@ -52,8 +54,10 @@ class FunctionTable(TorchFunctionMode):
             super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        replacement = self.table.get(func)
         kwargs = kwargs or {}
+        if self._is_gpu and torch.is_autocast_enabled("cuda"):
+            args, kwargs = cast_arguments(func, args, kwargs)
+        replacement = self.table.get(func)
         if replacement is not None:
             result = replacement(*args, **kwargs)
             if result is not NotImplemented:

@@ -111,6 +111,53 @@ def test_same_calls_as_eager(name, training):
     assert essential(traced) == essential(recorder.calls)
 
 
+AUTOCAST = {
+    "mlp": PROGRAMS["mlp"],
+    "mixed": (lambda x, w: (x @ w).softmax(-1) + F.gelu(x).sum(), [(4, 6), (6, 6)]),
+    "convolution": PROGRAMS["convolution"],
+    "cross_entropy": PROGRAMS["cross_entropy"],
+    "attention": (attend(), heads(dtype=torch.float32)),
+    "einsum": (lambda x, w: torch.einsum("bij,jk->bik", x, w), [(2, 4, 6), (6, 5)]),
+    "norms": (lambda x: F.group_norm(x, 2).pow(2).mean() + x.norm() + (1 / x).exp().cumsum(0).mean(), [(3, 4)]),
+    "embedding": (lambda w: F.embedding(torch.ones(3, dtype=torch.long, device=w.device), w) @ w.t(), [(9, 4)]),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", AUTOCAST)
+def test_autocast_computes_in_eagers_dtypes(name, training):
+    fn, given = AUTOCAST[name]
+    reals = [torch.randn(item) if isinstance(item, tuple) else item for item in given]
+    reals = [real.cuda().requires_grad_(training) for real in reals]
+
+    def program(*tensors):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = fn(*tensors)
+        grads = ()
+        if training:
+            grads = torch.autograd.Variable._execution_engine.run_backward(
+                (out,), (torch.ones_like(out),), False, False, tensors, allow_unreachable=True, accumulate_grad=False
+            )
+        return out, *grads
+
+    recorder = Recorder()
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]), recorder:
+        expected = program(*reals)
+    tracer = Tracer(device="cuda")
+    fakes = [tracer.adopt(fake_like(real)) for real in reals]
+    with FunctionTable(tracer.device), tracer:
+        results = program(*fakes)
+    assert [(x.dtype, x.shape) for x in results] == [(x.dtype, x.shape) for x in expected]
+    traced = [(str(node.op), [out.spec for out in node.outputs if out is not None]) for node in tracer.nodes]
+    assert computations(traced) == computations(recorder.calls)
+
+
+def computations(calls):
+    """What is computed in which dtype: casts are cached by eager, and sums may be told their dtype instead."""
+    kept = [call for call in essential(calls) if call[0] != "aten._to_copy.default"]
+    return [(op, [spec.dtype for spec in specs]) for op, specs in kept if "view" not in op]
+
+
 def essential(calls):
     """Calls but for those that make no difference: aliases, literals, and how many bytes a random state has."""
     kept = []
