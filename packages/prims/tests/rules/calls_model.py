@@ -352,3 +352,49 @@ def _max_pool2d_backward(rng: random.Random) -> Any:
             args = _max_pool2d(rng)
     return tensor(rng, out.shape, out.dtype), *args, indices
 
+
+
+# 10. Linear algebra
+
+
+def _square(rng: random.Random) -> torch.Tensor:
+    size = rng.randint(1, 4)
+    return tensor(rng, (*shape(rng, 0, 2, empty=False), size, size)) + 5 * torch.eye(size)
+
+
+@calls(
+    aten.linalg_inv_ex.default,
+    aten.linalg_lu_factor_ex.default,
+    aten._linalg_det.default,
+    aten._linalg_slogdet.default,
+    aten._linalg_eigh.default,
+)
+def _on_square(rng: random.Random) -> Any:
+    return (_square(rng),)
+
+
+@calls(aten.linalg_cholesky_ex.default)
+def _cholesky(rng: random.Random) -> Any:
+    square = _square(rng)
+    return (square @ square.mT,)
+
+
+@calls(aten.linalg_qr.default)
+def _qr(rng: random.Random) -> Any:
+    return tensor(rng, (*shape(rng, 0, 2, empty=False), rng.randint(1, 4), rng.randint(1, 4))), rng.choice(("reduced", "complete", "r"))
+
+
+@calls(aten._linalg_solve_ex.default)
+def _solve(rng: random.Random) -> Any:
+    square = _square(rng)
+    return square, tensor(rng, (*square.shape[:-1], rng.randint(1, 3)))
+
+
+@calls(aten.linalg_cross.default)
+def _cross(rng: random.Random) -> Any:
+    return tensor(rng, (rng.randint(1, 4), 3)), tensor(rng, (1, 3))
+
+
+@calls(aten.trace.default)
+def _trace(rng: random.Random) -> Any:
+    return (anything(rng, (rng.randint(1, 4), rng.randint(1, 4))),)

@@ -15,6 +15,7 @@ MODULES: tuple[str, ...] = (
     "factory",
     "foreach",
     "index",
+    "linalg",
     "loss",
     "matmul",
     "norm",

@@ -9,7 +9,7 @@ import torch
 
 from flambeau_prims.promotion import Number, is_integral, number_dtype
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import Expr, as_int, lt
+from flambeau_prims.sizes import Expr, as_int, ceil_div, lt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import copy_stride, stride_for
 
@@ -27,7 +27,10 @@ def fresh(
     device: torch.device | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Spec:
-    """A new tensor; missing dtype and device are the defaults."""
+    """A new tensor; a missing dtype is the default one, a missing device the CPU.
+
+    (`torch.set_default_device` and `with torch.device(...)` name the device explicitly before ATen is called.)
+    """
     for size in shape:
         if lt(size, 0):
             raise RuntimeError(f"Trying to create tensor with negative dimension {size}: {list(shape)}")
@@ -35,7 +38,7 @@ def fresh(
         shape,
         stride=stride_for(tuple(shape), memory_format),
         dtype=torch.get_default_dtype() if dtype is None else dtype,
-        device=torch.get_default_device() if device is None else device,
+        device="cpu" if device is None else device,
     )
 
 
@@ -153,33 +156,32 @@ def arange_from(
 ) -> Spec:
     """start, start + step, ... before end; integers if all three are and no dtype is given."""
     bounds = (start, end, step)
-    integral = all(is_integral(number_dtype(bound)) for bound in bounds)
     if dtype is None:
+        integral = all(is_integral(number_dtype(bound)) for bound in bounds)
         dtype = torch.int64 if integral else torch.get_default_dtype()
     if not isinstance(step, Expr) and step == 0:
         raise RuntimeError("step must be nonzero")
-    if any(isinstance(bound, Expr) for bound in bounds):
-        length = _symbolic_length(start, end, step)
+    if all(isinstance(bound, (int, Expr)) for bound in bounds):
+        length = _integer_length(*bounds)  # type: ignore[arg-type]
     else:
-        if dtype == torch.int64:
-            start, end, step = (int(bound) for bound in bounds)
-        span = end - start
-        if span * step < 0:
-            raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-        length = -(-span // step) if isinstance(span, int) and isinstance(step, int) else math.ceil(span / step)
+        first, last, by = (as_int(bound) if isinstance(bound, Expr) else bound for bound in bounds)
+        length = _real_length(first, last, by, dtype)  # type: ignore[arg-type]
     return fresh((length,), dtype, device)
 
 
-def _symbolic_length(start: Number, end: Number, step: Number) -> Size:
-    if not all(isinstance(bound, (int, Expr)) for bound in (start, end, step)):
-        start, end, step = (as_int(b) if isinstance(b, Expr) else b for b in (start, end, step))
-        return math.ceil((end - start) / step)
-    forwards = not lt(step, 0)
-    span = end - start if forwards else start - end
+def _integer_length(start: Size, end: Size, step: Size) -> Size:
+    span, magnitude = (start - end, -step) if lt(step, 0) else (end - start, step)
     if lt(span, 0):
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    magnitude = step if forwards else -step
-    return span if isinstance(magnitude, int) and magnitude == 1 else (span + magnitude - 1) // magnitude
+    return ceil_div(span, magnitude)
+
+
+def _real_length(start: float, end: float, step: float, dtype: torch.dtype) -> int:
+    if dtype == torch.int64:
+        start, end, step = int(start), int(end), int(step)
+    if (end - start) * step < 0:
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    return math.ceil((end - start) / step)
 
 
 @rule(aten.linspace.default)

@@ -452,8 +452,7 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
             )
         shape[d] = size
     if all(le(amount, 0) for amount in pad):
-        cropped = fresh(self, shape, self.stride)
-        return fresh(self, shape, preserved_stride(cropped))
+        return fresh(self, shape, preserved_stride(fresh(self, shape, self.stride)))
     return fresh(self, shape, stride_for(tuple(shape), suggested_format(self)))
 
 

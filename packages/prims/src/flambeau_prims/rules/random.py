@@ -26,7 +26,7 @@ aten = torch.ops.aten
 # 1. Filling a tensor
 
 
-def _check_probability(p: Number) -> None:
+def _check_probability(p: float) -> None:
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
 

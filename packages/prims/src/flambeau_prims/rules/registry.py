@@ -70,6 +70,9 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None =
 
 def infer_keyed(key: tuple[Any, ...], op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `infer`, for callers that have made the cache key themselves, in any form that tells 1, 1.0 and True apart."""
+    default = torch.get_default_dtype()
+    if default is not torch.float32:  # the dtype of float results of integers
+        key = (default, *key)
     found = _CACHE.get(key)
     if found is None:
         cache = cache_for(key)

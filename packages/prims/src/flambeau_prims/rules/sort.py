@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims.promotion import Operand
-from flambeau_prims.rules.pointwise import not_implemented
+from flambeau_prims.rules.pointwise import common_device, not_implemented
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import gt, lt
 from flambeau_prims.spec import Spec
@@ -108,9 +108,8 @@ def bucketize(self: Operand, boundaries: Spec, *, out_int32: bool = False, right
 @rule(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor)
 def isin(elements: Operand, test_elements: Operand, **_options: Any) -> Spec:
     """Whether each element is among the others."""
-    shape = elements.shape if isinstance(elements, Spec) else ()
-    device = elements.device if isinstance(elements, Spec) else test_elements.device
-    return Spec.of(shape, dtype=torch.bool, device=device)
+    device = common_device([spec for spec in (elements, test_elements) if isinstance(spec, Spec)])
+    return Spec.of(elements.shape if isinstance(elements, Spec) else (), dtype=torch.bool, device=device)
 
 
 @rule(aten.histc.default)
