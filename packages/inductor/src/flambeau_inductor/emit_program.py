@@ -31,14 +31,15 @@ def emit_program(schedule: Schedule, options: InductorOptions, backends: dict[st
 
 
 def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, ScheduledKernel]:
-    """Step number -> the kernel to launch there."""
+    """Step number -> the kernel to launch there; nothing is launched where nobody reads what the nests compute."""
     lowered = schedule.lowered
     dtypes = {name: buffer.spec.dtype for name, buffer in lowered.buffers.items()}
-    return {
+    kernels = {
         step: build_kernel(group, schedule.memory.internal, dtypes, lowered.sizes, options)
         for step, group in enumerate(schedule.groups)
         if not group.is_extern
     }
+    return {step: launch for step, launch in kernels.items() if launch.kernel.params}
 
 
 class _Emitter:

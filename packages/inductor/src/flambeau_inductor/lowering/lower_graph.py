@@ -132,7 +132,7 @@ class _GraphLowering:
         outer, kept = self.axes(out.spec.shape, out.spec.stride, "i")
         inner, folded = self.axes([x.spec.shape[d] for d in dims], [x.spec.stride[d] for d in dims], "r")
         elements = self.elements(outer + inner, out.spec.device)
-        name = lower_reduction(elements, node, kept, folded)
+        name = lower_reduction(elements, node, kept, folded, is_fold=bool(inner))
         self.finish(elements, self.make(out), out.spec, kept, name, outer, inner, node.where)
 
     def split_reduction_nests(self, node: Node, dims: tuple[int, ...], parts: int) -> None:
@@ -153,7 +153,7 @@ class _GraphLowering:
         position = tuple(moved if d == cut else index for d, index in zip(dims, folded, strict=True))
         even = isinstance(length, int) and length * parts == x.spec.shape[cut]
         inside = None if even else elements.condition("lt", moved, x.spec.shape[cut])
-        name = lower_reduction(elements, node, at[1:], position, inside)
+        name = lower_reduction(elements, node, at[1:], position, inside, is_fold=bool(inner))
         self.finish(elements, self.make(partial), partial.spec, at, name, outer, inner, node.where)
 
         outer, kept = self.axes(spec.shape, spec.stride, "i")

@@ -32,12 +32,12 @@ def folded_dims(node: Node) -> tuple[int, ...]:
 
 def lower_reduction(
     elements: Elements, node: Node, kept: tuple[sympy.Expr, ...], folded: tuple[sympy.Expr, ...],
-    inside: str | None = None,
+    inside: str | None = None, is_fold: bool = True,
 ) -> str:  # fmt: skip
     """The folded value, given the index into the kept dims and into the folded dims, each in the operand's order.
 
     Where the condition `inside` does not hold, there is no element to fold.
-    Folding dims of size 1 only (they have no axes) gives the one element, at position 0.
+    Folding dims of size 1 only (there are no inner axes: `is_fold` is false) gives the one element, at position 0.
     """
     x = node.args[0]
     dims = folded_dims(node)
@@ -52,7 +52,7 @@ def lower_reduction(
         dtype = x.spec.dtype
         value = builder.pointwise("where", inside, value, builder.constant(identity(node.op.name, dtype), dtype))
     elements.labels[node.op.name] = None
-    if not any(position.free_symbols for position in folded):
+    if not is_fold:
         is_position = REDUCTIONS[node.op.name].startswith("arg")
         return builder.constant(0, result_of(node).spec.dtype) if is_position else value
     return builder.reduce(REDUCTIONS[node.op.name], value, result_of(node).spec.dtype)
