@@ -581,6 +581,7 @@ def test_reference_counts_are_balanced():
     compiled = compile_callable(many, capture_frame, backend)
     x, flag, extra = torch.ones(2), object(), object()
     compiled(x, flag=flag, extra=extra)
+    gc.collect()
     before = [sys.getrefcount(item) for item in (x, flag, extra, None)]
     for _ in range(1000):
         compiled(x, flag=flag, extra=extra)

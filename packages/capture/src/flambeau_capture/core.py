@@ -7,7 +7,6 @@ binary is worse than none.
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from types import ModuleType
 
@@ -32,10 +31,7 @@ def _refuse_stale(module: ModuleType) -> None:
 
 
 if _core is not None:
-    if os.environ.get("FLAMBEAU_NO_EXTENSION") == "1":
-        _core = None  # type: ignore[assignment]
-    else:
-        _refuse_stale(_core)
+    _refuse_stale(_core)
 
 core: ModuleType | None = _core
 """The extension module, or None."""

@@ -27,10 +27,17 @@ class PythonEntry:
             return False, None
         if self.target is None:
             return True, function(*args, **kwargs)
-        result = self.target(*inputs)
+        return True, self._part(self.target(*inputs))
+
+    def _part(self, result: Any) -> Any:
+        if self.item == -1:
+            return result
         if self.item == -2:
-            return True, tuple(result)
-        return True, result if self.item == -1 else result[self.item]
+            return tuple(result)
+        if not isinstance(result, (tuple, list)) or self.item >= len(result):
+            kind = type(result).__name__
+            raise TypeError(f"the backend's callable must return a tuple of more than {self.item} items, not {kind}")
+        return result[self.item]
 
 
 _OWN = frozenset({"entries", "on_miss", "state", "__wrapped__"})
