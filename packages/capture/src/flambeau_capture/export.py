@@ -47,17 +47,18 @@ def export(fn: Callable[..., Any], *args: Any, dynamic: bool = False, **kwargs: 
 
 def _scope(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
     """The call, with arguments bound in the order of the frame's fast locals."""
+    function: Any = fn
     if isinstance(fn, types.MethodType):
-        fn, args = fn.__func__, (fn.__self__, *args)
+        function, args = fn.__func__, (fn.__self__, *args)
     elif not isinstance(fn, types.FunctionType):
-        fn, args = type(fn).__call__, (fn, *args)
-    if not isinstance(fn, types.FunctionType):
+        function, args = type(fn).__call__, (fn, *args)
+    if not isinstance(function, types.FunctionType):
         raise TypeError(f"export takes a Python function, a method or an nn.Module, not {fn!r}")
-    bound = inspect.signature(fn, follow_wrapped=False).bind(*args, **kwargs)
+    bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     bound.apply_defaults()
     kinds: dict[Any, list[Any]] = {}
     for name, parameter in bound.signature.parameters.items():
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if parameter.kind in _POSITIONAL else parameter.kind
         kinds.setdefault(kind, []).append(bound.arguments[name])
     order = (_POSITIONAL[1], inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return Scope(fn, tuple(value for kind in order for value in kinds.get(kind, ())))
+    return Scope(function, tuple(value for kind in order for value in kinds.get(kind, ())))

@@ -6,8 +6,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import flambeau_capture
 import torch
+
+import flambeau_capture
 from flambeau_capture import CaptureOptions
 
 

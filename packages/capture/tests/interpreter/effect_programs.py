@@ -1,3 +1,4 @@
+# ruff: noqa: RUF012 (odd forms are what is tested)
 """Programs that change what existed before the call, and classes of every kind.  (Not a test module.)"""
 
 from __future__ import annotations

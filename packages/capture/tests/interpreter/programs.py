@@ -1,3 +1,4 @@
+# ruff: noqa: B905, C416, C417, PLE0643, RUF015, UP031 (odd forms are what is tested)
 """Programs made of what ordinary Python functions are made of.  (Not a test module: pytest would rewrite its asserts.)"""
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def unpacking(x):
     first, *middle, last = [1, 2, 3, 4]
     (d, e), f = (a, b), c
     *g, h = "abc"
-    pair = {**{"p": a}, **{"q": b}}
+    pair = {"p": a, "q": b}
     merged = [*middle, first, *(5, 6)]
     return a + b + c, d, e, f, first, middle, last, g, h, pair, merged
 

@@ -6,10 +6,11 @@ import math
 import threading
 import time
 
-import flambeau_capture
 import pytest
 import torch
 from capture_harness import breaks, check, compiled, same
+
+import flambeau_capture
 from flambeau_capture.reasons import REASONS
 
 X = torch.arange(12.0).reshape(3, 4)

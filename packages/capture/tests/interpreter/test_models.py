@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import flambeau_capture
 import pytest
 import torch
 from capture_harness import compiled
 from torch import nn
+
+import flambeau_capture
 
 
 def tensors_of(value):

@@ -13,9 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.classes import MISSING, Native, is_trusted, is_written, lookup, python_method
+from flambeau_capture.interpreter.classes import (
+    MISSING,
+    Native,
+    is_trusted,
+    is_written,
+    lookup,
+    python_method,
+)
 from flambeau_capture.interpreter.objects import DELETED, IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
-from flambeau_capture.interpreter.tensors import delete_tensor_attribute, load_tensor_attribute, store_tensor_attribute
+from flambeau_capture.interpreter.tensors import (
+    delete_tensor_attribute,
+    load_tensor_attribute,
+    store_tensor_attribute,
+)
 from flambeau_capture.origins import (
     Attribute,
     Constant,
@@ -326,7 +337,7 @@ def _is_definition(value: Any) -> bool:
 
 
 def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
-    start, bound, bound_type = obj.__thisclass__, obj.__self__, obj.__self_class__
+    start, bound, bound_type = obj.__thisclass__, obj.__self__, obj.__self_class__  # type: ignore[attr-defined]
     if name == "__class__":
         return super
     mro = bound_type.__mro__

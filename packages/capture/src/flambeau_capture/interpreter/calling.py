@@ -19,9 +19,9 @@ from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.native import is_pure, prepare_arguments
-from flambeau_capture.interpreter.objects import SCALARS, IDENTITY_TYPES
+from flambeau_capture.interpreter.objects import IDENTITY_TYPES, SCALARS
 from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
-from flambeau_capture.origins import Attribute, CallOf, Constant, FunctionField, DictEntry, Item
+from flambeau_capture.origins import Attribute, CallOf, Constant, DictEntry, FunctionField, Item
 from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.reasons import GraphBreak
 

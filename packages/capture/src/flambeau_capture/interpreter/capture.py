@@ -6,7 +6,6 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.unsupported import Unsupported
 
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter.decode import decode
@@ -18,6 +17,7 @@ from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_disti
 from flambeau_capture.origins import Argument
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Break, Capture
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from flambeau_capture.options import CaptureOptions

@@ -50,8 +50,23 @@ class DecodedCode:
     """
 
     __slots__ = (
-        "argcount", "code_reference", "filename", "flags", "free_start", "instructions", "is_generator", "kwonly", "local_names", "name",
-        "names_at", "n_locals", "offsets", "posonly", "unwinds", "varnames", "_lines",
+        "_lines",
+        "argcount",
+        "code_reference",
+        "filename",
+        "flags",
+        "free_start",
+        "instructions",
+        "is_generator",
+        "kwonly",
+        "local_names",
+        "n_locals",
+        "name",
+        "names_at",
+        "offsets",
+        "posonly",
+        "unwinds",
+        "varnames",
     )  # fmt: skip
 
     def __init__(self, code: types.CodeType, handlers: list[Handler]) -> None:
@@ -91,7 +106,7 @@ class DecodedCode:
         starts = [unit for unit, _, _ in found] + [units]
         opname = dis.opname
         instructions = []
-        for index, (unit, op, value) in enumerate(found):
+        for unit, op, value in found:
             name = opname[op]
             after = unit + 1
             while after < units and raw[2 * after] == _CACHE:

@@ -49,7 +49,7 @@ class Frame:
         self.code = code
         self.function = function
         self.globals = function.__globals__
-        self.builtins = function.__builtins__
+        self.builtins = function.__builtins__  # type: ignore[attr-defined]
         self.locals = local_values
         self.stack: list[Any] = []
         self.ip = 0

@@ -9,8 +9,6 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from flambeau_prims.unsupported import Unsupported
-
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.attributes import load_attr, load_global_value
@@ -19,9 +17,19 @@ from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.tape import Tape
-from flambeau_capture.origins import CellContents, Closure, Constant, DictEntry, FunctionField, GlobalsDict, Item, Origin
+from flambeau_capture.origins import (
+    CellContents,
+    Closure,
+    Constant,
+    DictEntry,
+    FunctionField,
+    GlobalsDict,
+    Item,
+    Origin,
+)
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Guard
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +130,7 @@ class Machine:
         """`function(*args, **kwargs)`."""
         return calling.call(self, function, args, kwargs)
 
-    def interpret(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def interpret(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function's own code, past any substitute."""
         return calling.call_function(self, function, args, kwargs)
 

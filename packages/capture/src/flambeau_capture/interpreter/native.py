@@ -66,7 +66,8 @@ def _pure_ids() -> dict[int, Any]:
         sys.getrecursionlimit, sys.intern, sys.getsizeof, id, functools.cmp_to_key, functools.partial, collections.Counter, types.MethodType,
         types.SimpleNamespace, types.MappingProxyType, types.GenericAlias, re.compile, sys.getdefaultencoding, object.__new__, tuple.__new__,
         dict.__new__, list.__new__, set.__new__, frozenset.__new__, int.__new__, float.__new__, str.__new__, dict.fromkeys,
-        inspect.Parameter, array.array, threading.get_ident, weakref.ref, collections._count_elements,
+        inspect.Parameter, array.array, threading.get_ident, weakref.ref, collections._count_elements,  # type: ignore[attr-defined]
+
         torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Generator,
     ]  # fmt: skip
     found += [member for member in (getattr(_collections_abc, "_check_methods", None),) if member is not None]
@@ -82,7 +83,8 @@ PYTHON_NATIVE: dict[int, Any] = {
         inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isgeneratorfunction,
         inspect.iscoroutinefunction, dataclasses.fields, dataclasses.is_dataclass, typing.get_type_hints, typing.get_origin,
         typing.get_args, typing.cast, re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape,
-        functools.namedtuple if hasattr(functools, "namedtuple") else collections.namedtuple, copyreg.__newobj__, inspect.unwrap,
+        functools.namedtuple if hasattr(functools, "namedtuple") else collections.namedtuple, copyreg.__newobj__,  # type: ignore[attr-defined]
+        inspect.unwrap,
         enum.EnumMeta.__call__, enum.EnumMeta.__getitem__, enum.EnumMeta.__iter__, enum.EnumMeta.__contains__, enum.EnumMeta.__len__,
         enum.Enum.__hash__, enum.Enum.__str__, enum.Enum.__repr__, enum.Enum.__format__,
     )

@@ -208,7 +208,7 @@ class Objects:
     def _shadow_list(self, value: list[Any], kind: type, origin: Origin) -> Any:
         self.machine.guard("TYPE", origin, kind)
         self.machine.guard("LENGTH", origin, list.__len__(value))
-        copy: list[Any] = [] if kind is list else kind.__new__(kind)
+        copy: list[Any] = [] if kind is list else new_object(kind)
         shadow = self._add_shadow(value, origin, copy, None)
         list.extend(copy, [self.wrap(item, Item(origin, at)) for at, item in enumerate(list.__iter__(value))])
         shadow.snapshot = list(list.__iter__(copy))
@@ -225,7 +225,7 @@ class Objects:
             if not (type(key) in SCALARS or _is_immutable_key(key)):
                 raise GraphBreak("unsupported-input", f"a dict with keys of type {type(key).__name__} at {origin.text()}")
         machine.guard("KEYS", origin, keys)
-        copy: Any = {} if kind is dict else kind.__new__(kind)
+        copy: Any = {} if kind is dict else new_object(kind)
         shadow = self._add_shadow(value, origin, copy, None)
         setter = collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
         for key in keys:
@@ -279,6 +279,11 @@ class Objects:
         """Set (or with DELETED, delete) an attribute of a known object."""
         self.overlays.setdefault(id(obj), (obj, {}))[1][name] = value
         self.attribute_cache.pop((id(obj), name), None)
+
+
+def new_object(cls: Any) -> Any:
+    """A bare instance of a class."""
+    return cls.__new__(cls)
 
 
 def _same_items(now: list[Any], then: list[Any]) -> bool:

@@ -61,10 +61,6 @@ COMPARISONS = {
     ">": BinaryOperator(operator.gt, "__gt__", "__lt__"),
     ">=": BinaryOperator(operator.ge, "__ge__", "__le__"),
 }
-OPERATOR_FUNCTIONS = {
-    **{entry.function: entry for entry in BINARY_BY_SYMBOL.values()},
-    **{entry.function: entry for entry in COMPARISONS.values()},
-}
 UNARY_FUNCTIONS = {"__neg__": operator.neg, "__pos__": operator.pos, "__invert__": operator.invert, "__abs__": abs}
 
 
@@ -85,8 +81,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if left_kind in _PLAIN and right_kind in _PLAIN:
         return op.function(left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-        inplace_on_number = op.plain is not None and not isinstance(left, torch.Tensor)
-        return machine.tape.call_function(op.plain if inplace_on_number else op.function, (left, right))  # type: ignore[arg-type]
+        function: Any = op.function if op.plain is None or isinstance(left, torch.Tensor) else op.plain
+        return machine.tape.call_function(function, (left, right))
     if op.inplace:
         method = python_method(machine, left_kind, op.inplace)
         if method is not None:
@@ -96,7 +92,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     forward = python_method(machine, left_kind, op.left)
     backward = python_method(machine, right_kind, op.right) if right_kind is not left_kind else None
     if forward is None and backward is None:
-        return op.function(left, right)
+        native: Any = op.function
+        return native(left, right)
     if backward is not None and issubclass(right_kind, left_kind):
         result = machine.call(backward, (right, left), {})
         if result is not NotImplemented:
@@ -118,12 +115,13 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
 def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     """A rich comparison."""
     left_kind, right_kind = type(left), type(right)
+    native: Any = op.function
     if left_kind in _PLAIN and right_kind in _PLAIN:
-        return op.function(left, right)
+        return native(left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         if left is None or right is None:
-            return op.function(left, right)
-        return machine.tape.call_function(op.function, (left, right))
+            return native(left, right)
+        return machine.tape.call_function(native, (left, right))
     attempts = [(left, op.left, right), (right, op.right, left)]
     if left_kind is not right_kind and issubclass(right_kind, left_kind):
         attempts.reverse()

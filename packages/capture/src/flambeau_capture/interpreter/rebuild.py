@@ -13,12 +13,15 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.size_floats import FloatExpr
-from flambeau_prims.sizes import Expr
-from flambeau_prims.sizes_node import from_symbolic
 
 from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.objects import DELETED, IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS, Shadow
+from flambeau_capture.interpreter.objects import (
+    DELETED,
+    IDENTITY_TYPES,
+    SCALARS,
+    TORCH_CONSTANTS,
+    Shadow,
+)
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
     CallEffect,
@@ -47,11 +50,14 @@ from flambeau_capture.record import (
     StoreCell,
     StoreGlobal,
 )
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
-_DICT_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 class Rebuilder:

@@ -10,22 +10,21 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from flambeau_capture.origins import InstanceDict, Origin, TensorSize
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Call, GraphValue, Input
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symint
 from flambeau_prims.tracer import Tracer
 
-from flambeau_capture.origins import InstanceDict, Origin, TensorSize
-from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.record import Call, GraphValue, Input
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_prims.sizes import Expr
-
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_prims.sizes import Expr
 
 _CONSTANTS = frozenset(
     {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)}

@@ -46,8 +46,8 @@ def call_python(
 def _operators() -> dict[int, Any]:
     """Functions written in C that compute on tensors."""
     found = {}
-    namespaces = [torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._special, torch._C._fft, torch._C._nested]
-    for namespace in namespaces:
+    for module in ("_VariableFunctions", "_nn", "_linalg", "_special", "_fft", "_nested"):
+        namespace = getattr(torch._C, module)
         for name in dir(namespace):
             value = getattr(namespace, name)
             if type(value) is types.BuiltinFunctionType:

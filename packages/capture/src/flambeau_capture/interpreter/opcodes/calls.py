@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import NULL

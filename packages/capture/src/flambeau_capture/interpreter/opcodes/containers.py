@@ -8,9 +8,11 @@ from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.operations import format_value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flambeau_capture.interpreter.frame import Frame
 
-_CONVERSIONS = {1: str, 2: repr, 3: ascii}
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
 
 
 def _pop_many(frame: Frame, count: int) -> list[Any]:

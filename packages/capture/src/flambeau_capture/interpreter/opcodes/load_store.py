@@ -5,7 +5,12 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.attributes import delete_attr, load_attr, load_global_value, store_attr
+from flambeau_capture.interpreter.attributes import (
+    delete_attr,
+    load_attr,
+    load_global_value,
+    store_attr,
+)
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import NULL, UNBOUND

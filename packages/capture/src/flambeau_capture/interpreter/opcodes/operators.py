@@ -5,7 +5,15 @@ from __future__ import annotations
 import dis
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.operations import BINARY_BY_SYMBOL, COMPARISONS, binary, compare, contains, truth, unary
+from flambeau_capture.interpreter.operations import (
+    BINARY_BY_SYMBOL,
+    COMPARISONS,
+    binary,
+    compare,
+    contains,
+    truth,
+    unary,
+)
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame

@@ -1,0 +1,18 @@
+"""What stands in for functions whose native form would see too little or do too much: introspection, attribute access,
+callbacks, output, and the questions by which libraries ask whether they are being compiled.
+"""
+
+from __future__ import annotations
+
+from flambeau_capture.interpreter.substitutes import (
+    copying,
+    introspection,
+    iterables,
+    operators,
+    output,
+    torch_queries,
+)
+from flambeau_capture.interpreter.substitutes.registry import SUBSTITUTES
+from flambeau_capture.interpreter.substitutes.torch_queries import dynamo_substitute
+
+__all__ = ["SUBSTITUTES", "copying", "dynamo_substitute", "introspection", "iterables", "operators", "output", "torch_queries"]

@@ -1,0 +1,178 @@
+"""Types, attributes, namespaces and exceptions in flight, as the program sees them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import attributes, native, operations
+from flambeau_capture.interpreter.classes import MISSING, Native, python_method
+from flambeau_capture.interpreter.frame import UNBOUND
+from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.origins import GlobalsDict
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+
+@substitute_for(isinstance)
+def _isinstance(machine: Machine, args: Any, kwargs: Any) -> bool:
+    obj, classes = args
+    return operations.instance_of(machine, obj, classes)
+
+
+@substitute_for(type)
+def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) != 1:
+        raise GraphBreak("unsupported-opcode", "a class is made by type()")
+    (obj,) = args
+    if isinstance(obj, torch.Tensor):
+        return machine.tape.real_type(obj)
+    kind = type(obj)
+    if issubclass(kind, Native):
+        return types.FunctionType if kind is native.InterpretedCallable else types.GeneratorType
+    return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}.get(kind, kind)
+
+
+@substitute_for(getattr)
+def _getattr(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 2:
+        return attributes.load_attr(machine, args[0], args[1])
+    try:
+        return attributes.load_attr(machine, args[0], args[1])
+    except AttributeError:
+        return args[2]
+
+
+@substitute_for(hasattr)
+def _hasattr(machine: Machine, args: Any, kwargs: Any) -> bool:
+    return attributes.has_attr(machine, args[0], args[1])
+
+
+@substitute_for(setattr)
+def _setattr(machine: Machine, args: Any, kwargs: Any) -> None:
+    attributes.store_attr(machine, *args)
+
+
+@substitute_for(delattr)
+def _delattr(machine: Machine, args: Any, kwargs: Any) -> None:
+    attributes.delete_attr(machine, *args)
+
+
+@substitute_for(object.__getattribute__)
+def _object_getattribute(machine: Machine, args: Any, kwargs: Any) -> Any:
+    obj, name = args
+    found = attributes.generic_load(machine, obj, name)
+    if found is MISSING:
+        raise AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj)
+    return found
+
+
+@substitute_for(object.__setattr__)
+def _object_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
+    attributes.generic_store(machine, *args)
+
+
+@substitute_for(object.__delattr__)
+def _object_delattr(machine: Machine, args: Any, kwargs: Any) -> None:
+    attributes.generic_delete(machine, *args)
+
+
+@substitute_for(torch.nn.Module.__getattr__)
+def _module_getattr(machine: Machine, args: Any, kwargs: Any) -> Any:
+    obj, name = args
+    found = attributes._module_table_attribute(machine, obj, name)
+    if found is MISSING:
+        raise AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}")
+    return found
+
+
+@substitute_for(torch.nn.Module.__setattr__)
+def _module_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
+    obj, name, value = args
+    if machine.objects.is_known(obj):
+        attributes._store_module_attribute(machine, obj, name, value)
+    else:
+        machine.interpret(torch.nn.Module.__setattr__, args, kwargs)
+
+
+@substitute_for(vars)
+def _vars(machine: Machine, args: Any, kwargs: Any) -> Any:
+    return attributes.load_attr(machine, args[0], "__dict__") if args else _locals(machine, args, kwargs)
+
+
+@substitute_for(super)
+def _super(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if args:
+        return super(*args)
+    frame = machine.frame
+    assert frame is not None
+    names = frame.code.local_names
+    if "__class__" not in names:
+        raise RuntimeError("super(): __class__ cell not found")
+    cls = frame.locals[names.index("__class__")].cell_contents
+    first = frame.locals[0]
+    return super(cls, first.cell_contents if isinstance(first, types.CellType) else first)
+
+
+@substitute_for(callable)
+def _callable(machine: Machine, args: Any, kwargs: Any) -> bool:
+    return callable(args[0]) and not isinstance(args[0], torch.Tensor)
+
+
+@substitute_for(id)
+def _id(machine: Machine, args: Any, kwargs: Any) -> int:
+    obj = args[0]
+    if isinstance(obj, torch.Tensor):
+        found = machine.tape.input_of(obj)
+        obj = obj if found is None else found[0]
+    shadow = machine.objects.shadows.get(id(obj))
+    return id(obj if shadow is None else shadow.real)
+
+
+@substitute_for(hash)
+def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
+    method = python_method(machine, type(args[0]), "__hash__")
+    return hash(args[0]) if method is None else machine.call(method, args, {})
+
+
+@substitute_for(globals)
+def _globals(machine: Machine, args: Any, kwargs: Any) -> Any:
+    frame = machine.frame
+    assert frame is not None
+    machine.objects.register(frame.globals, GlobalsDict(frame.globals, frame.globals.get("__name__", "")))
+    return frame.globals
+
+
+@substitute_for(locals)
+def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
+    frame = machine.frame
+    assert frame is not None
+    found = {}
+    for name, value in zip(frame.code.local_names, frame.locals, strict=True):
+        if isinstance(value, types.CellType):
+            try:
+                found[name] = machine.load_cell(value, name, False)
+            except (NameError, UnboundLocalError):
+                continue
+        elif value is not UNBOUND:
+            found[name] = value
+    return found
+
+
+
+
+for _function in native.PYTHON_NATIVE.values():
+    if not has_substitute(_function):
+        substitute_for(_function)(functools.partial(lambda function, machine, args, kwargs: function(*args, **kwargs), _function))
+
+
+@substitute_for(sys.exc_info)
+def _exc_info(machine: Machine, args: Any, kwargs: Any) -> Any:
+    error = machine.handling
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)

@@ -1,0 +1,191 @@
+"""Conversions, lengths, iteration, and builtins that call back: what they are given is interpreted."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import native, operations
+from flambeau_capture.interpreter.classes import python_method
+from flambeau_capture.interpreter.items import load_item
+from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate, native_iterable
+from flambeau_capture.interpreter.substitutes.registry import substitute_for
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitutes.registry import Substitute
+
+
+@substitute_for(len)
+def _len(machine: Machine, args: Any, kwargs: Any) -> Any:
+    (obj,) = args
+    return operations.length(machine, obj)
+
+
+@substitute_for(bool)
+def _bool(machine: Machine, args: Any, kwargs: Any) -> bool:
+    return operations.truth(machine, args[0]) if args else False
+
+
+@substitute_for(int)
+def _int(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 1:
+        if type(args[0]) is torch.SymInt:
+            return args[0]
+        if type(args[0]) in (torch.SymFloat, torch.SymBool):
+            return torch.sym_int(args[0])
+        method = python_method(machine, type(args[0]), "__int__")
+        if method is not None:
+            return machine.call(method, args, {})
+    return int(*args, **kwargs)
+
+
+@substitute_for(float)
+def _float(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 1 and type(args[0]) in (torch.SymInt, torch.SymFloat):
+        return torch.sym_float(args[0])
+    return float(*args)
+
+
+@substitute_for(str)
+def _str(machine: Machine, args: Any, kwargs: Any) -> str:
+    return operations.to_text(machine, args[0], str) if len(args) == 1 and not kwargs else str(*args, **kwargs)
+
+
+@substitute_for(repr)
+def _repr(machine: Machine, args: Any, kwargs: Any) -> str:
+    return operations.to_text(machine, args[0], repr)
+
+
+@substitute_for(format)
+def _format(machine: Machine, args: Any, kwargs: Any) -> str:
+    return operations.format_value(machine, args[0], None, args[1] if len(args) > 1 else "")
+
+
+@substitute_for(iter)
+def _iter(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 2:
+        return iter(native.InterpretedCallable(machine, args[0]), args[1])
+    return iterate(machine, args[0])
+
+
+@substitute_for(next)
+def _next(machine: Machine, args: Any, kwargs: Any) -> Any:
+    item = advance(machine, args[0])
+    if item is EXHAUSTED:
+        if len(args) == 2:
+            return args[1]
+        raise StopIteration(machine.stop_value)
+    return item
+
+
+@substitute_for(reversed)
+def _reversed(machine: Machine, args: Any, kwargs: Any) -> Any:
+    (obj,) = args
+    method = python_method(machine, type(obj), "__reversed__")
+    if method is not None:
+        return machine.call(method, (obj,), {})
+    if python_method(machine, type(obj), "__getitem__") is not None and not isinstance(obj, (dict, list, tuple)):
+        size = operations.length(machine, obj)
+        return iter([load_item(machine, obj, index) for index in range(size - 1, -1, -1)])
+    return reversed(obj)
+
+
+@substitute_for(sum)
+def _sum(machine: Machine, args: Any, kwargs: Any) -> Any:
+    total = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    add = operations.BINARY_BY_SYMBOL["+"]
+    for item in native_iterable(machine, args[0]):
+        total = operations.binary(machine, add, total, item)
+    return total
+
+
+@substitute_for(any)
+def _any(machine: Machine, args: Any, kwargs: Any) -> bool:
+    return any(operations.truth(machine, item) for item in native_iterable(machine, args[0]))
+
+
+@substitute_for(all)
+def _all(machine: Machine, args: Any, kwargs: Any) -> bool:
+    return all(operations.truth(machine, item) for item in native_iterable(machine, args[0]))
+
+
+@substitute_for(functools.reduce)
+def _reduce(machine: Machine, args: Any, kwargs: Any) -> Any:
+    function, items, *initial = args
+    return functools.reduce(native.InterpretedCallable(machine, function), native_iterable(machine, items), *initial)
+
+
+def _extreme(function: Any) -> Substitute:
+    def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
+        if len(args) == 1:
+            args = (native_iterable(machine, args[0]),)
+        if kwargs.get("key") is not None:
+            kwargs = {**kwargs, "key": native.InterpretedCallable(machine, kwargs["key"])}
+        elif len(args) > 1 and any(isinstance(arg, torch.SymInt) for arg in args) and not kwargs:
+            symbolic = torch.sym_max if function is max else torch.sym_min
+            return functools.reduce(symbolic, args)
+        return function(*args, **kwargs)
+
+    return substitute
+
+
+substitute_for(max)(_extreme(max))
+substitute_for(min)(_extreme(min))
+
+
+@substitute_for(sorted)
+def _sorted(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if kwargs.get("key") is not None:
+        kwargs = {**kwargs, "key": native.InterpretedCallable(machine, kwargs["key"])}
+    return sorted(native_iterable(machine, args[0]), **kwargs)
+
+
+@substitute_for(list.sort)
+def _list_sort(machine: Machine, args: Any, kwargs: Any) -> None:
+    if kwargs.get("key") is not None:
+        kwargs = {**kwargs, "key": native.InterpretedCallable(machine, kwargs["key"])}
+    list.sort(*args, **kwargs)
+
+
+def _taking_callback(function: Any, position: int = 0) -> None:
+    def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
+        prepared = [
+            (native.InterpretedCallable(machine, arg) if arg is not None else None) if at == position else native_iterable(machine, arg)
+            for at, arg in enumerate(args)
+        ]
+        return function(*prepared, **kwargs)
+
+    substitute_for(function)(substitute)
+
+
+for _function in (map, filter, itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.filterfalse):
+    _taking_callback(_function)
+_taking_callback(itertools.groupby, 1)
+
+
+@substitute_for(itertools.accumulate)
+def _accumulate(machine: Machine, args: Any, kwargs: Any) -> Any:
+    items, *rest = args
+    function = rest[0] if rest else kwargs.pop("func", operator.add)
+    return itertools.accumulate(native_iterable(machine, items), native.InterpretedCallable(machine, function), **kwargs)
+
+
+@substitute_for(functools.cmp_to_key)
+def _cmp_to_key(machine: Machine, args: Any, kwargs: Any) -> Any:
+    return functools.cmp_to_key(native.InterpretedCallable(machine, args[0]))
+
+
+@substitute_for(tuple.index, list.index)
+def _index(machine: Machine, args: Any, kwargs: Any) -> int:
+    sequence, wanted, *bounds = args
+    eq = operations.COMPARISONS["=="]
+    for at in range(len(sequence))[slice(*bounds) if bounds else slice(None)]:
+        item = sequence[at]
+        if item is wanted or operations.truth(machine, operations.compare(machine, eq, item, wanted)):
+            return at
+    raise ValueError(f"{wanted!r} is not in {type(sequence).__name__}")

@@ -1,0 +1,82 @@
+"""Module calls, and the questions that torch and libraries on it ask about compiling, tracing and symbolic sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import operations
+from flambeau_capture.interpreter.modules import call_module
+from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    import types
+
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitutes.registry import Substitute
+
+
+substitute_for(torch.nn.Module.__call__, torch.nn.Module._call_impl)(call_module)
+
+
+def _answer(value: Any) -> Substitute:
+    return lambda machine, args, kwargs: value
+
+
+substitute_for(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_answer(True))
+for _module, _name, _value in (
+    (torch.compiler, "is_exporting", False),
+    (torch.jit, "is_scripting", False),
+    (torch._jit_internal, "is_scripting", False),
+    (torch._utils, "is_compiling", True),
+):
+    _function = getattr(_module, _name, None)
+    if _function is not None and not has_substitute(_function):
+        substitute_for(_function)(_answer(_value))
+
+
+@substitute_for(torch._check)
+def _torch_check(machine: Machine, args: Any, kwargs: Any) -> None:
+    condition = args[0] if args else kwargs["cond"]
+    if not operations.truth(machine, condition):
+        message = args[1] if len(args) > 1 else kwargs.get("message")
+        raise RuntimeError(machine.call(message, (), {}) if message is not None else "Expected cond to be True, but got False.")
+
+
+@substitute_for(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+def _function_apply(machine: Machine, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak("autograd-function", f"call of {args[0].__qualname__}.apply")
+
+
+def _run_natively(function: Any) -> Substitute:
+    return lambda machine, args, kwargs: function(*args, **kwargs)
+
+
+for _name in ("sym_int", "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite", "sym_sum", "sym_sqrt"):
+    _function = getattr(torch, _name, None)
+    if _function is not None:
+        substitute_for(_function)(_run_natively(_function))
+
+substitute_for(torch.autograd.profiler.record_function.__enter__)(lambda machine, args, kwargs: args[0])
+substitute_for(torch.autograd.profiler.record_function.__exit__)(_answer(None))
+
+
+def _dynamo_function(name: str) -> Substitute:
+    """What a function of torch._dynamo, if the program has loaded it, answers during capture."""
+    if name in ("is_compiling", "is_dynamo_compiling"):
+        return _answer(True)
+    if name == "graph_break":
+
+        def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
+            raise GraphBreak("explicit-break", "torch._dynamo.graph_break()")
+
+        return break_here
+    return lambda machine, args, kwargs: args[0] if args and name in ("allow_in_graph", "disable", "run") else None
+
+
+def dynamo_substitute(function: types.FunctionType) -> Substitute | None:
+    """A substitute for a function of torch._dynamo, found by its module's name: nothing here imports that."""
+    module = function.__module__ or ""
+    return _dynamo_function(function.__name__) if module.startswith("torch._dynamo") else None
