@@ -145,13 +145,14 @@ def main() -> None:
     parser.add_argument("--against-torch", action="store_true", help="add torch.compile's columns")
     parser.add_argument("--quick", action="store_true", help="2 layers of BERT, fewer rounds")
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=max(110, Console().width))
     makers = [tutorial, resnet, lambda: bert_forward(arguments.quick), bert_training]
     rounds = 5 if arguments.quick else 15
 
     table = Table(title="Flambeau", caption="ms per call: medians of alternating calls")
     for heading in ("program", "first call s", "eager ms", "compiled ms", "speed-up", "error (eager)"):
-        table.add_column(heading, justify="left" if heading == "program" else "right")
+        justify = "left" if heading == "program" else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
     if arguments.against_torch:
         for heading in ("torch.compile first s", "torch.compile ms"):
             table.add_column(heading, justify="right")
