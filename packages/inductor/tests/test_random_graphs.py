@@ -175,6 +175,10 @@ def reference(graph: Graph, tensors):
     return list(zip(results, strides, strict=True))[: len(graph.outputs)]
 
 
+def _named(where: str):
+    return lambda text: f"{where}: {text}"
+
+
 def check_seed(tester, seed: int) -> None:
     made = RandomGraph(seed)
     for number, options in enumerate(OPTIONS):
@@ -183,8 +187,8 @@ def check_seed(tester, seed: int) -> None:
         got = run(*mine)
         for value, a, (b, stride) in zip(made.graph.outputs, got, reference(made.graph, theirs), strict=True):
             assert a.stride() == stride, (seed, value)
-            torch.testing.assert_close(a, b, equal_nan=True, msg=lambda t: f"seed {seed}.{number}, {value}: {t}")
-        torch.testing.assert_close(mine, theirs, equal_nan=True, msg=lambda t: f"seed {seed}.{number}, writes: {t}")
+            torch.testing.assert_close(a, b, equal_nan=True, msg=_named(f"seed {seed}.{number}, {value}"))
+        torch.testing.assert_close(mine, theirs, equal_nan=True, msg=_named(f"seed {seed}.{number}, writes"))
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20))
