@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -59,12 +60,14 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
     """hatchling's hook: a platform wheel with the extension, or a pure one where it cannot be built."""
 
     PLUGIN_NAME = "custom"
+    folder: Path | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Builds into build/ (into src/ for an editable install) and tells hatchling to include it."""
+        """Builds beside the sources for an editable install, else into a folder of its own, and tells hatchling to include it."""
         if os.environ.get("FLAMBEAU_NO_EXTENSION") == "1":
             return
-        target = (ROOT / "src" if version == "editable" else ROOT / "build" / sysconfig.get_platform()) / EXTENSION
+        self.folder = Path(tempfile.mkdtemp())
+        target = (ROOT / "src" if version == "editable" else self.folder) / EXTENSION
         try:
             build(target)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -74,6 +77,11 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         build_data["infer_tag"] = True
         if version != "editable":
             build_data["force_include"][str(target)] = EXTENSION
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Removes what was built outside the source tree."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
 
 
 if __name__ == "__main__":
