@@ -1,9 +1,10 @@
-"""Build hook: compiles csrc/*.c into `flambeau_runtime._core` with the system C compiler.
+"""Builds flambeau_runtime/_core from csrc/ with the system's C compiler: as a hatchling build hook, and in place.
 
-Plain C, no torch headers, so one second of `cc` and no CMake.  The file is ABI-tagged (`_core.cpython-311-x86_64-linux-gnu.so`)
-so that one checkout serves several Pythons, and carries the hash of its sources so that a stale binary is noticed.
+    python hatch_build.py --inplace      # for development: writes the .so beside the package in src/
 
-    python packages/runtime/hatch_build.py --inplace     # for development: build beside the Python sources
+The file carries the interpreter's ABI tag, so one checkout serves several Pythons, and the hash of its sources,
+which `flambeau_runtime.native` compares with csrc/ where that is there, so that a stale binary is noticed.  FLAMBEAU_NO_EXTENSION=1
+skips it; without a working compiler the wheel is pure Python, with the same results and slower calls.
 """
 
 from __future__ import annotations
@@ -20,59 +21,64 @@ from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # `--inplace` needs only Python and a C compiler
+except ImportError:  # `--inplace` needs only a compiler
     BuildHookInterface = object  # type: ignore[assignment,misc]
 
 ROOT = Path(__file__).resolve().parent
-PACKAGE = "flambeau_runtime"
-FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter",
-         "-Wno-missing-field-initializers", "-Wno-cast-function-type", "-fno-strict-aliasing"]  # fmt: skip
-LIBRARIES = ["-ldl"]
+EXTENSION = "flambeau_runtime/_core" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+FLAGS = ["-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
+         "-Wno-unused-parameter", "-Wno-cast-function-type", "-fno-strict-aliasing"]  # fmt: skip
 
 
-def source_hash(root: Path = ROOT) -> str:
-    """A digest of every C source and header; the binary holds the one it was built from."""
+def source_hash(folder: Path = ROOT / "csrc") -> str:
+    """Hash of all C sources and headers, by name and content."""
     digest = hashlib.sha256()
-    for path in sorted((root / "csrc").iterdir()):
-        if path.suffix in (".c", ".h"):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def target(root: Path = ROOT) -> Path:
-    """Where the compiled module goes."""
-    return root / "src" / PACKAGE / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
+def build(target: Path) -> None:
+    """Compiles and links the extension to `target`, atomically; CalledProcessError or OSError when that fails."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    include = sysconfig.get_path("include")
+    sources = [str(path) for path in sorted((ROOT / "csrc").glob("*.c"))]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        made = Path(scratch) / target.name
+        command = [*compiler, *FLAGS, f'-DSOURCE_HASH="{source_hash()}"', f"-I{include}", *sources, "-o", str(made)]
+        if sys.platform == "darwin":
+            command += ["-undefined", "dynamic_lookup"]
+        else:
+            command += ["-ldl"]
+        subprocess.run(command, check=True)
+        made.replace(target)
 
 
-def compile_core(root: Path = ROOT) -> Path:
-    """Compile and put the module in place atomically; raise with the compiler's own words if that fails."""
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[:1]
-    into = target(root)
-    with tempfile.TemporaryDirectory(dir=into.parent) as folder:
-        made = Path(folder) / into.name
-        sources = sorted(str(path) for path in (root / "csrc").glob("*.c"))
-        command = [*compiler, *FLAGS, f"-I{sysconfig.get_paths()['include']}", f'-DSOURCE_HASH="{source_hash(root)}"',
-                   *sources, "-o", str(made), *LIBRARIES]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
-        if done.stderr:
-            print(done.stderr, file=sys.stderr)
-        made.replace(into)
-    return into
+class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
+    """hatchling's hook: a platform wheel with the extension, or a pure one where it cannot be built."""
 
-
-class CustomBuildHook(BuildHookInterface):
-    """hatchling's hook: makes the wheel a platform wheel that holds the compiled module."""
+    PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        made = compile_core(Path(self.root))
+        """Builds into build/ (into src/ for an editable install) and tells hatchling to include it."""
+        if os.environ.get("FLAMBEAU_NO_EXTENSION") == "1":
+            return
+        target = (ROOT / "src" if version == "editable" else ROOT / "build" / sysconfig.get_platform()) / EXTENSION
+        try:
+            build(target)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.app.display_warning(f"flambeau_runtime: no C compiler that works ({error}); programs will run in the Python executor")
+            return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"].append(f"src/{PACKAGE}/{made.name}")
+        if version != "editable":
+            build_data["force_include"][str(target)] = EXTENSION
 
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["--inplace"]:
-        sys.exit("usage: python hatch_build.py --inplace")
-    print(compile_core())
+        sys.exit(__doc__)
+    build(ROOT / "src" / EXTENSION)
+    print(ROOT / "src" / EXTENSION)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,8 @@ def _load() -> tuple[ModuleType | None, str]:
     """(module, "") or (None, the reason)."""
     if _core is None:
         return None, f"the C extension is not built ({_IMPORT_ERROR}); {BUILD_HINT}"
+    if source_is_newer():
+        return None, f"the C extension is older than its sources; {BUILD_HINT}"
     folder = Path(torch.__file__).parent / "lib"
     sample = torch.zeros(2, 3)
     try:
@@ -69,9 +72,11 @@ def below_autograd_keyset() -> torch._C.DispatchKeySet:
 
 def source_is_newer() -> bool:
     """In a checkout: were the C sources edited since the extension was built?  (A wheel holds no sources: False.)"""
-    hook = Path(__file__).resolve().parents[2] / "hatch_build.py"
-    if _core is None or not hook.exists() or not (hook.parent / "csrc").is_dir():
+    folder = Path(__file__).parents[2] / "csrc"
+    if _core is None or not folder.is_dir():
         return False
-    namespace: dict[str, object] = {"__file__": str(hook), "__name__": "hatch_build"}
-    exec(compile(hook.read_text(), str(hook), "exec"), namespace)
-    return namespace["source_hash"]() != _core.SOURCE_HASH  # type: ignore[operator]
+    digest = hashlib.sha256()  # as source_hash in hatch_build.py, whose import would bring hatchling in
+    for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16] != _core.SOURCE_HASH
