@@ -16,6 +16,7 @@ from flambeau_prims.rules.registry import (
     rule,
     rule_for,
 )
+from flambeau_prims.size_floats import float_of
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.unsupported import NoRule
@@ -49,6 +50,11 @@ def test_symbolic_results_live_in_their_env():
     spec = Spec.of((env.symbol(5, "x"), 4))
     result = infer(aten.mul.Tensor, (spec, spec))
     assert result is infer(aten.mul.Tensor, (spec, spec)) and len(env.rule_cache) == 1
+    scale = float_of("**", float_of("float", spec.shape[0]), -0.5)
+    integers = Spec.of((3,), dtype=torch.int64)
+    assert infer(aten.mul.Tensor, (integers, scale)).dtype == torch.float32
+    assert infer(aten.mul.Tensor, (integers, spec.shape[0])).dtype == torch.int64
+    assert len(env.rule_cache) == 3
     assert infer_keyed((aten.mul.Tensor, spec, spec, "another key"), aten.mul.Tensor, (spec, spec), {}) is result
 
 

@@ -80,9 +80,10 @@ class FxBuilder:
         spec: Any = None,
         where: str = "",
     ) -> fx.Node:
-        """A call_function node; `where` ("file.py:12") becomes `meta["stack_trace"]`."""
+        """A call_function node; `where` ("file.py:12") becomes `meta["where"]`, and `meta["stack_trace"]` for fx."""
         made = self.node("call_function", target, args, kwargs, name=name or target.__name__, spec=spec)
         if where:
+            made.meta["where"] = where
             file, _, line = where.rpartition(":")
             made.meta["stack_trace"] = f'File "{file}", line {line}' if line.isdigit() else where
         return made

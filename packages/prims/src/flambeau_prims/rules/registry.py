@@ -19,6 +19,7 @@ import torch
 
 from flambeau_prims.meta_fallback import infer_on_meta
 from flambeau_prims.rules import load_all
+from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
@@ -91,7 +92,7 @@ def infer_uncached(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 def cache_for(key: tuple[Any, ...]) -> dict[tuple[Any, ...], Any]:
     """The cache a key belongs in: that of the SizeEnv whose Exprs occur in it, or the process-wide one."""
     for item in key:
-        if isinstance(item, Expr):
+        if isinstance(item, (Expr, FloatExpr)):
             return item.env.rule_cache
         if isinstance(item, Spec) and item.env is not None:
             return item.env.rule_cache
