@@ -23,7 +23,7 @@ from flambeau_autograd import aot
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
-from flambeau_runtime import load
+from flambeau_runtime import format_program, load
 
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 
@@ -119,7 +119,7 @@ def inductor(context: Context) -> Backend:
             _dump(context, f"{graph.name}.{kind}.graph", graph)
             with Stopwatch(graph_report.seconds, "inductor"):
                 program = compile_graph(graph, context.options.inductor)
-            _dump(context, f"{graph.name}.{kind}.program", program)
+            _dump(context, f"{graph.name}.{kind}.program", format_program(program))
             graph_report.programs.append(program)
             with Stopwatch(graph_report.seconds, "runtime"):
                 return load(program, context.options.runtime)
@@ -136,6 +136,7 @@ def _through_autograd(
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
         graph_report = context.report.start_graph(gm)
+        _dump(context, "capture", gm.print_readable(print_output=False))
         try:
             with Stopwatch(graph_report.seconds, "backend"):
                 return aot(

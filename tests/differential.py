@@ -1,0 +1,242 @@
+"""One program run three ways - eager, compiled, eager in float64 - and everything a user could see of it compared.
+
+    differences(lambda x: x.add_(1).view(-1), lambda: (torch.randn(3, 4),))   -> [] or a list of sentences
+
+Compared: values against float64, dtypes, shapes, strides, which outputs are or view which inputs, requires_grad and leaves, inputs
+after the call and whether their versions moved, gradients (None or not), the random generator afterwards, and errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import flambeau
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Make = "Callable[[], tuple[Any, ...]]"
+
+
+@dataclass
+class Run:
+    """What one run of a program showed."""
+
+    error: str | None = None
+    leaves: list[Any] = field(default_factory=list)
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    moved: list[bool] = field(default_factory=list)
+    relations: list[str] = field(default_factory=list)
+    grads: list[torch.Tensor | None] = field(default_factory=list)
+    grad_error: str | None = None
+    rng: torch.Tensor | None = None
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """The leaves of a nested result, in order; containers contribute their type's name."""
+    if isinstance(value, dict):
+        return [type(value).__name__, *value, *(leaf for item in value.values() for leaf in leaves_of(item))]
+    if isinstance(value, (tuple, list)):
+        return [type(value).__name__, *(leaf for item in value for leaf in leaves_of(item))]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, *leaves_of(vars(value))]
+    return [value]
+
+
+def tensors(leaves: list[Any]) -> list[torch.Tensor]:
+    """The tensors among leaves."""
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _message(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[str]:
+    """How each output stands to autograd, to the inputs and to the outputs before it."""
+    found = []
+    for number, out in enumerate(outputs):
+        facts = [f"requires_grad={out.requires_grad}", f"is_leaf={out.is_leaf}"]
+        others = [(f"input {at}", other) for at, other in enumerate(inputs)]
+        others += [(f"output {at}", other) for at, other in enumerate(outputs[:number])]
+        for name, other in others:
+            if out is other:
+                facts.append(f"is {name}")
+            elif out.numel() and other.numel() and out.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+                offset = out.data_ptr() - other.data_ptr()
+                facts.append(f"shares {name}'s memory at {offset}")
+                if out._base is other:
+                    facts.append(f"is a view of {name}")
+        found.append(", ".join(facts))
+    return found
+
+
+def observe(function: Callable[..., Any], args: tuple[Any, ...], *, seed: int, backward: bool) -> Run:
+    """Run a program on `args` and note what it shows."""
+    run = Run()
+    inputs = tensors(leaves_of(args))
+    inference = [tensor.is_inference() for tensor in inputs]
+    versions = [0 if skip else tensor._version for tensor, skip in zip(inputs, inference, strict=True)]
+    torch.manual_seed(seed)
+    try:
+        run.leaves = leaves_of(function(*args))
+    except Exception as error:
+        run.error = _message(error)
+        return run
+    run.rng = torch.get_rng_state()
+    run.inputs = inputs
+    run.moved = [
+        not skip and tensor._version != version
+        for tensor, version, skip in zip(inputs, versions, inference, strict=True)
+    ]
+    outputs = tensors(run.leaves)
+    run.relations = _relations(outputs, inputs)
+    if backward:
+        _differentiate(run, outputs, inputs)
+    return run
+
+
+def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+    """Gradients of a weighted sum of all outputs, the weights drawn afresh but alike for every run."""
+    generator = torch.Generator().manual_seed(7)
+    total = None
+    for out in outputs:
+        if out.requires_grad and not out.is_complex():
+            weight = torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) + 0.5
+            term = (out * weight).sum().double()
+            total = term if total is None else total + term
+    leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
+    if total is not None:
+        try:
+            total.backward()
+        except Exception as error:
+            run.grad_error = _message(error)
+    run.grads = [leaf.grad for leaf in leaves]
+
+
+def _to_double(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if not value.is_floating_point():
+            return value
+        return value.detach().double().requires_grad_(value.requires_grad)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_to_double(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _to_double(item) for key, item in value.items()}
+    return value
+
+
+def compare_tensor(ours: Any, theirs: Any, exact: Any, factor: float) -> str | None:
+    """What differs between a compiled and an eager tensor, or None.  `exact` may be None: then eager is the reference."""
+    if ours is None or theirs is None:
+        return None if ours is theirs else f"{_kind(ours)} where eager has {_kind(theirs)}"
+    if ours.dtype != theirs.dtype:
+        return f"dtype {ours.dtype}, not {theirs.dtype}"
+    if ours.shape != theirs.shape:
+        return f"shape {tuple(ours.shape)}, not {tuple(theirs.shape)}"
+    if type(ours) is not type(theirs):
+        return f"type {type(ours).__name__}, not {type(theirs).__name__}"
+    sizes = [dim for dim, size in enumerate(ours.shape) if size > 1]
+    if ours.numel() and [ours.stride(d) for d in sizes] != [theirs.stride(d) for d in sizes]:
+        return f"strides {ours.stride()}, not {theirs.stride()} of shape {tuple(ours.shape)}"
+    ours, theirs = ours.detach(), theirs.detach()
+    if not ours.is_floating_point():
+        return None if torch.equal(ours, theirs) else f"values {ours.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
+    ours64, theirs64 = ours.double(), theirs.double()
+    if isinstance(exact, torch.Tensor) and exact.shape == ours.shape and exact.is_floating_point():
+        exact64 = exact.detach().double()
+    else:
+        exact64 = theirs64
+        factor = 0.0
+    finite = torch.isfinite(theirs64)
+    if not torch.equal(torch.isfinite(ours64), finite) or not torch.equal(
+        ours64[~finite].nan_to_num(3.0, 4.0, 5.0), theirs64[~finite].nan_to_num(3.0, 4.0, 5.0)
+    ):
+        return f"other infinities or NaNs: {ours.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
+    usable = finite & torch.isfinite(exact64)
+    if not usable.any():
+        return None
+    scale = exact64[usable].abs().max().item()
+    floor = (8 if factor else 64) * torch.finfo(ours.dtype).eps * scale + torch.finfo(ours.dtype).tiny
+    error = (ours64 - exact64)[usable].abs().max().item()
+    allowed = factor * (theirs64 - exact64)[usable].abs().max().item() + floor
+    if error <= allowed:
+        return None
+    return f"off by {error:.3g}, {allowed:.3g} allowed: {ours.flatten()[:6].tolist()}, not {theirs.flatten()[:6].tolist()}"
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def compare(ours: Run, theirs: Run, exact: Run | None, *, factor: float = 4.0) -> list[str]:
+    """Everything that differs between a compiled and an eager run."""
+    if ours.error is not None or theirs.error is not None:
+        return [] if ours.error == theirs.error else [f"raises {ours.error!r}, not {theirs.error!r}"]
+    found = []
+    if len(ours.leaves) != len(theirs.leaves):
+        return [f"returns {ours.leaves}, not {theirs.leaves}"]
+    if exact is not None and (exact.error is not None or len(exact.leaves) != len(theirs.leaves)):
+        exact = None
+    exact_leaves = exact.leaves if exact is not None else [None] * len(theirs.leaves)
+    for number, (mine, other, best) in enumerate(zip(ours.leaves, theirs.leaves, exact_leaves, strict=True)):
+        if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor):
+            text = compare_tensor(mine, other, best, factor)
+        elif isinstance(mine, torch.Tensor) or isinstance(other, torch.Tensor) or type(mine) is not type(other):
+            text = f"{_kind(mine)}, not {_kind(other)}"
+        else:
+            text = None if mine == other or (mine != mine and other != other) else f"{mine!r}, not {other!r}"
+        if text:
+            found.append(f"output {number}: {text}")
+    for name in ("inputs", "grads"):
+        best_of = getattr(exact, name) if exact is not None else [None] * len(getattr(theirs, name))
+        if len(best_of) != len(getattr(theirs, name)):
+            best_of = [None] * len(getattr(theirs, name))
+        for number, (mine, other, best) in enumerate(zip(getattr(ours, name), getattr(theirs, name), best_of, strict=True)):
+            text = compare_tensor(mine, other, best, factor)
+            if text:
+                found.append(f"{name[:-1]} {number}: {text}")
+    for name in ("moved", "relations", "grad_error"):
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        if mine != other:
+            found.append(f"{name}: {mine}, not {other}")
+    if not torch.equal(ours.rng, theirs.rng):
+        found.append("the random generator stands elsewhere")
+    return found
+
+
+def differences(
+    function: Callable[..., Any],
+    make: Callable[[], tuple[Any, ...]],
+    *,
+    seed: int = 0,
+    backward: bool = True,
+    calls: int = 2,
+    factor: float = 4.0,
+    exact: bool = True,
+    **options: Any,
+) -> list[str]:
+    """What differs between compiled and eager on `calls` draws of inputs; `make` draws them from the seeded generator."""
+    compiled = flambeau.compile(function, **options)
+    found = []
+    for call in range(calls):
+
+        def inputs(draw: int = call) -> tuple[Any, ...]:
+            torch.manual_seed(seed + draw)
+            return make()
+
+        def run(target: Callable[..., Any], args: tuple[Any, ...], draw: int = call) -> Run:
+            return observe(target, args, seed=seed + draw, backward=backward)
+
+        theirs = run(function, inputs())
+        ours = run(compiled, inputs())
+        best = run(function, _to_double(inputs())) if exact and theirs.error is None else None
+        found += [f"call {call}: {text}" for text in compare(ours, theirs, best, factor=factor)]
+        if found:
+            break
+    return found
