@@ -6,11 +6,10 @@ import random
 import warnings
 
 import pytest
-import torch
-
-import rules.calls_model  # noqa: F401
-import rules.calls_nn  # noqa: F401
+import rules.calls_model
+import rules.calls_nn
 import rules.calls_view  # noqa: F401
+import torch
 from rules.calls import CALLS
 from rules.compare import check
 from rules.tensors import to_device
