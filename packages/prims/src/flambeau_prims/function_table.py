@@ -296,7 +296,7 @@ def flash_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any,
 
 
 def efficient_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool) -> bool:
-    """Whether eager takes the memory-efficient kernel: float32 too, masks too (not both with is_causal), aligned head sizes."""
+    """Whether eager takes the memory-efficient kernel: float32 too, masks in rows too (not both with is_causal), aligned head sizes."""
     if not torch.backends.cuda.mem_efficient_sdp_enabled() or (mask is not None and is_causal):
         return False
     if not _fits_any((query, key, value), (torch.float16, torch.bfloat16, torch.float32)):
@@ -304,7 +304,7 @@ def efficient_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: 
     alignment = 4 if query.dtype is torch.float32 else 8
     if query.shape[3] % alignment or value.shape[3] % alignment or query.shape[3] != key.shape[3]:
         return False
-    return mask is None or mask.dtype in (torch.bool, query.dtype)
+    return mask is None or (mask.stride(-1) == 1 and mask.dtype in (torch.bool, query.dtype))
 
 
 def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
