@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from flambeau_runtime import RuntimeOptions, native
 
 if native.source_is_newer():

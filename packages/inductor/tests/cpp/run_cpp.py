@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+
 from flambeau_inductor.codegen.cpp.backend import write_source
 from flambeau_inductor.codegen.cpp.kernel import is_checked
 from flambeau_inductor.evaluate import run_kernel

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from flambeau_inductor.codegen.cpp.backend import write_source
 from flambeau_inductor.codegen.cpp.plan import choose_plan
 from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol

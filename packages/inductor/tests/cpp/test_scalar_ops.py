@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.ir import Compute, Kernel, Load, Store
 from flambeau_inductor.scalar_ops import SCALAR_OPS

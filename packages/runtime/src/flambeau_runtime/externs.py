@@ -9,7 +9,7 @@ import torch
 
 from flambeau_runtime.program import Device, Dtype, Expr, Layout, MemoryFormat, Ref
 
-_LAYOUTS = {"strided": torch.strided, "sparse_coo": torch.sparse_coo, "sparse_csr": torch.sparse_csr, "_mkldnn": torch._mkldnn}
+_LAYOUTS: dict[str, torch.layout] = {"strided": torch.strided, "sparse_coo": torch.sparse_coo, "sparse_csr": torch.sparse_csr, "_mkldnn": torch._mkldnn}  # type: ignore[attr-defined]
 
 
 def find_operator(name: str) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 
 try:
-    from flambeau_runtime import _core
+    from flambeau_runtime import _core  # type: ignore[attr-defined]
 except ImportError as error:
     _core = None  # type: ignore[assignment]
     _IMPORT_ERROR = str(error)

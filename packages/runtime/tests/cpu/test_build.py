@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from flambeau_runtime import CompileError, CompilerNotFound, RuntimeOptions, load
 from flambeau_runtime.build import cpp, isa
 from flambeau_runtime.program import Source

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from flambeau_runtime import RuntimeOptions, load, native
 from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import (

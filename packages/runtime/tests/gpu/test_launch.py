@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from flambeau_runtime import RuntimeOptions, load
 from flambeau_runtime.program import (
     Allocate,

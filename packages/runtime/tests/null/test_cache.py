@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from flambeau_runtime import Cache, CacheError
 from flambeau_runtime.cache import key_of
 

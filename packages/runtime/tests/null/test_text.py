@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from flambeau_runtime import ProgramError, check_program, dims, format_program, program_json
 from flambeau_runtime.program import (
     Allocate,

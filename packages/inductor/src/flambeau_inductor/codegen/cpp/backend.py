@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_runtime.program import Kernel as ProgramKernel
-from flambeau_runtime.program import Launch, Source
-
 from flambeau_inductor.codegen.base import Emitted, unique_kernels
 from flambeau_inductor.codegen.cpp.kernel import is_checked, write_kernel
 from flambeau_inductor.codegen.cpp.prelude import prelude
 from flambeau_inductor.ir import format_kernel
+from flambeau_runtime.program import Kernel as ProgramKernel
+from flambeau_runtime.program import Launch, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -47,8 +47,8 @@ def limits(dtype: torch.dtype) -> tuple[str, str]:
 def literal(value: Number, dtype: torch.dtype) -> str:
     """A number as a C++ literal of this dtype; halves as their bits."""
     if dtype in (torch.float16, torch.bfloat16):
-        bits = torch.tensor(float(value), dtype=dtype).view(torch.int16).item() & 0xFFFF
-        return f"(uint16_t)0x{bits:04x}"
+        bits = torch.tensor(float(value), dtype=dtype).view(torch.int16).to(torch.int64).item()
+        return f"(uint16_t)0x{int(bits) & 0xFFFF:04x}"
     if dtype.is_floating_point:
         return _float_literal(float(value), "f" if dtype == torch.float32 else "")
     if dtype == torch.bool:

@@ -168,8 +168,8 @@ class KernelWriter:
             self.line("int64_t bad = 0;")
 
     def size_declarations(self) -> None:
-        for number, symbol in enumerate(self.kernel.sizes):
-            self.line(f"const int64_t {symbol.name} = ints[{number}];")
+        for number, size in enumerate(self.kernel.sizes):
+            self.line(f"const int64_t {size.name} = ints[{number}];")
 
     # Pointwise
 
@@ -198,7 +198,7 @@ class KernelWriter:
 
     def write_tiles(self, vector: Axis, tile: Axis) -> None:
         """Tiles of the vector axis and of one lead axis: lines that are read across are still there for the next lead point."""
-        name, lead, size = vector.symbol.name, tile.symbol.name, self.size(vector)
+        lead, size = tile.symbol.name, self.size(vector)
         with self.lead_loops(self.tiled_lead()):
             first = f"{lead}_tile * {TILE_LEAD}"
             self.line(f"const int64_t last = {first} + {TILE_LEAD} < {self.size(tile)} ? {first} + {TILE_LEAD} : {self.size(tile)};")
