@@ -15,7 +15,6 @@ import torch
 from flambeau_inductor.indexing.expressions import linear, symbol
 from flambeau_inductor.indexing.ranges import RangedMath
 from flambeau_inductor.lowering.body_builder import BodyBuilder
-from flambeau_inductor.lowering.realize import memory_root
 from flambeau_inductor.lowering.registry import ELEMENT_RULES
 from flambeau_prims.graph import Value
 from flambeau_prims.size_floats import FloatExpr, as_float
@@ -40,16 +39,17 @@ FLOAT_OPS = {
 class Elements:
     """One body under construction.
 
-    `memory` maps realized values to buffer names.  `math` knows the ranges of the loop axes.
+    `memory` maps realized values to buffer names, `roots` views to the values whose memory they are windows on.  `math` knows the ranges of the loop axes.
     `fetch` copies a scalar that lives on another device to this one.  `mask` is the condition under which
     the elements asked for now exist (inside `pad` and `cat`), or None.
     """
 
     def __init__(
-        self, memory: dict[Value, str], sizes: SizeTable, ranges: dict[str, sympy.Expr],
+        self, memory: dict[Value, str], roots: dict[Value, Value], sizes: SizeTable, ranges: dict[str, sympy.Expr],
         device: torch.device, fetch: Callable[[Value, torch.device], Value], elide_cast_pairs: bool,
     ) -> None:  # fmt: skip
         self.memory = memory
+        self.roots = roots
         self.sizes = sizes
         self.device = device
         self.fetch = fetch
@@ -68,7 +68,7 @@ class Elements:
         return found
 
     def _element(self, value: Value, index: Index) -> str:
-        root = memory_root(value)
+        root = self.roots.get(value, value)
         buffer = self.memory.get(root)
         if buffer is not None:
             return self.load(buffer, root, value, index)

@@ -21,8 +21,6 @@ from flambeau_inductor.lowering.elements import Elements
 from flambeau_inductor.lowering.extern import copy_to_device, lower_extern
 from flambeau_inductor.lowering.realize import (
     MAX_INLINE_CAT,
-    is_view,
-    memory_root,
     realize,
     result_of,
 )
@@ -61,7 +59,7 @@ class _GraphLowering:
         sources = SymbolSources(graph.inputs)
         self.sizes = SizeTable(sources.names)
         self.lowered = Lowered(graph, self.sizes, tuple(sources.symbols))
-        self.realized = realize(graph, options).values
+        self.realized = realize(graph, options)
         self.memory: dict[Value, str] = {}
         self.made = 0
         self.copies: dict[tuple[str, torch.device], Value] = {}
@@ -91,14 +89,14 @@ class _GraphLowering:
 
     def tensor(self, value: Value) -> TensorRef:
         """A realized value, or a view of one, as a tensor."""
-        return TensorRef(self.memory[memory_root(value)], value.spec)
+        return TensorRef(self.memory[self.realized.root(value)], value.spec)
 
     def lower_node(self, node: Node) -> None:
         nodes = self.lowered.nodes
         if not isinstance(node.op, Prim):
             nodes.append(lower_extern(node, len(nodes), self.tensor, self.make))
             return
-        if is_view(node) or (out := result_of(node)) not in self.realized:
+        if (out := result_of(node)) in self.realized.roots or out not in self.realized.values:
             return
         if node.op.name == "to_device":
             source = self.tensor(node.args[0])
@@ -198,7 +196,7 @@ class _GraphLowering:
     def elements(self, axes: tuple[Axis, ...], device: torch.device) -> Elements:
         ranges = {axis.symbol.name: sympy.sympify(axis.size) for axis in axes}
         return Elements(
-            self.memory, self.sizes, ranges, device, self.on_device, self.options.elide_cast_pairs
+            self.memory, self.realized.roots, self.sizes, ranges, device, self.on_device, self.options.elide_cast_pairs
         )
 
     def finish(
@@ -240,7 +238,7 @@ class _GraphLowering:
             elif not isinstance(out, Value):
                 self.lowered.outputs.append(SizeRef(out))
             else:
-                if memory_root(out) in written:
+                if self.realized.root(out) in written:
                     if out not in copies:
                         copies[out] = self.copy_of(out)
                     out = copies[out]
@@ -262,7 +260,7 @@ class _GraphLowering:
         targets = {target for target, _ in self.graph.writes}
         writes = []
         for target, value in self.graph.writes:
-            if memory_root(value) in targets:
+            if self.realized.root(value) in targets:
                 value = self.copy_of(value)
             writes.append((target, value))
         for target, value in writes:

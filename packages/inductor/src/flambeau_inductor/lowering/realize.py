@@ -43,10 +43,14 @@ class Traits:
 
 @dataclass(slots=True)
 class Realized:
-    """The decision: `values` have memory; `readers` counts the compute nodes that read each value, through views."""
+    """The decision.  `values` have memory; `roots` tells for every view the value whose memory it is a window on."""
 
     values: set[Value]
-    readers: dict[Value, int]
+    roots: dict[Value, Value]
+
+    def root(self, value: Value) -> Value:
+        """The value whose memory this one is a window on: itself, unless it is a view."""
+        return self.roots.get(value, value)
 
 
 def result_of(node: Node) -> Value:
@@ -66,11 +70,14 @@ def is_view(node: Node) -> bool:
     return view_stride(x.shape, x.stride, result_of(node).spec.shape) is not None
 
 
-def memory_root(value: Value) -> Value:
-    """The value whose memory this one is a window on: itself, unless it is a view."""
-    while value.producer is not None and is_view(value.producer):
-        value = value.producer.args[0]
-    return value
+def view_roots(graph: Graph) -> dict[Value, Value]:
+    """For every view of a graph the value whose memory it is a window on."""
+    roots: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if is_view(node):
+            x: Value = node.args[0]
+            roots[result_of(node)] = roots.get(x, x)
+    return roots
 
 
 def realize(graph: Graph, options: InductorOptions) -> Realized:
@@ -84,7 +91,9 @@ class _Realizer:
         self.options = options
         self.must: set[Value] = set()
         self.broadcast: set[Value] = set()
+        self.roots = view_roots(graph)
         self.readers: dict[Value, int] = {}
+        """How many computing nodes read each value that is no view, through views or not."""
         self.traits: dict[Value, Traits] = {}
 
     def run(self) -> Realized:
@@ -96,18 +105,22 @@ class _Realizer:
             self.scan(node)
         for node in graph.nodes:
             self.decide(node)
-        return Realized(self.must, self.readers)
+        return Realized(self.must, self.roots)
 
     def require(self, value: Value) -> None:
-        self.must.add(memory_root(value))
+        self.must.add(self.root(value))
+
+    def root(self, value: Value) -> Value:
+        return self.roots.get(value, value)
+
+    def is_view(self, node: Node) -> bool:
+        return bool(node.outputs) and node.outputs[0] in self.roots
 
     def scan(self, node: Node) -> None:
         """Note what a node demands of its operands, and that it reads them."""
-        view = is_view(node)
-        for value in dict.fromkeys(node.operands()):
-            if not view:
-                for at in view_chain(value):
-                    self.readers[at] = self.readers.get(at, 0) + 1
+        if not self.is_view(node):
+            for root in dict.fromkeys(self.root(value) for value in node.operands()):
+                self.readers[root] = self.readers.get(root, 0) + 1
         if not isinstance(node.op, Prim) or node.op.name == "to_device":
             for value in node.operands():
                 self.require(value)
@@ -119,7 +132,7 @@ class _Realizer:
         elif node.op.name == "expand":
             x, out = node.args[0], result_of(node)
             if _elements(out) > _elements(x):
-                self.broadcast.add(memory_root(x))
+                self.broadcast.add(self.root(x))
         elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
             self.must.add(result_of(node))
 
@@ -128,9 +141,8 @@ class _Realizer:
             return
         out = result_of(node)
         operands = list(dict.fromkeys(values_in(node.args)))
-        if is_view(node):
-            root = memory_root(out)
-            if root not in self.must:
+        if self.is_view(node):
+            if self.root(out) not in self.must:
                 self.traits[out] = self.traits_of(node.args[0])
             return
         traits = self.combine(node, operands)
@@ -159,19 +171,10 @@ class _Realizer:
         return Traits(own + sum(part.cost for part in parts), reads)
 
     def traits_of(self, value: Value) -> Traits:
-        root = memory_root(value)
+        root = self.root(value)
         if root in self.must:
             return Traits(0, frozenset((root,)))
         return self.traits[value]
-
-
-def view_chain(value: Value) -> list[Value]:
-    """The value and everything it is a view of, up to its memory root."""
-    chain = [value]
-    while value.producer is not None and is_view(value.producer):
-        value = value.producer.args[0]
-        chain.append(value)
-    return chain
 
 
 def _elements(value: Value) -> int:
