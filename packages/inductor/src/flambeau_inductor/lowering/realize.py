@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from flambeau_inductor.options import InductorOptions
     from flambeau_prims.graph import Graph, Node
 
-CHEAP = 4
-"""A value below this cost may be computed again for every element of a broadcast."""
+CHEAP = {"cpu": 4, "cuda": 16}
+"""A value below this cost may be computed again for every element of a broadcast: on a GPU that waits for memory, sooner than one
+more kernel is launched."""
 
 MAX_INLINE_CAT = 4
 """A cat of more tensors is realized, each part by a loop nest of its own."""
@@ -154,7 +155,7 @@ class _Realizer:
         if (
             traits.cost > MAX_CHAIN
             or (several and (traits.cost > options.inline_cost or self.large_reads(out, traits) > options.inline_reads))
-            or (out in self.broadcast and traits.cost >= CHEAP)
+            or (out in self.broadcast and traits.cost >= CHEAP.get(out.spec.device.type, 4))
         ):
             self.must.add(out)
 
