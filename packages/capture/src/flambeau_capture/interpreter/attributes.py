@@ -51,6 +51,9 @@ _NATIVE_VALUES = frozenset(
 )  # fmt: skip
 """Types whose attributes are native and depend on nothing but the value."""
 
+_NATIVE_OBJECTS = IDENTITY_TYPES - {types.FunctionType, types.ModuleType}
+"""Objects that are guarded by identity: their attributes are theirs for good."""
+
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _MODULE_SETATTR = torch.nn.Module.__setattr__
 _MODULE_DELATTR = torch.nn.Module.__delattr__
@@ -69,6 +72,8 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         return getattr(obj, name)
     if issubclass(kind, torch.Tensor):
         return load_tensor_attribute(machine, obj, name)
+    if kind in _NATIVE_OBJECTS:
+        return getattr(obj, name)
     if kind is types.FunctionType:
         return _function_attribute(machine, obj, name)
     if issubclass(kind, type):

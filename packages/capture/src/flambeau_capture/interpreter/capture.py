@@ -41,6 +41,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         return GraphBreak("exception-escapes", detail).to_break(machine.error_where or _first_line(scope.function))
     finally:
         saved.restore()
+        machine.dissolve()
 
 
 def _capture(machine: Machine, scope: Scope) -> Capture:

@@ -42,6 +42,10 @@ _SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE
 """Guard kinds of which one origin may have several, with different payloads."""
 
 
+_NEEDS_CONCRETE_SIZES = ("with symbolic sizes", "SymIntArrayRef expected")
+"""What torch's C++ says of symbolic sizes where it can do nothing with them."""
+
+
 class Machine:
     """What the handlers share.
 
@@ -99,13 +103,25 @@ class Machine:
         """The origin of a part of a Python function."""
         return FunctionField(origin, name)  # type: ignore[arg-type]
 
+    def dissolve(self) -> None:
+        """Drop every reference: machine, tables and tape form cycles, which would keep the call's tensors until the next collection."""
+        for part in (self.objects, self.tape, self):
+            part.__dict__.clear()
+
     # ------------------------------------------------------------ errors
 
     def translate_error(self, error: BaseException, frame: Frame) -> BaseException:
         """The error as the program would see it, or a GraphBreak where the stack below could not do what was asked."""
         if isinstance(error, Unsupported):
             id = error.reason if error.reason in REASONS else "operator-unsupported"
-            broken = GraphBreak(id, error.text, hint=error.hint)
+            broken: GraphBreak | None = GraphBreak(id, error.text, hint=error.hint)
+        elif isinstance(error, RecursionError):
+            broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
+        elif isinstance(error, RuntimeError) and any(text in str(error) for text in _NEEDS_CONCRETE_SIZES):
+            broken = GraphBreak("operator-unsupported", str(error).partition("\n")[0])
+        else:
+            broken = None
+        if broken is not None:
             self.note_break(frame, broken)
             raise broken from error
         handling = self.handling

@@ -183,6 +183,8 @@ class Rebuilder:
         if isinstance(value, BaseException):
             return CallRecipe(kind, tuple(self._many(value.args)))
         if isinstance(value, tuple):
+            if kind.__module__ == "torch.return_types":
+                return CallRecipe(kind, (MakeTuple(tuple(self._many(value))),))
             return self._tuple(value)
         if isinstance(value, dict):
             return self._dict(value)
