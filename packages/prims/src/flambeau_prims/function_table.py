@@ -265,7 +265,26 @@ def attention(
         key, value = (_repeat_heads(query, tensor) for tensor in (key, value))
     if efficient_fits(query, key, value, attn_mask, is_causal):
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    if dropout_p > 0:
+        if is_causal:
+            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        return _math_with_dropout(query, key, value, attn_mask, dropout_p, scale)
     return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+
+
+def _math_with_dropout(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, scale: float | None) -> Any:
+    """The math form: C++'s own would draw its dropout mask as on the CPU.  Half precision is computed in float32."""
+    factor = math.sqrt(1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if mask is not None:
+        mask = _additive(mask, query)
+    dtype = query.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        query, key, value = query.float(), key.float(), value.float()
+    scores = torch.matmul(query * factor, key.transpose(-2, -1) * factor)
+    if mask is not None:
+        scores = scores + mask
+    weights = torch.native_dropout(aten._safe_softmax(scores, -1), dropout_p, True)[0]
+    return torch.matmul(weights, value).to(dtype)
 
 
 def _repeat_heads(query: FakeTensor, tensor: FakeTensor) -> torch.Tensor:
