@@ -27,7 +27,17 @@ except ImportError:  # `--inplace` needs only a compiler
 
 ROOT = Path(__file__).resolve().parent
 EXTENSION = "flambeau_capture/_core" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
-FLAGS = ["-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"]
+FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-g",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-missing-field-initializers",
+]
 
 
 def source_hash(folder: Path = ROOT / "csrc") -> str:
@@ -47,7 +57,16 @@ def build(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
-        command = [*compiler, *FLAGS, f'-DSOURCE_HASH="{source_hash()}"', f"-I{include}", f"-I{include}/internal", *sources, "-o", str(made)]
+        command = [
+            *compiler,
+            *FLAGS,
+            f'-DSOURCE_HASH="{source_hash()}"',
+            f"-I{include}",
+            f"-I{include}/internal",
+            *sources,
+            "-o",
+            str(made),
+        ]
         if sys.platform == "darwin":
             command += ["-undefined", "dynamic_lookup"]
         else:
@@ -71,7 +90,9 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         try:
             build(target)
         except (OSError, subprocess.CalledProcessError) as error:
-            self.app.display_warning(f"flambeau_capture: no C compiler that works ({error}); calls will be slower")
+            self.app.display_warning(
+                f"flambeau_capture: no C compiler that works ({error}); calls will be slower"
+            )
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

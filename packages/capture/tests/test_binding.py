@@ -8,6 +8,7 @@ import random
 import types
 
 import pytest
+
 from flambeau_capture.core import core
 from flambeau_capture.entry import new_entry
 from flambeau_capture.guards.check import PythonProgram
@@ -30,7 +31,9 @@ def flat_entry(cls, count: int):
 
 def compiled_flat(cls, function):
     count = function.__code__.co_argcount + function.__code__.co_kwonlyargcount
-    count += bool(function.__code__.co_flags & inspect.CO_VARARGS) + bool(function.__code__.co_flags & inspect.CO_VARKEYWORDS)
+    count += bool(function.__code__.co_flags & inspect.CO_VARARGS) + bool(
+        function.__code__.co_flags & inspect.CO_VARKEYWORDS
+    )
     entry = flat_entry(cls, count)
     return cls(function, lambda arguments: entry)
 
@@ -124,14 +127,19 @@ def test_methods_attributes_and_copies(cls):
     owner = Owner()
     assert owner.method(3) == (3, owner)
     assert Owner.method(owner, 3) == (3, owner)
-    assert (compiled.__name__, compiled.__doc__, compiled.__module__, compiled.mark) == ("function", "Doc.", __name__, "seen")
+    assert (compiled.__name__, compiled.__doc__, compiled.__module__, compiled.mark) == (
+        "function",
+        "Doc.",
+        __name__,
+        "seen",
+    )
     assert compiled.__wrapped__ is function
     assert inspect.signature(compiled) == inspect.signature(function)
     compiled.other = 4
     assert function.other == 4
     assert copy.deepcopy(compiled) is compiled and copy.copy(compiled) is compiled
     with pytest.raises(AttributeError):
-        compiled.nothing  # noqa: B018
+        compiled.nothing
     assert "function" in repr(compiled)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from flambeau_capture import origins
 from flambeau_capture.core import core
 from flambeau_capture.entry import current_state
@@ -58,17 +59,25 @@ def function(x, y=None):
 def tensor_guard(origin: Origin, tensor: torch.Tensor, spec: Spec | None = None) -> Guard:
     words = core.tensor_words(tensor) if core is not None and tensor_layout.configure() else None
     keys = torch._C._dispatch_keys(tensor).raw_repr()
-    return Guard("TENSOR", origin, TensorPayload(type(tensor), spec or spec_of(tensor), tensor.requires_grad, keys, words))
+    return Guard(
+        "TENSOR",
+        origin,
+        TensorPayload(type(tensor), spec or spec_of(tensor), tensor.requires_grad, keys, words),
+    )
 
 
-def verdict(guards: list[Guard], arguments: tuple[Any, ...], called: types.FunctionType = function) -> int | None:
+def verdict(
+    guards: list[Guard], arguments: tuple[Any, ...], called: types.FunctionType = function
+) -> int | None:
     """Index of the failing guard.  C and the reference must agree on whether there is one; C may meet another of several first."""
     reference = check.first_failing(guards, Scope(called, arguments))
     made = program.guard_program(guards, (), len(arguments))
     for _ in range(2):  # the second time by what the first remembered of dicts
         found = made.failed(called, arguments)
         assert (found is None) == (reference is None), [kinds.guard_text(guard) for guard in guards]
-        assert found is None or not check.holds(guards[found], Scope(called, arguments)), kinds.guard_text(guards[found])
+        assert found is None or not check.holds(guards[found], Scope(called, arguments)), (
+            kinds.guard_text(guards[found])
+        )
     if reference is not None:
         assert kinds.failure_text(guards[reference], Scope(called, arguments))
     return reference
@@ -232,7 +241,13 @@ def test_what_is_remembered_of_dicts_is_dropped_with_every_change():
         else:
             object.__setattr__(thing, other, object())
 
-    guards = [kinds.prepared(guard) for guard in (Guard("HAS_KEY", InstanceDict(X), "a"), Guard("ABSENT", InstanceDict(X), "absent"))]
+    guards = [
+        kinds.prepared(guard)
+        for guard in (
+            Guard("HAS_KEY", InstanceDict(X), "a"),
+            Guard("ABSENT", InstanceDict(X), "absent"),
+        )
+    ]
     origins_read = [read(name) for name in names]
     lasting = program.guard_program(guards, origins_read, 1)
     things = [Plain(), Plain(), Plain()]
@@ -242,7 +257,11 @@ def test_what_is_remembered_of_dicts_is_dropped_with_every_change():
         for _ in range(rng.randint(0, 2)):
             mutate(thing)
         own = thing.__dict__
-        expected = None if "absent" in own or not all(name in own for name in names) else [own[name] for name in names]
+        expected = (
+            None
+            if "absent" in own or not all(name in own for name in names)
+            else [own[name] for name in names]
+        )
         found = lasting.load(function, (thing,))
         assert (found is None) == (expected is None)
         assert expected is None or all(a is b for a, b in zip(found, expected, strict=True))
@@ -275,8 +294,16 @@ def test_class_attributes_globals_and_closures():
         (lambda: setattr(Base, "absent", 1), lambda: delattr(Base, "absent"), 1),
         (lambda: namespace.update(torch=1), lambda: namespace.update(torch=torch), 2),
         (lambda: namespace.update(len=1), lambda: namespace.pop("len"), 3),
-        (lambda: setattr(called.__closure__[0], "cell_contents", 8), lambda: setattr(called.__closure__[0], "cell_contents", 7), 4),
-        (lambda: setattr(called, "__defaults__", (1,)), lambda: setattr(called, "__defaults__", None), 5),
+        (
+            lambda: setattr(called.__closure__[0], "cell_contents", 8),
+            lambda: setattr(called.__closure__[0], "cell_contents", 7),
+            4,
+        ),
+        (
+            lambda: setattr(called, "__defaults__", (1,)),
+            lambda: setattr(called, "__defaults__", None),
+            5,
+        ),
     ]
     value = Derived()
     for change, undo, index in changes:
@@ -291,7 +318,13 @@ def test_module_tables_methods_and_weak_references():
     module = torch.nn.Sequential(torch.nn.Linear(2, 3))
     weight = module_table_entry(module_table_entry(X, "_modules", "0"), "_parameters", "weight")
     assert weight.text() == "L['x'][0].weight"
-    guards = [kinds.prepared(guard) for guard in (tensor_guard(weight, module[0].weight), Guard("IS", WeakrefTo.of(module, "module"), module))]
+    guards = [
+        kinds.prepared(guard)
+        for guard in (
+            tensor_guard(weight, module[0].weight),
+            Guard("IS", WeakrefTo.of(module, "module"), module),
+        )
+    ]
     assert verdict(guards, (module,)) is None
     module[0].weight = torch.nn.Parameter(torch.zeros(3, 2))
     assert verdict(guards, (module,)) is None
@@ -305,7 +338,10 @@ def test_module_tables_methods_and_weak_references():
     assert verdict(guards, (other,)) == 1
 
     thing = Thing()
-    method = [Guard("IS", MethodPart(X, "func"), Thing.method), Guard("IS", MethodPart(X, "self"), thing)]
+    method = [
+        Guard("IS", MethodPart(X, "func"), Thing.method),
+        Guard("IS", MethodPart(X, "self"), thing),
+    ]
     method = [kinds.prepared(guard) for guard in method]
     assert verdict(method, (thing.method,)) is None
     assert verdict(method, (Thing().method,)) == 1
@@ -352,11 +388,42 @@ def tensors() -> list[torch.Tensor]:
     base = torch.arange(24.0).reshape(2, 3, 4)
     with torch.inference_mode():
         inference = torch.zeros(2, 3)
-    made = [torch.zeros(shape) for shape in ((), (1,), (0,), (2, 3), (3, 2), (2, 3, 4), (1, 2, 1, 2, 1, 2, 1), (0, 3), (2, 1, 3))]
-    made += [torch.zeros(2, 3, dtype=dtype) for dtype in (torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64)]
-    made += [base.transpose(0, 2), base[:, ::2], base[1], base.expand(2, 3, 4), torch.zeros(1).expand(2, 3), torch.zeros(3, 2).t()]
-    made += [torch.zeros(2, 3, device="meta"), torch.zeros(2, 3, requires_grad=True), torch.nn.Parameter(torch.zeros(2, 3))]
-    made += [torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False), inference, torch.zeros(2, 3, dtype=torch.complex64).conj()]
+    made = [
+        torch.zeros(shape)
+        for shape in (
+            (),
+            (1,),
+            (0,),
+            (2, 3),
+            (3, 2),
+            (2, 3, 4),
+            (1, 2, 1, 2, 1, 2, 1),
+            (0, 3),
+            (2, 1, 3),
+        )
+    ]
+    made += [
+        torch.zeros(2, 3, dtype=dtype)
+        for dtype in (torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64)
+    ]
+    made += [
+        base.transpose(0, 2),
+        base[:, ::2],
+        base[1],
+        base.expand(2, 3, 4),
+        torch.zeros(1).expand(2, 3),
+        torch.zeros(3, 2).t(),
+    ]
+    made += [
+        torch.zeros(2, 3, device="meta"),
+        torch.zeros(2, 3, requires_grad=True),
+        torch.nn.Parameter(torch.zeros(2, 3)),
+    ]
+    made += [
+        torch.nn.Parameter(torch.zeros(2, 3), requires_grad=False),
+        inference,
+        torch.zeros(2, 3, dtype=torch.complex64).conj(),
+    ]
     return made
 
 
@@ -405,7 +472,12 @@ def test_symbolic_sizes_and_relations():
         used = {name: origin for name, origin in names.items() if name in text}
         return Guard("RELATION", X, relations.Relation(text, used))
 
-    guards = [tensor_guard(X, torch.zeros(4, 6), spec), Guard("INT", Y), relation("s1 == 6 or s0 * 2 <= n"), relation("stride == s1")]
+    guards = [
+        tensor_guard(X, torch.zeros(4, 6), spec),
+        Guard("INT", Y),
+        relation("s1 == 6 or s0 * 2 <= n"),
+        relation("stride == s1"),
+    ]
     guards = [kinds.prepared(guard) for guard in guards]
     assert "L['x'].size(0)" in kinds.guard_text(guards[2])
     assert verdict(guards, (torch.zeros(4, 6), 0)) is None
@@ -481,7 +553,9 @@ def test_torch_state():
     torch.set_default_dtype(torch.float64)
     try:
         assert verdict(guards, (1,)) == 0
-        assert "default_dtype is torch.float64, was torch.float32" in kinds.failure_text(guards[0], Scope(function, (1,)))
+        assert "default_dtype is torch.float64, was torch.float32" in kinds.failure_text(
+            guards[0], Scope(function, (1,))
+        )
     finally:
         torch.set_default_dtype(torch.float32)
     assert verdict(guards, (1,)) is None
@@ -509,7 +583,10 @@ def test_aliases():
 
 def test_gradients_and_sizes_as_objects():
     x = torch.ones(3, requires_grad=True)
-    guards = [kinds.prepared(guard) for guard in (Guard("IS", GradOf(X), None), Guard("EQUALS", TensorSize(X, 0), 3))]
+    guards = [
+        kinds.prepared(guard)
+        for guard in (Guard("IS", GradOf(X), None), Guard("EQUALS", TensorSize(X, 0), 3))
+    ]
     assert verdict(guards, (x,)) is None
     assert verdict(guards, (torch.ones(4),)) == 1
     x.sum().backward()
@@ -538,13 +615,43 @@ def test_empty_cells():
 
 def test_loads_survive_values_of_every_type():
     """No load or check may crash, whatever stands where something else was."""
-    values = [None, 1, True, "text", b"x", (1, 2), [1], {"a": 1}, {1}, Thing(), _slotted(), Thing, torch, function, Thing().method, torch.ones(2), object(), 1.5, slice(1), lambda: 0]
+    values = [
+        None,
+        1,
+        True,
+        "text",
+        b"x",
+        (1, 2),
+        [1],
+        {"a": 1},
+        {1},
+        Thing(),
+        _slotted(),
+        Thing,
+        torch,
+        function,
+        Thing().method,
+        torch.ones(2),
+        object(),
+        1.5,
+        slice(1),
+        lambda: 0,
+    ]
     all_origins = [
         InstanceDict(X), DictEntry(X, "a"), DictKeyAt(X, 0), Item(X, 1), TypeOf(X), TypeAttribute(X, "method"), FunctionField(X, "code"),
         FunctionField(X, "closure"), MethodPart(X, "self"), CellContents(X), Attribute(X, "value"), GradOf(X), CallOf(len, (X,)),
         TensorSize(X, 0), TensorStride(X, 3), DictEntry(InstanceDict(X), "value"), Item(FunctionField(X, "closure"), 0),
     ]  # fmt: skip
-    checks = [("IS", None), ("EQUALS", 1), ("TYPE", int), ("LENGTH", 1), ("KEYS", ("a",)), ("HAS_KEY", "a"), ("ABSENT", "a"), ("CELL_EMPTY", None)]
+    checks = [
+        ("IS", None),
+        ("EQUALS", 1),
+        ("TYPE", int),
+        ("LENGTH", 1),
+        ("KEYS", ("a",)),
+        ("HAS_KEY", "a"),
+        ("ABSENT", "a"),
+        ("CELL_EMPTY", None),
+    ]
     agreed = 0
     for origin in (X, *all_origins):
         for kind, payload in checks:
@@ -561,7 +668,9 @@ def test_malformed_programs_are_refused():
     argument = (code["ARGUMENT"], 1, 0, 0, 0, None)
 
     def make(*ops, inputs=(), registers=3, symbols=1):
-        return core.GuardProgram(ops=ops, inputs=inputs, arguments=1, registers=registers, symbols=symbols)
+        return core.GuardProgram(
+            ops=ops, inputs=inputs, arguments=1, registers=registers, symbols=symbols
+        )
 
     make(argument)
     for bad in (
@@ -578,7 +687,11 @@ def test_malformed_programs_are_refused():
     ):
         with pytest.raises(ValueError):
             make(*bad)
-    for bad in ((code["WEAK_IS"], 0, 1, 0, 0, 3), (code["KEYS"], 0, 1, 0, 0, ["a"]), (code["GETATTR"], 2, 1, 0, 0, 3)):
+    for bad in (
+        (code["WEAK_IS"], 0, 1, 0, 0, 3),
+        (code["KEYS"], 0, 1, 0, 0, ["a"]),
+        (code["GETATTR"], 2, 1, 0, 0, 3),
+    ):
         with pytest.raises(TypeError):
             make(argument, bad)
     with pytest.raises(ValueError):
@@ -598,5 +711,7 @@ def test_origins_are_interned():
 
 
 def test_order_drops_repeats_and_keeps_different_payloads():
-    guards = [kinds.prepared(Guard("ABSENT", X, name)) for name in ("a", "b", "a")] + [kinds.prepared(Guard("EQUALS", X, value)) for value in (1, True)]
+    guards = [kinds.prepared(Guard("ABSENT", X, name)) for name in ("a", "b", "a")] + [
+        kinds.prepared(Guard("EQUALS", X, value)) for value in (1, True)
+    ]
     assert len(program.order(guards)) == 4

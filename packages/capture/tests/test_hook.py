@@ -13,6 +13,7 @@ import types
 import weakref
 
 import pytest
+
 from flambeau_capture.core import core
 from flambeau_capture.entry import new_entry
 from flambeau_capture.frame_hook import call_with_handler, flat_function, hook_works
@@ -39,7 +40,11 @@ class Replacing:
         flat = flat_function(function)
         count = flat.__code__.co_argcount
         guards = [kinds.prepared(Guard("IS", CapturedFunction("f"), function))]
-        return new_entry(guard_program(guards, [Argument("a", at) for at in range(count)], count), flat, handler=self.handler)
+        return new_entry(
+            guard_program(guards, [Argument("a", at) for at in range(count)], count),
+            flat,
+            handler=self.handler,
+        )
 
     def call(self, function, *args, **kwargs):
         return core.call_with_handler(self.handler, function, *args, **kwargs)
@@ -72,7 +77,10 @@ def test_signatures():
         function = namespace["f"]
         for _ in range(5):
             args = [object() for _ in range(rng.randint(0, 5))]
-            named = {name: object() for name in rng.sample(["p0", "p1", "p3", "k0", "k1", "z"], rng.randint(0, 3))}
+            named = {
+                name: object()
+                for name in rng.sample(["p0", "p1", "p3", "k0", "k1", "z"], rng.randint(0, 3))
+            }
             outcomes = []
             for call in (function, lambda *a, f=function, **k: replacing.call(f, *a, **k)):
                 try:
@@ -132,11 +140,13 @@ def test_exceptions_and_tracebacks():
         replacing.call(middle, 0)
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert [frame.name for frame in frames][-2:] == ["middle", "fails"] and done == [0]
-    assert frames[-1].lineno == fails.__code__.co_firstlineno + 1 and frames[-1].filename == __file__
+    assert (
+        frames[-1].lineno == fails.__code__.co_firstlineno + 1 and frames[-1].filename == __file__
+    )
     assert replacing.call(middle, 1) == 1
 
     def locals_and_frames(a):
-        b = a + 1
+        b = a + 1  # noqa: F841 (read through the frame)
         return sys._getframe().f_locals["b"], sys._getframe().f_back.f_code.co_name
 
     def caller():
@@ -172,7 +182,14 @@ def test_generators_coroutines_classes_and_exec_are_left_alone():
 
         namespace: dict = {}
         exec("y = [z for z in range(3)]", namespace)
-        return first, second, Local().method(), namespace["y"], eval("2 + 2"), asyncio.run(awaits(4))
+        return (
+            first,
+            second,
+            Local().method(),
+            namespace["y"],
+            eval("2 + 2"),
+            asyncio.run(awaits(4)),
+        )
 
     died: list[int] = []
     replacing = Replacing()
@@ -295,7 +312,10 @@ def test_threads_have_handlers_of_their_own():
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        threads = [threading.Thread(target=run, args=(replacing, at % 2)) for at, replacing in enumerate(handlers)]
+        threads = [
+            threading.Thread(target=run, args=(replacing, at % 2))
+            for at, replacing in enumerate(handlers)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -342,9 +362,18 @@ def test_the_standard_library_runs_replaced():
 
     def program():
         point = dataclasses.make_dataclass("Point", ["x", "y"])(1, [2])
-        text = json.dumps({"a": dataclasses.asdict(point), "b": list(map(str, range(5)))}, indent=1, sort_keys=True)
+        text = json.dumps(
+            {"a": dataclasses.asdict(point), "b": list(map(str, range(5)))},
+            indent=1,
+            sort_keys=True,
+        )
         words = collections.Counter(re.findall(r"\w+", text))
-        return textwrap.fill(text, 20), sorted(words.items()), str(inspect.signature(textwrap.fill)), json.loads(text)
+        return (
+            textwrap.fill(text, 20),
+            sorted(words.items()),
+            str(inspect.signature(textwrap.fill)),
+            json.loads(text),
+        )
 
     replacing = Replacing()
     assert replacing.call(program) == program()

@@ -1,7 +1,7 @@
 """Frame capture: CPython frames in, fx graphs of torch-level calls out, with guards.
 
-    compile(fn, backend=...)      a callable that runs what the backend makes of fn's graphs
-    export(fn, *args, **kwargs)   one graph, with specs, guards and the origins of its inputs
+compile(fn, backend=...)      a callable that runs what the backend makes of fn's graphs
+export(fn, *args, **kwargs)   one graph, with specs, guards and the origins of its inputs
 """
 
 from __future__ import annotations
@@ -18,9 +18,21 @@ from flambeau_capture.interpreter.capture import capture_frame
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.record import Break, CaptureError
 
-__all__ = ["Backend", "Break", "CaptureError", "CaptureOptions", "compile", "core_is_native", "export", "reasons", "state_of"]
+__all__ = [
+    "Backend",
+    "Break",
+    "CaptureError",
+    "CaptureOptions",
+    "compile",
+    "core_is_native",
+    "export",
+    "reasons",
+    "state_of",
+]
 
 
-def compile(fn: Callable[..., Any], *, backend: Backend, options: CaptureOptions | None = None) -> Callable[..., Any]:
+def compile(
+    fn: Callable[..., Any], *, backend: Backend, options: CaptureOptions | None = None
+) -> Callable[..., Any]:
     """A callable that behaves as `fn` and runs what `backend(gm, example_inputs)` makes of the graphs captured from it."""
     return compile_callable(fn, capture_frame, backend, options)

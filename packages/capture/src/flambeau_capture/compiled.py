@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flambeau_prims.sizes import Expr
 
 from flambeau_capture.core import core
 from flambeau_capture.entry import Backend, EntryInfo, current_state, make_entry, skip_entry
@@ -29,6 +28,7 @@ from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import OriginLost, Scope
 from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims
+from flambeau_prims.sizes import Expr
 
 Compiled = PythonCompiled if core is None else core.Compiled
 
@@ -70,7 +70,11 @@ class CompiledState:
     """The slow side of one compiled callable.  One thread at a time compiles; others wait, then look again."""
 
     def __init__(
-        self, function: types.FunctionType, capture_frame: CaptureFrame, backend: Backend, options: CaptureOptions
+        self,
+        function: types.FunctionType,
+        capture_frame: CaptureFrame,
+        backend: Backend,
+        options: CaptureOptions,
     ) -> None:
         self.function = function
         self.capture_frame = capture_frame
@@ -123,14 +127,18 @@ class CompiledState:
                 self._note_changes(entries, scope)
             return self._compile(compiled, entries, scope, reasons)
 
-    def _compile(self, compiled: Any, entries: tuple[Any, ...], scope: Scope, reasons: list[str]) -> Any:
+    def _compile(
+        self, compiled: Any, entries: tuple[Any, ...], scope: Scope, reasons: list[str]
+    ) -> Any:
         started = time.perf_counter()
         _CAPTURING.depth += 1
         try:
             state = current_state()
             with _no_collection():
                 captured = self._capture(scope)
-            entry = None if isinstance(captured, Break) else make_entry(captured, self.backend, state)
+            entry = (
+                None if isinstance(captured, Break) else make_entry(captured, self.backend, state)
+            )
         finally:
             _CAPTURING.depth -= 1
         if entry is not None:
@@ -138,7 +146,12 @@ class CompiledState:
             if failing is not None:
                 guard = entry.info.guards[failing]
                 text = f"the guard {kinds.guard_text(guard)!r} does not hold on the very call it was made from"
-                captured = Break("guard-unstable", text, guard.where, "this is a defect of capture or a value that differs at each reading")
+                captured = Break(
+                    "guard-unstable",
+                    text,
+                    guard.where,
+                    "this is a defect of capture or a value that differs at each reading",
+                )
                 entry = None
         if isinstance(captured, Break):
             self._note(Event("break", str(captured), time.perf_counter() - started))
@@ -146,7 +159,11 @@ class CompiledState:
                 raise CaptureError(captured)
             compiled.entries = (*entries, skip_entry(len(scope.arguments), captured))
             return None
-        kind, text = ("recompile", "; ".join(reasons)) if reasons else ("capture", self.function.__qualname__)
+        kind, text = (
+            ("recompile", "; ".join(reasons))
+            if reasons
+            else ("capture", self.function.__qualname__)
+        )
         self._note(Event(kind, text, time.perf_counter() - started))
         self._made += 1
         compiled.entries = (entry, *entries)
@@ -161,10 +178,17 @@ class CompiledState:
             captured = self.capture_frame(scope, self.options, DynamicDims(False))
         return captured
 
-    def _give_up(self, compiled: Any, entries: tuple[Any, ...], arguments: tuple[Any, ...], reason: str) -> None:
+    def _give_up(
+        self, compiled: Any, entries: tuple[Any, ...], arguments: tuple[Any, ...], reason: str
+    ) -> None:
         limit = self.options.recompile_limit
         text = f"{self.function.__qualname__} was compiled {limit} times (recompile_limit); other calls run eagerly. Last failing guard: {reason}"
-        broken = Break("recompile-limit", text, _place(self.function), "make the value that varies a tensor, or raise recompile_limit")
+        broken = Break(
+            "recompile-limit",
+            text,
+            _place(self.function),
+            "make the value that varies a tensor, or raise recompile_limit",
+        )
         self._note(Event("limit", str(broken)))
         if self.options.fullgraph:
             raise CaptureError(broken)
@@ -176,12 +200,16 @@ class CompiledState:
         for entry in entries:
             for origin, spec in entry.info.inputs:
                 value = _load(origin, scope)
-                if isinstance(value, torch.Tensor) and not isinstance(spec, Expr) and value.ndim == len(spec.shape):
+                if (
+                    isinstance(value, torch.Tensor)
+                    and not isinstance(spec, Expr)
+                    and value.ndim == len(spec.shape)
+                ):
                     for dim, (then, now) in enumerate(zip(spec.shape, value.shape, strict=True)):
                         if isinstance(then, Expr) or then != now:
                             self._note_change(origin.text(), dim)
             for guard in entry.info.guards:
-                if guard.kind == "EQUALS" and type(guard.payload) is int or guard.kind == "INT":
+                if guard.kind == "INT" or (guard.kind == "EQUALS" and type(guard.payload) is int):
                     now = _load(guard.origin, scope)
                     if type(now) is int and now != guard.payload:
                         self._note_change(guard.origin.text(), -1)
@@ -213,10 +241,14 @@ def _place(function: types.FunctionType) -> str:
 
 def _may_capture() -> bool:
     """Whether this thread is in a state a frame can be captured in: no dispatch mode, functorch layer or graph tracer is active."""
-    return torch._C._len_torch_dispatch_stack() == 0 and torch._C._functorch.peek_interpreter_stack() is None
+    return (
+        torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
 
 
 # ---------------------------------------------------------------- making compiled callables
+
 
 def bound_count(code: types.CodeType) -> int:
     """How many values the arguments of a call bind to: parameters, `*args` and `**kwargs`."""
@@ -228,7 +260,10 @@ _NOT_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 
 
 def compile_callable(
-    fn: Callable[..., Any], capture_frame: CaptureFrame, backend: Backend, options: CaptureOptions | None = None
+    fn: Callable[..., Any],
+    capture_frame: CaptureFrame,
+    backend: Backend,
+    options: CaptureOptions | None = None,
 ) -> Callable[..., Any]:
     """A callable that behaves as `fn` and runs what `backend` makes of its graphs.  Nothing is captured before the first call.
 
@@ -239,9 +274,11 @@ def compile_callable(
     if isinstance(fn, Compiled):
         fn = fn.__wrapped__
     if isinstance(fn, types.MethodType):
-        return types.MethodType(compile_callable(fn.__func__, capture_frame, backend, options), fn.__self__)
+        return types.MethodType(
+            compile_callable(fn.__func__, capture_frame, backend, options), fn.__self__
+        )
     if not isinstance(fn, types.FunctionType):
-        call = getattr(type(fn), "__call__", None)
+        call = getattr(type(fn), "__call__", None)  # noqa: B004 (its function is wanted, not whether there is one)
         if isinstance(call, types.FunctionType) and not isinstance(fn, type):
             return types.MethodType(compile_callable(call, capture_frame, backend, options), fn)
         fn = _calling(fn)
@@ -249,7 +286,11 @@ def compile_callable(
     compiled = Compiled(fn, state.on_miss, state)
     state.attach(compiled)
     if fn.__code__.co_flags & _NOT_A_CALL:
-        reason = Break("generator-function", f"{fn.__qualname__} is a generator or coroutine function", _place(fn))
+        reason = Break(
+            "generator-function",
+            f"{fn.__qualname__} is a generator or coroutine function",
+            _place(fn),
+        )
         if options.fullgraph:
             raise CaptureError(reason)
         state.events.append(Event("break", str(reason)))
@@ -262,7 +303,10 @@ def _calling(callable_object: Callable[..., Any]) -> types.FunctionType:
     def call(*args: Any, **kwargs: Any) -> Any:
         return callable_object(*args, **kwargs)
 
-    call.__qualname__ = call.__name__ = getattr(callable_object, "__name__", type(callable_object).__name__)
+    call.__qualname__ = call.__name__ = getattr(
+        callable_object, "__name__", type(callable_object).__name__
+    )
+    assert isinstance(call, types.FunctionType)
     return call
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 try:
-    from flambeau_capture import _core
+    from flambeau_capture import _core  # type: ignore[attr-defined]
 except ImportError as error:
     if "_core" not in str(error):
         raise
@@ -27,7 +27,9 @@ def _refuse_stale(module: ModuleType) -> None:
     build = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(build)
     if build.source_hash() != module.source_hash:
-        raise ImportError(f"{module.__file__} is older than its C sources; rebuild it: python {build_script} --inplace")
+        raise ImportError(
+            f"{module.__file__} is older than its C sources; rebuild it: python {build_script} --inplace"
+        )
 
 
 if _core is not None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flambeau_prims.sizes import Expr
-from flambeau_prims.spec import Spec
 from torch import fx
 
 from flambeau_capture.core import core
@@ -26,6 +24,8 @@ from flambeau_capture.origins import Constant, Origin, TensorSize, TensorStride
 from flambeau_capture.python_core import PythonEntry
 from flambeau_capture.record import Break, Capture, FromGraph, GraphValue, Guard, Input, MakeTuple
 from flambeau_capture.size_nodes import symbol_name, symbol_origins, symbols_of
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a tuple of the outputs."""
@@ -52,12 +52,17 @@ class EntryInfo:
 
     def is_dead(self) -> bool:
         """Whether an object that the entry was made for has died, so that it can never serve again."""
-        return any(isinstance(guard.payload, kinds.Held) and guard.payload.get() is guard.payload for guard in self.guards)
+        return any(
+            isinstance(guard.payload, kinds.Held) and guard.payload.get() is guard.payload
+            for guard in self.guards
+        )
 
 
 def current_state() -> torch_state.UsualState:
     """This thread's torch state, to be taken before a capture begins."""
-    return torch_state.UsualState.now(core.torch_state() if core is not None and configure() else b"")
+    return torch_state.UsualState.now(
+        core.torch_state() if core is not None and configure() else b""
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -74,7 +79,13 @@ def graph_of(capture: Capture) -> Parts:
     """The graph of a capture, with the values that its result and effects need as outputs."""
     recipes, cyclic = recipes_in(capture)
     origin_of = {item.value: item.origin for item in capture.inputs}
-    outputs = list(dict.fromkeys(item.value for item in recipes if isinstance(item, FromGraph) and item.value not in origin_of))
+    outputs = list(
+        dict.fromkeys(
+            item.value
+            for item in recipes
+            if isinstance(item, FromGraph) and item.value not in origin_of
+        )
+    )
     graph_module, inputs = build_graph_module(capture, outputs)
     return Parts(graph_module, inputs, outputs, cyclic)
 
@@ -99,27 +110,42 @@ def make_entry(capture: Capture, backend: Backend, state: torch_state.UsualState
 
 def skip_entry(arguments: int, reason: Break) -> Any:
     """An entry without guards that runs the original function: behind all others, for calls none of them serves."""
-    return new_entry(program.guard_program((), (), arguments), None, last_resort=True, info=EntryInfo(skipped=reason))
+    return new_entry(
+        program.guard_program((), (), arguments),
+        None,
+        last_resort=True,
+        info=EntryInfo(skipped=reason),
+    )
 
 
-def new_entry(checked: program.GuardProgram, target: Callable[..., Any] | None, **fields: Any) -> Any:
+def new_entry(
+    checked: program.GuardProgram, target: Callable[..., Any] | None, **fields: Any
+) -> Any:
     """An entry of the C core, or the Python twin where the program is one."""
     if core is not None and isinstance(checked, core.GuardProgram):
         return core.Entry(program=checked, target=target, **fields)
     return PythonEntry(program=checked, target=target, **fields)
 
 
-def _target(capture: Capture, parts: Parts, graph: Callable[..., Any] | None) -> tuple[Callable[..., Any], list[Origin], int, str]:
+def _target(
+    capture: Capture, parts: Parts, graph: Callable[..., Any] | None
+) -> tuple[Callable[..., Any], list[Origin], int, str]:
     """(callable, the origins it takes, which item of what it returns is the result, its source)."""
     origins = [item.origin for item in parts.inputs]
     result = capture.result
     if graph is not None and not capture.effects:
         if isinstance(result, FromGraph) and result.value in parts.outputs:
             return graph, origins, parts.outputs.index(result.value), ""
-        if isinstance(result, MakeTuple) and result.cls is tuple and [getattr(item, "value", None) for item in result.items] == parts.outputs:
+        if (
+            isinstance(result, MakeTuple)
+            and result.cls is tuple
+            and [getattr(item, "value", None) for item in result.items] == parts.outputs
+        ):
             return graph, origins, RESULT_AS_TUPLE, ""
     origin_of = {item.value: item.origin for item in capture.inputs}
-    code = EntryCode(origins, parts.outputs, symbol_origins(capture.inputs), origin_of, cyclic=parts.cyclic)
+    code = EntryCode(
+        origins, parts.outputs, symbol_origins(capture.inputs), origin_of, cyclic=parts.cyclic
+    )
     function = code.function(capture, graph)
     return function, code.inputs, WHOLE_RESULT, code.source
 
@@ -131,8 +157,14 @@ def all_guards(capture: Capture, state: torch_state.UsualState) -> list[Guard]:
     """Every guard of a capture, prepared and in the order to check: torch's state, inputs, sizes, and what the interpreter noted."""
     guards = [Guard("TORCH_STATE", Constant(torch), state)]
     extras = dict.fromkeys(torch_state.implied_extras())
-    guards += [Guard("STATE", Constant(torch), (name, torch_state.EXTRA[name]())) for name in extras]
-    guards += [Guard("STATE", Constant(torch), item) for item in capture.torch_state.items() if item[0] not in extras]
+    guards += [
+        Guard("STATE", Constant(torch), (name, torch_state.EXTRA[name]())) for name in extras
+    ]
+    guards += [
+        Guard("STATE", Constant(torch), item)
+        for item in capture.torch_state.items()
+        if item[0] not in extras
+    ]
     guards += [_input_guard(item) for item in capture.inputs]
     guards += _size_guards(capture)
     guards += _memory_guards(capture)
@@ -149,7 +181,11 @@ def written_inputs(capture: Capture) -> list[Input]:
 def _memory_guards(capture: Capture) -> Iterator[Guard]:
     written = written_inputs(capture)
     if written:
-        others = tuple(item.origin for item in capture.inputs if isinstance(item.example, torch.Tensor) and item not in written)
+        others = tuple(
+            item.origin
+            for item in capture.inputs
+            if isinstance(item.example, torch.Tensor) and item not in written
+        )
         origins = tuple(item.origin for item in written)
         yield Guard("DISTINCT_MEMORY", origins[0], (origins, others))
 
@@ -160,7 +196,11 @@ def _input_guard(item: Input) -> Guard:
     tensor: torch.Tensor = item.example
     words = core.tensor_words(tensor) if core is not None and configure() else None
     keys = torch._C._dispatch_keys(tensor).raw_repr()
-    return Guard("TENSOR", item.origin, TensorPayload(type(tensor), item.spec, tensor.requires_grad, keys, words))
+    return Guard(
+        "TENSOR",
+        item.origin,
+        TensorPayload(type(tensor), item.spec, tensor.requires_grad, keys, words),
+    )
 
 
 def _size_guards(capture: Capture) -> Iterator[Guard]:
@@ -174,15 +214,28 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
         if isinstance(item.spec, Expr):
             extents: list[tuple[Any, Origin]] = [(item.spec, item.origin)]
         else:
-            extents = [(size, TensorSize(item.origin, dim)) for dim, size in enumerate(item.spec.shape)]
-            extents += [(size, TensorStride(item.origin, dim)) for dim, size in enumerate(item.spec.stride)]
+            extents = [
+                (size, TensorSize(item.origin, dim)) for dim, size in enumerate(item.spec.shape)
+            ]
+            extents += [
+                (size, TensorStride(item.origin, dim)) for dim, size in enumerate(item.spec.stride)
+            ]
         for size, origin in extents:
             name = symbol_name(size)
             if isinstance(size, Expr) and not (name is not None and origins.get(name) is origin):
-                yield guard(f"value == {size}", {"value": origin, **{symbol: origins[symbol] for symbol in sorted(symbols_of(size))}})
+                yield guard(
+                    f"value == {size}",
+                    {
+                        "value": origin,
+                        **{symbol: origins[symbol] for symbol in sorted(symbols_of(size))},
+                    },
+                )
     if capture.size_env is not None:
         for condition in capture.size_env.guards:
-            symbols = {symbol for side in (condition.lhs, condition.rhs) if not isinstance(side, (int, float)) for symbol in symbols_of(side)}
+            symbols = {
+                symbol
+                for side in (condition.lhs, condition.rhs)
+                if not isinstance(side, (int, float))
+                for symbol in symbols_of(side)
+            }
             yield guard(str(condition), {symbol: origins[symbol] for symbol in sorted(symbols)})
-
-

@@ -87,7 +87,9 @@ def recipes_in(capture: Capture) -> tuple[list[Recipe], bool]:
     found: dict[int, Recipe] = {}
     open_recipes: set[int] = set()
     cyclic = False
-    pending = [_children(effect) for effect in (*capture.effects, CallRecipe(tuple, (capture.result,)))]
+    pending = [
+        _children(effect) for effect in (*capture.effects, CallRecipe(tuple, (capture.result,)))
+    ]
     pending.reverse()
     path: list[Recipe] = []
     depths: list[int] = []
@@ -149,7 +151,9 @@ class EntryCode:
         result = self.value(capture.result)
         head = []
         if graph is not None:
-            arguments = ", ".join(self._parameters[origin] for origin in self.inputs[: self._graph_input_count])
+            arguments = ", ".join(
+                self._parameters[origin] for origin in self.inputs[: self._graph_input_count]
+            )
             targets = "".join(f"{name}, " for name in self._outputs.values())
             head.append(f"{targets}= graph({arguments})" if targets else f"graph({arguments})")
             self._constants["graph"] = graph
@@ -226,7 +230,9 @@ class EntryCode:
             return self.constant(expr)
         names = {name: self._symbol(name) for name in sorted(symbols_of(expr))}
         text = expr.format(names)
-        return self.assign(text if recipe.numeric is int else f"{self.constant(recipe.numeric)}({text})")
+        return self.assign(
+            text if recipe.numeric is int else f"{self.constant(recipe.numeric)}({text})"
+        )
 
     def _symbol(self, name: str) -> str:
         key = f"symbol {name}"
@@ -244,7 +250,9 @@ class EntryCode:
 
     def output(self, value: GraphValue) -> str:
         """The variable of a graph output; an input that passes through is its parameter."""
-        return self._outputs[value] if value in self._outputs else self.origin(self._origin_of[value])
+        return (
+            self._outputs[value] if value in self._outputs else self.origin(self._origin_of[value])
+        )
 
     # ------------------------------------------------------------ effects
 
@@ -305,7 +313,9 @@ class EntryCode:
 def _tuple(code: EntryCode, recipe: MakeTuple) -> str:
     items = code.items(recipe.items)
     text = f"({items}{',' if len(recipe.items) == 1 else ''})"
-    return code.assign(text if recipe.cls is tuple else f"new_tuple({code.constant(recipe.cls)}, {text})")
+    return code.assign(
+        text if recipe.cls is tuple else f"new_tuple({code.constant(recipe.cls)}, {text})"
+    )
 
 
 def _list(code: EntryCode, recipe: MakeList) -> str:
@@ -322,7 +332,9 @@ def _dict(code: EntryCode, recipe: MakeDict) -> str:
     ordered = issubclass(recipe.cls, collections.OrderedDict)
 
     def fill(name: str) -> None:
-        pairs = ", ".join([f"({code.value(key)}, {code.value(item)})" for key, item in recipe.items])
+        pairs = ", ".join(
+            [f"({code.value(key)}, {code.value(item)})" for key, item in recipe.items]
+        )
         if pairs:
             code.line(f"{'fill_ordered' if ordered else 'fill_dict'}({name}, [{pairs}])")
         if recipe.factory is not None:
@@ -330,7 +342,11 @@ def _dict(code: EntryCode, recipe: MakeDict) -> str:
         _fill_state(code, name, recipe.state)
 
     cls = code.constant(recipe.cls)
-    if recipe.cls is dict or recipe.cls is collections.OrderedDict or recipe.cls is collections.defaultdict:
+    if (
+        recipe.cls is dict
+        or recipe.cls is collections.OrderedDict
+        or recipe.cls is collections.defaultdict
+    ):
         return code.begin(recipe, f"{cls}()", fill)
     return code.begin(recipe, f"{cls}.__new__({cls})", fill)
 
@@ -355,7 +371,9 @@ def _fill_state(code: EntryCode, name: str, state: dict[str, Recipe] | None) -> 
 
 
 def _slice(code: EntryCode, recipe: MakeSlice) -> str:
-    return code.assign(f"{code.constant(recipe.cls)}({code.items((recipe.start, recipe.stop, recipe.step))})")
+    return code.assign(
+        f"{code.constant(recipe.cls)}({code.items((recipe.start, recipe.stop, recipe.step))})"
+    )
 
 
 def _cell(code: EntryCode, recipe: MakeCell) -> str:
@@ -391,7 +409,9 @@ def _partial(code: EntryCode, recipe: MakePartial) -> str:
 
 
 def _call(code: EntryCode, recipe: CallRecipe) -> str:
-    return code.assign(f"{code.constant(recipe.function)}({code.call_arguments(recipe.args, recipe.kwargs)})")
+    return code.assign(
+        f"{code.constant(recipe.function)}({code.call_arguments(recipe.args, recipe.kwargs)})"
+    )
 
 
 _BUILDERS: dict[type, Callable[[EntryCode, Any], str]] = {
@@ -438,10 +458,14 @@ def _delete_attribute(obj: Any, name: str) -> None:
 
 def _new_tuple(cls: type, items: tuple[Any, ...]) -> Any:
     # tuple.__new__ refuses the subclasses that C makes: torch.Size and the struct sequences that torch functions return.
-    return cls(items) if cls is torch.Size or hasattr(cls, "n_sequence_fields") else tuple.__new__(cls, items)
+    return (
+        cls(items)
+        if cls is torch.Size or hasattr(cls, "n_sequence_fields")
+        else tuple.__new__(cls, items)
+    )
 
 
-def _base_of(obj: Any) -> type:
+def _base_of(obj: Any) -> Any:
     for base in (collections.OrderedDict, dict, list):
         if isinstance(obj, base):
             return base
@@ -449,11 +473,11 @@ def _base_of(obj: Any) -> type:
 
 
 def _set_item(obj: Any, key: Any, value: Any) -> None:
-    _base_of(obj).__setitem__(obj, key, value)  # type: ignore[attr-defined]
+    _base_of(obj).__setitem__(obj, key, value)
 
 
 def _delete_item(obj: Any, key: Any) -> None:
-    _base_of(obj).__delitem__(obj, key)  # type: ignore[attr-defined]
+    _base_of(obj).__delitem__(obj, key)
 
 
 def _replace_list(obj: list[Any], items: list[Any]) -> None:

@@ -27,14 +27,18 @@ from flambeau_capture.record import Break, CaptureError, DynamicDims
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def export(fn: Callable[..., Any], *args: Any, dynamic: bool = False, **kwargs: Any) -> fx.GraphModule:
+def export(
+    fn: Callable[..., Any], *args: Any, dynamic: bool = False, **kwargs: Any
+) -> fx.GraphModule:
     """The graph of `fn(*args, **kwargs)`; CaptureError where the call cannot be captured whole.
 
     `fn` is a function, a method or an nn.Module.  With `dynamic`, sizes of 2 and more of the tensor arguments are symbolic.
     """
     scope = _scope(fn, args, kwargs)
     state = current_state()
-    captured = capture_frame(scope, CaptureOptions(fullgraph=True, dynamic=dynamic), DynamicDims(dynamic))
+    captured = capture_frame(
+        scope, CaptureOptions(fullgraph=True, dynamic=dynamic), DynamicDims(dynamic)
+    )
     if isinstance(captured, Break):
         raise CaptureError(captured)
     parts = graph_of(captured)
@@ -58,7 +62,16 @@ def _scope(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     bound.apply_defaults()
     kinds: dict[Any, list[Any]] = {}
     for name, parameter in bound.signature.parameters.items():
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if parameter.kind in _POSITIONAL else parameter.kind
+        kind = (
+            inspect.Parameter.POSITIONAL_OR_KEYWORD
+            if parameter.kind in _POSITIONAL
+            else parameter.kind
+        )
         kinds.setdefault(kind, []).append(bound.arguments[name])
-    order = (_POSITIONAL[1], inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    order = (
+        _POSITIONAL[1],
+        inspect.Parameter.KEYWORD_ONLY,
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    )
     return Scope(function, tuple(value for kind in order for value in kinds.get(kind, ())))

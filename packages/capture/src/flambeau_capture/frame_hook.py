@@ -34,7 +34,9 @@ def flat_function(function: types.FunctionType) -> types.FunctionType:
     assert core is not None
     code = flat_code(function.__code__)
     core.mark_skip(code)
-    return types.FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+    return types.FunctionType(
+        code, function.__globals__, function.__name__, None, function.__closure__
+    )
 
 
 def identity_entry(function: types.FunctionType) -> Any:
@@ -44,7 +46,9 @@ def identity_entry(function: types.FunctionType) -> Any:
     count = flat.__code__.co_argcount
     codes = core.operations()
     ops = tuple((codes["ARGUMENT"], at + 1, 0, 0, at, None) for at in range(count))
-    program = core.GuardProgram(ops=ops, inputs=tuple(range(1, count + 1)), arguments=count, registers=count + 1, symbols=0)
+    program = core.GuardProgram(
+        ops=ops, inputs=tuple(range(1, count + 1)), arguments=count, registers=count + 1, symbols=0
+    )
     return core.Entry(program=program, target=flat)
 
 
@@ -75,13 +79,17 @@ def hook_works() -> bool:
     core.mark_skip(outer.__code__)
     results = [core.call_with_handler(handler, outer) for _ in range(3)]
     expected = [(failing, (5,)), (inner, (1, 2, (5,), {"c": 4}))]
-    return results == [(1, (5,), 2, {"c": 4})] * 3 and offered == expected and not core.hook_installed()
+    return (
+        results == [(1, (5,), 2, {"c": 4})] * 3
+        and offered == expected
+        and not core.hook_installed()
+    )
 
 
-def call_with_handler(handler: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_with_handler(
+    handler: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Calls `function` with a handler in force (None: none); just calls it where the hook does not work."""
     if core is None or not hook_works():
         return function(*args, **kwargs)
     return core.call_with_handler(handler, function, *args, **kwargs)
-
-

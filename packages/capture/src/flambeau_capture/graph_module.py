@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from flambeau_prims.size_floats import FloatExpr
-from flambeau_prims.sizes import Expr
 from torch import fx
 
 from flambeau_capture.origins import Origin, TensorSize, TensorStride
 from flambeau_capture.record import Call, Capture, GraphValue, Input
 from flambeau_capture.size_nodes import SizeNodes, symbol_origins, symbols_of
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
 
 _LITERALS = (
     int, float, bool, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, range,
@@ -71,7 +71,9 @@ def live_calls(calls: list[Call], wanted: Iterable[GraphValue]) -> list[Call]:
     return live
 
 
-def build_graph_module(capture: Capture, wanted: list[GraphValue]) -> tuple[fx.GraphModule, list[Input]]:
+def build_graph_module(
+    capture: Capture, wanted: list[GraphValue]
+) -> tuple[fx.GraphModule, list[Input]]:
     """The graph that returns the tuple of `wanted` values, and the inputs its placeholders stand for, in order."""
     calls = live_calls(capture.calls, wanted)
     builder = _Builder(capture, calls, wanted)
@@ -95,14 +97,18 @@ class _Builder:
         self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
         self.sizes = SizeNodes(self.graph, self.symbols, self.placeholders.__getitem__)
 
-    def _used_inputs(self, capture: Capture, calls: list[Call], wanted: list[GraphValue]) -> Iterator[Input]:
+    def _used_inputs(
+        self, capture: Capture, calls: list[Call], wanted: list[GraphValue]
+    ) -> Iterator[Input]:
         used = set(wanted)
         defining: set[Origin] = set()
         for call in calls:
             used.update(values_in(call.args))
             used.update(values_in(call.kwargs))
             for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
-                defining.update(self._tensor_behind(self.symbols[name]) for name in symbols_of(size))
+                defining.update(
+                    self._tensor_behind(self.symbols[name]) for name in symbols_of(size)
+                )
         for item in capture.inputs:
             if item.value in used or item.origin in defining:
                 yield item
@@ -113,7 +119,11 @@ class _Builder:
 
     def _placeholder(self, item: Input) -> fx.Node:
         node = self.graph.placeholder(self._placeholder_name(item.value.name))
-        node.meta.update(spec=item.spec, origin=item.origin.text(), requires_grad=getattr(item.example, "requires_grad", False))
+        node.meta.update(
+            spec=item.spec,
+            origin=item.origin.text(),
+            requires_grad=getattr(item.example, "requires_grad", False),
+        )
         self.nodes[item.value] = node
         return node
 
@@ -170,7 +180,9 @@ class _Builder:
         if isinstance(arg, dict):
             return {key: self._argument(item) for key, item in arg.items()}
         if isinstance(arg, slice):
-            return slice(self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step))
+            return slice(
+                self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step)
+            )
         if type(arg) in _LITERALS or isinstance(arg, (type, types.BuiltinFunctionType)):
             return arg
         return self._constant(arg)
@@ -189,7 +201,11 @@ def _specs(result: Any) -> Any:
     if isinstance(result, GraphValue):
         return result.spec
     if isinstance(result, (tuple, list)):
-        return type(result)(map(_specs, result)) if type(result) in (tuple, list) else tuple(map(_specs, result))
+        return (
+            type(result)(map(_specs, result))
+            if type(result) in (tuple, list)
+            else tuple(map(_specs, result))
+        )
     if isinstance(result, dict):
         return {key: _specs(item) for key, item in result.items()}
     return result

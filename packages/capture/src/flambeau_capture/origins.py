@@ -19,9 +19,11 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,13 @@ class _Interning(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
             args += tuple(kwargs[name] for name in cls.__match_args__[len(args) :])  # type: ignore[attr-defined]
-        key = (cls, *[arg if type(arg) is str or isinstance(arg, Origin) else _interning_key(arg) for arg in args])
+        key = (
+            cls,
+            *[
+                arg if type(arg) is str or isinstance(arg, Origin) else _interning_key(arg)
+                for arg in args
+            ],
+        )
         reference = _INTERNED.get(key)
         found = None if reference is None else reference()
         if found is None:
@@ -60,10 +68,11 @@ class _Interning(type):
         return found
 
 
-class _Reference(weakref.ref):  # type: ignore[type-arg]
+class _Reference(weakref.ref["Origin"]):
     """A weak reference to an interned origin that takes its key out of the table when the origin dies."""
 
     __slots__ = ("key",)
+    key: tuple[Any, ...]
 
     def __new__(cls, origin: Origin, key: tuple[Any, ...]) -> _Reference:
         made = super().__new__(cls, origin, _forget)
@@ -71,13 +80,14 @@ class _Reference(weakref.ref):  # type: ignore[type-arg]
         return made
 
     def __init__(self, origin: Origin, key: tuple[Any, ...]) -> None:
-        super().__init__(origin, _forget)
+        super().__init__(origin, _forget)  # type: ignore[call-arg]
 
 
-def _forget(reference: _Reference) -> None:
+def _forget(reference: Any) -> None:
+    key = reference.key
     with _LOCK:
-        if _INTERNED.get(reference.key) is reference:
-            del _INTERNED[reference.key]
+        if _INTERNED.get(key) is reference:
+            del _INTERNED[key]
 
 
 class Origin(metaclass=_Interning):
@@ -110,7 +120,9 @@ class Origin(metaclass=_Interning):
 
 
 _INTERNED: dict[tuple[Any, ...], _Reference] = {}
-_LOCK = threading.RLock()  # re-entrant: the garbage collector may run a finalizer that makes an origin
+_LOCK = (
+    threading.RLock()
+)  # re-entrant: the garbage collector may run a finalizer that makes an origin
 
 _COMPARED_BY_VALUE = (str, int, float, bool, bytes, type(None))
 
@@ -129,7 +141,8 @@ def _interning_key(value: Any) -> Any:
     return (object, id(value))
 
 
-def _interned(cls: type) -> Any:
+@dataclass_transform(eq_default=False, frozen_default=True)
+def _interned(cls: type[T]) -> type[T]:
     """Class decorator: a frozen, slotted dataclass compared by identity, whose fields are set once by `__init__`."""
     return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
 
@@ -223,7 +236,11 @@ class Constant(Origin):
             return f"{self.value.__module__}.{self.value.__qualname__}"
         if isinstance(self.value, types.ModuleType):
             return self.value.__name__
-        return repr(self.value) if type(self.value) in _COMPARED_BY_VALUE else f"<{type(self.value).__name__}>"
+        return (
+            repr(self.value)
+            if type(self.value) in _COMPARED_BY_VALUE
+            else f"<{type(self.value).__name__}>"
+        )
 
     def load(self, scope: Scope) -> Any:
         return self.value
@@ -446,7 +463,11 @@ class CellContents(Origin):
     bases = ("base",)
 
     def text(self) -> str:
-        return self.base.name if isinstance(self.base, Closure) else f"{self.base.text()}.cell_contents"
+        return (
+            self.base.name
+            if isinstance(self.base, Closure)
+            else f"{self.base.text()}.cell_contents"
+        )
 
     def load(self, scope: Scope) -> Any:
         cell = self.base.load(scope)
@@ -566,7 +587,11 @@ def module_table_entry(base: Origin, table: str, name: str) -> DictEntry:
 
 
 def _key_text(key: Any) -> str:
-    return repr(key) if type(key) in _COMPARED_BY_VALUE else getattr(key, "__name__", f"<{type(key).__name__}>")
+    return (
+        repr(key)
+        if type(key) in _COMPARED_BY_VALUE
+        else getattr(key, "__name__", f"<{type(key).__name__}>")
+    )
 
 
 def field_values(origin: Origin) -> tuple[Any, ...]:

@@ -19,7 +19,13 @@ class PythonEntry:
     last_resort: bool = False
     info: Any = None
 
-    def serve(self, compiled: PythonCompiled, bound: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any]:
+    def serve(
+        self,
+        compiled: PythonCompiled,
+        bound: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[bool, Any]:
         """(whether the guards hold, the result of the call)."""
         function = compiled.__wrapped__
         inputs = self.program.load(function, bound)
@@ -36,7 +42,9 @@ class PythonEntry:
             return tuple(result)
         if not isinstance(result, (tuple, list)) or self.item >= len(result):
             kind = type(result).__name__
-            raise TypeError(f"the backend's callable must return a tuple of more than {self.item} items, not {kind}")
+            raise TypeError(
+                f"the backend's callable must return a tuple of more than {self.item} items, not {kind}"
+            )
         return result[self.item]
 
 
@@ -46,8 +54,19 @@ _OWN = frozenset({"entries", "on_miss", "state", "__wrapped__"})
 class PythonCompiled:
     """A compiled function: called, bound and inspected like the function it was made from; see Compiled in csrc/compiled.c."""
 
-    def __init__(self, function: types.FunctionType, on_miss: Callable[[tuple[Any, ...]], Any] | None = None, state: Any = None) -> None:
-        own = {"__wrapped__": function, "on_miss": on_miss, "state": state, "entries": (), "_binder": _binder(function.__code__)}
+    def __init__(
+        self,
+        function: types.FunctionType,
+        on_miss: Callable[[tuple[Any, ...]], Any] | None = None,
+        state: Any = None,
+    ) -> None:
+        own = {
+            "__wrapped__": function,
+            "on_miss": on_miss,
+            "state": state,
+            "entries": (),
+            "_binder": _binder(function.__code__),
+        }
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
@@ -106,7 +125,10 @@ def _binder(code: types.CodeType) -> types.CodeType:
     """Code with the same parameters that returns their values as a flat tuple, in the order of the fast locals."""
     names = code.co_varnames
     positional, only, keyword = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
-    flat = [f"p{at}" if not names[at].isidentifier() else names[at] for at in range(positional + keyword)]
+    flat = [
+        f"p{at}" if not names[at].isidentifier() else names[at]
+        for at in range(positional + keyword)
+    ]
     parameters = list(flat[:positional])
     if only:
         parameters.insert(only, "/")

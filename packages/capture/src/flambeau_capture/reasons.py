@@ -178,4 +178,9 @@ class GraphBreak(BaseException):
 
     def to_break(self, where: str) -> Break:
         """The recorded form, with the user's place."""
-        return Break(self.reason.id, f"{self.detail}: {self.reason.explanation}", where, self.hint or self.reason.hint)
+        return Break(
+            self.reason.id,
+            f"{self.detail}: {self.reason.explanation}",
+            where,
+            self.hint or self.reason.hint,
+        )

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     import types
 
+    from flambeau_capture.origins import Origin, Scope
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Spec
-
-    from flambeau_capture.origins import Origin, Scope
 
 
 # ---------------------------------------------------------------- 2. the tape

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from flambeau_prims import sizes
-from flambeau_prims.size_floats import FloatExpr
-from flambeau_prims.sizes import Expr, SizeEnv
 from torch import fx
 
 from flambeau_capture.origins import Origin, TensorSize, TensorStride
 from flambeau_capture.record import Input
+from flambeau_prims import sizes
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr, SizeEnv
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
@@ -65,7 +65,12 @@ def symbol_origins(inputs: Iterable[Input]) -> dict[str, Origin]:
 class SizeNodes:
     """The nodes of one graph that hold sizes.  `placeholder_of(origin)` gives the graph input loaded from an origin."""
 
-    def __init__(self, graph: fx.Graph, origins: dict[str, Origin], placeholder_of: Callable[[Origin], fx.Node]) -> None:
+    def __init__(
+        self,
+        graph: fx.Graph,
+        origins: dict[str, Origin],
+        placeholder_of: Callable[[Origin], fx.Node],
+    ) -> None:
         self._graph = graph
         self._origins = origins
         self._placeholder_of = placeholder_of
@@ -95,7 +100,9 @@ class SizeNodes:
                 made = self._apply(operator.neg, operator.neg, [self._emit(operand, env)])
             case ast.BinOp(left=left, op=op, right=right):
                 function = _BINARY[type(op)]
-                made = self._apply(function, function, [self._emit(left, env), self._emit(right, env)])
+                made = self._apply(
+                    function, function, [self._emit(left, env), self._emit(right, env)]
+                )
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args):
                 on_sizes = {"min": sizes.size_min, "max": sizes.size_max}.get(name)
                 function = _CALLS.get(name) or getattr(math, name)
@@ -105,10 +112,19 @@ class SizeNodes:
         self._made[text] = made
         return made
 
-    def _apply(self, function: Callable[..., Any], on_sizes: Callable[..., Any] | None, operands: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    def _apply(
+        self,
+        function: Callable[..., Any],
+        on_sizes: Callable[..., Any] | None,
+        operands: list[tuple[Any, Any]],
+    ) -> tuple[Any, Any]:
         args = tuple(node for node, _ in operands)
         values = [size for _, size in operands]
-        exact = on_sizes is not None and all(type(size) in (int, Expr) for size in values) and function is not operator.truediv
+        exact = (
+            on_sizes is not None
+            and all(type(size) in (int, Expr) for size in values)
+            and function is not operator.truediv
+        )
         size = on_sizes(*values) if exact and on_sizes is not None else None
         if not any(isinstance(arg, fx.Node) for arg in args):
             return function(*args), size
@@ -120,9 +136,13 @@ class SizeNodes:
         origin = self._origins[name]
         match origin:
             case TensorSize(base=base, dim=dim):
-                node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._placeholder_of(base), dim))
+                node = self._graph.call_function(
+                    torch.ops.aten.sym_size.int, (self._placeholder_of(base), dim)
+                )
             case TensorStride(base=base, dim=dim):
-                node = self._graph.call_function(torch.ops.aten.sym_stride.int, (self._placeholder_of(base), dim))
+                node = self._graph.call_function(
+                    torch.ops.aten.sym_stride.int, (self._placeholder_of(base), dim)
+                )
             case _:
                 return self._placeholder_of(origin), self._placeholder_of(origin).meta["spec"]
         size = env.make({(env.symbols[name].index,): 1})

@@ -18,7 +18,9 @@ def holds(guard: Guard, scope: Scope) -> bool:
     """Whether one guard holds on a call."""
     try:
         # The condition of a RELATION, and the state of torch, are not about the origin's value.
-        value = None if guard.kind in ("RELATION", "TORCH_STATE", "STATE") else guard.origin.load(scope)
+        value = (
+            None if guard.kind in ("RELATION", "TORCH_STATE", "STATE") else guard.origin.load(scope)
+        )
         return KINDS[guard.kind].holds(value, guard, scope)
     except OriginLost:
         return False

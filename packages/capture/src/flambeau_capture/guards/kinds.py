@@ -19,19 +19,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from flambeau_prims.sizes import Expr
 
 from flambeau_capture import origins
 from flambeau_capture.guards import torch_state
 from flambeau_capture.origins import CallOf, OriginLost, Scope
+from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from flambeau_prims.spec import Spec
-
     from flambeau_capture.guards.program import ProgramBuilder
     from flambeau_capture.record import Guard
+    from flambeau_prims.spec import Spec
 
 
 class GuardKind:
@@ -135,8 +134,15 @@ class TENSOR(GuardKind):
         if payload.words is None:
             builder.check_in_python(guard, lambda value: cls.holds(value, guard, None))  # type: ignore[arg-type]
             return
-        sizes, strides = (tuple(None if isinstance(size, Expr) else size for size in sizes) for sizes in (payload.spec.shape, payload.spec.stride))
-        builder.check("TENSOR", guard.origin, payload=(payload.type, *payload.words, payload.requires_grad, sizes, strides))
+        sizes, strides = (
+            tuple(None if isinstance(size, Expr) else size for size in sizes)
+            for sizes in (payload.spec.shape, payload.spec.stride)
+        )
+        builder.check(
+            "TENSOR",
+            guard.origin,
+            payload=(payload.type, *payload.words, payload.requires_grad, sizes, strides),
+        )
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -148,17 +154,22 @@ class TENSOR(GuardKind):
         payload: TensorPayload = guard.payload
         if not isinstance(value, torch.Tensor):
             return f"is {brief(value)}"
-        pairs = {
+        pairs: dict[str, tuple[Any, Any]] = {
             "type": (payload.type, type(value)),
             "dtype": (payload.spec.dtype, value.dtype),
             "device": (payload.spec.device, value.device),
             "shape": (payload.spec.shape, tuple(value.shape)),
-            "stride": (payload.spec.stride, tuple(value.stride()) if value.layout is torch.strided else None),
+            "stride": (
+                payload.spec.stride,
+                tuple(value.stride()) if value.layout is torch.strided else None,
+            ),
             "requires_grad": (payload.requires_grad, value.requires_grad),
             "dispatch keys": (payload.keys, torch._C._dispatch_keys(value).raw_repr()),
         }
         for name, (then, now) in pairs.items():
-            differs = not _extents_match(then, now or ()) if name in ("shape", "stride") else then != now
+            differs = (
+                not _extents_match(then, now or ()) if name in ("shape", "stride") else then != now
+            )
             if differs and name == "dispatch keys":
                 return "is another sort of tensor (a wrapper, conjugated, sparse, or made in inference mode)"
             if differs:
@@ -235,7 +246,11 @@ class DISTINCT_MEMORY(GuardKind):
 
     @classmethod
     def text(cls, guard: Guard) -> str:
-        return "shares no memory with another input" if len(guard.payload[0]) == 1 else "and other written inputs share no memory with any other"
+        return (
+            "shares no memory with another input"
+            if len(guard.payload[0]) == 1
+            else "and other written inputs share no memory with any other"
+        )
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
@@ -259,7 +274,11 @@ class IS(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("WEAK_IS" if guard.payload.is_weak else "IS", guard.origin, payload=guard.payload.reference)
+        builder.check(
+            "WEAK_IS" if guard.payload.is_weak else "IS",
+            guard.origin,
+            payload=guard.payload.reference,
+        )
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -278,7 +297,9 @@ class IS_NOT(GuardKind):
     def prepare(cls, payload: Any) -> Held:
         held = Held(payload)
         if held.is_weak:
-            raise TypeError("IS_NOT is for objects that do not die: None, Ellipsis, NotImplemented, ABSENT")
+            raise TypeError(
+                "IS_NOT is for objects that do not die: None, Ellipsis, NotImplemented, ABSENT"
+            )
         return held
 
     @classmethod
@@ -310,7 +331,11 @@ class TYPE(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("WEAK_TYPE" if guard.payload.is_weak else "TYPE", guard.origin, payload=guard.payload.reference)
+        builder.check(
+            "WEAK_TYPE" if guard.payload.is_weak else "TYPE",
+            guard.origin,
+            payload=guard.payload.reference,
+        )
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -347,7 +372,12 @@ class EQUALS(GuardKind):
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
         constant = guard.payload
-        if constant is None or constant is True or constant is False or type(constant) in (torch.dtype, torch.layout, torch.memory_format):
+        if (
+            constant is None
+            or constant is True
+            or constant is False
+            or type(constant) in (torch.dtype, torch.layout, torch.memory_format)
+        ):
             builder.check("IS", guard.origin, payload=constant)
         elif isinstance(constant, (set, frozenset)):
             builder.check_in_python(guard, lambda value: constants_equal(value, constant))
@@ -416,7 +446,7 @@ class LENGTH(GuardKind):
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
         for container in (list, tuple, dict, set, frozenset):
             if isinstance(value, container):
-                return container.__len__(value) == guard.payload
+                return bool(container.__len__(value) == guard.payload)  # type: ignore[arg-type]
         return False
 
     @classmethod
@@ -430,7 +460,9 @@ class LENGTH(GuardKind):
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
         length = len(value) if isinstance(value, (list, tuple, dict, set, frozenset)) else None
-        return f"is {brief(value)}" if length is None else f"has length {length}, had {guard.payload}"
+        return (
+            f"is {brief(value)}" if length is None else f"has length {length}, had {guard.payload}"
+        )
 
 
 @_kind
@@ -454,7 +486,11 @@ class KEYS(GuardKind):
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
-        return f"has keys {list(_keys_in_order(value))}, had {list(guard.payload)}" if isinstance(value, dict) else f"is {brief(value)}"
+        return (
+            f"has keys {list(_keys_in_order(value))}, had {list(guard.payload)}"
+            if isinstance(value, dict)
+            else f"is {brief(value)}"
+        )
 
 
 def _keys_in_order(value: dict[Any, Any]) -> Iterator[Any]:
@@ -551,7 +587,9 @@ class TORCH_STATE(GuardKind):
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
-        changed = [f"{name} is {now}, was {then}" for name, then, now in guard.payload.differences()]
+        changed = [
+            f"{name} is {now}, was {then}" for name, then, now in guard.payload.differences()
+        ]
         return "has " + (", ".join(changed) or "changed")
 
 
@@ -610,8 +648,9 @@ def distinct_storages(written: Sequence[Any], others: Sequence[Any]) -> bool:
     if not all(isinstance(tensor, torch.Tensor) for tensor in (*written, *others)):
         return False
     storages = {tensor.untyped_storage()._cdata for tensor in written}
-    return len(storages) == len(written) and not any(tensor.untyped_storage()._cdata in storages for tensor in others)
-
+    return len(storages) == len(written) and not any(
+        tensor.untyped_storage()._cdata in storages for tensor in others
+    )
 
 
 def is_constant(value: Any) -> bool:
@@ -635,7 +674,9 @@ def constants_equal(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, tuple):
-        return tuple.__len__(a) == tuple.__len__(b) and all(map(constants_equal, tuple.__iter__(a), tuple.__iter__(b)))
+        return tuple.__len__(a) == tuple.__len__(b) and all(
+            map(constants_equal, tuple.__iter__(a), tuple.__iter__(b))
+        )
     if type(a).__flags__ & _HEAP_TYPE:
         return False
     if isinstance(a, float):
@@ -689,4 +730,8 @@ def brief(value: Any) -> str:
 
 
 def _type_name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ in ("builtins", "torch", "__main__", "torch.nn.parameter") else f"{cls.__module__}.{cls.__qualname__}"
+    return (
+        cls.__qualname__
+        if cls.__module__ in ("builtins", "torch", "__main__", "torch.nn.parameter")
+        else f"{cls.__module__}.{cls.__qualname__}"
+    )

@@ -46,7 +46,9 @@ class TooManyGuards(ValueError):
     """The program would not fit the C core's 16-bit operands; the reference check in Python serves instead."""
 
 
-def guard_program(guards: Sequence[Guard], inputs: Sequence[Origin], arguments: int) -> GuardProgram:
+def guard_program(
+    guards: Sequence[Guard], inputs: Sequence[Origin], arguments: int
+) -> GuardProgram:
     """The program that checks `guards` (already `kinds.prepared`) and loads `inputs`, for calls of `arguments` bound arguments."""
     if core is not None:
         try:
@@ -70,7 +72,9 @@ def order(guards: Sequence[Guard]) -> list[Guard]:
 
 def _payload_key(payload: Any) -> Any:
     # Scalars compare equal across types (1 == True): the type is part of the key.  Others by identity.
-    return (type(payload), payload) if type(payload) in (int, bool, str, type(None)) else id(payload)
+    return (
+        (type(payload), payload) if type(payload) in (int, bool, str, type(None)) else id(payload)
+    )
 
 
 def _distance(guard: Guard) -> int:
@@ -104,7 +108,11 @@ class ProgramBuilder:
         if len(self.registers) >= _MAX_GUARDS:
             raise TooManyGuards
         return core.GuardProgram(
-            ops=tuple(self.ops), inputs=self.inputs, arguments=arguments, registers=len(self.registers) + 1, symbols=len(self.symbols)
+            ops=tuple(self.ops),
+            inputs=self.inputs,
+            arguments=arguments,
+            registers=len(self.registers) + 1,
+            symbols=len(self.symbols),
         )
 
     def _with_dict_reads_grouped(self) -> list[tuple[int, int, int, int, int, Any]]:
@@ -122,13 +130,17 @@ class ProgramBuilder:
             if op[0] in reads and type(op[5]) is str:
                 group = groups.pop(op[2], [])
                 if len(group) > 1:
-                    grouped.append((self.codes["DICT_GROUP"], 0, op[2], group[0][3], len(group), None))
+                    grouped.append(
+                        (self.codes["DICT_GROUP"], 0, op[2], group[0][3], len(group), None)
+                    )
                 grouped += group
             else:
                 grouped.append(op)
         return grouped
 
-    def check(self, name: str, origin: Origin | None, *, number: int = 0, payload: Any = None) -> None:
+    def check(
+        self, name: str, origin: Origin | None, *, number: int = 0, payload: Any = None
+    ) -> None:
         """One check of the value at `origin`."""
         source = 0 if origin is None else self.load(origin)
         self.ops.append((self.codes[name], 0, source, self.at, number, payload))
@@ -159,11 +171,16 @@ class ProgramBuilder:
         """A condition on symbols; one that postfix programs cannot express is evaluated in Python."""
         relation: relations.Relation = guard.payload
         try:
-            words = relations.postfix(relation.text, lambda name: self.symbol(relation.names[name]), self.codes)
+            words = relations.postfix(
+                relation.text, lambda name: self.symbol(relation.names[name]), self.codes
+            )
         except relations.Inexpressible:
             names = list(relation.names)
             gathered = self._gather([self.load(origin) for origin in relation.names.values()])
-            self._call_check(lambda values: relation.holds_for(**dict(zip(names, values, strict=True))), (gathered,))
+            self._call_check(
+                lambda values: relation.holds_for(**dict(zip(names, values, strict=True))),
+                (gathered,),
+            )
         else:
             self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
 
@@ -174,7 +191,9 @@ class ProgramBuilder:
             self.ops.append((self.codes["DISTINCT_MEMORY"], 0, 0, self.at, written, registers))
             return
         gathered = self._gather(list(registers))
-        self._call_check(lambda values: distinct_storages(values[:written], values[written:]), (gathered,))
+        self._call_check(
+            lambda values: distinct_storages(values[:written], values[written:]), (gathered,)
+        )
 
     def _call_check(self, holds: Callable[..., bool], sources: tuple[int, ...]) -> None:
         register = self._new_register(object())
@@ -184,10 +203,21 @@ class ProgramBuilder:
     def _gather(self, registers: list[int]) -> int:
         """A register that holds a tuple of others (a CALL takes at most four sources)."""
         gathered = self._new_register(object())
-        self.ops.append((self.codes["CALL"], gathered, 0, self.at, 0, (_as_tuple, tuple(registers[:4]))))
+        self.ops.append(
+            (self.codes["CALL"], gathered, 0, self.at, 0, (_as_tuple, tuple(registers[:4])))
+        )
         for start in range(4, len(registers), 3):
             following = self._new_register(object())
-            self.ops.append((self.codes["CALL"], following, 0, self.at, 0, (_append, (gathered, *registers[start : start + 3]))))
+            self.ops.append(
+                (
+                    self.codes["CALL"],
+                    following,
+                    0,
+                    self.at,
+                    0,
+                    (_append, (gathered, *registers[start : start + 3])),
+                )
+            )
             gathered = following
         return gathered
 
@@ -244,7 +274,12 @@ class ProgramBuilder:
             case origins.GradOf(base=base):
                 return "GETATTR", self.load(base), 0, "grad"
             case origins.CallOf(function=function, arguments=arguments) if len(arguments) <= 4:
-                return "CALL", 0, 0, (function, tuple(self.load(argument) for argument in arguments))
+                return (
+                    "CALL",
+                    0,
+                    0,
+                    (function, tuple(self.load(argument) for argument in arguments)),
+                )
             case origins.CallOf(function=function, arguments=arguments):
                 gathered = self._gather([self.load(argument) for argument in arguments])
                 return "CALL", 0, 0, (lambda values: function(*values), (gathered,))

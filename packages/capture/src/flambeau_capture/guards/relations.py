@@ -1,6 +1,6 @@
 """Conditions on symbolic sizes, as Python text over symbols and as the postfix programs that the C core runs.
 
-    "s0*4 == s1 - 1"   ->   SYMBOL 0, CONSTANT 4, MUL, SYMBOL 1, CONSTANT 1, SUB, EQ
+"s0*4 == s1 - 1"   ->   SYMBOL 0, CONSTANT 4, MUL, SYMBOL 1, CONSTANT 1, SUB, EQ
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flambeau_capture.origins import Origin, Scope
-
 
 _NAMES = {"__builtins__": {}, "math": math, "min": min, "max": max, "abs": abs, "float": float}
 """What the text of a condition may call."""
@@ -86,7 +85,9 @@ def postfix(text: str, symbol: Callable[[str], int], codes: Mapping[str, int]) -
                 emit_all((operand,), "R_NEG")
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 emit_all((operand,), "R_NOT")
-            case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if len(args) > 1:
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if (
+                len(args) > 1
+            ):
                 emit_all(args, "R_MIN" if name == "min" else "R_MAX")
             case _:
                 raise Inexpressible(ast.unparse(node))

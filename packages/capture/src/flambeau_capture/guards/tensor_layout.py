@@ -31,7 +31,9 @@ def configure() -> bool:
     if not (c10.exists() and libtorch.exists()):
         return False
     try:
-        core.configure(tensor_type=torch.Tensor, c10=str(c10), libtorch=str(libtorch), **find_layout(c10))
+        core.configure(
+            tensor_type=torch.Tensor, c10=str(c10), libtorch=str(libtorch), **find_layout(c10)
+        )
     except (LookupError, OSError, AttributeError):
         return False
     return _agrees_with_python()
@@ -44,14 +46,26 @@ def find_layout(c10: Path) -> dict[str, int]:
     """
     samples = _samples()
     fields = {
-        "keys": _only(range(0, _SCANNED, 8), samples, lambda t, at: _word(t._cdata + at) == torch._C._dispatch_keys(t).raw_repr()),
-        "storage": _only(range(0, _SCANNED, 8), samples, lambda t, at: _word(t._cdata + at) == t.untyped_storage()._cdata),
+        "keys": _only(
+            range(0, _SCANNED, 8),
+            samples,
+            lambda t, at: _word(t._cdata + at) == torch._C._dispatch_keys(t).raw_repr(),
+        ),
+        "storage": _only(
+            range(0, _SCANNED, 8),
+            samples,
+            lambda t, at: _word(t._cdata + at) == t.untyped_storage()._cdata,
+        ),
         "ndim": _only(range(0, _SCANNED, 8), samples, lambda t, at: _word(t._cdata + at) == t.ndim),
         "extents": _only(range(0, _SCANNED - 80, 8), samples, _has_extents_at),
         "kind": _only(range(0, _SCANNED, 2), samples, _has_kind_at),
     }
     return {
-        "impl": _only(range(0, torch.Tensor.__basicsize__, 8), samples, lambda t, at: _word(id(t) + at) == t._cdata),
+        "impl": _only(
+            range(0, torch.Tensor.__basicsize__, 8),
+            samples,
+            lambda t, at: _word(id(t) + at) == t._cdata,
+        ),
         **fields,
         "autograd_flags": _find_autograd_flags(c10),
     }
@@ -73,7 +87,9 @@ def _word(address: int) -> int:
     return ctypes.c_uint64.from_address(address).value
 
 
-def _only(offsets: range, samples: list[torch.Tensor], agrees: Callable[[torch.Tensor, int], bool]) -> int:
+def _only(
+    offsets: range, samples: list[torch.Tensor], agrees: Callable[[torch.Tensor, int], bool]
+) -> int:
     found = [at for at in offsets if all(agrees(tensor, at) for tensor in samples)]
     if len(found) != 1:
         raise LookupError(f"{len(found)} places agree where one was expected")
@@ -83,7 +99,10 @@ def _only(offsets: range, samples: list[torch.Tensor], agrees: Callable[[torch.T
 def _has_extents_at(tensor: torch.Tensor, at: int) -> bool:
     address, ndim, gap = tensor._cdata + at, tensor.ndim, _INLINE_DIMS
     words = (ctypes.c_int64 * (2 * gap)).from_address(address)
-    return tuple(words[:ndim]) == tuple(tensor.shape) and tuple(words[gap : gap + ndim]) == tensor.stride()
+    return (
+        tuple(words[:ndim]) == tuple(tensor.shape)
+        and tuple(words[gap : gap + ndim]) == tensor.stride()
+    )
 
 
 _DTYPE_CODES = {
@@ -125,10 +144,23 @@ def _agrees_with_python() -> bool:
     code = core.operations()
     # More than five dimensions stand outside the TensorImpl, behind a pointer where the inline ones would begin.
     many_dims = torch.empty((2, 1, 3, 1, 2, 1, 4), dtype=torch.uint8)
-    samples = [*_samples(), many_dims, torch.nn.Parameter(torch.empty(3, 4)), torch.empty((0, 3)), torch.empty((4, 1)).expand(4, 6)]
+    samples = [
+        *_samples(),
+        many_dims,
+        torch.nn.Parameter(torch.empty(3, 4)),
+        torch.empty((0, 3)),
+        torch.empty((4, 1)).expand(4, 6),
+    ]
     for at, tensor in enumerate(samples):
         keys, kind = core.tensor_words(tensor)
-        facts = (type(tensor), keys, kind, tensor.requires_grad, tuple(tensor.shape), tensor.stride())
+        facts = (
+            type(tensor),
+            keys,
+            kind,
+            tensor.requires_grad,
+            tuple(tensor.shape),
+            tensor.stride(),
+        )
         ops = ((code["ARGUMENT"], 1, 0, 0, 0, None), (code["TENSOR"], 0, 1, 1, 0, facts))
         program = core.GuardProgram(ops=ops, inputs=(), arguments=1, registers=2, symbols=0)
         for other_at, other in enumerate(samples):

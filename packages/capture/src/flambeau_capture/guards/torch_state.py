@@ -36,7 +36,8 @@ EXTRA: dict[str, Callable[[], Any]] = {
     "cudnn_enabled": torch._C._get_cudnn_enabled,
     "cudnn_benchmark": torch._C._get_cudnn_benchmark,
     "torch_function_mode_stack": lambda: tuple(
-        id(torch._C._get_function_stack_at(at)) for at in range(torch._C._len_torch_function_stack())
+        id(torch._C._get_function_stack_at(at))
+        for at in range(torch._C._len_torch_function_stack())
     ),
     "anomaly_mode": torch.is_anomaly_enabled,
 }
@@ -64,7 +65,9 @@ class UsualState:
 
 def implied_extras() -> list[str]:
     """Extra states that matter because of the usual ones: what autocast casts to while it is on, whose function modes are on the stack."""
-    names = [f"autocast_{kind}_dtype" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    names = [
+        f"autocast_{kind}_dtype" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
+    ]
     if names:
         names.append("autocast_cache_enabled")
     if torch._C._len_torch_function_stack():
