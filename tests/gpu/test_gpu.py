@@ -15,7 +15,16 @@ from examples.models import ResNet18, bert
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.usefixtures("exact_convolutions"),
+]
+
+
+@pytest.fixture
+def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN may round to TF32, in some layouts and not in others: not what is compared here."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def on_gpu(*shape: int) -> torch.Tensor:

@@ -58,6 +58,8 @@ def all_cases() -> Iterator[Case]:
     for rows, row in ((5, 7), (3, 33)):
         yield from reduction_cases(rows, row)
     yield from reduction_cases(5, 50, Tiling(2, 16))
+    yield softmax(8, 32)  # tiles that fit exactly
+    yield from reduction_cases(4, 64, Tiling(2, 16))
     yield softmax(6, 37)
     yield softmax(3, 5000)
     yield column_sum(4501, 70)

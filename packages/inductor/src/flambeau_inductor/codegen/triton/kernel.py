@@ -135,6 +135,9 @@ class _Writer:
         self.outer_points = _product(kernel.outer)
         self.inner_points = _product(kernel.inner)
         self.wide = self.needs_64_bits()
+        # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
+        self.rows_fit = _divides(tiling.xblock, self.outer_points)
+        self.lanes_fit = bool(kernel.inner) and _divides(tiling.rblock, self.inner_points)
         self.accumulators: list[tuple[Reduce, str]] = []
 
     # What TritonOps asks
@@ -160,12 +163,13 @@ class _Writer:
     def masks(self, index: sympy.Expr) -> list[str]:
         """The tile masks an access needs: over rows if rows vary, over lanes if lanes do."""
         names = {symbol.name for symbol in index.free_symbols}
-        masks = ["xmask"] if names - self.size_names else []
-        return masks + (["rmask"] if names & self.inner else [])
+        masks = ["xmask"] if names - self.size_names and not self.rows_fit else []
+        return masks + (["rmask"] if names & self.inner and not self.lanes_fit else [])
 
     def value_masks(self, value: str) -> list[str]:
         """The tile masks of a value."""
-        return ["xmask"] + (["rmask"] if value in self.inner else [])
+        masks = [] if self.rows_fit else ["xmask"]
+        return masks + (["rmask"] if value in self.inner and not self.lanes_fit else [])
 
     def pointer(self, buffer: str, index: sympy.Expr) -> str:
         """The tile of addresses of an access."""
@@ -177,23 +181,23 @@ class _Writer:
     def store(self, buffer: str, index: sympy.Expr, value: str) -> None:
         """A masked store; one value for a whole row or tile is spread over it first."""
         names = {symbol.name for symbol in index.free_symbols}
-        masks = ["xmask"]
+        masks = [] if self.rows_fit else ["xmask"]
         if self.kernel.inner:
             inner = bool(names & self.inner)
-            masks += ["rmask"] if inner else []
+            masks += ["rmask"] if inner and not self.lanes_fit else []
             shape = "[XBLOCK, RBLOCK]" if inner else "[XBLOCK, 1]"
         else:
             shape = "[XBLOCK]"
         address = f"{buffer} + tl.broadcast_to({integer_text(index)}, {shape})"
         if not names - self.size_names:
             address = f"{buffer} + tl.full({shape}, {integer_text(index)}, tl.int64)"
-        mask = " & ".join(masks)
-        self.line(f"tl.store({address}, tl.broadcast_to({value}, {shape}), {mask})")
+        mask = f", {' & '.join(masks)}" if masks else ""
+        self.line(f"tl.store({address}, tl.broadcast_to({value}, {shape}){mask})")
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
         """A Reduce of a persistent kernel: fold the tile."""
         full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
-        masked = f"tl.where(rmask, {full}, {identity(kind, dtype)})"
+        masked = full if self.lanes_fit else f"tl.where(rmask, {full}, {identity(kind, dtype)})"
         if kind in ("argmax", "argmin"):
             return self.fold_position(kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
         return self.fold(kind, masked, dtype)
@@ -252,13 +256,15 @@ class _Writer:
         program = "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
         lanes = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.kernel.inner else "")
         self.line(f"xindex = {program} * XBLOCK + {lanes}")
-        self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
+        if not self.rows_fit:
+            self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
         self.unravel(self.kernel.outer, "xindex")
 
     def lanes(self, rindex: str) -> None:
         """The lane index, its mask, and the inner axes from it."""
         self.line(f"rindex = {rindex}" + (".to(tl.int64)" if self.wide else ""))
-        self.line(f"rmask = rindex < {integer_text(self.inner_points)}")
+        if not self.lanes_fit:
+            self.line(f"rmask = rindex < {integer_text(self.inner_points)}")
         self.unravel(self.kernel.inner, "rindex")
 
     def unravel(self, axes: Sequence[Axis], flat: str) -> None:
@@ -315,11 +321,14 @@ class _Writer:
             rule = self.helper("first_largest" if reduce.kind == "argmax" else "first_smallest")
             at = f"{reduce.name}_at"
             self.line(f"{running}_new, {at}_new = {rule}({running}, {at}, {tile}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))")
-            self.line(f"{running} = tl.where(rmask, {running}_new, {running})")
-            self.line(f"{at} = tl.where(rmask, {at}_new, {at})")
+            self.line(f"{running} = {self.inside(f'{running}_new', running)}")
+            self.line(f"{at} = {self.inside(f'{at}_new', at)}")
         else:
-            combined = self.combine(reduce.kind, running, tile, dtype)
-            self.line(f"{running} = tl.where(rmask, {combined}, {running})")
+            self.line(f"{running} = {self.inside(self.combine(reduce.kind, running, tile, dtype), running)}")
+
+    def inside(self, new: str, old: str) -> str:
+        """`new` in the lanes that lie inside the row, `old` outside."""
+        return new if self.lanes_fit else f"tl.where(rmask, {new}, {old})"
 
     def dtype_of_value(self, name: str) -> torch.dtype:
         """The dtype of a value that has not been replayed yet."""
@@ -348,6 +357,11 @@ def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
         value = abs(int(evaluate_expr(term, {s.name: int(v) for s, v in extents.items()})))
         bound += value
     return bound
+
+
+def _divides(block: int, extent: Integer) -> bool:
+    """Whether an extent is known to be a multiple of a tile size."""
+    return isinstance(extent, int) and extent % block == 0
 
 
 def _product(axes: Sequence[Axis]) -> Integer:
