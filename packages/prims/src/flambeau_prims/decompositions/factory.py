@@ -22,7 +22,11 @@ def filled(b: Builder, value: Any) -> Value:
     return NotImplemented if spec.dtype.is_complex else b.full(spec.shape, value, spec.dtype, spec.device)
 
 
-@decomposition(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default)
+@decomposition(
+    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero.default,
+    # Eager's has no memory at all: a kernel could not read it.
+    aten._efficientzerotensor.default,
+)  # fmt: skip
 def zeros(b: Builder, *args: Any, **options: Any) -> Value:
     """0 everywhere."""
     return filled(b, 0)
