@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 
 import pytest
@@ -11,7 +12,8 @@ from flambeau_inductor import InductorOptions
 from flambeau_prims.builder import Builder
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
-from flambeau_prims.spec import contiguous_stride, spec_of
+from flambeau_prims.sizes import Expr, SizeEnv
+from flambeau_prims.spec import Spec, contiguous_stride, spec_of
 
 UNARY = ["neg", "abs", "sin", "tanh", "exp"]
 BINARY = ["add", "sub", "mul", "maximum"]
@@ -195,3 +197,78 @@ def check_seed(tester, seed: int) -> None:
 def test_random_graphs(tester, first):
     for seed in range(first, first + 20):
         check_seed(tester, seed)
+
+
+class RandomDynamicGraph(RandomGraph):
+    """The same with two symbolic sizes, in shapes such as [2*s0, s1] and [s0*s1]."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        torch.manual_seed(seed)
+        self.env = SizeEnv()
+        self.symbols = [self.env.symbol(5, "a"), self.env.symbol(7, "b")]
+        a, b = self.symbols
+        choices = [1, 2, 3, a, b, 2 * a, a * b]
+        shapes = [[self.rng.choice(choices) for _ in range(self.rng.randint(1, 3))] for _ in range(self.rng.randint(1, 2))]
+        specs = [Spec.of(shape, dtype=torch.float64) for shape in ([a], [b], *shapes)]
+        self.graph = Graph([Value(f"x{n}", spec) for n, spec in enumerate(specs)], env=self.env)
+        self.b = Builder(self.graph.nodes, [value.name for value in self.graph.inputs])
+        self.pool = list(self.graph.inputs)
+        for _ in range(self.rng.randint(3, 12)):
+            self.pool.append(getattr(self, self.rng.choice(DYNAMIC_STEPS))(self.rng.choice(self.pool[-5:])))
+        self.graph.outputs = [self.rng.choice(self.pool[len(specs) :]), self.pool[-1]]
+
+    def reshape(self, x):
+        shape, (a, b) = list(x.spec.shape), self.symbols
+        if len(shape) >= 2 and self.rng.random() < 0.6:
+            d = self.rng.randrange(len(shape) - 1)
+            return self.b.reshape(x, (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]))
+        for d, size in enumerate(shape):
+            parts = [a, b] if size is a * b else [a, 2] if size is 2 * a else None
+            if parts:
+                return self.b.reshape(x, (*shape[:d], *parts, *shape[d + 1 :]))
+        return self.unary(x)
+
+    def window(self, x):
+        symbolic = [d for d, size in enumerate(x.spec.shape) if isinstance(size, Expr)]
+        if not symbolic:
+            return self.unary(x)
+        d = self.rng.choice(symbolic)
+        size = x.spec.shape[d]
+        if self.rng.random() < 0.3:
+            return self.b.select(x, d, self.rng.choice([0, size - 1]))
+        return self.b.slice(x, d, self.rng.choice([0, 1]), size, self.rng.choice([1, 1, 2]))
+
+    def copy(self, x):
+        y = self.b.clone(x)
+        if y.producer is not None and y.producer.op.name == "clone":
+            y.spec = y.spec.replace(shape=x.spec.shape)
+        return y
+
+
+DYNAMIC_STEPS = ["unary", "binary", "broadcast", "broadcast", "reduce", "permute", "reshape", "window", "pad", "cat", "flip", "copy"]
+
+
+def admits(env: SizeEnv, values: dict[str, int]) -> bool:
+    """Whether the guards that building the graph took hold for these sizes."""
+    relations = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    return all(relations[g.op](env.evaluate(g.lhs, values), env.evaluate(g.rhs, values)) for g in env.guards)
+
+
+@pytest.mark.parametrize("first", range(0, 80, 20))
+def test_random_dynamic_graphs(tester, first):
+    checked = 0
+    for seed in range(first, first + 20):
+        made = RandomDynamicGraph(seed)
+        for options in OPTIONS:
+            _, run = tester.compile(made.graph, options)
+            for a, b in ((5, 7), (2, 3), (6, 4), (4, 9)):
+                values = {"s0": a, "s1": b}
+                if not admits(made.env, values):
+                    continue
+                shapes = [[made.env.evaluate(size, values) for size in x.spec.shape] for x in made.graph.inputs]
+                tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+                for mine, theirs in zip(run(*tensors), run_graph(made.graph, tensors), strict=True):
+                    torch.testing.assert_close(mine, theirs, equal_nan=True, msg=_named(f"seed {seed}, {values}"))
+                checked += 1
+    assert checked > 100
