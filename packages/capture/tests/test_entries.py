@@ -15,12 +15,14 @@ import torch
 
 from flambeau_capture.compiled import compile_callable, state_of
 from flambeau_capture.core import core
+from flambeau_capture.entry import graph_of
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import (
     Argument,
     CellContents,
     Closure,
     Item,
+    Scope,
     TensorSize,
     instance_attribute,
     module_table_entry,
@@ -748,3 +750,38 @@ def test_closures_of_the_captured_function_are_read_through_it():
     inner.__closure__[0].cell_contents = 5
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
     assert len(compiled.entries) == 2 and "n is 5, was 3" in state_of(compiled).events[-1].text
+
+
+def test_graph_modules_generate_their_code_when_asked():
+    import copy
+
+    seen = []
+
+    def keeping(gm, inputs):
+        seen.append(gm)
+        return gm.forward
+
+    compiled = compile_callable(lambda x: None, lambda scope, *_: tape(scope), keeping)
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), x.cos().sin())
+    (gm,) = seen
+    assert torch.equal(gm(x)[0], x.cos().sin())
+    for make in (lambda gm: gm, copy.deepcopy):
+        _, fresh = build_graph()
+        made = make(fresh)
+        assert (
+            "torch.cos" in made.code
+            and "cos" in str(made)
+            and torch.equal(made(x)[0], x.cos().sin())
+        )
+    _, fresh = build_graph()
+    for node in fresh.graph.nodes:
+        if node.target is torch.cos:
+            node.target = torch.exp
+    fresh.recompile()
+    assert torch.equal(fresh(x)[0], x.exp().sin())
+
+
+def build_graph():
+    capture = tape(Scope(scale, (torch.randn(3),)))
+    return capture, graph_of(capture).graph_module

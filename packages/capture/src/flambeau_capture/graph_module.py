@@ -81,9 +81,37 @@ def build_graph_module(
         builder.add(call)
     output = builder.graph.output(tuple(builder.nodes[value] for value in wanted))
     output.meta["spec"] = tuple(value.spec for value in wanted)
-    module = fx.GraphModule(builder.constants, builder.graph, class_name="CapturedGraph")
+    module = CapturedGraphModule(builder.constants, builder.graph)
     module.meta["size_env"] = capture.size_env
     return module, builder.inputs
+
+
+_GENERATED = ("_code", "_lineno_map", "_prologue_start")
+
+
+class CapturedGraphModule(fx.GraphModule):
+    """A GraphModule whose Python code is generated when somebody runs or prints it: most backends read the graph only."""
+
+    def __init__(self, root: torch.nn.Module, graph: fx.Graph) -> None:
+        object.__setattr__(self, "_deferred", True)
+        super().__init__(root, graph, class_name="CapturedGraph")
+        object.__setattr__(self, "_deferred", False)
+
+    def recompile(self) -> Any:
+        """Generate the code of the graph as it is now; during construction, put that off."""
+        return None if self.__dict__.get("_deferred") else super().recompile()
+
+    def forward(self, *args: Any) -> Any:
+        """The graph's program.  Generating it gives this module's class a `forward` of its own, in place of this one."""
+        if "_code" not in self.__dict__:
+            self.recompile()
+        return type(self).forward(self, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _GENERATED and not self.__dict__.get("_deferred"):
+            self.recompile()
+            return self.__dict__[name]
+        return super().__getattr__(name)
 
 
 class _Builder:
