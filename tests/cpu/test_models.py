@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import flambeau
-from flambeau.interop_dynamo import flambeau_backend
 from examples.models import ResNet18, bert
+from flambeau.interop_dynamo import flambeau_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable

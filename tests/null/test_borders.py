@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch import nn
+
+import flambeau
 from flambeau_autograd import AutogradOptions, aot
 from flambeau_capture import export
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_prims.check import GraphError, check_prims_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_runtime import ProgramError, check_program, format_program, load
-from torch import nn
-
-import flambeau
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,10 @@ import copy
 
 import pytest
 import torch
-from flambeau_autograd import AutogradOptions, aot
 from recording import GraphLog, module_tensors, record_module
 from test_models import MODELS, compare
+
+from flambeau_autograd import AutogradOptions, aot
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-import flambeau_capture
 from torch import nn
 
+import flambeau_capture
 from flambeau.backends import Context, lookup_backend
 from flambeau.environment import read_environment
 from flambeau.module import CompiledModule
@@ -69,7 +69,7 @@ def compile(
     )
     if isinstance(model, CompiledModule):
         model = model._orig_mod
-    report = Report(name or getattr(model, "__qualname__", type(model).__qualname__))
+    report = Report(name or str(getattr(model, "__qualname__", type(model).__qualname__)))
     chosen = lookup_backend(backend or "inductor", Context(resolved, report))
     if disable or environment.disable:
         return model

@@ -19,21 +19,20 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 from flambeau_autograd import aot
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
 from flambeau_runtime import format_program, load
 
-from flambeau.report import Fallback, GraphReport, Report, Stopwatch
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
-    from flambeau_prims.graph import Graph
 
     from flambeau.options import Options
+    from flambeau_prims.graph import Graph
 
 Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
 Backend: TypeAlias = "Callable[[torch.fx.GraphModule, list[Any]], Compiled]"

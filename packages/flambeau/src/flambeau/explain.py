@@ -16,11 +16,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture import state_of
-
 from flambeau.api import compile
 from flambeau.module import CompiledModule
 from flambeau.report import report_of
+from flambeau_capture import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

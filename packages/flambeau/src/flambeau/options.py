@@ -11,12 +11,11 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flambeau.environment import Environment
 from flambeau_autograd import AutogradOptions
 from flambeau_capture import CaptureOptions
 from flambeau_inductor import InductorOptions
 from flambeau_runtime import RuntimeOptions
-
-from flambeau.environment import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
+
     from flambeau_capture.compiled import CompiledState
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 import torch
+
 from flambeau_inductor.codegen.triton.kernel import Tiling, choose_tiling
 from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
 from flambeau_inductor.ir import (
@@ -30,11 +31,10 @@ F32, F64, I64, I32, BOOL, BF16 = (
 )  # fmt: skip
 
 INTEGER_OPS = frozenset(
-    "neg abs sign add sub mul maximum minimum floor_divide trunc_divide fmod remainder pow eq ne lt le gt ge where "
-    "bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right".split()
+    ["neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "floor_divide", "trunc_divide", "fmod", "remainder", "pow", "eq", "ne", "lt", "le", "gt", "ge", "where", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"]
 )
-BOOL_OPS = frozenset("eq ne where bitwise_and bitwise_or bitwise_xor bitwise_not maximum minimum".split())
-INTEGER_ONLY = frozenset("bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right".split())
+BOOL_OPS = frozenset(["eq", "ne", "where", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "maximum", "minimum"])
+INTEGER_ONLY = frozenset(["bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"])
 
 
 @dataclass

@@ -16,7 +16,6 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
-import triton
 import triton.language as tl
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import Case, all_cases, tiling_of
+
 from flambeau_inductor.codegen.triton.backend import meta
 from flambeau_inductor.codegen.triton.kernel import write_kernel
 from flambeau_runtime.build.triton import Cubin, build_cubin

@@ -14,6 +14,7 @@ if not torch.cuda.is_available():
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import Case, all_cases, difference
+
 from flambeau_inductor.codegen.triton.backend import TritonBackend
 from flambeau_inductor.ir import ScheduledKernel
 from flambeau_inductor.options import InductorOptions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rules.tensors import ALL, FLOATS, broadcastable, shape, tensor
 
-from flambeau_prims.overloads import overloads
+from flambeau_prims.rules.overloads import overloads
 
 if TYPE_CHECKING:
     import random

@@ -14,7 +14,6 @@ import sympy
 
 from flambeau_inductor.indexing.expressions import linear, symbol
 from flambeau_inductor.indexing.sizes import SizeTable
-from flambeau_inductor.indexing.split_axes import split_axes
 from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.elements import Elements
@@ -26,6 +25,7 @@ from flambeau_inductor.lowering.realize import (
 )
 from flambeau_inductor.lowering.reduction import REDUCTIONS, folded_dims, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
+from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.lowering.split_reduction import choose_parts, split_dim, stretch
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_prims.graph import Value

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import sympy
 
 from flambeau_inductor.indexing.expressions import free_names, linear_parts, symbol
-from flambeau_inductor.indexing.split_axes import rewrite
 from flambeau_inductor.ir import (
     Axis,
     Body,
@@ -29,6 +28,7 @@ from flambeau_inductor.ir import (
     index_of,
 )
 from flambeau_inductor.lowering.body_builder import BodyBuilder
+from flambeau_inductor.lowering.split_axes import rewrite
 from flambeau_inductor.scheduler.groups import math_for
 
 if TYPE_CHECKING:

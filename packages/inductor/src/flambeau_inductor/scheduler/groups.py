@@ -9,7 +9,7 @@ import sympy
 
 from flambeau_inductor.indexing.expressions import linear_parts
 from flambeau_inductor.indexing.ranges import RangedMath
-from flambeau_inductor.indexing.split_axes import rewrite
+from flambeau_inductor.lowering.split_axes import rewrite
 from flambeau_inductor.nodes import ExternCall, LoopNest
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, Operand, dtype_name, result_type
+from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.rules.view import expand, slice_, transposed, unsqueeze, view_stride
 from flambeau_prims.sizes import eq, gt, le, lt

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, dtype_name
+from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import ceil_div, eq
 from flambeau_prims.spec import Spec, contiguous_stride

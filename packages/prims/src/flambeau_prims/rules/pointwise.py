@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.overloads import check_writable, declare, overloads, written_to_self
 from flambeau_prims.promotion import (
     Number,
     Operand,
@@ -18,6 +17,7 @@ from flambeau_prims.promotion import (
     real_dtype,
     result_type,
 )
+from flambeau_prims.rules.overloads import check_writable, declare, overloads, written_to_self
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import (

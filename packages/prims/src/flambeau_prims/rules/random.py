@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, dtype_name, is_integral
 from flambeau_prims.rules.factory import empty_like, fresh
+from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import elementwise, refuse
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import lt

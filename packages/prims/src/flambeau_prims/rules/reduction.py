@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import Number, dtype_name, is_integral, real_dtype
+from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import not_implemented
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq

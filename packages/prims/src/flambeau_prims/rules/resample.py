@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import dtype_name
+from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import refuse
 from flambeau_prims.rules.pool import formatted, packed
 from flambeau_prims.rules.registry import rule

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.overloads import overloads
 from flambeau_prims.promotion import complex_dtype, dtype_name, real_dtype
+from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import as_int, ceil_div, eq, ge, gt, known_eq, le, lt, size_max, size_min
 from flambeau_prims.spec import Spec, contiguous_stride

@@ -95,6 +95,8 @@ class CppPrinter:
     def cast(self, x: str, source: torch.dtype, to: torch.dtype) -> str:
         if source == to:
             return x
+        if source == torch.bool:  # a selection is vectorised where the conversion of a mask is not
+            return f"{x} ? {literal(1, to)} : {literal(0, to)}"
         if source in _HALVES:
             return self.cast(f"from_{_HALVES[source]}({x})", torch.float32, to)
         if to in _HALVES:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_runtime.program import Kernel as ProgramKernel
-from flambeau_runtime.program import Launch, Source
-
 from flambeau_inductor.codegen.base import Emitted, unique_kernels
 from flambeau_inductor.codegen.triton.kernel import (
     Tiling,
@@ -16,6 +13,8 @@ from flambeau_inductor.codegen.triton.kernel import (
     signature,
     write_kernel,
 )
+from flambeau_runtime.program import Kernel as ProgramKernel
+from flambeau_runtime.program import Launch, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

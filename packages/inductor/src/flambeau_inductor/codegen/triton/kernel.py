@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_inductor.codegen.triton.ops import HELPERS, POINTER_TYPES, TRITON_TYPES, TritonOps, number
+from flambeau_inductor.codegen.triton.ops import (
+    HELPERS,
+    POINTER_TYPES,
+    TRITON_TYPES,
+    TritonOps,
+    number,
+)
 from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
 from flambeau_inductor.ir import CheckIndex, inner_names
 from flambeau_inductor.scalar_ops import Replay
