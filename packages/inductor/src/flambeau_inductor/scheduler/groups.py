@@ -54,8 +54,10 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What it does, for people: the members' labels."""
-        return "+".join(node.op if isinstance(node, ExternCall) else node.label for node in self.nodes)
+        """What it does, for people: the members' labels, and the user's lines that they come from."""
+        text = "+".join(node.op if isinstance(node, ExternCall) else node.label for node in self.nodes)
+        lines = ", ".join(dict.fromkeys(node.where for node in self.nodes if node.where))
+        return f"{text} ({lines})" if lines else text
 
 
 def group_of(node: Node) -> Group:
