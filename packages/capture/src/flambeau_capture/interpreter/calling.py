@@ -65,7 +65,7 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
     if kind is functools.partial:
         return _call_partial(machine, function, args, kwargs)
     if kind is _LRU_CACHE:
-        return call(machine, function.__wrapped__, args, kwargs)
+        return _call_cached(machine, function, args, kwargs)
     if issubclass(kind, Native):
         return function(*args, **kwargs)
     if kind is Compiled:
@@ -242,6 +242,15 @@ def _call_partial(machine: Machine, function: functools.partial[Any], args: tupl
         first = machine.objects.wrap(first, Attribute(origin, "args"))
         named = machine.objects.wrap(named, Attribute(origin, "keywords"))
     return call(machine, target, (*first, *args), {**named, **kwargs})
+
+
+def _call_cached(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function behind functools.lru_cache: called past the cache, but for loggers' `warning_once`, whose cache is its point."""
+    wrapped = function.__wrapped__
+    if (getattr(wrapped, "__module__", None) or "").rpartition(".")[2] == "logging" and wrapped.__name__.endswith("_once"):
+        machine.defer(function, args, kwargs)
+        return None
+    return call(machine, wrapped, args, kwargs)
 
 
 def _referent(reference: Any) -> Any:

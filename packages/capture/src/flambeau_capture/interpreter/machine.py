@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.attributes import load_attr, load_global_value
+from flambeau_capture.interpreter.classes import is_trusted
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.objects import DELETED, Objects
@@ -70,6 +71,7 @@ class Machine:
         self._closures: set[int] = set()
         self.torch_state: dict[str, Any] = {}
         self.made_functions: dict[int, Any] = {}
+        self._library_globals: dict[int, bool] = {}
         self.stop_value: Any = None
         self.class_cache: dict[Any, Any] = {}
         self.method_cache: dict[Any, Any] = {}
@@ -83,8 +85,21 @@ class Machine:
 
     @property
     def where(self) -> str:
-        """The user's place being executed."""
-        return "" if self.frame is None else self.frame.where
+        """The user's place being executed: the innermost line outside torch and the standard library."""
+        return "" if self.frame is None else self.user_place(self.frame)
+
+    def user_place(self, frame: Frame) -> str:
+        """The line of the innermost frame, `frame` or one that called it, that is the program's own."""
+        own = frame
+        while own.parent is not None and self._is_library(own.globals):
+            own = own.parent
+        return (frame if self._is_library(own.globals) else own).where
+
+    def _is_library(self, module_globals: dict[str, Any]) -> bool:
+        found = self._library_globals.get(id(module_globals))
+        if found is None:
+            found = self._library_globals[id(module_globals)] = is_trusted(module_globals.get("__name__"))
+        return found
 
     def guard(self, kind: str, origin: Origin, payload: Any = None) -> None:
         """Note that the capture depends on a fact; once each."""
@@ -114,7 +129,7 @@ class Machine:
         """The error as the program would see it, or a GraphBreak where the stack below could not do what was asked."""
         if isinstance(error, Unsupported):
             id = error.reason if error.reason in REASONS else "operator-unsupported"
-            broken: GraphBreak | None = GraphBreak(id, error.text, hint=error.hint)
+            broken: GraphBreak | None = GraphBreak(id, error.text.replace("FakeTensor(", "a tensor ("), hint=error.hint)
         elif isinstance(error, RecursionError):
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
         elif isinstance(error, RuntimeError) and any(text in str(error) for text in _NEEDS_CONCRETE_SIZES):
@@ -132,13 +147,15 @@ class Machine:
     def note_break(self, frame: Frame, error: GraphBreak) -> None:
         """Remember the innermost place of a break."""
         if not self.break_where:
-            self.break_where = frame.where
+            self.break_where = self.user_place(frame)
+            if self.break_where != frame.where:
+                error.detail += f" (in {frame.where})"
 
     def note_error(self, frame: Frame, error: BaseException) -> None:
         """Remember the innermost place of an exception that leaves its frame."""
         if self._noted_error is not error:
             self._noted_error = error
-            self.error_where = frame.where
+            self.error_where = self.user_place(frame)
 
     # ------------------------------------------------------------ calls
 

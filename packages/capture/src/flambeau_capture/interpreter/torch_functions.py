@@ -87,7 +87,7 @@ _READERS = _by_name(
     "_get_fp32_precision_getter", "_group_tensors_by_device_and_dtype",
 )  # fmt: skip
 for _name, _value in vars(torch._C).items():
-    if type(_value) is types.BuiltinFunctionType and _name.startswith(("is_", "_is_", "has_", "_has_", "get_", "_get_", "_len_")):
+    if type(_value) is types.BuiltinFunctionType and _name.startswith(("is_", "_is_", "has_", "_has_", "get_", "_get_", "_len_", "_cuda_is", "_cuda_get")):
         if id(_value) not in _OPERATORS:
             _READERS[id(_value)] = _value
 """C functions that only read: run natively, recorded nowhere; the state that they read is guarded."""

@@ -40,6 +40,18 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
     return made
 
 
+@substitute_for(torch.Tensor.__deepcopy__)
+def _tensor_deepcopy(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """A leaf with the same contents, as eager makes it."""
+    tensor = args[0]
+    if not tensor.is_leaf:
+        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment")
+    if machine.tape.real_type(tensor) is not torch.Tensor:
+        raise GraphBreak("tensor-subclass", "a parameter is copied")
+    made = machine.tape.call_method("clone", (machine.tape.call_method("detach", (tensor,)),))
+    return machine.tape.call_method("requires_grad_", (made,)) if tensor.requires_grad else made
+
+
 @substitute_for(object.__reduce_ex__)
 def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
     """How copy.deepcopy takes an instance apart: class and attributes (through origins), as protocol 4 does."""

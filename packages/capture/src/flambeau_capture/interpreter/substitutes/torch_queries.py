@@ -59,6 +59,20 @@ for _name in ("sym_int", "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite"
     if _function is not None:
         substitute_for(_function)(_run_natively(_function))
 
+# Questions about the machine, whose answers last as long as the process.
+for _module, _names in (
+    (torch.cuda, ("is_available", "current_device", "device_count", "get_device_properties", "get_device_capability",
+                  "get_device_name", "is_initialized", "is_bf16_supported", "is_built", "is_current_stream_capturing")),
+    (torch.cuda.amp.common, ("amp_definitely_not_available",)),
+    (torch.accelerator, ("is_available", "current_accelerator", "device_count", "current_device_index")),
+    (torch.backends.mps, ("is_available", "is_built")),
+    (torch.backends.cuda, ("is_built",)),
+):  # fmt: skip
+    for _name in _names:
+        _function = getattr(_module, _name, None)
+        if _function is not None and not has_substitute(_function):
+            substitute_for(_function)(_run_natively(_function))
+
 substitute_for(torch.autograd.profiler.record_function.__enter__)(lambda machine, args, kwargs: args[0])
 substitute_for(torch.autograd.profiler.record_function.__exit__)(_answer(None))
 
