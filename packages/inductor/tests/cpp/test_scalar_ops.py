@@ -116,7 +116,7 @@ def test_every_other_loop_is_vectorised(tmp_path):
         name = match[1] if (match := re.match(r"static \w+ (\w+)_part", line)) else name
         if "#pragma omp simd" in line and vectorised.isdisjoint(range(number, number + 8)):
             missed.append(name)
-    assert not missed
+    assert set(missed) <= {"signbit_uint8"}  # never set: the loop becomes a memset
 
 
 def test_every_operator_is_implemented():
