@@ -12,12 +12,14 @@ from tools.checks.command import PACKAGES, ROOT, run
 SMOKE = """
 import sys, torch, flambeau
 assert "site-packages" in flambeau.__file__, flambeau.__file__
-from flambeau_capture import core_is_native
-from flambeau_runtime import executor_is_native
-assert core_is_native() and executor_is_native(), "the wheels hold no compiled C parts"
+from flambeau_capture.core import core
+from flambeau_runtime import native
+assert core is not None and native.core() is not None, "the wheels hold no compiled C parts"
 f = flambeau.compile(lambda x, y: torch.softmax(torch.sin(x) @ y, -1), fullgraph=True)
 x, y = torch.randn(5, 7), torch.randn(7, 3)
 torch.testing.assert_close(f(x, y), torch.softmax(torch.sin(x) @ y, -1))
+g = torch.compile(f.__wrapped__, backend="flambeau")
+torch.testing.assert_close(g(x, y), f(x, y))
 print("smoke test passed on", sys.version.split()[0], "torch", torch.__version__)
 """
 
