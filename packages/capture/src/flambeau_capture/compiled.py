@@ -232,7 +232,11 @@ def _load(origin: Any, scope: Scope) -> Any:
 
 def _failure(info: EntryInfo, scope: Scope) -> str:
     failing = check.first_failing(info.guards, scope)
-    return "all guards hold" if failing is None else kinds.failure_text(info.guards[failing], scope)
+    if failing is None:
+        return "all guards hold"
+    guard = info.guards[failing]
+    text = kinds.failure_text(guard, scope)
+    return f"{text} (read at {guard.where})" if guard.where else text
 
 
 def _place(function: types.FunctionType) -> str:
