@@ -20,6 +20,7 @@ import torch
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
+    COLUMN_UNIT,
     PARALLEL_WORK,
     TILE_LEAD,
     TILE_VECTOR,
@@ -403,16 +404,21 @@ class KernelWriter:
     # Columns
 
     def write_columns(self) -> None:
-        """Blocks of the vector axis: arrays hold the folds and the row values of a block's columns."""
+        """Blocks of the vector axis: arrays hold the folds and the row values of a block's columns.
+
+        Threads share out units of a few columns; each takes its own in blocks as wide as they come.
+        """
         vector = self.plan.vector
         assert vector is not None
         self.phases = split_phases(self.kernel, None)
         name, size = vector.symbol.name, self.size(vector)
-        self.line(f"const int64_t blocks = ({size} + {COLUMN_BLOCK - 1}) / {COLUMN_BLOCK};")
-        with self.loop("block", "begin", "end"):
-            self.line(f"const int64_t first = block % blocks * {COLUMN_BLOCK};")
-            self.line(f"const int64_t count = {size} - first < {COLUMN_BLOCK} ? {size} - first : {COLUMN_BLOCK};")
-            self.line("int64_t rest = block / blocks;")
+        self.line(f"const int64_t units = ({size} + {COLUMN_UNIT - 1}) / {COLUMN_UNIT};")
+        with self.block("for (int64_t unit = begin, taken; unit < end; unit += taken)"):
+            self.line(f"const int64_t first = unit % units * {COLUMN_UNIT};")
+            self.line("taken = end - unit < units - unit % units ? end - unit : units - unit % units;")
+            self.line(f"if (taken > {COLUMN_BLOCK // COLUMN_UNIT}) taken = {COLUMN_BLOCK // COLUMN_UNIT};")
+            self.line(f"const int64_t most = taken * {COLUMN_UNIT}, count = {size} - first < most ? {size} - first : most;")
+            self.line("int64_t rest = unit / units;")
             for axis in reversed(self.plan.lead):
                 length = self.size(axis)
                 self.line(f"const int64_t {axis.symbol.name} = rest % {length}; rest /= {length};")
@@ -564,7 +570,7 @@ class KernelWriter:
         units = self.product(lead) if lead else "1"
         if plan.kind == "columns":
             assert plan.vector is not None
-            return f"(({self.size(plan.vector)} + {COLUMN_BLOCK - 1}) / {COLUMN_BLOCK}) * ({units})", 1
+            return f"(({self.size(plan.vector)} + {COLUMN_UNIT - 1}) / {COLUMN_UNIT}) * ({units})", 1
         return units, 1
 
     def write_whole_entry(self) -> None:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 PARALLEL_WORK = 131072
 """Threads share a kernel from this much work on, in float adds; waking them costs a few microseconds."""
 
+COLUMN_UNIT = 16
+"""Columns are shared out to threads by so many: a cache line of floats."""
+
 COLUMN_BLOCK = 128
 """So many columns are folded side by side: their accumulators stay in the first-level cache."""
 
