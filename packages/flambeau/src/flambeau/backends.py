@@ -115,10 +115,10 @@ def inductor(context: Context) -> Backend:
 
     def compiler_for(graph_report: GraphReport) -> GraphCompiler:
         def compiler(graph: Graph, kind: str) -> Compiled:
-            _dump(context, f"{graph.name}.{kind}.graph", graph)
+            _dump(context, f"{graph.name}.{kind}.graph", lambda: graph)
             with Stopwatch(graph_report.seconds, "inductor"):
                 program = compile_graph(graph, context.options.inductor)
-            _dump(context, f"{graph.name}.{kind}.program", format_program(program))
+            _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
             graph_report.programs.append(program)
             with Stopwatch(graph_report.seconds, "runtime"):
                 return load(program, context.options.runtime)
@@ -135,7 +135,7 @@ def _through_autograd(
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
         graph_report = context.report.start_graph(gm)
-        _dump(context, "capture", gm.print_readable(print_output=False))
+        _dump(context, "capture", lambda: gm.graph)
         try:
             with Stopwatch(graph_report.seconds, "backend"):
                 return aot(
@@ -174,11 +174,11 @@ def _reporting(backend: Backend, report: Report) -> Backend:
     return reporting
 
 
-def _dump(context: Context, name: str, stage: object) -> None:
-    """Write a stage's text where FLAMBEAU_DUMP says."""
+def _dump(context: Context, name: str, stage: Callable[[], object]) -> None:
+    """Write a stage's text, made only then, where FLAMBEAU_DUMP says."""
     folder: Path | None = context.options.environment.dump
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         Path(folder, f"{context.report.name}.{name}.txt".replace("<", "").replace(">", "")).write_text(
-            f"{stage}\n"
+            f"{stage()}\n"
         )
