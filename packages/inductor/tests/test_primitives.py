@@ -338,6 +338,19 @@ def _aten(b, op, args, *specs):
     return values[0] if len(values) == 1 else values
 
 
+def test_write_behind_a_read_through_an_extern_view(tester):
+    """A view that ATen makes shares memory with the input that is written."""
+    x = torch.randn(4, 4)
+    want_out, want_x = x.t().exp(), x + 1
+
+    def build(b, x):
+        turned = _aten(b, torch.ops.aten.t.default, (x,), spec_of(torch.empty(4, 4).t()))
+        return (b.exp(turned),), [(x, b.add(x, 1.0))]
+
+    _, (out,) = run_writes(tester, build, x)
+    torch.testing.assert_close((out, x), (want_out, want_x))
+
+
 def test_extern_calls_take_views_and_write_planned_memory(tester):
     x, w = torch.randn(5, 7), torch.randn(3, 7)
 

@@ -122,6 +122,9 @@ class _Replayer:
 
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
         value = self.stored.get((buffer, index))
+        if value is None and buffer in self.internal:
+            # Fusion has seen that it is read where it is written; the two index expressions are only written differently.
+            (value,) = {stored for (name, _), stored in self.stored.items() if name == buffer}
         if value is None:
             return self.builder.load(buffer, index, dtype, mask)
         if mask is None:

@@ -254,10 +254,7 @@ class _Fuser:
         a, b = self.groups[first], self.groups[second]
         if a is None or b is None or a.is_extern:
             return
-        between = any(
-            number not in (first, second) and self.order.precedes(first, number) and self.order.precedes(number, second)
-            for number in range(len(self.groups)) if self.groups[number] is not None
-        )  # fmt: skip
+        between = self.order.between(first, second)
         if between or self.order.precedes(second, first):
             return
         merged = self.try_merge(a, b)

@@ -115,6 +115,16 @@ class Order:
         """Whether a must come before b."""
         return bool(self.before[b] >> a & 1)
 
+    def between(self, a: int, b: int) -> bool:
+        """Whether some group must run behind `a` and before `b`."""
+        candidates = self.before[b] & ~self.before[a] & ~(1 << a)
+        while candidates:
+            lowest = candidates & -candidates
+            if self.precedes(a, lowest.bit_length() - 1):
+                return True
+            candidates ^= lowest
+        return False
+
     def extend(self, number: int, bits: int) -> None:
         """Put more groups before a group, and so before all behind it."""
         if self.before[number] | bits == self.before[number]:
@@ -130,12 +140,16 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
     overwrites, and the random call before it, if it is one."""
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
+    aliased: dict[str, set[str]] = {}  # result of an extern call -> buffers whose memory it may be a window on
     last_random: int | None = None
     result = []
     inputs = {name for name, buffer in lowered.buffers.items() if buffer.role == "input"}
     for number, node in enumerate(lowered.nodes):
         needs: set[int] = set()
-        reads, writes = node.reads, node.writes
+        writes = node.writes
+        reads = node.reads.union(*(aliased.get(name, ()) for name in node.reads))
+        if isinstance(node, ExternCall) and node.may_alias:
+            aliased.update(dict.fromkeys(writes, reads))
         for name in reads:
             needs.update(writers.get(name, ()))
         for name in writes:
