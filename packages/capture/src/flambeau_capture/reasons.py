@@ -124,6 +124,12 @@ _reason(
     "use torch.library.custom_op with register_autograd",
 )
 _reason(
+    "backward",
+    "backward() was called inside the captured function",
+    "a graph is captured without running autograd; its backward graph is made from it afterwards",
+    "compile the part that computes the loss, and call backward() on its result",
+)
+_reason(
     "compiler-disable",
     "a function marked with torch.compiler.disable was called",
     "the function asked not to be captured",

@@ -13,7 +13,7 @@ import torch
 
 from flambeau_capture.core import core
 from flambeau_capture.interpreter import torch_functions
-from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.interpreter.attributes import load_attr, store_attr
 from flambeau_capture.interpreter.classes import Native, lookup, python_method
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 Compiled = PythonCompiled if core is None else core.Compiled
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
+_TYPING = ("typing", "typing_extensions")
 _GETTERS = (operator.itemgetter, operator.attrgetter)
+_TYPE_CALL = type.__dict__["__call__"]
 _LRU_CACHE = type(functools.lru_cache(lambda: 0))
 _SLOT_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
@@ -46,9 +48,11 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
         recorded = torch_functions.PYTHON_FUNCTIONS.get(id(function))
         if recorded is not None:
             return torch_functions.call_python(machine, function, recorded, args, kwargs)
-        substitute = dynamo_substitute(function)
-        if substitute is not None:
-            return substitute(machine, args, kwargs)
+        module = function.__module__ or ""
+        if module.startswith("torch._dynamo"):
+            return dynamo_substitute(function)(machine, args, kwargs)
+        if module in _TYPING:
+            return _call_typing(machine, function, args, kwargs)
         return call_function(machine, function, args, kwargs)
     if kind is types.MethodType:
         if isinstance(function.__self__, Native):
@@ -56,6 +60,8 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return call(machine, function.__func__, (function.__self__, *args), kwargs)
     if kind in _SLOT_TYPES:
         return _call_slot(machine, function, args, kwargs)
+    if kind is types.MethodWrapperType and function.__name__ == "__call__" and isinstance(function.__self__, type):
+        return instantiate(machine, function.__self__, args, kwargs)
     if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
         return _call_builtin(machine, function, args, kwargs)
     if isinstance(function, type):
@@ -222,6 +228,8 @@ def _call_slot(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: d
     substitute = SUBSTITUTES.get(id(function))
     if substitute is not None:
         return substitute(machine, args, kwargs)
+    if function is _TYPE_CALL:
+        return instantiate(machine, args[0], args[1:], kwargs)
     if args and isinstance(args[0], torch.Tensor):
         if issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object:
             return machine.tape.call_method(function.__name__, args, kwargs)
@@ -242,6 +250,16 @@ def _call_partial(machine: Machine, function: functools.partial[Any], args: tupl
         first = machine.objects.wrap(first, Attribute(origin, "args"))
         named = machine.objects.wrap(named, Attribute(origin, "keywords"))
     return call(machine, target, (*first, *args), {**named, **kwargs})
+
+
+def _call_typing(machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of the typing modules: about types only, so native; but calling `Generic[int]` makes an instance."""
+    if function.__name__ == "__call__" and hasattr(args[0], "__origin__"):
+        made = construct(machine, args[0].__origin__, args[1:], kwargs)
+        if hasattr(made, "__dict__"):
+            store_attr(machine, made, "__orig_class__", args[0])
+        return made
+    return function(*args, **kwargs)
 
 
 def _call_cached(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -277,13 +295,18 @@ def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:
 
 
 def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`cls(*args, **kwargs)`: the metaclass's `__call__`, or `__new__` and `__init__`."""
+    """`cls(*args, **kwargs)`: the metaclass's `__call__`, or `type.__call__`."""
     substitute = SUBSTITUTES.get(id(cls))
     if substitute is not None:
         return substitute(machine, args, kwargs)
     meta_call = python_method(machine, type(cls), "__call__")
     if meta_call is not None and not issubclass(cls, enum.Enum):
         return call(machine, meta_call, (cls, *args), kwargs)
+    return instantiate(machine, cls, args, kwargs)
+
+
+def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `type.__call__` does: `__new__`, then `__init__`."""
     if issubclass(cls, torch.Tensor):
         raise GraphBreak("tensor-subclass", f"a {cls.__name__} is made")
     new, init = lookup(machine, cls, "__new__"), lookup(machine, cls, "__init__")

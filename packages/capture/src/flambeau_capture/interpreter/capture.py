@@ -40,7 +40,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return GraphBreak("exception-escapes", detail).to_break(machine.error_where or _first_line(scope.function))
     finally:
-        saved.restore()
+        saved.restore(machine.tape.autocast_nesting)
         machine.dissolve()
 
 
@@ -96,6 +96,14 @@ def _main_device(arguments: tuple[Any, ...]) -> torch.device:
     return torch.device("cpu")
 
 
+_ATTENTION_KERNELS = (
+    (torch._C._get_math_sdp_enabled, torch._C._set_sdp_use_math),
+    (torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_flash),
+    (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
+    (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
+)
+
+
 class _TorchState:
     """The states of torch that a captured program may set, read before and set back afterwards."""
 
@@ -104,10 +112,16 @@ class _TorchState:
         self.autocast = {
             device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
         }
+        self.attention = {read: read() for read, _ in _ATTENTION_KERNELS}
         self.autocast_cache = torch.is_autocast_cache_enabled()
 
-    def restore(self) -> None:
-        """Set back what differs."""
+    def restore(self, autocast_nesting: int) -> None:
+        """Set back what differs, and leave the autocast blocks that the frame did not."""
+        for _ in range(autocast_nesting):
+            torch.autocast_decrement_nesting()
+        for read, write in _ATTENTION_KERNELS:
+            if read() != self.attention[read]:
+                write(self.attention[read])
         if torch.is_grad_enabled() != self.grad:
             torch._C._set_grad_enabled(self.grad)
         for device, (enabled, dtype) in self.autocast.items():

@@ -32,6 +32,7 @@ import torch
 
 from flambeau_capture.interpreter.classes import Native, python_method
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.operations import COMPARISONS, compare, truth
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -124,6 +125,39 @@ class InterpretedCallable(Native):
     @staticmethod
     def instance_of(classes: Any) -> bool:
         return issubclass(types.FunctionType, classes)
+
+
+class InterpretedOrder(Native):
+    """A value as native sorting may compare it: `<` and `>` are interpreted."""
+
+    __slots__ = ("machine", "value")
+
+    def __init__(self, machine: Machine, value: Any) -> None:
+        self.machine, self.value = machine, value
+
+    def __lt__(self, other: InterpretedOrder) -> bool:
+        return truth(self.machine, compare(self.machine, COMPARISONS["<"], self.value, other.value))
+
+    def __gt__(self, other: InterpretedOrder) -> bool:
+        return truth(self.machine, compare(self.machine, COMPARISONS[">"], self.value, other.value))
+
+
+def sorting_key(machine: Machine, items: list[Any], key: Any) -> Any:
+    """The `key=` for native sorting of these items: the program's, interpreted, giving keys that compare as the program says."""
+    keyed = None if key is None else InterpretedCallable(machine, key)
+    if key is None and not any(_orders_in_python(machine, item) for item in items):
+        return None
+
+    def ordered(item: Any) -> Any:
+        value = item if keyed is None else keyed(item)
+        return InterpretedOrder(machine, value) if _orders_in_python(machine, value) else value
+
+    return ordered
+
+
+def _orders_in_python(machine: Machine, value: Any) -> bool:
+    kind = type(value)
+    return isinstance(value, torch.Tensor) or any(python_method(machine, kind, name) is not None for name in ("__lt__", "__gt__"))
 
 
 _ITERABLE_TYPES = frozenset({list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque, zip, enumerate, collections.Counter})

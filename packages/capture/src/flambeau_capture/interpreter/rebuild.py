@@ -252,11 +252,15 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         overlay = objects.overlay_of(obj)
         assert overlay is not None
         value = overlay[name]
+        if value is DELETED and name not in (getattr(obj, "__dict__", None) or {}) and not _has_slot(obj, name):
+            continue
         target = rebuild.recipe(obj)
         found.append(DelAttr(target, name, raw) if value is DELETED else SetAttr(target, name, rebuild.recipe(value), raw))
     for (cls, name), (value,) in objects.classes_written.items():
         found.append(SetAttr(Const(cls), name, rebuild.recipe(value), raw=False))
     for (_, name), (module_globals, value) in objects.globals_written.items():
+        if value is DELETED and name not in module_globals:
+            continue
         found.append(StoreGlobal(module_globals, name, None if value is DELETED else rebuild.recipe(value)))
     for cell, value in objects.cells_written.values():
         found.append(StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value)))
@@ -264,6 +268,13 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
     return found
+
+
+def _has_slot(obj: Any, name: str) -> bool:
+    """Whether a real attribute that is not in the instance dict is there: a slot, or an entry of a module's tables."""
+    if isinstance(obj, torch.nn.Module):
+        return any(name in obj.__dict__[table] for table in ("_parameters", "_buffers", "_modules"))
+    return isinstance(getattr(type(obj), name, None), types.MemberDescriptorType) and hasattr(obj, name)
 
 
 def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -> None:

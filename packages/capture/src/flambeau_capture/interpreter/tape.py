@@ -32,6 +32,7 @@ _CONSTANTS = frozenset(
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
+_NESTING: dict[Any, int] = {torch.autocast_increment_nesting: 1, torch.autocast_decrement_nesting: -1}
 _NOT_RECORDED = frozenset(
     {
         "backward", "register_hook", "register_post_accumulate_grad_hook", "share_memory_", "storage", "untyped_storage", "_typed_storage",
@@ -85,6 +86,8 @@ class Tape:
         self._values: dict[int, tuple[Any, GraphValue]] = {}  # by id of the fake tensor
         self._input_of_fake: dict[int, tuple[torch.Tensor, Input]] = {}
         self._duck: dict[int, Expr] = {}
+        self.autocast_nesting = 0
+        """Autocast blocks that the frame has entered and not left."""
 
     # ------------------------------------------------------------ inputs
 
@@ -169,6 +172,8 @@ class Tape:
 
     def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Run and record `args[0].name(*args[1:], **kwargs)`."""
+        if name == "backward":
+            raise GraphBreak("backward", "call of Tensor.backward")
         if name in _NOT_RECORDED:
             raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
         return self._call("method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True)
@@ -176,6 +181,7 @@ class Tape:
     def call_state(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run for real and record a call that changes torch's state (grad mode, autocast)."""
         result = target(*args, **kwargs)
+        self.autocast_nesting += _NESTING.get(target, 0)
         self.calls.append(Call("function", target, args, kwargs, None, self.machine.where, pure=False))
         return result
 
@@ -271,6 +277,9 @@ class Tape:
             return slice(self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step))
         if kind is range:
             return tuple(arg)
+        for plain in (int, float, str):
+            if isinstance(arg, plain):
+                return plain.__new__(plain, arg)
         if isinstance(arg, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, type)):
             return arg
         raise GraphBreak("unsupported-argument", f"a {kind.__name__} is passed to a torch function")

@@ -172,6 +172,13 @@ for _function in native.PYTHON_NATIVE.values():
         substitute_for(_function)(functools.partial(lambda function, machine, args, kwargs: function(*args, **kwargs), _function))
 
 
+if sys.version_info >= (3, 12):
+
+    @substitute_for(sys.exception)
+    def _exception(machine: Machine, args: Any, kwargs: Any) -> Any:
+        return machine.handling
+
+
 @substitute_for(sys.exc_info)
 def _exc_info(machine: Machine, args: Any, kwargs: Any) -> Any:
     error = machine.handling

@@ -122,14 +122,12 @@ def _reduce(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 def _extreme(function: Any) -> Substitute:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
-        if len(args) == 1:
-            args = (native_iterable(machine, args[0]),)
-        if kwargs.get("key") is not None:
-            kwargs = {**kwargs, "key": native.InterpretedCallable(machine, kwargs["key"])}
-        elif len(args) > 1 and any(isinstance(arg, torch.SymInt) for arg in args) and not kwargs:
+        items = list(native_iterable(machine, args[0]) if len(args) == 1 else args)
+        if len(items) > 1 and not kwargs and any(isinstance(item, torch.SymInt) for item in items):
             symbolic = torch.sym_max if function is max else torch.sym_min
-            return functools.reduce(symbolic, args)
-        return function(*args, **kwargs)
+            return functools.reduce(symbolic, items)
+        key = native.sorting_key(machine, items, kwargs.get("key"))
+        return function(items, **{**kwargs, "key": key})
 
     return substitute
 
@@ -140,16 +138,14 @@ substitute_for(min)(_extreme(min))
 
 @substitute_for(sorted)
 def _sorted(machine: Machine, args: Any, kwargs: Any) -> Any:
-    if kwargs.get("key") is not None:
-        kwargs = {**kwargs, "key": native.InterpretedCallable(machine, kwargs["key"])}
-    return sorted(native_iterable(machine, args[0]), **kwargs)
+    items = list(native_iterable(machine, args[0]))
+    return sorted(items, key=native.sorting_key(machine, items, kwargs.get("key")), reverse=kwargs.get("reverse", False))
 
 
 @substitute_for(list.sort)
 def _list_sort(machine: Machine, args: Any, kwargs: Any) -> None:
-    if kwargs.get("key") is not None:
-        kwargs = {**kwargs, "key": native.InterpretedCallable(machine, kwargs["key"])}
-    list.sort(*args, **kwargs)
+    (items,) = args
+    list.sort(items, key=native.sorting_key(machine, items, kwargs.get("key")), reverse=kwargs.get("reverse", False))
 
 
 def _taking_callback(function: Any, position: int = 0) -> None:

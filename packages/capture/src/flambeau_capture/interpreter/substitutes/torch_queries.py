@@ -90,7 +90,6 @@ def _dynamo_function(name: str) -> Substitute:
     return lambda machine, args, kwargs: args[0] if args and name in ("allow_in_graph", "disable", "run") else None
 
 
-def dynamo_substitute(function: types.FunctionType) -> Substitute | None:
-    """A substitute for a function of torch._dynamo, found by its module's name: nothing here imports that."""
-    module = function.__module__ or ""
-    return _dynamo_function(function.__name__) if module.startswith("torch._dynamo") else None
+def dynamo_substitute(function: types.FunctionType) -> Substitute:
+    """A substitute for a function of torch._dynamo, which is found by its module's name: nothing here imports that."""
+    return _dynamo_function(function.__name__)
