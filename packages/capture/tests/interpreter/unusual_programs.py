@@ -1,4 +1,4 @@
-# ruff: noqa: B, C4, E, F, N, PIE, RUF, SIM, UP, RET (odd forms are what is tested)
+# ruff: noqa
 """Programs in less usual forms of Python.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
 
 from __future__ import annotations
