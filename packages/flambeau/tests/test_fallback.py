@@ -1,0 +1,81 @@
+"""A graph that cannot be compiled runs eagerly, with the reason in the report; bugs of ours warn and do not crash."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import flambeau
+from flambeau import backends
+from flambeau.report import report_of
+from flambeau_prims.unsupported import Unsupported
+
+
+class Refused(Unsupported):
+    reason = "refused-by-test"
+    hint = "none"
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`failing(error)`: the stage behind capture raises it."""
+    monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
+
+    def arrange(error: Exception) -> None:
+        def aot(*args: Any, **kwargs: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(backends, "aot", aot)
+
+    return arrange
+
+
+def run() -> tuple[Any, torch.Tensor, torch.Tensor]:
+    x = torch.randn(5, requires_grad=True)
+    compiled = flambeau.compile(lambda x: torch.sin(x) * 2)
+    return compiled, compiled(x), x.sin() * 2
+
+
+def test_unsupported_runs_eagerly_with_its_reason(failing: Any) -> None:
+    failing(Refused("cannot do this"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled, found, expected = run()
+    assert torch.equal(found, expected)
+    assert found.requires_grad
+    fallback = report_of(compiled).graphs[0].fallback
+    assert fallback is not None
+    assert (fallback.reason, fallback.text, fallback.hint) == ("refused-by-test", "cannot do this", "none")
+
+
+def test_a_bug_warns_and_runs_eagerly(failing: Any) -> None:
+    failing(KeyError("oops"))
+    with pytest.warns(RuntimeWarning, match="bug in Flambeau"):
+        compiled, found, expected = run()
+    assert torch.equal(found, expected)
+    fallback = report_of(compiled).graphs[0].fallback
+    assert fallback is not None
+    assert fallback.reason == "internal-error"
+
+
+def test_a_bug_raises_under_check(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(KeyError("oops"))
+    monkeypatch.setenv("FLAMBEAU_CHECK", "1")
+    with pytest.raises(KeyError, match="oops"):
+        run()
+
+
+def test_a_backend_of_the_users_raises_its_own_errors() -> None:
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        raise ZeroDivisionError("theirs")
+
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        flambeau.compile(lambda x: x + 1, backend=backend)(torch.randn(3))
+
+
+def test_a_backend_named_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="registered already"):
+        flambeau.register_backend(lambda gm, inputs: gm.forward, "eager")

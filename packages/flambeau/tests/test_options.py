@@ -1,0 +1,104 @@
+"""How arguments, modes and the environment become Options."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flambeau.environment import Environment, read_environment
+from flambeau.options import MODES, STAGES, Options, known_options, resolve
+
+
+def resolved(**arguments: Any) -> Options:
+    given: dict[str, Any] = {
+        "fullgraph": False,
+        "dynamic": None,
+        "mode": None,
+        "options": None,
+        "environment": Environment(),
+    }
+    return resolve(**(given | arguments))
+
+
+def test_options_are_frozen_values() -> None:
+    options = resolved()
+    assert options == Options()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.capture = None  # type: ignore[misc,assignment]
+    hash(options.inductor)
+
+
+def test_every_package_keeps_to_25_fields() -> None:
+    for stage in STAGES:
+        assert len(dataclasses.fields(getattr(Options(), stage))) <= 25
+
+
+def test_arguments_reach_capture() -> None:
+    options = resolved(fullgraph=True, dynamic=True)
+    assert options.capture.fullgraph
+    assert options.capture.dynamic
+
+
+def test_a_key_reaches_the_package_that_has_the_field() -> None:
+    assert not resolved(options={"fuse_horizontal": False}).inductor.fuse_horizontal
+    assert resolved(options={"partition": "save_all"}).autograd.partition == "save_all"
+    assert resolved(options={"recompile_limit": 3}).capture.recompile_limit == 3
+
+
+def test_every_known_option_can_be_set_to_its_default() -> None:
+    for key, stages in known_options().items():
+        default = getattr(getattr(Options(), stages[0]), key)
+        assert resolved(options={key: default}) == Options()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_resolves(mode: str) -> None:
+    resolved(mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"mode": "quick"}, ValueError, "unknown mode 'quick'; known: default"),
+        ({"options": {"zzz": 1}}, ValueError, "unknown option 'zzz' known: "),
+        ({"options": {"partitoin": 1}}, ValueError, "did you mean 'partition'"),
+        ({"options": {"recompile_limit": "3"}}, TypeError, "takes int, not str"),
+        ({"mode": "default", "options": {}}, ValueError, "not both"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        resolved(**arguments)
+
+
+def test_the_environment_is_read_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAMBEAU_CACHE_DIR", "/tmp/somewhere")
+    monkeypatch.setenv("FLAMBEAU_CXX", "clang++")
+    monkeypatch.setenv("FLAMBEAU_CHECK", "1")
+    monkeypatch.setenv("FLAMBEAU_DUMP", "/tmp/dump")
+    environment = read_environment()
+    assert environment.dump == Path("/tmp/dump")
+    options = resolved(environment=environment)
+    assert options.runtime.cache_dir == Path("/tmp/somewhere")
+    assert options.runtime.cxx == "clang++"
+    assert options.runtime.debug
+    assert options.inductor.debug_checks
+    assert options.autograd.check
+
+
+@pytest.mark.parametrize("name", ["FLAMBEAU_DISABLE", "TORCH_COMPILE_DISABLE"])
+def test_disabling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not read_environment().disable
+    monkeypatch.setenv(name, "1")
+    assert read_environment().disable
+
+
+def test_no_other_module_reads_the_environment() -> None:
+    import flambeau
+
+    folder = Path(flambeau.__file__).parent
+    readers = [path.name for path in folder.rglob("*.py") if "os.environ" in path.read_text()]
+    assert readers == ["environment.py"]
