@@ -17,7 +17,7 @@ import torch
 from flambeau_capture.core import core
 
 _SCANNED = 192
-"""Bytes of a TensorImpl to look at; it is at least as large on every torch seen."""
+"""Bytes of a TensorImpl to look at, at most."""
 _INLINE_DIMS = 5
 
 
@@ -45,20 +45,21 @@ def find_layout(c10: Path) -> dict[str, int]:
     LookupError when a field is not found at exactly one place.
     """
     samples = _samples()
+    size = min(_SCANNED, *(_allocated(tensor._cdata) for tensor in samples))
     fields = {
         "keys": _only(
-            range(0, _SCANNED, 8),
+            range(0, size - 7, 8),
             samples,
             lambda t, at: _word(t._cdata + at) == torch._C._dispatch_keys(t).raw_repr(),
         ),
         "storage": _only(
-            range(0, _SCANNED, 8),
+            range(0, size - 7, 8),
             samples,
             lambda t, at: _word(t._cdata + at) == t.untyped_storage()._cdata,
         ),
-        "ndim": _only(range(0, _SCANNED, 8), samples, lambda t, at: _word(t._cdata + at) == t.ndim),
-        "extents": _only(range(0, _SCANNED - 80, 8), samples, _has_extents_at),
-        "kind": _only(range(0, _SCANNED, 2), samples, _has_kind_at),
+        "ndim": _only(range(0, size - 7, 8), samples, lambda t, at: _word(t._cdata + at) == t.ndim),
+        "extents": _only(range(0, size - 8 * (2 * _INLINE_DIMS) + 1, 8), samples, _has_extents_at),
+        "kind": _only(range(0, size - 3, 2), samples, _has_kind_at),
     }
     return {
         "impl": _only(
@@ -81,6 +82,13 @@ def _samples() -> list[torch.Tensor]:
         torch.empty((3, 2), device="meta", dtype=torch.float16),
         torch.empty((6, 4), requires_grad=True)[1:, ::2],
     ]
+
+
+def _allocated(address: int) -> int:
+    """How many bytes the C allocator set aside at an address."""
+    usable = ctypes.CDLL(None).malloc_usable_size
+    usable.argtypes, usable.restype = [ctypes.c_void_p], ctypes.c_size_t
+    return int(usable(address))
 
 
 def _word(address: int) -> int:
