@@ -8,6 +8,7 @@ from flambeau_runtime.cache import Cache, CacheError
 from flambeau_runtime.check import ProgramError, check_arguments, check_program
 from flambeau_runtime.executor import load
 from flambeau_runtime.options import RuntimeOptions, default_cache_dir
+from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Program
 from flambeau_runtime.program_text import format_program
 
@@ -25,4 +26,5 @@ __all__ = [
     "default_cache_dir",
     "format_program",
     "load",
+    "output_code",
 ]

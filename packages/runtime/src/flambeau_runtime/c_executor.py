@@ -216,7 +216,6 @@ class Assembler:
     def _emit_extern(self, step: Extern) -> None:
         if self._emit_matmul(step):
             return
-        self.below = True
         keywords = (*step.kwargs, *(key for key, _ in step.out))
         trees = (
             *(self._tree(arg) for arg in step.args),
@@ -227,6 +226,7 @@ class Assembler:
         self._emit_call(find_operator(step.op), trees, keywords, step.op, outputs)
 
     def _emit_call(self, function: Any, trees: tuple[Any, ...], keywords: tuple[str, ...], what: str, outputs: tuple[int, ...]) -> None:
+        self.below = True
         message = self._object(f"while {self.program.name} called {what}")
         names = self._object(keywords) if keywords else -1
         self.code += [CALL, self._object(function), self._object(trees), names, message, len(outputs), *outputs]

@@ -165,7 +165,7 @@ def _vector_axis(kernel: Kernel, axes: tuple[Axis, ...]) -> Axis | None:
     best, best_score = None, -1.0
     for axis in reversed(axes):
         score = _contiguity(kernel, axis, kernel.body)
-        if hinted_size(axis, kernel) < SHORT_ROW:
+        if hinted_size(axis, kernel) < 2 * SHORT_ROW:
             score *= 0.25
         if score > best_score:
             best, best_score = axis, score
