@@ -59,15 +59,20 @@ class _Joint:
     after_tangents: set[Value] = field(default_factory=set)
 
 
-def partition(graph: Graph, inputs: int, forward_outputs: int, options: AutogradOptions) -> Partition:
-    """Part a functional joint graph of `inputs` forward inputs (tangents follow) and `forward_outputs` forward outputs."""
+def partition(
+    graph: Graph, inputs: int, forward_outputs: int, options: AutogradOptions, copied: Iterable[Value] = ()
+) -> Partition:
+    """Part a functional joint graph of `inputs` forward inputs (tangents follow) and `forward_outputs` forward outputs.
+
+    `copied` are inputs that the caller overwrites after the forward, besides those of `graph.writes`.
+    """
     joint = _Joint(
         graph, graph.inputs[:inputs], graph.inputs[inputs:], graph.outputs[:forward_outputs], graph.outputs[forward_outputs:]
     )
     joint.after_tangents = _dependents(graph, joint.tangents)
     forward_nodes = _forward_nodes(joint)
     wanted = _read_by_backward(joint)
-    written = {target for target, _ in graph.writes}
+    written = {target for target, _ in graph.writes} | set(copied)
     if options.partition == "save_all":
         saved = _frontier(joint, forward_nodes, wanted)
     else:

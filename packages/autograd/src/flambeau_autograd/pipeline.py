@@ -102,7 +102,7 @@ def _compile(
     if not traced.trains:
         return glue_inference(compiler(joint, "inference"), call)
     reaching = tangents_reaching(joint, inputs, traced.results)
-    part = partition(joint, inputs, traced.results, options)
+    part = partition(joint, inputs, traced.results, options, _copied_inputs(joint, traced))
     if options.check:
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")
@@ -147,10 +147,12 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
 
 def _writes_of_the_graph(graph: Graph, traced: Trace) -> list[tuple[Value, Value]]:
     """The writes less those to literals, which nobody sees, and those that the glue copies under autograd's eyes."""
-    position = {value: at for at, value in zip(traced.passed, graph.inputs, strict=False) if isinstance(value, Value)}
-    copied = {argument for argument, _ in traced.copies}
-    return [
-        (target, new)
-        for target, new in graph.writes
-        if target not in traced.literals and position.get(target) not in copied
-    ]
+    copied = _copied_inputs(graph, traced)
+    return [(target, new) for target, new in graph.writes if target not in traced.literals and target not in copied]
+
+
+def _copied_inputs(graph: Graph, traced: Trace) -> set[Value]:
+    """The graph's inputs that the glue overwrites once the forward has run."""
+    targets = {argument for argument, _ in traced.copies}
+    given = zip(traced.passed, graph.inputs, strict=False)
+    return {value for at, value in given if isinstance(value, Value) and at in targets}
