@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.spec import spec_of
 from flambeau_runtime import check_program
+
+sys.path.insert(0, str(Path(__file__).parent))  # lets tests import the helpers beside them
 
 GOLDEN = Path(__file__).parent / "golden"
 OPTIONS = InductorOptions(debug_checks=True)
