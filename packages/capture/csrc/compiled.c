@@ -225,6 +225,7 @@ typedef struct {
     PyObject *state;    /* what Python keeps about the callable */
     PyObject *weakrefs;
     /* the signature, from the code object */
+    PyObject *code;     /* a function given another is no longer the one that was compiled */
     PyObject *names;    /* co_varnames */
     int positional;     /* parameters that may be given by position */
     int positional_only;
@@ -470,6 +471,9 @@ compiled_vectorcall(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
     Compiled *self = (Compiled *)object;
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
     PyObject *result;
+    if (UNLIKELY(PyFunction_GET_CODE(self->function) != self->code)) {
+        return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    }
     Py_INCREF(self); /* the call may drop the caller's last reference */
     if (LIKELY(kwnames == NULL && nargs == self->positional && self->count == self->positional)) {
         Invocation call = {self->function, args, nargsf, NULL, args, nargs};
@@ -509,6 +513,7 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->entries = entries;
     self->on_miss = on_miss == Py_None ? NULL : Py_NewRef(on_miss);
     self->state = Py_NewRef(state);
+    self->code = Py_NewRef(code);
     self->names = varnames;
     self->positional = code->co_argcount;
     self->positional_only = code->co_posonlyargcount;
@@ -556,6 +561,7 @@ compiled_dealloc(Compiled *self)
     Py_XDECREF(self->entries);
     Py_XDECREF(self->on_miss);
     Py_XDECREF(self->state);
+    Py_XDECREF(self->code);
     Py_XDECREF(self->names);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -622,6 +628,13 @@ compiled_deepcopy(PyObject *self, PyObject *Py_UNUSED(memo))
     return Py_NewRef(self);
 }
 
+/* Pickled as functions are: by name, which must lead back to this object. */
+static PyObject *
+compiled_reduce(Compiled *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyObject_GetAttrString(self->function, "__qualname__");
+}
+
 static PyGetSetDef compiled_getset[] = {
     {"entries", (getter)compiled_get_entries, (setter)compiled_set_entries, "The entries, most recently used first.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -635,6 +648,7 @@ static PyMemberDef compiled_members[] = {
 };
 
 static PyMethodDef compiled_methods[] = {
+    {"__reduce__", (PyCFunction)compiled_reduce, METH_NOARGS, "Functions are pickled by name."},
     {"__copy__", compiled_deepcopy, METH_NOARGS, "Functions are copied by reference."},
     {"__deepcopy__", compiled_deepcopy, METH_O, "Functions are copied by reference."},
     {NULL, NULL, 0, NULL},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import pickle
 import random
+import sys
 import types
 
 import pytest
@@ -141,6 +143,27 @@ def test_methods_attributes_and_copies(cls):
     with pytest.raises(AttributeError):
         compiled.nothing
     assert "function" in repr(compiled)
+
+
+@pytest.mark.parametrize("cls", COMPILED)
+def test_pickled_by_name(cls, monkeypatch):
+    compiled = cls(outcome)
+    with pytest.raises(pickle.PicklingError):
+        pickle.dumps(compiled)  # the name leads to another object
+    monkeypatch.setitem(globals(), "outcome", compiled)
+    monkeypatch.setitem(sys.modules, __name__, types.SimpleNamespace(outcome=compiled))
+    assert pickle.loads(pickle.dumps(compiled)) is compiled
+
+
+@pytest.mark.parametrize("cls", COMPILED)
+def test_a_function_given_other_code_is_run_as_it_is(cls):
+    def function(x):
+        return (x,)
+
+    compiled = compiled_flat(cls, function)
+    assert compiled(1) == (1,)
+    function.__code__ = (lambda x, y: (y, x)).__code__
+    assert compiled(1, 2) == (2, 1)
 
 
 @pytest.mark.parametrize("cls", COMPILED)

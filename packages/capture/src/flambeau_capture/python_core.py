@@ -49,6 +49,18 @@ class PythonEntry:
 
 
 _OWN = frozenset({"entries", "on_miss", "state", "__wrapped__"})
+_OWN_METHODS = frozenset(
+    {
+        "__class__",
+        "__dict__",
+        "__copy__",
+        "__deepcopy__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__get__",
+        "__call__",
+    }
+)
 
 
 class PythonCompiled:
@@ -65,6 +77,7 @@ class PythonCompiled:
             "on_miss": on_miss,
             "state": state,
             "entries": (),
+            "_code": function.__code__,
             "_binder": _binder(function.__code__),
         }
         for name, value in own.items():
@@ -74,6 +87,8 @@ class PythonCompiled:
         # No named `self`: the function may have a keyword parameter of any name.
         self, args = args[0], args[1:]
         function = self.__wrapped__
+        if function.__code__ is not self._code:
+            return function(*args, **kwargs)
         binder = types.FunctionType(self._binder, {}, "bind", function.__defaults__)
         binder.__kwdefaults__ = function.__kwdefaults__
         try:
@@ -101,7 +116,7 @@ class PythonCompiled:
         found = object.__getattribute__(self, "__dict__").get(name, self)
         if found is not self:
             return found
-        if name in ("__class__", "__dict__", "__copy__", "__deepcopy__", "__get__", "__call__"):
+        if name in _OWN_METHODS:
             return object.__getattribute__(self, name)
         return getattr(object.__getattribute__(self, "__wrapped__"), name)
 
@@ -110,6 +125,9 @@ class PythonCompiled:
             object.__setattr__(self, name, value)
         else:
             setattr(self.__wrapped__, name, value)
+
+    def __reduce__(self) -> str:
+        return self.__wrapped__.__qualname__
 
     def __copy__(self) -> PythonCompiled:
         return self
