@@ -269,9 +269,9 @@ def _function_attribute(machine: Machine, function: types.FunctionType, name: st
         value = own[name]
         if is_trusted(function.__module__) and type(value) in IDENTITY_TYPES:
             return value
-        return machine.objects.wrap(value, DictEntry(InstanceDict(Constant(function)), name))
+        return machine.objects.wrap(value, DictEntry(InstanceDict(machine.function_origin(function)), name))
     if lookup(machine, types.FunctionType, name) is MISSING and id(function) not in machine.made_functions:
-        machine.guard("ABSENT", InstanceDict(Constant(function)), name)
+        machine.guard("ABSENT", InstanceDict(machine.function_origin(function)), name)
     return getattr(function, name)
 
 
@@ -420,7 +420,8 @@ def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> No
     """Set a slot or an entry of the instance dict, in the overlay of a known object."""
     objects = machine.objects
     if objects.is_known(obj) or (type(obj) is types.FunctionType and id(obj) not in machine.made_functions):
-        objects.register(obj, Constant(obj))
+        if not objects.is_known(obj):
+            objects.register(obj, machine.function_origin(obj))
         _check_writable(obj, name)
         objects.write_overlay(obj, name, value)
         machine.note_attribute_write(obj, name, raw=True)

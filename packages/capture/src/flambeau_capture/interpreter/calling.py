@@ -21,7 +21,7 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.native import is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import IDENTITY_TYPES, SCALARS
 from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
-from flambeau_capture.origins import Attribute, CallOf, Constant, DictEntry, FunctionField, Item
+from flambeau_capture.origins import Attribute, CallOf, DictEntry, FunctionField, Item
 from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.reasons import GraphBreak
 
@@ -101,6 +101,7 @@ def call_function(machine: Machine, function: types.FunctionType, args: tuple[An
         original = getattr(function, "_torchdynamo_orig_callable", None)
         if original is not None:  # compiled by torch.compile: what it compiles is captured here
             return call(machine, original, args, kwargs)
+    machine.guard_function(function)
     decoded = decode(function.__code__, machine.handlers)
     values = bind(machine, function, decoded, args, kwargs)
     frame = Frame(machine, decoded, function, values, machine.frame)
@@ -177,7 +178,7 @@ def _default(machine: Machine, function: types.FunctionType, field: Any, key: An
     kind = type(value)
     if kind in SCALARS or kind in IDENTITY_TYPES or isinstance(value, type) or id(function) in machine.made_functions:
         return value
-    base = FunctionField(machine.objects.origin_of(function) or Constant(function), field)
+    base = FunctionField(machine.function_origin(function), field)
     return machine.objects.wrap(value, Item(base, key) if field == "defaults" else DictEntry(base, key))
 
 

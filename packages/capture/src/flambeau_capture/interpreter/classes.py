@@ -49,7 +49,8 @@ def lookup(machine: Machine, cls: type, name: str) -> Any:
             if found is not MISSING:
                 break
         cache[key] = found
-        if not is_trusted(owner.__module__ if found is not MISSING else cls.__module__) and _guardable(found):
+        own = name == "forward" or not is_trusted(owner.__module__ if found is not MISSING else cls.__module__)
+        if own and _guardable(found):
             machine.guard("IS", TypeAttribute(Constant(cls), name), found)
     return found
 

@@ -27,6 +27,7 @@ from flambeau_capture.origins import (
     GlobalsDict,
     Item,
     Origin,
+    WeakrefTo,
 )
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Guard
@@ -71,6 +72,7 @@ class Machine:
         self._closures: set[int] = set()
         self.torch_state: dict[str, Any] = {}
         self.made_functions: dict[int, Any] = {}
+        self._followed: dict[int, types.FunctionType] = {}
         self._library_globals: dict[int, bool] = {}
         self.stop_value: Any = None
         self.class_cache: dict[Any, Any] = {}
@@ -201,9 +203,31 @@ class Machine:
             for index, name in enumerate(function.__code__.co_freevars):
                 self.objects.register(cells[index], Closure(name, index))
             return
-        base = FunctionField(self.objects.origin_of(function) or Constant(function), "closure")
+        base = FunctionField(self.function_origin(function), "closure")
         for index, cell in enumerate(cells):
             self.objects.register(cell, Item(base, index))
+
+    def guard_function(self, function: types.FunctionType) -> None:
+        """A function of the program is about to be followed: its code and defaults must stay."""
+        key = id(function)
+        if key in self._followed or key in self.made_functions:
+            return
+        self._followed[key] = function
+        if self._is_library(function.__globals__):
+            return
+        origin = self.function_origin(function)
+        self.guard("IS", FunctionField(origin, "code"), function.__code__)
+        if function.__defaults__ is not None:
+            self.guard("IS", FunctionField(origin, "defaults"), function.__defaults__)
+        if function.__kwdefaults__ is not None:
+            self.guard("IS", FunctionField(origin, "kwdefaults"), function.__kwdefaults__)
+
+    def function_origin(self, function: types.FunctionType) -> Origin:
+        """Where a pre-existing function can be fetched from; the program's own are held weakly."""
+        found = self.objects.origin_of(function)
+        if found is None:
+            found = Constant(function) if self._is_library(function.__globals__) else WeakrefTo.of(function, function.__qualname__)
+        return found
 
     def load_cell(self, cell: types.CellType, name: str, is_free: bool) -> Any:
         """What a cell holds."""

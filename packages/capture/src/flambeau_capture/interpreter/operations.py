@@ -61,7 +61,7 @@ COMPARISONS = {
     ">": BinaryOperator(operator.gt, "__gt__", "__lt__"),
     ">=": BinaryOperator(operator.ge, "__ge__", "__le__"),
 }
-UNARY_FUNCTIONS = {"__neg__": operator.neg, "__pos__": operator.pos, "__invert__": operator.invert, "__abs__": abs}
+UNARY_FUNCTIONS: dict[str, Callable[[Any], Any]] = {"__neg__": operator.neg, "__pos__": operator.pos, "__invert__": operator.invert, "__abs__": abs}
 
 
 def special_method(machine: Machine, obj: Any, name: str) -> Any:
@@ -81,7 +81,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if left_kind in _PLAIN and right_kind in _PLAIN:
         return op.function(left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-        function: Any = op.function if op.plain is None or isinstance(left, torch.Tensor) else op.plain
+        on_number = op.plain is not None and not isinstance(left, torch.Tensor)
+        function: Any = op.plain if on_number else op.function
         return machine.tape.call_function(function, (left, right))
     if op.inplace:
         method = python_method(machine, left_kind, op.inplace)

@@ -279,7 +279,8 @@ class Tape:
             return tuple(arg)
         for plain in (int, float, str):
             if isinstance(arg, plain):
-                return plain.__new__(plain, arg)
+                made: Any = plain
+                return made.__new__(made, arg)
         if isinstance(arg, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, type)):
             return arg
         raise GraphBreak("unsupported-argument", f"a {kind.__name__} is passed to a torch function")
