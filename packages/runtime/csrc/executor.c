@@ -40,6 +40,7 @@ typedef struct {
     void *data;       /* data pointer, NULL until asked for; for HOLD_RAW the memory itself */
     PyObject *object; /* HOLD_BORROWED: the argument; HOLD_OBJECT: owned; HOLD_HANDLE: the wrapper if one was made (owned) */
     int hold;
+    int unversioned;  /* an inference tensor: it has no version to bump */
 } Slot;
 
 typedef struct {
@@ -453,11 +454,33 @@ static int bind_inputs(const Executor *ex, PyObject *const *args, Slot *slots)
     return 0;
 }
 
+/* Inference tensors may be written to in inference mode only, as in eager; asked before anything is written. */
+static int check_mutated(const Executor *ex, Slot *slots)
+{
+    for (Py_ssize_t i = 0; i < ex->n_mutated; i++) {
+        Slot *slot = &slots[ex->mutated[i]];
+        PyObject *answer = PyObject_CallOneArg(torch_api.is_inference, slot->object);
+        if (answer == NULL) return -1;
+        slot->unversioned = answer == Py_True;
+        Py_DECREF(answer);
+        if (!slot->unversioned) continue;
+        answer = PyObject_CallNoArgs(torch_api.inference_mode);
+        if (answer == NULL) return -1;
+        const int allowed = answer == Py_True;
+        Py_DECREF(answer);
+        if (!allowed) {
+            PyErr_Format(PyExc_RuntimeError, "%s mutates an inference tensor outside of inference mode; give it a clone", ex->name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch)
 {
     Call call = {.ex = ex, .slots = slots, .values = ex->values, .stream_device = -1};
     memset(slots, 0, ex->n_slots * sizeof *slots);
-    if (bind_inputs(ex, args, slots)) return NULL;
+    if (bind_inputs(ex, args, slots) || check_mutated(ex, slots)) return NULL;
     if (ex->n_symbols + ex->n_postfix > 0) {
         if (fill_values(ex, args, scratch)) return NULL;
         call.values = scratch;
@@ -467,7 +490,8 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
     const int failed = run_code(&call);
     if (ex->below) torch_api.exclude_exit(guard);
     if (!failed)
-        for (Py_ssize_t i = 0; i < ex->n_mutated; i++) torch_api.bump_version(slots[ex->mutated[i]].handle);
+        for (Py_ssize_t i = 0; i < ex->n_mutated; i++)
+            if (!slots[ex->mutated[i]].unversioned) torch_api.bump_version(slots[ex->mutated[i]].handle);
     PyObject *result = failed ? NULL : collect_outputs(&call);
     for (Py_ssize_t i = 0; i < ex->n_slots; i++) drop(&slots[i]);
     return result;

@@ -8,12 +8,15 @@ extern PyTypeObject ExecutorType;
 static PyObject *init(PyObject *module, PyObject *args)
 {
     const char *libtorch, *libc10, *libpython;
-    PyObject *sample, *tensor_type;
+    PyObject *sample, *tensor_type, *is_inference, *inference_mode;
     unsigned long long cdata, below_keys;
-    if (!PyArg_ParseTuple(args, "sssOKKO!", &libtorch, &libc10, &libpython, &sample, &cdata, &below_keys, &PyType_Type, &tensor_type))
+    if (!PyArg_ParseTuple(args, "sssOKKO!OO", &libtorch, &libc10, &libpython, &sample, &cdata, &below_keys, &PyType_Type, &tensor_type,
+                          &is_inference, &inference_mode))
         return NULL;
     if (torch_api_init(libtorch, libc10, libpython, sample, (size_t)cdata, below_keys, (PyTypeObject *)tensor_type)) return NULL;
     Py_INCREF(tensor_type);
+    torch_api.is_inference = Py_NewRef(is_inference);
+    torch_api.inference_mode = Py_NewRef(inference_mode);
     Py_RETURN_NONE;
 }
 
@@ -38,7 +41,7 @@ static PyObject *find_symbol(PyObject *module, PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"init", init, METH_VARARGS, "init(libtorch, libc10, libtorch_python, sample, cdata, below_keys, Tensor): find and test torch's C interface."},
+    {"init", init, METH_VARARGS, "init(libtorch, libc10, libtorch_python, sample, cdata, below_keys, Tensor, is_inference, inference_mode): find and test torch's C interface."},
     {"open_library", open_library, METH_VARARGS, "open_library(path) -> handle; a library once opened stays."},
     {"find_symbol", find_symbol, METH_VARARGS, "find_symbol(handle, name) -> address, 0 if there is none."},
     {NULL, NULL, 0, NULL},

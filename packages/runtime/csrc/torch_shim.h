@@ -33,6 +33,8 @@ typedef struct {
     size_t slot;          /* where the TensorImpl word stands inside a Python tensor */
     uint64_t below_keys;  /* dispatch keys to exclude so that nothing is recorded or cast: autograd, views, autocast */
     PyTypeObject *tensor_type;
+    PyObject *is_inference;   /* torch.Tensor.is_inference */
+    PyObject *inference_mode; /* torch.is_inference_mode_enabled */
     bool ready;
 } TorchApi;
 

@@ -41,6 +41,8 @@ def _load() -> tuple[ModuleType | None, str]:
             sample._cdata,
             below_autograd_keyset().raw_repr(),
             torch.Tensor,
+            torch.Tensor.is_inference,
+            torch.is_inference_mode_enabled,
         )
     except ImportError as error:
         return None, str(error)

@@ -53,11 +53,16 @@ class PythonExecutor:
             if name in self._tensors and not isinstance(arg, torch.Tensor):
                 raise TypeError(f"{program.name}: argument {position} must be a tensor, not {type(arg).__name__}")
         values = dict(zip(program.inputs, args, strict=True))
+        unversioned = {name for name in program.mutated if values[name].is_inference()}
+        if unversioned and not torch.is_inference_mode_enabled():
+            raise RuntimeError(f"{program.name} mutates an inference tensor outside of inference mode; give it a clone")
         sizes = {s.name: args[s.input] if s.dim is None else args[s.input].shape[s.dim] for s in program.symbols}
         with torch._C._ExcludeDispatchKeyGuard(self._excluded):
             for step in program.steps:
                 self._run(step, values, sizes)
         for name in program.mutated:
+            if name in unversioned:
+                continue
             torch.autograd.graph.increment_version(values[name])
         return tuple(
             evaluate(out.text, sizes) if isinstance(out, Expr) else None if out is None else values[out]

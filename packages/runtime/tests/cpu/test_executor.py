@@ -93,6 +93,18 @@ def test_mutation_bumps_the_version(options):
     assert inputs[4].tolist() == [1, 1, 1]
 
 
+def test_inference_tensors(options):
+    run = load(mixed(), options)
+    with torch.inference_mode():
+        inputs = mixed_inputs()
+        want = mixed_reference(*inputs[:4], inputs[4].clone())
+        torch.testing.assert_close(run(*inputs)[0], want[0])
+        assert inputs[4].tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="outside of inference mode"):
+        run(*inputs)
+    assert inputs[4].tolist() == [1, 1, 1]
+
+
 def test_runs_below_autograd_and_autocast(options):
     inputs = mixed_inputs(requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
