@@ -298,3 +298,18 @@ def make_accumulator():
 def two_lists(x, first, second):
     first.append(1)
     return x * len(second)
+
+
+class Flag:
+    def __init__(self):
+        self.active = False
+        self.depth = None
+
+
+def flagged(x, flag):
+    flag.active = True
+    flag.depth = 1
+    y = x + 1 if flag.active else x
+    flag.depth = None
+    flag.active = False
+    return y

@@ -142,3 +142,12 @@ def test_compiled_callables_inside():
     fn = compiled(outer)
     same(fn(X, compiled(lambda x: x * 2)), X * 2 + X)
     assert programs.COUNTER == 1
+
+
+def test_flags_that_are_set_back():
+    fn = check(programs.flagged, X, programs.Flag())
+    assert "set_attribute" not in fn.entries[0].info.source
+    flag = programs.Flag()
+    flag.active = True
+    same(fn(X, flag), X + 1)
+    assert flag.active is False and flag.depth is None

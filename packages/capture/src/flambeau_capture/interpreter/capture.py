@@ -62,12 +62,13 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     machine.frame = frame
     result = rebuild.recipe(frame.value)
     guard_distinct(machine)
+    replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
     return Capture(
         scope=scope,
         calls=machine.tape.calls,
         inputs=machine.tape.inputs,
         guards=list(machine.guards.values()),
-        effects=effects(machine, rebuild),
+        effects=replayed,
         result=result,
         size_env=machine.tape.env if machine.tape.env is not None and machine.tape.env.symbols else None,
         torch_state=machine.torch_state,

@@ -62,7 +62,9 @@ def is_written(machine: Machine, cls: type, name: str) -> bool:
 
 
 def _guardable(found: Any) -> bool:
-    """Functions and descriptors: plain values are guarded where they are read, absence where that decides."""
+    """Functions and descriptors in Python: plain values are guarded where they are read, absence where that decides."""
+    if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        return False
     return (
         isinstance(found, (types.FunctionType, property, classmethod, staticmethod)) or (found is not MISSING and hasattr(type(found), "__get__"))
     )

@@ -22,6 +22,7 @@ from flambeau_capture.interpreter.objects import (
     TORCH_CONSTANTS,
     Shadow,
 )
+from flambeau_capture.origins import DictEntry, InstanceDict
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
     CallEffect,
@@ -254,6 +255,8 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         value = overlay[name]
         if value is DELETED and name not in (getattr(obj, "__dict__", None) or {}) and not _has_slot(obj, name):
             continue
+        if raw and _restored(machine, obj, name, value):
+            continue
         target = rebuild.recipe(obj)
         found.append(DelAttr(target, name, raw) if value is DELETED else SetAttr(target, name, rebuild.recipe(value), raw))
     for (cls, name), (value,) in objects.classes_written.items():
@@ -268,6 +271,18 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
     return found
+
+
+def _restored(machine: Machine, obj: Any, name: str, value: Any) -> bool:
+    """Whether a flag ends as it began (it was set for a while and set back): guarded to begin so, there is nothing to write."""
+    own = getattr(obj, "__dict__", None)
+    origin = machine.objects.origin_of(obj)
+    if (value is not None and type(value) is not bool) or type(own) is not dict or origin is None:
+        return False
+    if name not in own or own[name] is not value:
+        return False
+    machine.guard("IS", DictEntry(InstanceDict(origin), name), value)
+    return True
 
 
 def _has_slot(obj: Any, name: str) -> bool:
