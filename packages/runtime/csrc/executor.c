@@ -40,7 +40,6 @@ typedef struct {
     void *data;       /* data pointer, NULL until asked for; for HOLD_RAW the memory itself */
     PyObject *object; /* HOLD_BORROWED: the argument; HOLD_OBJECT: owned; HOLD_HANDLE: the wrapper if one was made (owned) */
     int hold;
-    int unversioned;  /* an inference tensor: it has no version to bump */
 } Slot;
 
 typedef struct {
@@ -454,24 +453,40 @@ static int bind_inputs(const Executor *ex, PyObject *const *args, Slot *slots)
     return 0;
 }
 
-/* Inference tensors may be written to in inference mode only, as in eager; asked before anything is written. */
-static int check_mutated(const Executor *ex, Slot *slots)
+/* Whether a callable of torch answers True; -1 with an exception set. */
+static int asks(PyObject *question, PyObject *tensor)
+{
+    PyObject *answer = tensor ? PyObject_CallOneArg(question, tensor) : PyObject_CallNoArgs(question);
+    if (answer == NULL) return -1;
+    const int is_true = answer == Py_True;
+    Py_DECREF(answer);
+    return is_true;
+}
+
+/* Inference tensors may be written to in inference mode only, as in eager; asked before anything is written.
+   The number of mutated inputs that are such, which have no version to bump, or -1. */
+static int count_unversioned(const Executor *ex, PyObject *const *args)
+{
+    int count = 0;
+    for (Py_ssize_t i = 0; i < ex->n_mutated; i++) {
+        const int is_inference = asks(torch_api.is_inference, args[ex->mutated[i]]);
+        if (is_inference < 0) return -1;
+        count += is_inference;
+    }
+    if (count == 0) return 0;
+    const int allowed = asks(torch_api.inference_mode, NULL);
+    if (allowed == 0)
+        PyErr_Format(PyExc_RuntimeError, "%s mutates an inference tensor outside of inference mode; give it a clone", ex->name);
+    return allowed > 0 ? count : -1;
+}
+
+static int bump_versions(const Executor *ex, PyObject *const *args, int unversioned)
 {
     for (Py_ssize_t i = 0; i < ex->n_mutated; i++) {
-        Slot *slot = &slots[ex->mutated[i]];
-        PyObject *answer = PyObject_CallOneArg(torch_api.is_inference, slot->object);
-        if (answer == NULL) return -1;
-        slot->unversioned = answer == Py_True;
-        Py_DECREF(answer);
-        if (!slot->unversioned) continue;
-        answer = PyObject_CallNoArgs(torch_api.inference_mode);
-        if (answer == NULL) return -1;
-        const int allowed = answer == Py_True;
-        Py_DECREF(answer);
-        if (!allowed) {
-            PyErr_Format(PyExc_RuntimeError, "%s mutates an inference tensor outside of inference mode; give it a clone", ex->name);
-            return -1;
-        }
+        PyObject *arg = args[ex->mutated[i]];
+        const int skip = unversioned ? asks(torch_api.is_inference, arg) : 0;
+        if (skip < 0) return -1;
+        if (!skip) torch_api.bump_version(handle_of(arg));
     }
     return 0;
 }
@@ -480,18 +495,18 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
 {
     Call call = {.ex = ex, .slots = slots, .values = ex->values, .stream_device = -1};
     memset(slots, 0, ex->n_slots * sizeof *slots);
-    if (bind_inputs(ex, args, slots) || check_mutated(ex, slots)) return NULL;
+    if (bind_inputs(ex, args, slots)) return NULL;
+    const int unversioned = count_unversioned(ex, args);
+    if (unversioned < 0) return NULL;
     if (ex->n_symbols + ex->n_postfix > 0) {
         if (fill_values(ex, args, scratch)) return NULL;
         call.values = scratch;
     }
     _Alignas(16) char guard[GUARD_BYTES];
     if (ex->below) torch_api.exclude_enter(guard, torch_api.below_keys);
-    const int failed = run_code(&call);
+    int failed = run_code(&call);
     if (ex->below) torch_api.exclude_exit(guard);
-    if (!failed)
-        for (Py_ssize_t i = 0; i < ex->n_mutated; i++)
-            if (!slots[ex->mutated[i]].unversioned) torch_api.bump_version(slots[ex->mutated[i]].handle);
+    if (!failed) failed = bump_versions(ex, args, unversioned);
     PyObject *result = failed ? NULL : collect_outputs(&call);
     for (Py_ssize_t i = 0; i < ex->n_slots; i++) drop(&slots[i]);
     return result;

@@ -305,7 +305,7 @@ class Assembler:
             symbols=_pack(symbols),
             inputs=_pack([self.slots.get(name, -1) for name in program.inputs]),
             outputs=_pack(outputs),
-            mutated=_pack([self.slots[name] for name in program.mutated]),
+            mutated=_pack([program.inputs.index(name) for name in program.mutated]),
         )
 
     def _postfix(self, text: str) -> list[int]:
