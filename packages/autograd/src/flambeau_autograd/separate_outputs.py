@@ -19,7 +19,7 @@ import torch
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import memory_of
 from flambeau_prims import primitives as prims
-from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -41,13 +41,34 @@ def separate_outputs(graph: Graph, owners: Sequence[Any], primitive: bool) -> Gr
             continue
         memory = memory_of(out)
         if holder.setdefault(memory, owner) != owner:
-            copy = copies.get((out, id(owner)))
-            if copy is None:
-                copy = copies[out, id(owner)] = cloned(graph.nodes, out, primitive)
+            copy = _separated(graph.nodes, out, id(owner), copies, primitive)
             graph.outputs[position] = copy
-            holder[copy] = owner
+            holder[memory_of(copy)] = owner
     _separate_writes(graph, primitive)
     return graph
+
+
+def _separated(
+    nodes: list[Node], out: Value, owner: int, copies: dict[tuple[Value, int], Value], primitive: bool
+) -> Value:
+    """The owner's own copy of `out`.  A view with gaps stays one: the memory that it views is copied, and the view taken again."""
+    found = copies.get((out, owner))
+    if found is None:
+        producer = out.producer
+        if dense_order(out.spec) is not None or producer is None or dense_order(memory_of(out).spec) is None:
+            found = cloned(nodes, out, primitive)
+        else:
+            base = next(producer.operands())
+            own = _separated(nodes, base, owner, copies, primitive)
+            args, kwargs = (map_values(a, lambda value: own if value is base else value) for a in (producer.args, producer.kwargs))
+            node = Node(producer.op, args, kwargs, (), producer.where)
+            made = [None if value is None else Value(f"{value.name}_again", value.spec, node) for value in producer.outputs]
+            node.outputs = tuple(made)
+            nodes.append(node)
+            found = made[producer.outputs.index(out)]
+            assert found is not None
+        copies[out, owner] = found
+    return found
 
 
 def _separate_writes(graph: Graph, primitive: bool) -> None:

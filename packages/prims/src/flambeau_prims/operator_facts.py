@@ -106,6 +106,9 @@ class OperatorFacts:
 
     def check_mutation(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> None:
         """Raise, as eager does, if the result does not fit the argument that an in-place or out= operator writes to."""
+        if rule_for(self.op) is not None:
+            infer(self.op, rule_args, rule_kwargs)
+            return
         if self.functional is None:
             return
         if self.mutated[0] in rule_kwargs:

@@ -372,6 +372,49 @@ def embedding_dense_backward(
     return fresh(grad_output, (num_weights, grad_output.shape[-1]))
 
 
+@rule(aten._embedding_bag.default)
+def embedding_bag(
+    weight: Spec,
+    indices: Spec,
+    offsets: Spec,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Spec | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Spec, Spec, Spec, Spec]:
+    """The bags' sums (0), means (1) or maxima (2), each index's bag, the bags' sizes, and where the maxima stand.
+
+    On a CPU the bags of indices are left out where the sums need none; elsewhere the maxima are, where there are none.
+    """
+    on_cpu = weight.device.type == "cpu"
+    bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
+    width = weight.shape[1]
+    unit = eq(weight.stride[1], 1) and (per_sample_weights is None or eq(per_sample_weights.stride[0], 1))
+    narrow = weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
+    fast_sum = on_cpu and mode == 0 and padding_idx < 0 and narrow and unit
+    counted = bags if on_cpu else offsets.shape[0]
+    integers = {"dtype": indices.dtype, "device": weight.device}
+    where: tuple[Size, ...] = (bags, width) if mode == 2 else (counted,) if on_cpu else (0,)
+    return (
+        Spec.of((bags, width), dtype=weight.dtype, device=weight.device),
+        Spec.of((0,) if fast_sum else indices.shape, **integers),
+        Spec.of((counted,), **integers),
+        Spec.of(where, **integers),
+    )
+
+
+@rule(aten._embedding_bag_forward_only.default)
+def embedding_bag_forward_only(weight: Spec, indices: Spec, offsets: Spec, *options: Any) -> tuple[Spec, Spec, Spec, Spec]:
+    """As embedding_bag; where sums are taken, the sizes have a last offset's place too."""
+    result, bags, sizes, where = embedding_bag(weight, indices, offsets, *options)
+    if where.ndim == 1 and options[1:2] in ((), (0,)):
+        sizes = sizes.replace(shape=offsets.shape)
+        where = where if is_empty(where.shape) else sizes
+    return result, bags, sizes, where
+
+
 # 4. Joining
 
 
@@ -424,7 +467,13 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
                 f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry 0 and "
                 f"{list(spec.shape)} at entry {position}"
             )
-    return cat([unsqueeze(spec, at) for spec in tensors], at)
+    if at == first.ndim or is_empty(first.shape):
+        return cat([unsqueeze(spec, at) for spec in tensors], at)
+    # Joined along the old dimension `at`, which is then split: channels-last tensors stay so.
+    joined = cat(tensors, at)
+    step = joined.stride[at] * first.shape[at]
+    shape = (*first.shape[:at], len(tensors), *first.shape[at:])
+    return joined.replace(shape=shape, stride=(*joined.stride[:at], step, *joined.stride[at:]))
 
 
 # 5. Moving elements about

@@ -15,7 +15,7 @@ from flambeau_prims.spec import Spec
 from flambeau_prims.strides import is_empty, wrap_dim, wrap_dims
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flambeau_prims.spec import Size
 
@@ -168,13 +168,30 @@ def aminmax(self: Spec, *, dim: int | None = None, keepdim: bool = False) -> tup
     return result, result
 
 
-@rule(aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)
-def extremum(self: Spec) -> Spec:
-    """Over all elements."""
+def _extremum(name: str) -> Callable[[Spec], Spec]:
+    def extremum(self: Spec) -> Spec:
+        """Over all elements, of which there must be one."""
+        if self.dtype.is_complex:
+            raise not_implemented("max_all", self.dtype)
+        if is_empty(self.shape):
+            raise RuntimeError(
+                f"{name}(): Expected reduction dim to be specified for input.numel() == 0. "
+                "Specify the reduction dim with the 'dim' argument."
+            )
+        return reduce(self, None, False, self.dtype)
+
+    return extremum
+
+
+rule(aten.max.default)(_extremum("max"))
+rule(aten.min.default)(_extremum("min"))
+
+
+@rule(aten.median.default, aten.nanmedian.default)
+def median(self: Spec) -> Spec:
+    """The lower median of all elements; NaN of none."""
     if self.dtype.is_complex:
-        raise not_implemented("max_all", self.dtype)
-    if is_empty(self.shape) and self.dtype.is_floating_point is False:
-        raise RuntimeError("max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.")
+        raise not_implemented("median", self.dtype)
     return reduce(self, None, False, self.dtype)
 
 
