@@ -6,5 +6,6 @@ from tools.checks.command import run_python
 
 
 def check() -> None:
-    """Run tests/, without those that need a GPU (they skip themselves) and without heavy sweeps."""
+    """Run tests/ (what needs a GPU skips itself) and the tour of the stages."""
     run_python("-m", "pytest", "-q", "tests")
+    run_python("docs/tour.py")
