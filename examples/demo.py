@@ -150,7 +150,14 @@ def main() -> None:
     rounds = 5 if arguments.quick else 15
 
     table = Table(title="Flambeau", caption="ms per call: medians of alternating calls")
-    for heading in ("program", "first call s", "eager ms", "compiled ms", "speed-up", "error (eager)"):
+    for heading in (
+        "program",
+        "first call s",
+        "eager ms",
+        "compiled ms",
+        "speed-up",
+        "error (eager)",
+    ):
         justify = "left" if heading == "program" else "right"
         table.add_column(heading, justify=justify, no_wrap=True)
     if arguments.against_torch:

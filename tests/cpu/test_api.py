@@ -208,7 +208,9 @@ def test_registered_backend() -> None:
 # Modes, options, errors ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize(
+    "mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+)
 def test_modes(mode: str) -> None:
     x = torch.randn(3)
     assert torch.equal(flambeau.compile(double, mode=mode)(x), x * 2)

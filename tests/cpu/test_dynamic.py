@@ -83,7 +83,9 @@ def test_training_with_symbolic_sizes() -> None:
     compiled = flambeau.compile(model, fullgraph=True, dynamic=True)
     for n in (3, 7, 20):
         x = torch.randn(n, 6)
-        weight = torch.randn(n, 8)  # the squares of a layer norm's result have a constant sum, hence no gradient
+        weight = torch.randn(
+            n, 8
+        )  # the squares of a layer norm's result have a constant sum, hence no gradient
         (compiled(x) * weight).sum().backward()
         found = [parameter.grad.clone() for parameter in model.parameters()]
         model.zero_grad()

@@ -68,7 +68,9 @@ def test_bert_forward() -> None:
     with torch.no_grad():
         exact = copy.deepcopy(model).double()(tokens, attention_mask=mask).last_hidden_state
         eager = model(tokens, attention_mask=mask).last_hidden_state
-        found = flambeau.compile(model, fullgraph=True)(tokens, attention_mask=mask).last_hidden_state
+        found = flambeau.compile(model, fullgraph=True)(
+            tokens, attention_mask=mask
+        ).last_hidden_state
     error, eager_error = ((value - exact).abs().max().item() for value in (found, eager))
     assert error <= 4 * eager_error + 1e-6
 

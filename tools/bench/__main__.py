@@ -1,10 +1,10 @@
 """Ratios to torch.compile and to eager, measured in one run.
 
-    python -m tools.bench first-call [--case bert ...] [--repeats 3]   seconds of a first call, empty caches
-    python -m tools.bench calls                                        us per call when the graph does nothing
-    python -m tools.bench steady [--case bert ...]                     ms per call once compiled
-    python -m tools.bench dynamic                                      first call with dynamic=True against static
-    ... --device cuda                                                  the same on a GPU
+python -m tools.bench first-call [--case bert ...] [--repeats 3]   seconds of a first call, empty caches
+python -m tools.bench calls                                        us per call when the graph does nothing
+python -m tools.bench steady [--case bert ...]                     ms per call once compiled
+python -m tools.bench dynamic                                      first call with dynamic=True against static
+... --device cuda                                                  the same on a GPU
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def first_call(arguments: argparse.Namespace, table: Table) -> None:
             for _ in range(arguments.repeats)
         ]
         ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
-        table.add_row(name, f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.3f}", f"{theirs / ours:.1f}")
+        table.add_row(
+            name, f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.3f}", f"{theirs / ours:.1f}"
+        )
 
 
 def dynamic(arguments: argparse.Namespace, table: Table) -> None:
@@ -45,7 +47,10 @@ def dynamic(arguments: argparse.Namespace, table: Table) -> None:
     columns(table, "case", "static s", "dynamic s", "ratio")
     for name in arguments.case or ("sin_cos", "softmax", "bert"):
         pairs = [
-            (cold(name, "flambeau", arguments.device), cold(name, "flambeau", arguments.device, dynamic=True))
+            (
+                cold(name, "flambeau", arguments.device),
+                cold(name, "flambeau", arguments.device, dynamic=True),
+            )
             for _ in range(arguments.repeats)
         ]
         static, moving = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -56,7 +61,9 @@ def steady(arguments: argparse.Namespace, table: Table) -> None:
     """Eager, Flambeau and torch.compile, called in turn."""
     import flambeau
 
-    columns(table, "case", "eager ms", "flambeau ms", "torch.compile ms", "to eager", "to torch.compile")
+    columns(
+        table, "case", "eager ms", "flambeau ms", "torch.compile ms", "to eager", "to torch.compile"
+    )
     for name in arguments.case or STEADY:
         case = CASES[name](arguments.device)
         with torch.set_grad_enabled(case.training):
@@ -84,7 +91,9 @@ def calls(arguments: argparse.Namespace, table: Table) -> None:
 
     columns(table, "case", "flambeau us", "torch.compile us", "ratio", "1/ratio")
 
-    def no_op(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., tuple[Any, ...]]:
+    def no_op(
+        gm: torch.fx.GraphModule, example_inputs: list[Any]
+    ) -> Callable[..., tuple[Any, ...]]:
         with torch.no_grad():
             outputs = tuple(gm(*example_inputs))
         return lambda *inputs: outputs

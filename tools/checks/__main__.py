@@ -1,8 +1,8 @@
 """Run the checks, in the order in which a failure is cheapest to learn.
 
-    python -m tools.checks              everything
-    python -m tools.checks lint types   only these stages
-    python -m tools.checks --list
+python -m tools.checks              everything
+python -m tools.checks lint types   only these stages
+python -m tools.checks --list
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The public surface: what each package's `__all__` names, with signatures, kept in docs/public_surface/.
 
-    python -m tools.checks surface            compare
-    python -m tools.checks.public_surface     rewrite the files (review the diff, add a changelog fragment)
+python -m tools.checks surface            compare
+python -m tools.checks.public_surface     rewrite the files (review the diff, add a changelog fragment)
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def check() -> None:
     for package in PACKAGES:
         recorded = record_path(package)
         before = recorded.read_text().splitlines() if recorded.exists() else []
-        diffs += difflib.unified_diff(before, surface(package), str(recorded), "now", lineterm="", n=0)
+        diffs += difflib.unified_diff(
+            before, surface(package), str(recorded), "now", lineterm="", n=0
+        )
     if diffs:
         raise CheckFailed("the public surface changed:\n" + "\n".join(diffs))
 

@@ -35,7 +35,10 @@ def check() -> None:
             problems.append(f"{place} grew from {limit} to {lines} lines: split it")
         elif lines < limit:
             problems.append(f"{place} shrank from {limit} to {lines} lines: lower its entry")
-    problems += [f"{place} is within the limits now: drop its entry" for place in allowed.keys() - found.keys()]
+    problems += [
+        f"{place} is within the limits now: drop its entry"
+        for place in allowed.keys() - found.keys()
+    ]
     if problems:
         raise CheckFailed("\n  ".join(["size ratchet:", *sorted(problems)]))
 

@@ -41,7 +41,10 @@ def types() -> None:
 
 def layers() -> None:
     """The layers of docs/architecture.md, and no import cycles."""
-    run_python("-c", "import sys; from importlinter.cli import lint_imports_command as run; sys.exit(run())")
+    run_python(
+        "-c",
+        "import sys; from importlinter.cli import lint_imports_command as run; sys.exit(run())",
+    )
 
 
 def banned_imports() -> None:

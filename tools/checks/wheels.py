@@ -27,10 +27,22 @@ print("smoke test passed on", sys.version.split()[0], "torch", torch.__version__
 def check() -> None:
     """Build, install and try the wheels."""
     with tempfile.TemporaryDirectory() as folder:
-        wheels, venv, elsewhere = Path(folder, "wheels"), Path(folder, "venv"), Path(folder, "elsewhere")
+        wheels, venv, elsewhere = (
+            Path(folder, "wheels"),
+            Path(folder, "venv"),
+            Path(folder, "elsewhere"),
+        )
         elsewhere.mkdir()
         for package in PACKAGES:
-            run(sys.executable, "-m", "build", "--wheel", "--outdir", wheels, ROOT / "packages" / package)
+            run(
+                sys.executable,
+                "-m",
+                "build",
+                "--wheel",
+                "--outdir",
+                wheels,
+                ROOT / "packages" / package,
+            )
         run(sys.executable, "-m", "venv", venv)
         python = venv / "bin" / "python"
         os.environ["FLAMBEAU_CACHE_DIR"] = str(Path(folder, "cache"))

@@ -89,11 +89,18 @@ def record_calls(program: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph
     return fx.GraphModule(recorder.attributes, recorder.graph)
 
 
-def record_module(module: torch.nn.Module, args: Sequence[Any], call: Callable[..., Any]) -> fx.GraphModule:
+def record_module(
+    module: torch.nn.Module, args: Sequence[Any], call: Callable[..., Any]
+) -> fx.GraphModule:
     """The graph of `call(module, *args)` with the module's tensors as inputs after `args`; the module is left as it was."""
     mine = copy.deepcopy(module)
     tensors = module_tensors(mine)
-    args = [arg.detach().clone().requires_grad_(arg.requires_grad) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    args = [
+        arg.detach().clone().requires_grad_(arg.requires_grad)
+        if isinstance(arg, torch.Tensor)
+        else arg
+        for arg in args
+    ]
     return record_calls(lambda *flat: call(mine, *flat[: len(args)]), [*args, *tensors])
 
 
@@ -131,7 +138,9 @@ def clones(inputs: Sequence[Any]) -> list[Any]:
             made.append(x)
             continue
         storage = torch.empty(x.untyped_storage().nbytes() // x.element_size(), dtype=x.dtype)
-        copied = storage.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(x.detach()).detach()
+        copied = (
+            storage.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(x.detach()).detach()
+        )
         copied.requires_grad_(x.requires_grad)
         made.append(copied if x.is_leaf else copied * 1)
     return made

@@ -42,7 +42,9 @@ class Recorder(TorchDispatchMode):
         for index, out in enumerate(results):
             if isinstance(out, torch.Tensor):
                 value = self.value(out, f"t{position}_{index}")
-                value.producer = value.producer or (node if value not in self.graph.inputs else None)
+                value.producer = value.producer or (
+                    node if value not in self.graph.inputs else None
+                )
                 outputs.append(value)
             else:
                 outputs.append(None)
@@ -77,7 +79,9 @@ def evaluate(graph: Graph, args: Sequence[torch.Tensor], check_specs: bool = Tru
     """Run a functional graph on real tensors, writes included; each result's Spec is checked."""
     found = dict(zip(graph.inputs, args, strict=True))
     for node in graph.nodes:
-        result = node.op(*map_values(node.args, found.__getitem__), **map_values(node.kwargs, found.__getitem__))
+        result = node.op(
+            *map_values(node.args, found.__getitem__), **map_values(node.kwargs, found.__getitem__)
+        )
         results = result if isinstance(result, (tuple, list)) else [result]
         for value, out in zip(node.outputs, results, strict=True):
             if value is not None:
@@ -86,9 +90,13 @@ def evaluate(graph: Graph, args: Sequence[torch.Tensor], check_specs: bool = Tru
                     assert tuple(out.shape) == tuple(value.spec.shape), f"{node}: {out.shape}"
                     assert out.dtype == value.spec.dtype, f"{node}: {out.dtype}"
                     strides = [
-                        (a, b) for n, a, b in zip(out.shape, out.stride(), value.spec.stride, strict=True) if n > 1
+                        (a, b)
+                        for n, a, b in zip(out.shape, out.stride(), value.spec.stride, strict=True)
+                        if n > 1
                     ]
-                    assert out.numel() == 0 or all(a == b for a, b in strides), f"{node}: {out.stride()}"
+                    assert out.numel() == 0 or all(a == b for a, b in strides), (
+                        f"{node}: {out.stride()}"
+                    )
     outputs = [found[out] if isinstance(out, Value) else out for out in graph.outputs]
     news = [(found[target], found[new]) for target, new in graph.writes]
     for target, new in news:

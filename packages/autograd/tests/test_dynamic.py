@@ -42,7 +42,9 @@ def compile_dynamic(program, examples, dims, log, **options):
     env = gm.meta["size_env"] = SizeEnv()
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     for node, example, dynamic in zip(placeholders, examples, dims, strict=True):
-        symbols = {dim: env.symbol(example.shape[dim], f"{node.name}.shape[{dim}]") for dim in dynamic}
+        symbols = {
+            dim: env.symbol(example.shape[dim], f"{node.name}.shape[{dim}]") for dim in dynamic
+        }
         node.meta["spec"] = symbolic_spec(example, symbols)
     return aot(gm, examples, log, options=AutogradOptions(check=True, **options)), env
 
@@ -62,7 +64,11 @@ def test_one_compile_serves_all_sizes(program, grad, decompose):
         for outputs in (mine, theirs):
             x.grad = w.grad = None
             if grad:
-                sum((o * o).sum() for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad).backward()
+                sum(
+                    (o * o).sum()
+                    for o in outputs
+                    if isinstance(o, torch.Tensor) and o.requires_grad
+                ).backward()
             results.append([*outputs, x.grad, w.grad])
         for a, b in zip(*results, strict=True):
             if isinstance(b, torch.Tensor):
@@ -90,7 +96,9 @@ def test_an_int_argument_is_a_symbol():
         if node.op == "placeholder" and node.name == "n":
             node.meta["spec"] = env.symbol(3, "n")
     log = GraphLog()
-    compiled = aot(gm, [torch.randn(4, requires_grad=True), 3], log, options=AutogradOptions(check=True))
+    compiled = aot(
+        gm, [torch.randn(4, requires_grad=True), 3], log, options=AutogradOptions(check=True)
+    )
     for n in (3, 7):
         x = torch.randn(4, requires_grad=True)
         (out,) = compiled(x, n)

@@ -185,7 +185,9 @@ def _same_layout(x):
     return copy.copy_(x)
 
 
-@pytest.mark.parametrize("layout", [lambda: torch.randn(5, 7), lambda: torch.randn(7, 5).t()], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    "layout", [lambda: torch.randn(5, 7), lambda: torch.randn(7, 5).t()], ids=["rows", "columns"]
+)
 def test_random_calls_keep_their_order(layout):
     def program(x):
         a = torch.empty_like(x).bernoulli_(0.5)

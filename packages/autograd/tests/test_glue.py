@@ -121,7 +121,9 @@ def test_missing_tangents_count_as_zeros():
     torch.testing.assert_close(x.grad, torch.full((3, 4), 2.0))
 
 
-@pytest.mark.parametrize("tangent", [torch.randn(5, 3).t(), torch.ones(()).expand(3, 5), torch.randn(3, 10)[:, ::2]])
+@pytest.mark.parametrize(
+    "tangent", [torch.randn(5, 3).t(), torch.ones(()).expand(3, 5), torch.randn(3, 10)[:, ::2]]
+)
 def test_tangents_of_any_layout(tangent):
     x, w = leaves((3, 4), (4, 5))
     compiled = compile_program(tanh_product, [x, w], decompose=True)
@@ -162,7 +164,10 @@ def test_saved_tensor_hooks_see_all_that_is_saved():
 def test_inplace_on_a_leaf_is_eagers_error():
     (x,) = leaves((3,))
     gm = torch.fx.symbolic_trace(lambda x: (x.mul_(2),))
-    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad is being used in an in-place operation"):
+    with pytest.raises(
+        RuntimeError,
+        match="a leaf Variable that requires grad is being used in an in-place operation",
+    ):
         aot(gm, [x], GraphLog())
 
 
@@ -238,7 +243,9 @@ def test_autocast_is_in_the_graph_and_not_around_it():
     graph.output((y, z))
     x, w = leaves((3, 4), (4, 5))
     with torch.autocast("cpu", torch.bfloat16):
-        compiled = aot(torch.fx.GraphModule({}, graph), [x, w], GraphLog(), options=AutogradOptions(check=True))
+        compiled = aot(
+            torch.fx.GraphModule({}, graph), [x, w], GraphLog(), options=AutogradOptions(check=True)
+        )
         mine, theirs = compiled(x, w), program(x, w)
     assert [out.dtype for out in mine] == [torch.bfloat16, torch.float32]
     for a, b in zip(mine, theirs, strict=True):
@@ -268,7 +275,9 @@ def test_tensors_on_the_graph_module():
     weight, bias = graph.get_attr("0.weight"), graph.get_attr("0.bias")
     y = graph.call_function(torch.nn.functional.linear, (x, weight, bias))
     mean, var = graph.get_attr("1.running_mean"), graph.get_attr("1.running_var")
-    graph.output((graph.call_function(torch.nn.functional.batch_norm, (y, mean, var), {"training": True}),))
+    graph.output(
+        (graph.call_function(torch.nn.functional.batch_norm, (y, mean, var), {"training": True}),)
+    )
     gm = torch.fx.GraphModule(model, graph)
     data = torch.randn(6, 4)
     compiled = aot(gm, [data], GraphLog(), options=AutogradOptions(check=True))
@@ -277,9 +286,13 @@ def test_tensors_on_the_graph_module():
     mine, stats = model[0].weight.grad.clone(), model[1].running_mean.clone()
     model.zero_grad()
     model[1].running_mean.zero_()
-    out = torch.nn.functional.batch_norm(model[0](data), model[1].running_mean, torch.ones(3), training=True)
+    out = torch.nn.functional.batch_norm(
+        model[0](data), model[1].running_mean, torch.ones(3), training=True
+    )
     (out * out * out).sum().backward()
-    torch.testing.assert_close([mine, stats], [model[0].weight.grad, model[1].running_mean], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        [mine, stats], [model[0].weight.grad, model[1].running_mean], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_two_threads_share_one_callable():

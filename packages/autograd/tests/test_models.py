@@ -32,14 +32,23 @@ class Block(nn.Module):
 
 
 def small_resnet():
-    body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+    body = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+    )
     tail = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
     model = nn.Sequential(*body, Block(8, 1), Block(8, 2), *tail)
     return model, [torch.randn(2, 3, 33, 33)], lambda module, x: module(x)
 
 
 def mlp():
-    model = nn.Sequential(nn.Linear(7, 9), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(9), nn.Linear(9, 3), nn.Softmax(-1))
+    model = nn.Sequential(
+        nn.Linear(7, 9),
+        nn.GELU(),
+        nn.Dropout(0.2),
+        nn.LayerNorm(9),
+        nn.Linear(9, 3),
+        nn.Softmax(-1),
+    )
     model[0].bias.requires_grad_(False)
     return model, [torch.randn(5, 7)], lambda module, x: module(x)
 
@@ -69,7 +78,11 @@ def transformer_layer():
 def bert():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=50
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        vocab_size=50,
     )
     mask = torch.ones(2, 9, dtype=torch.long)
     return (
@@ -92,7 +105,13 @@ def gpt2():
 def t5():
     transformers = pytest.importorskip("transformers")
     config = transformers.T5Config(
-        d_model=32, d_ff=64, d_kv=16, num_layers=2, num_heads=2, vocab_size=50, decoder_start_token_id=0
+        d_model=32,
+        d_ff=64,
+        d_kv=16,
+        num_layers=2,
+        num_heads=2,
+        vocab_size=50,
+        decoder_start_token_id=0,
     )
     ids = torch.randint(0, 50, (2, 7))
     return (
@@ -150,9 +169,18 @@ def test_inference(make, decompose):
     with torch.no_grad():
         gm = record_module(model, args, call)
         tensors = module_tensors(model)
-        compiled = aot(gm, [*args, *tensors], GraphLog(), options=AutogradOptions(decompose=decompose, check=True))
+        compiled = aot(
+            gm,
+            [*args, *tensors],
+            GraphLog(),
+            options=AutogradOptions(decompose=decompose, check=True),
+        )
         expected = call(model, *args)
-        compare(compiled(*args, *tensors), expected if isinstance(expected, tuple) else (expected,), decompose)
+        compare(
+            compiled(*args, *tensors),
+            expected if isinstance(expected, tuple) else (expected,),
+            decompose,
+        )
 
 
 def compare(mine, theirs, decompose):
@@ -164,4 +192,6 @@ def compare(mine, theirs, decompose):
         counting = [dim for dim in range(b.dim()) if b.shape[dim] > 1]
         assert [a.stride(dim) for dim in counting] == [b.stride(dim) for dim in counting]
         scale = max(1.0, float(b.detach().abs().max()))
-        torch.testing.assert_close(a, b, rtol=1e-4 if decompose else 1e-5, atol=(5e-5 if decompose else 1e-5) * scale)
+        torch.testing.assert_close(
+            a, b, rtol=1e-4 if decompose else 1e-5, atol=(5e-5 if decompose else 1e-5) * scale
+        )

@@ -39,7 +39,9 @@ def test_minimum_cut_is_minimal_and_nearest_to_the_sink(seed):
     assert sum(c for tail, head, c in edges if after[head] and not after[tail]) == flow
     residual = networkx.algorithms.flow.build_residual_network(theirs, "capacity")
     residual = networkx.algorithms.flow.preflow_push(theirs, 0, 1, residual=residual)
-    free = networkx.DiGraph((u, v) for u, v, data in residual.edges(data=True) if data["capacity"] > data["flow"])
+    free = networkx.DiGraph(
+        (u, v) for u, v, data in residual.edges(data=True) if data["capacity"] > data["flow"]
+    )
     free.add_nodes_from(range(vertices))
     assert {v for v in range(vertices) if after[v]} == networkx.ancestors(free, 1) | {1}
 
@@ -126,7 +128,12 @@ def test_long_chains_are_cut():
     x = torch.randn(64, requires_grad=True)
     short = part_of_program(program, [x], recompute_chain=10)
     assert sum(kind == "output" for kind, _ in short.saved) >= 2
-    assert sum(kind == "output" for kind, _ in part_of_program(program, [x], recompute_chain=100).saved) == 0
+    assert (
+        sum(
+            kind == "output" for kind, _ in part_of_program(program, [x], recompute_chain=100).saved
+        )
+        == 0
+    )
 
 
 def test_dropout_masks_are_saved_as_booleans():

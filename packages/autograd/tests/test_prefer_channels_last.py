@@ -65,7 +65,11 @@ def test_equals_eager(program, layout, grad):
         pytest.skip("eager refuses to write to a leaf")
     torch.manual_seed(0)
     x = torch.randn(2, 5, 9, 7).to(memory_format=layout).requires_grad_(grad)
-    inputs = [x, (torch.randn(5, 5, 3, 3) / 5).requires_grad_(grad), torch.rand(5).requires_grad_(grad)]
+    inputs = [
+        x,
+        (torch.randn(5, 5, 3, 3) / 5).requires_grad_(grad),
+        torch.rand(5).requires_grad_(grad),
+    ]
     log = GraphLog()
     compiled = compile_program(program, inputs, log)
     ours, theirs = clones(inputs), clones(inputs)
@@ -79,7 +83,9 @@ def test_equals_eager(program, layout, grad):
         assert a.stride() == b.stride()
     if grad:
         for results in (found, expected):
-            sum((out * torch.linspace(0, 1, out.numel()).view(out.shape)).sum() for out in results).backward()
+            sum(
+                (out * torch.linspace(0, 1, out.numel()).view(out.shape)).sum() for out in results
+            ).backward()
         for a, b in zip(ours, theirs, strict=True):
             if b.grad is not None:
                 torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)

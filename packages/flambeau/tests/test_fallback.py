@@ -48,7 +48,11 @@ def test_unsupported_runs_eagerly_with_its_reason(failing: Any) -> None:
     assert found.requires_grad
     fallback = report_of(compiled).graphs[0].fallback
     assert fallback is not None
-    assert (fallback.reason, fallback.text, fallback.hint) == ("refused-by-test", "cannot do this", "none")
+    assert (fallback.reason, fallback.text, fallback.hint) == (
+        "refused-by-test",
+        "cannot do this",
+        "none",
+    )
 
 
 def test_a_bug_warns_and_runs_eagerly(failing: Any) -> None:

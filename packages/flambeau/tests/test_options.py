@@ -69,7 +69,9 @@ def test_every_mode_resolves(mode: str) -> None:
         ({"mode": "default", "options": {}}, ValueError, "not both"),
     ],
 )
-def test_what_is_wrong_is_said(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_what_is_wrong_is_said(
+    arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         resolved(**arguments)
 

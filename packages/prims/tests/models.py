@@ -60,7 +60,8 @@ class ResNet(nn.Module):
             nn.MaxPool2d(3, 2, 1),
         )
         self.stages = nn.Sequential(
-            Bottleneck(8, 8 * width_factor, groups), Bottleneck(16, 16 * width_factor, groups, stride=2)
+            Bottleneck(8, 8 * width_factor, groups),
+            Bottleneck(16, 16 * width_factor, groups, stride=2),
         )
         self.pool = nn.AdaptiveAvgPool2d((1, 1))
         self.head = nn.Linear(64, 10)
@@ -128,7 +129,9 @@ class UNet(nn.Module):
     def __init__(self, channels: int = 16) -> None:
         super().__init__()
         self.enter = nn.Conv2d(3, channels, 3, padding=1)
-        self.time = nn.Sequential(nn.Linear(channels, channels), nn.SiLU(), nn.Linear(channels, channels))
+        self.time = nn.Sequential(
+            nn.Linear(channels, channels), nn.SiLU(), nn.Linear(channels, channels)
+        )
         self.norm1 = nn.GroupNorm(4, channels)
         self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
         self.down = nn.Conv2d(channels, 2 * channels, 3, 2, 1)
@@ -146,7 +149,10 @@ class UNet(nn.Module):
         angles = t.float()[:, None] * frequencies[None]
         embedding = self.time(torch.cat([angles.sin(), angles.cos()], -1))
         skip = self.enter(x)
-        h = self.conv1(self.dropout(functional.silu(self.norm1(skip)))) + embedding[:, :, None, None]
+        h = (
+            self.conv1(self.dropout(functional.silu(self.norm1(skip))))
+            + embedding[:, :, None, None]
+        )
         h = self.down(h + skip)
         h = h + self._attend(self.norm2(h))
         h = self.up(functional.interpolate(h, scale_factor=2.0, mode="nearest"))
@@ -156,7 +162,9 @@ class UNet(nn.Module):
         batch, channels, height, width = h.shape
         q, k, v = self.qkv(h.flatten(2)).reshape(batch, 3, 2, channels // 2, -1).unbind(1)
         weights = torch.softmax(q.transpose(-1, -2) @ k * (channels // 2) ** -0.5, -1)
-        mixed = (weights @ v.transpose(-1, -2)).transpose(1, 2).reshape(batch, height * width, channels)
+        mixed = (
+            (weights @ v.transpose(-1, -2)).transpose(1, 2).reshape(batch, height * width, channels)
+        )
         return self.project(mixed).transpose(1, 2).reshape(batch, channels, height, width)
 
 
@@ -204,7 +212,9 @@ def gpt2() -> Built:
     """Two layers of GPT2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, use_cache=False)
+    config = GPT2Config(
+        vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64, use_cache=False
+    )
     return GPT2LMHeadModel(config), (_tokens(),)
 
 
@@ -272,7 +282,12 @@ def convnext() -> Built:
     from transformers import ConvNextConfig, ConvNextModel
 
     config = ConvNextConfig(
-        num_stages=2, hidden_sizes=[16, 32], depths=[1, 1], patch_size=4, image_size=32, drop_path_rate=0.1
+        num_stages=2,
+        hidden_sizes=[16, 32],
+        depths=[1, 1],
+        patch_size=4,
+        image_size=32,
+        drop_path_rate=0.1,
     )
     return ConvNextModel(config), (_image(),)
 

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def traced(program: Callable[..., Any], *tensors: torch.Tensor, env: SizeEnv | None = None, shapes: Any = None) -> Graph:
+def traced(
+    program: Callable[..., Any],
+    *tensors: torch.Tensor,
+    env: SizeEnv | None = None,
+    shapes: Any = None,
+) -> Graph:
     """The program's functional ATen graph; `shapes` replaces the tensors' shapes by symbolic ones."""
     tracer = Tracer(env)
     specs = [spec_of(t) for t in tensors]
@@ -33,7 +38,9 @@ def traced(program: Callable[..., Any], *tensors: torch.Tensor, env: SizeEnv | N
     with tracer, torch.no_grad():
         results = program(*fakes)
     results = results if isinstance(results, tuple) else (results,)
-    return Graph([fake.value for fake in fakes], tracer.nodes, [result.value for result in results], env=env)
+    return Graph(
+        [fake.value for fake in fakes], tracer.nodes, [result.value for result in results], env=env
+    )
 
 
 def names(graph: Graph) -> list[str]:
@@ -45,7 +52,11 @@ def check(program: Callable[..., Any], *tensors: torch.Tensor) -> Graph:
     graph = decompose(traced(program, *tensors))
     check_prims_graph(graph)
     expected = program(*tensors)
-    for mine, theirs in zip(run_graph(graph, list(tensors)), expected if isinstance(expected, tuple) else (expected,), strict=True):
+    for mine, theirs in zip(
+        run_graph(graph, list(tensors)),
+        expected if isinstance(expected, tuple) else (expected,),
+        strict=True,
+    ):
         torch.testing.assert_close(mine, theirs)
         assert mine.stride() == theirs.stride()
     return graph
@@ -75,7 +86,10 @@ def test_copies_vanish_inside_and_stay_at_the_border() -> None:
     assert "prims.clone" not in names(check(lambda x: x.clone() + 1, torch.randn(3)))
     assert names(check(lambda x: x.clone(), torch.randn(3))) == ["prims.clone"]
     # Viewed by an output, written twice, or the same memory as another output: each needs its own.
-    assert names(check(lambda x: x.clone().view(6), torch.randn(2, 3))) == ["prims.clone", "prims.reshape"]
+    assert names(check(lambda x: x.clone().view(6), torch.randn(2, 3))) == [
+        "prims.clone",
+        "prims.reshape",
+    ]
     assert names(check(lambda x: (x * 1, x + 1), torch.randn(3))).count("prims.clone") == 1
 
     def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,7 +109,16 @@ def test_layout_changes_are_copies() -> None:
 
 def test_results_take_the_layout_of_eager() -> None:
     x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
-    check(lambda x: (F.relu(x), x.sum(1), x.mean((2, 3), keepdim=True), F.softmax(x, 1), x + x[:, :1]), x)
+    check(
+        lambda x: (
+            F.relu(x),
+            x.sum(1),
+            x.mean((2, 3), keepdim=True),
+            F.softmax(x, 1),
+            x + x[:, :1],
+        ),
+        x,
+    )
     check(lambda x: x.t() + x.t().exp(), torch.randn(3, 4))
 
 
@@ -105,14 +128,20 @@ def test_outputs_of_one_call_do_not_share_memory() -> None:
 
 
 def test_as_strided_of_a_view_reads_the_memory_below() -> None:
-    check(lambda x: (x.exp()[1:].as_strided((2, 2), (1, 4), 1) + 1), torch.randn(3, 4))
-    check(lambda x: (x[:, 1:].unfold(1, 2, 1) * 2), torch.randn(3, 5))
+    check(lambda x: x.exp()[1:].as_strided((2, 2), (1, 4), 1) + 1, torch.randn(3, 4))
+    check(lambda x: x[:, 1:].unfold(1, 2, 1) * 2, torch.randn(3, 5))
 
 
 def test_constants_become_numbers() -> None:
-    graph = decompose(traced(lambda x: torch.where(x > 0, x, torch.zeros_like(x)) * torch.ones(4), torch.randn(3, 4)))
+    graph = decompose(
+        traced(
+            lambda x: torch.where(x > 0, x, torch.zeros_like(x)) * torch.ones(4), torch.randn(3, 4)
+        )
+    )
     used = {value for node in graph.nodes for value in node.operands()}
-    assert not [node for node in graph.nodes if str(node.op) == "prims.full" and node.outputs[0] in used]
+    assert not [
+        node for node in graph.nodes if str(node.op) == "prims.full" and node.outputs[0] in used
+    ]
     check(lambda x: torch.full((), 0.1, dtype=torch.bfloat16) * x, torch.randn(3))
     check(lambda x: torch.ones(1).expand(3, 4) + x.sum(), torch.randn(3))
     check(lambda x: torch.full((2,), 3) / torch.full((2,), 2) + x, torch.randn(2))
@@ -127,7 +156,10 @@ def test_complex_operators_stay() -> None:
 def test_devices() -> None:
     """A 0-dim CPU tensor, a constant among them, may meet tensors of another device; index tensors may too."""
     tracer = Tracer(device="cuda:0")
-    x, places = tracer.fake(Spec.of((4, 8), device="cuda:0")), tracer.fake(Spec.of((3,), dtype=torch.int64))
+    x, places = (
+        tracer.fake(Spec.of((4, 8), device="cuda:0")),
+        tracer.fake(Spec.of((3,), dtype=torch.int64)),
+    )
     scalar = tracer.fake(Spec.of((), dtype=torch.float64))
     with tracer:
         y = torch.where(x > 0, x, torch.scalar_tensor(2.0)) * scalar
@@ -136,7 +168,9 @@ def test_devices() -> None:
     graph = decompose(Graph(inputs, tracer.nodes, [result.value for result in results]))
     check_prims_graph(graph)
     moved = [node.args[0] for node in graph.nodes if str(node.op) == "prims.to_device"]
-    assert len(moved) == 2 and inputs[1] in moved  # the indices, and the scalar after its cast; literals became numbers
+    assert (
+        len(moved) == 2 and inputs[1] in moved
+    )  # the indices, and the scalar after its cast; literals became numbers
     assert all(result.spec.device == torch.device("cuda:0") for result in graph.outputs)
 
 

@@ -84,20 +84,35 @@ def test_attention_takes_eagers_kernel():
     _, ops, _ = run(lambda q, k, v: attend(q, k, v, is_causal=True), *[heads(HALF)] * 3)
     assert ops == ["aten._scaled_dot_product_flash_attention.default"]
     result, ops, _ = run(attend, *[heads()] * 3)
-    assert ops == ["aten._scaled_dot_product_efficient_attention.default"] and result.spec.shape == (2, 3, 5, 16)
-    _, ops, _ = run(attend, *[heads(HALF)] * 3, Spec.of((2, 1, 5, 5), dtype=torch.bool, device=CUDA))
+    assert ops == [
+        "aten._scaled_dot_product_efficient_attention.default"
+    ] and result.spec.shape == (2, 3, 5, 16)
+    _, ops, _ = run(
+        attend, *[heads(HALF)] * 3, Spec.of((2, 1, 5, 5), dtype=torch.bool, device=CUDA)
+    )
     assert ops[-1] == "aten._scaled_dot_product_efficient_attention.default"
     _, ops, _ = run(attend, *[heads(torch.float64)] * 3)
     assert "aten.bmm.default" in ops
     result, ops, _ = run(attend, *[heads(HALF, 12)] * 3)
-    assert "aten._scaled_dot_product_flash_attention.default" in ops and result.spec.shape == (2, 3, 5, 12)
+    assert "aten._scaled_dot_product_flash_attention.default" in ops and result.spec.shape == (
+        2,
+        3,
+        5,
+        12,
+    )
 
 
 def test_attention_backward():
     def fn(q, k, v):
         out = F.scaled_dot_product_attention(q, k, v)
         return torch.autograd.Variable._execution_engine.run_backward(
-            (out,), (torch.ones_like(out),), False, False, (q, k, v), allow_unreachable=True, accumulate_grad=False
+            (out,),
+            (torch.ones_like(out),),
+            False,
+            False,
+            (q, k, v),
+            allow_unreachable=True,
+            accumulate_grad=False,
         )
 
     for dtype, kernel in ((HALF, "flash"), (torch.float32, "efficient")):
@@ -117,7 +132,9 @@ def test_autocast_casts_by_function():
             z = F.softmax(y, -1)
             return y, z, torch.einsum("ij,jk->ik", z, w), y + x.sum(), x.double() @ w.double()
 
-        (y, z, e, s, d), ops, _ = run(fn, Spec.of((3, 4), device=CUDA), Spec.of((4, 4), device=CUDA))
+        (y, z, e, s, d), ops, _ = run(
+            fn, Spec.of((3, 4), device=CUDA), Spec.of((4, 4), device=CUDA)
+        )
         assert (y.dtype, z.dtype, e.dtype, s.dtype, d.dtype) == (
             torch.bfloat16, torch.float32, torch.bfloat16, torch.bfloat16, torch.float64,
         )  # fmt: skip
@@ -136,7 +153,20 @@ def test_functions_inside_python_functions_are_seen():
 
     def fn(x, *weights):
         return F.multi_head_attention_forward(
-            x, x, x, 16, 4, weights[0], weights[1], None, None, False, 0.1, weights[2], weights[3], need_weights=False
+            x,
+            x,
+            x,
+            16,
+            4,
+            weights[0],
+            weights[1],
+            None,
+            None,
+            False,
+            0.1,
+            weights[2],
+            weights[3],
+            need_weights=False,
         )[0]
 
     specs = [Spec.of(weight.shape, dtype=HALF, device=CUDA) for weight in attention.parameters()]
@@ -164,4 +194,6 @@ def test_the_cpu_path_is_left_alone():
     q, k, v = (tracer.fake(Spec.of((2, 3, 5, 16))) for _ in range(3))
     with FunctionTable(), tracer:
         F.scaled_dot_product_attention(q, k, v)
-    assert [str(node.op) for node in tracer.nodes] == ["aten._scaled_dot_product_flash_attention_for_cpu.default"]
+    assert [str(node.op) for node in tracer.nodes] == [
+        "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    ]

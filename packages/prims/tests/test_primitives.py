@@ -44,7 +44,11 @@ def samples(name: str) -> list[tuple[Any, ...]]:
         return [(x, (0,)), (x, (0, 1)), (whole, (1,)), (x, ())]
     found: list[tuple[Any, ...]] = []
     for operand in (x, whole, mask):
-        calls = [(operand,)] if len(prim.params) == 1 else [(operand, operand), (operand, 1), (1, operand)]
+        calls = (
+            [(operand,)]
+            if len(prim.params) == 1
+            else [(operand, operand), (operand, 1), (1, operand)]
+        )
         try:
             prim.infer(spec_of(operand), *([spec_of(operand)] * (len(prim.params) - 1)))
         except TypeError:
@@ -67,9 +71,18 @@ def test_infer_agrees_with_reference(name: str) -> None:
         spec, result = prim.infer(*map(specs, args)), prim(*args)
         assert (tuple(result.shape), result.dtype) == (spec.shape, spec.dtype), (name, args)
         if prim.kind is Kind.VIEW:
-            shown = [(size, step) for size, step in zip(spec.shape, spec.stride, strict=True) if size > 1]
-            assert shown == [(size, step) for size, step in zip(result.shape, result.stride(), strict=True) if size > 1]
-            if result.numel() and result.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr():
+            shown = [
+                (size, step) for size, step in zip(spec.shape, spec.stride, strict=True) if size > 1
+            ]
+            assert shown == [
+                (size, step)
+                for size, step in zip(result.shape, result.stride(), strict=True)
+                if size > 1
+            ]
+            if (
+                result.numel()
+                and result.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+            ):
                 assert spec.offset == result.storage_offset()
 
 
@@ -79,7 +92,9 @@ def test_calls_pass_the_checker(name: str) -> None:
         inputs: list[Value] = []
         tensors: list[torch.Tensor] = []
 
-        def lift(arg: Any, inputs: list[Value] = inputs, tensors: list[torch.Tensor] = tensors) -> Any:
+        def lift(
+            arg: Any, inputs: list[Value] = inputs, tensors: list[torch.Tensor] = tensors
+        ) -> Any:
             if isinstance(arg, torch.Tensor):
                 inputs.append(Value(f"x{len(inputs)}", spec_of(arg)))
                 tensors.append(arg)
@@ -93,7 +108,9 @@ def test_calls_pass_the_checker(name: str) -> None:
         check_prims_graph(graph)
         (result,) = run_graph(graph, tensors)
         if name != "empty":
-            torch.testing.assert_close(result, PRIMS[name](*args), rtol=0, atol=0, equal_nan=True, check_stride=False)
+            torch.testing.assert_close(
+                result, PRIMS[name](*args), rtol=0, atol=0, equal_nan=True, check_stride=False
+            )
         if PRIMS[name].kind is not Kind.VIEW:
             assert result.stride() == value.spec.stride
 
@@ -117,7 +134,9 @@ def value(shape: tuple[int, ...] = (3, 4), dtype: torch.dtype = torch.float32) -
 ])  # fmt: skip
 def test_the_checker_refuses(prim: Any, args: tuple[Any, ...]) -> None:
     inputs = list(dict.fromkeys(arg for arg in args if isinstance(arg, Value)))
-    inputs += [item for arg in args if isinstance(arg, list) for item in arg if isinstance(item, Value)]
+    inputs += [
+        item for arg in args if isinstance(arg, list) for item in arg if isinstance(item, Value)
+    ]
     for i, one in enumerate(inputs):
         one.name = f"x{i}"
     out = Value("y", Spec.of((3, 4)))

@@ -55,14 +55,27 @@ def test_symbolic_results_live_in_their_env():
     assert infer(aten.mul.Tensor, (integers, scale)).dtype == torch.float32
     assert infer(aten.mul.Tensor, (integers, spec.shape[0])).dtype == torch.int64
     assert len(env.rule_cache) == 3
-    assert infer_keyed((aten.mul.Tensor, spec, spec, "another key"), aten.mul.Tensor, (spec, spec), {}) is result
+    assert (
+        infer_keyed((aten.mul.Tensor, spec, spec, "another key"), aten.mul.Tensor, (spec, spec), {})
+        is result
+    )
 
 
 def test_aliasing():
-    assert is_view(aten.view.default) and is_view(aten.split.Tensor) and is_view(aten._unsafe_view.default)
+    assert (
+        is_view(aten.view.default)
+        and is_view(aten.split.Tensor)
+        and is_view(aten._unsafe_view.default)
+    )
     assert not is_view(aten.add.Tensor) and not is_view(aten.add_.Tensor)
-    assert is_mutating(aten.add_.Tensor) and is_mutating(aten.add.out) and not is_mutating(aten.add.Tensor)
-    assert aliasing(aten.add_.Tensor).returns == ("self",) and aliasing(aten.add.out).mutated == ("out",)
+    assert (
+        is_mutating(aten.add_.Tensor)
+        and is_mutating(aten.add.out)
+        and not is_mutating(aten.add.Tensor)
+    )
+    assert aliasing(aten.add_.Tensor).returns == ("self",) and aliasing(aten.add.out).mutated == (
+        "out",
+    )
     assert aliasing(aten._foreach_add_.Scalar).mutated == ("self",)
 
 

@@ -17,7 +17,9 @@ NAMES = ("s0", "s1", "s2")
 
 trees = st.recursive(
     st.one_of(st.sampled_from(NAMES), st.integers(-4, 9)),
-    lambda inner: st.tuples(st.sampled_from(["+", "-", "*", "//", "%", "min", "max", "neg"]), inner, inner),
+    lambda inner: st.tuples(
+        st.sampled_from(["+", "-", "*", "//", "%", "min", "max", "neg"]), inner, inner
+    ),
     max_leaves=8,
 )
 values = st.fixed_dictionaries({name: st.integers(2, 40) for name in NAMES})
@@ -74,7 +76,13 @@ def test_arithmetic_is_that_of_ints(tree, hints, others):
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(trees, st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]), trees), max_size=4), values, values)
+@given(
+    st.lists(
+        st.tuples(trees, st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]), trees), max_size=4
+    ),
+    values,
+    values,
+)
 def test_relations_follow_the_hint_and_guards_imply_them(questions, hints, others):
     env = SizeEnv()
     leaves = symbols(env, hints)
@@ -179,7 +187,13 @@ def test_equality_substitutes():
 
 def test_order_and_truth_are_refused():
     size = SizeEnv().symbol(3, "x")
-    for question in (lambda: size < 4, lambda: bool(size), lambda: int(size), lambda: range(size), lambda: max(size, 4)):
+    for question in (
+        lambda: size < 4,
+        lambda: bool(size),
+        lambda: int(size),
+        lambda: range(size),
+        lambda: max(size, 4),
+    ):
         with pytest.raises(TypeError, match=r"flambeau_prims\.sizes"):
             question()
     assert (size == 3) is False

@@ -88,9 +88,14 @@ def test_program_traced_once_runs_at_other_sizes(name):
         torch.testing.assert_close(got, want)
         assert tuple(env.evaluate(size, values) for size in y.spec.shape) == tuple(want.shape)
         strides = [env.evaluate(size, values) for size in y.spec.stride]
-        assert all(size == 1 or a == b for size, a, b in zip(want.shape, strides, want.stride(), strict=True))
+        assert all(
+            size == 1 or a == b
+            for size, a, b in zip(want.shape, strides, want.stride(), strict=True)
+        )
     # One size decides nothing else: only lower bounds may have been tightened.
-    assert all(guard.op in (">=", "!=") for guard in env.guards), [str(guard) for guard in env.guards]
+    assert all(guard.op in (">=", "!=") for guard in env.guards), [
+        str(guard) for guard in env.guards
+    ]
 
 
 def make():

@@ -47,12 +47,18 @@ def traced(fn, reals, dims):
     shared = {}
     fakes = []
     for real, dynamic in zip(reals, dims, strict=True):
-        sizes = {d: shared.setdefault(real.shape[d], env.symbol(real.shape[d], "?")) for d in dynamic}
+        sizes = {
+            d: shared.setdefault(real.shape[d], env.symbol(real.shape[d], "?")) for d in dynamic
+        }
         fakes.append(tracer.adopt(fake_like(real, env, sizes)))
     with Replaced(), tracer:
         out = fn(*fakes)
     graph = Graph(tracer.inputs, tracer.nodes, [out.value], env=env)
-    kernels = [str(node.op) for node in graph.nodes if node.op._schema.name[6:] in ("mm", "mv", "bmm", "dot", "addmm")]
+    kernels = [
+        str(node.op)
+        for node in graph.nodes
+        if node.op._schema.name[6:] in ("mm", "mv", "bmm", "dot", "addmm")
+    ]
     return to_fx(graph), out, env, kernels
 
 
@@ -72,11 +78,17 @@ def test_matmul(name, requires_grad, transposed):
     values = {name: symbol.hint for name, symbol in env.symbols.items()}
     assert tuple(env.evaluate(size, values) for size in out.spec.shape) == want.shape
     strides = [env.evaluate(size, values) for size in out.spec.stride]
-    assert all(size == 1 or a == b for size, a, b in zip(want.shape, strides, want.stride(), strict=True))
+    assert all(
+        size == 1 or a == b for size, a, b in zip(want.shape, strides, want.stride(), strict=True)
+    )
     plain = Tracer()
     with plain:
         plain.adopt(fake_like(reals[0])) @ plain.adopt(fake_like(reals[1]))
-    static = [str(node.op) for node in plain.nodes if node.op._schema.name[6:] in ("mm", "mv", "bmm", "dot")]
+    static = [
+        str(node.op)
+        for node in plain.nodes
+        if node.op._schema.name[6:] in ("mm", "mv", "bmm", "dot")
+    ]
     assert kernels == static or name == "broadcast_one"
     assert all(guard.op == ">=" for guard in env.guards)
 
@@ -89,14 +101,22 @@ def test_linear(shape, bias):
     dims = dims[: len(reals)]
     module, _, env, _ = traced(F.linear, reals, dims)
     torch.testing.assert_close(module(*reals)[0], F.linear(*reals))
-    other = [torch.randn(*(size + 1 if d in dims[0] else size for d, size in enumerate(shape))), *reals[1:]]
+    other = [
+        torch.randn(*(size + 1 if d in dims[0] else size for d, size in enumerate(shape))),
+        *reals[1:],
+    ]
     torch.testing.assert_close(module(*other)[0], F.linear(*other))
     assert all(guard.op == ">=" for guard in env.guards)
 
 
 def test_operators_and_methods_are_replaced():
     real = torch.randn(B, N, K)
-    for fn in (lambda a, b: a @ b, torch.Tensor.matmul, lambda a, b: a.matmul(b), lambda a, b: b.__rmatmul__(a)):
+    for fn in (
+        lambda a, b: a @ b,
+        torch.Tensor.matmul,
+        lambda a, b: a.matmul(b),
+        lambda a, b: b.__rmatmul__(a),
+    ):
         module, _, _, kernels = traced(fn, [real, torch.randn(K, M)], [[0, 1], []])
         assert kernels == ["aten.mm.default"]
         torch.testing.assert_close(module(real, torch.ones(K, M))[0], real @ torch.ones(K, M))

@@ -26,8 +26,15 @@ def test_sizes_become_nodes():
     b, n = env.symbol(4, "x"), env.symbol(6, "n")
     size = b * 3 + n // 2 - 1
     x = Value("x", Spec.of((b, 3)))
-    full = call(aten.full.default, [("y", Spec.of((size, size_max(b, n))))], [size, size_max(b, n)], 1.0)
-    scaled = call(aten.mul.Tensor, [("z", full.outputs[0].spec)], full.outputs[0], float_of("**", float_of("float", b), -0.5))
+    full = call(
+        aten.full.default, [("y", Spec.of((size, size_max(b, n))))], [size, size_max(b, n)], 1.0
+    )
+    scaled = call(
+        aten.mul.Tensor,
+        [("z", full.outputs[0].spec)],
+        full.outputs[0],
+        float_of("**", float_of("float", b), -0.5),
+    )
     module = to_fx(Graph([x, n], [full, scaled], [scaled.outputs[0], size, None], env=env))
     out, value, nothing = module(torch.zeros(9, 3), 5)
     torch.testing.assert_close(out, torch.full((28, 9), 1 / 3))
@@ -48,7 +55,11 @@ def test_a_symbol_without_source_is_an_error():
 def test_several_results_constants_and_writes():
     x, weight = Value("x", Spec.of((4, 5))), Value("weight", Spec.of((5,)))
     top = call(
-        aten.topk.default, [("values", Spec.of((4, 2))), ("indices", Spec.of((4, 2), dtype=torch.int64))], x, 2, 1
+        aten.topk.default,
+        [("values", Spec.of((4, 2))), ("indices", Spec.of((4, 2), dtype=torch.int64))],
+        x,
+        2,
+        1,
     )
     parts = call(aten.split.Tensor, [("part", Spec.of((4, 5)))], x, 4)
     shifted = call(aten.add.Tensor, [("shifted", Spec.of((4, 5)))], parts.outputs[0], weight)

@@ -97,7 +97,13 @@ def grad_of(fn):
         out = fn(*args)
         wanted = [arg for arg in args if arg.requires_grad]
         grads = ENGINE.run_backward(
-            (out,), (torch.ones_like(out),), False, False, tuple(wanted), allow_unreachable=True, accumulate_grad=False
+            (out,),
+            (torch.ones_like(out),),
+            False,
+            False,
+            tuple(wanted),
+            allow_unreachable=True,
+            accumulate_grad=False,
         )
         return (out, *grads)
 
@@ -184,7 +190,9 @@ def test_a_real_tensor_becomes_one_constant():
     x = tracer.fake(Spec.of((3,)))
     with tracer:
         y = x + real + real
-    assert list(tracer.constants.values()) == [real] or next(iter(tracer.constants.values())) is real
+    assert (
+        list(tracer.constants.values()) == [real] or next(iter(tracer.constants.values())) is real
+    )
     assert len(tracer.constants) == 1
     module = to_fx(Graph(tracer.inputs, tracer.nodes, [y.value]), tracer.constants)
     torch.testing.assert_close(module(torch.ones(3))[0], 1 + real + real)
@@ -241,11 +249,19 @@ def test_fake_cuda_needs_no_gpu():
         y = F.relu(x @ w) + torch.arange(8, device="cuda:0") + torch.zeros(8, device=x.device)
         loss = F.layer_norm(y, (8,)).sum()
         (grad,) = ENGINE.run_backward(
-            (loss,), (torch.ones_like(loss),), False, False, (w,), allow_unreachable=True, accumulate_grad=False
+            (loss,),
+            (torch.ones_like(loss),),
+            False,
+            False,
+            (w,),
+            allow_unreachable=True,
+            accumulate_grad=False,
         )
     assert y.is_cuda and y.device == torch.device("cuda:0") and not y.is_meta
     assert grad.spec == Spec.of((8, 8), device="cuda:0")
-    assert {out.spec.device.type for node in tracer.nodes for out in node.outputs if out is not None} == {"cuda"}
+    assert {
+        out.spec.device.type for node in tracer.nodes for out in node.outputs if out is not None
+    } == {"cuda"}
 
 
 def test_two_threads_trace_at_once():
@@ -316,7 +332,9 @@ print([name for name in sorted(set(sys.modules) - before) if name.startswith(ban
 
 
 def test_tracing_imports_none_of_torchs_compiler():
-    done = subprocess.run([sys.executable, "-c", IMPORT_CHECK], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_CHECK], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
@@ -343,7 +361,14 @@ def test_memory_cannot_be_reached():
     tracer = Tracer()
     x = tracer.fake(Spec.of((2, 3)))
     with tracer:
-        for access in (x.data_ptr, x.tolist, x.numpy, x.__dlpack__, lambda: pickle.dumps(x), lambda: float(x.sum())):
+        for access in (
+            x.data_ptr,
+            x.tolist,
+            x.numpy,
+            x.__dlpack__,
+            lambda: pickle.dumps(x),
+            lambda: float(x.sum()),
+        ):
             with pytest.raises(DataDependent):
                 access()
         assert copy.deepcopy(x).spec is x.spec
@@ -362,7 +387,11 @@ def test_out_arguments():
 
 def test_an_operator_may_write_and_return_new():
     def fn(x, mean, var):
-        return torch._native_batch_norm_legit(x, None, None, mean, var, True, 0.1, 1e-5)[0], mean, var
+        return (
+            torch._native_batch_norm_legit(x, None, None, mean, var, True, 0.1, 1e-5)[0],
+            mean,
+            var,
+        )
 
     reals = torch.randn(4, 3), torch.zeros(3), torch.ones(3)
     graph, constants, (_, mean, _) = trace(fn, *reals)

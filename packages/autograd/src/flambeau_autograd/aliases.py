@@ -30,7 +30,9 @@ class Alias:
 
     __slots__ = ("index", "parent", "root", "spec", "step", "value")
 
-    def __init__(self, value: Value, parent: Alias | None = None, step: Node | None = None, index: int = 0) -> None:
+    def __init__(
+        self, value: Value, parent: Alias | None = None, step: Node | None = None, index: int = 0
+    ) -> None:
         self.value = value
         self.spec: Spec = value.spec
         self.parent = parent
@@ -78,7 +80,9 @@ class AliasMap:
             for name in written_parameters(node):
                 argument = argument_named(node, name)
                 values = argument if isinstance(argument, (list, tuple)) else [argument]
-                written.update(self._found[value].root for value in values if isinstance(value, Value))
+                written.update(
+                    self._found[value].root for value in values if isinstance(value, Value)
+                )
         return written
 
     def _add(self, node: Node) -> None:
@@ -107,7 +111,11 @@ class AliasMap:
         """What result `position` of a view or mutating call is (a view of)."""
         facts = aliasing(node.op)
         # An operator that returns a list has one entry for it in `returns`.
-        name = facts.returns[position if len(facts.returns) == len(node.outputs) else 0] if facts.returns else None
+        name = (
+            facts.returns[position if len(facts.returns) == len(node.outputs) else 0]
+            if facts.returns
+            else None
+        )
         if name is None:
             return None
         argument = argument_named(node, name)

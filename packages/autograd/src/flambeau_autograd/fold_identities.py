@@ -50,7 +50,12 @@ def fold_identities(graph: Graph) -> Graph:
 
 
 def _operand_given_back(node: Node) -> Value | None:
-    if len(node.outputs) != 1 or not node.args or not isinstance(node.args[0], Value) or node.outputs[0] is None:
+    if (
+        len(node.outputs) != 1
+        or not node.args
+        or not isinstance(node.args[0], Value)
+        or node.outputs[0] is None
+    ):
         return None
     if node.op not in _COPIES and work(node.op) is not Work.VIEW:
         return None

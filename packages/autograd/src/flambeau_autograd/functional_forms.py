@@ -1,10 +1,10 @@
 """For each mutating ATen overload, the functional overload that computes what it writes.
 
-    aten.add_.Tensor(self, other)            aten.add.Tensor(self, other)                       -> self
-    aten.add.out(self, other, out=out)       aten.add.Tensor(self, other)                       -> out
-    aten.normal_(self, mean, std)            aten.normal_functional(self, mean, std)            -> self
-    aten.native_batch_norm(x, ..., mean, var, True, ...)
-                                             aten._native_batch_norm_legit_functional(...)      -> mean, var
+aten.add_.Tensor(self, other)            aten.add.Tensor(self, other)                       -> self
+aten.add.out(self, other, out=out)       aten.add.Tensor(self, other)                       -> out
+aten.normal_(self, mean, std)            aten.normal_functional(self, mean, std)            -> self
+aten.native_batch_norm(x, ..., mean, var, True, ...)
+                                         aten._native_batch_norm_legit_functional(...)      -> mean, var
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class FunctionalForm:
         """The call's positional arguments, with the mutating operator's defaults where the functional one has none."""
         args = list(node.args)
         for parameter in node.op._schema.arguments[len(args) :]:
-            if parameter.kwarg_only or parameter.name in node.kwargs or not parameter.has_default_value():
+            if (
+                parameter.kwarg_only
+                or parameter.name in node.kwargs
+                or not parameter.has_default_value()
+            ):
                 break
             args.append(parameter.default_value)
         return tuple(args)
@@ -57,7 +61,9 @@ _NAMED = {
 _STATISTICS = ("running_mean", "running_var")
 
 UNDECLARED: dict[OpOverload, FunctionalForm] = {
-    aten.native_batch_norm.default: FunctionalForm(aten._native_batch_norm_legit_functional.default, _STATISTICS),
+    aten.native_batch_norm.default: FunctionalForm(
+        aten._native_batch_norm_legit_functional.default, _STATISTICS
+    ),
 }
 """Overloads that write to arguments without saying so in their schema (when training, and the statistics are given)."""
 
@@ -94,6 +100,8 @@ def _overload_taking(namespace: str, base: str, wanted: list[tuple[str, str]]) -
     for name in packet.overloads():
         op = getattr(packet, name)
         arguments = op._schema.arguments
-        if [(a.name, str(a.type)) for a in arguments] == wanted and not any(map(_is_written, arguments)):
+        if [(a.name, str(a.type)) for a in arguments] == wanted and not any(
+            map(_is_written, arguments)
+        ):
             return op
     return None

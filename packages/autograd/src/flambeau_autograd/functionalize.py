@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def functionalize(tape: Graph, aliases: AliasMap, split: int | None = None, forward_outputs: int | None = None) -> Graph:
+def functionalize(
+    tape: Graph, aliases: AliasMap, split: int | None = None, forward_outputs: int | None = None
+) -> Graph:
     """The functional form of `tape`.
 
     Of a joint tape, the first `split` nodes are the forward and the first `forward_outputs` outputs are its results, which are
@@ -131,7 +133,9 @@ class _Functionalizer:
         made = Node(node.op, args, kwargs, (), node.where)
         specs = self._infer(node.op, args, kwargs) if drifted else None
         made.outputs = tuple(
-            None if out is None else Value(out.name, (specs[i] if specs is not None else None) or out.spec, made)
+            None
+            if out is None
+            else Value(out.name, (specs[i] if specs is not None else None) or out.spec, made)
             for i, out in enumerate(node.outputs)
         )
         self.nodes.append(made)
@@ -157,7 +161,9 @@ class _Functionalizer:
                 new = self._emit(aten.expand.default, new, list(spec.shape))
             new = self._laid_out(new, spec)
         else:
-            new = self._emit(aten.full.default, list(spec.shape), source, dtype=spec.dtype, device=spec.device)
+            new = self._emit(
+                aten.full.default, list(spec.shape), source, dtype=spec.dtype, device=spec.device
+            )
         self._write(target, new)
 
     def _draw(self, node: Node) -> None:
@@ -172,18 +178,26 @@ class _Functionalizer:
         if isinstance(chance, Value):
             chance = self._emit(aten.expand.default, chance, list(target.spec.shape))
             chance = self._emit(aten.permute.default, chance, order)
-        drawn = self._emit(form.op, self._emit(aten.permute.default, subject, order), chance, *rest, **node.kwargs)
+        drawn = self._emit(
+            form.op, self._emit(aten.permute.default, subject, order), chance, *rest, **node.kwargs
+        )
         inverse = [order.index(dim) for dim in range(target.spec.ndim)]
         self._store(target, self._emit(aten.permute.default, drawn, inverse))
 
     def _write_functional(self, node: Node, form: FunctionalForm) -> None:
         read = self._read_value
-        kwargs = {key: map_values(arg, read) for key, arg in node.kwargs.items() if key not in form.dropped}
+        kwargs = {
+            key: map_values(arg, read)
+            for key, arg in node.kwargs.items()
+            if key not in form.dropped
+        }
         args = map_values(form.with_defaults(node), read)
         results = self._emit_all(form.op, args, kwargs)
         kept = len(results) - sum(self._count(node, name) for name in form.written)
         facts = aliasing(node.op)
-        fresh = [out for out, source in zip(node.outputs, facts.returns, strict=False) if source is None]
+        fresh = [
+            out for out, source in zip(node.outputs, facts.returns, strict=False) if source is None
+        ]
         for traced, out in zip(fresh, results[:kept], strict=True):
             if traced is not None and out is not None:
                 self._own(self._aliases[traced], out)
@@ -207,7 +221,10 @@ class _Functionalizer:
 
     @staticmethod
     def _trains(node: Node) -> bool:
-        return bool(argument_named(node, "training")) and argument_named(node, "running_mean") is not None
+        return (
+            bool(argument_named(node, "training"))
+            and argument_named(node, "running_mean") is not None
+        )
 
     # Memory
 
@@ -294,7 +311,9 @@ class _Functionalizer:
         assert value is not None
         return value
 
-    def _emit_all(self, op: Any, args: Any, kwargs: dict[str, Any], specs: Any = None) -> tuple[Value | None, ...]:
+    def _emit_all(
+        self, op: Any, args: Any, kwargs: dict[str, Any], specs: Any = None
+    ) -> tuple[Value | None, ...]:
         if specs is None:
             specs = self._infer(op, args, kwargs)
         node = Node(op, tuple(args), kwargs, (), self._where)
@@ -308,7 +327,9 @@ class _Functionalizer:
 
     @staticmethod
     def _infer(op: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Spec | None, ...]:
-        specs = infer(op, _specs_in(tuple(args)), {key: _specs_in(arg) for key, arg in kwargs.items()})
+        specs = infer(
+            op, _specs_in(tuple(args)), {key: _specs_in(arg) for key, arg in kwargs.items()}
+        )
         return (specs,) if specs is None or isinstance(specs, Spec) else tuple(specs)
 
 

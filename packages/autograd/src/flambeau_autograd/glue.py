@@ -100,7 +100,9 @@ def glue_inference(compiled: Compiled, call: Call) -> Compiled:
     return call_graph
 
 
-def glue_training(forward: Compiled, backward: Callable[[], Compiled], call: Call, training: Training) -> Compiled:
+def glue_training(
+    forward: Compiled, backward: Callable[[], Compiled], call: Call, training: Training
+) -> Compiled:
     """The callable for a graph with a backward; `backward()` gives the compiled backward."""
     function = _make_function(_guarded(forward, call), backward, call, training)
     # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at twice the cost.
@@ -154,7 +156,9 @@ def _make_function(
     sizes, names, fixers = saved.sizes, saved.names, saved.fixers
     results, views, reaching = training.results, _view_positions(training), training.reaching
     exact = len(training.part.forward.outputs) == results
-    non_differentiable = _getter(training.non_differentiable) if training.non_differentiable else None
+    non_differentiable = (
+        _getter(training.non_differentiable) if training.non_differentiable else None
+    )
 
     class CompiledFunction(torch.autograd.Function):
         """The compiled graph pair in autograd's eyes."""
@@ -234,14 +238,21 @@ class _Saved:
             intermediates=_getter([at for kind, at in saved if kind == "output" and at >= results]),
             sizes=_sizes_reader(call) if symbolic else None,
             names=names,
-            fixers=[(training.tangents[at], _tangent_fixer(spec)) for at, spec in zip(tangents, specs, strict=True)],
+            fixers=[
+                (training.tangents[at], _tangent_fixer(spec))
+                for at, spec in zip(tangents, specs, strict=True)
+            ],
         )
 
 
 def _view_positions(training: Training) -> list[int]:
     """The results that are views of memory which the graph does not return otherwise."""
     returned = training.part.forward.outputs[: training.results]
-    return [at for at, out in enumerate(returned) if isinstance(out, Value) and memory_of(out) is not out]
+    return [
+        at
+        for at, out in enumerate(returned)
+        if isinstance(out, Value) and memory_of(out) is not out
+    ]
 
 
 def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
@@ -252,9 +263,14 @@ def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
     return tuple(results)
 
 
-def _defined(grads: Sequence[Any], reaching: list[frozenset[int]], missing: frozenset[int]) -> list[Any]:
+def _defined(
+    grads: Sequence[Any], reaching: list[frozenset[int]], missing: frozenset[int]
+) -> list[Any]:
     """The gradients, without those that only undefined tangents reach: eager leaves such a `.grad` as it is."""
-    return [None if roots and roots <= missing else grad for grad, roots in zip(grads, reaching, strict=True)]
+    return [
+        None if roots and roots <= missing else grad
+        for grad, roots in zip(grads, reaching, strict=True)
+    ]
 
 
 def _forbid_twice(grads: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

@@ -131,9 +131,15 @@ class _JointTracer:
         self._examples = example_inputs
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         if len(placeholders) != len(example_inputs):
-            raise ValueError(f"the graph takes {len(placeholders)} inputs, but {len(example_inputs)} examples were given")
+            raise ValueError(
+                f"the graph takes {len(placeholders)} inputs, but {len(example_inputs)} examples were given"
+            )
         self._env = gm.meta.get("size_env")
-        devices = [x.device for x in example_inputs if isinstance(x, torch.Tensor) and x.device.type != "cpu"]
+        devices = [
+            x.device
+            for x in example_inputs
+            if isinstance(x, torch.Tensor) and x.device.type != "cpu"
+        ]
         self._tracer = Tracer(self._env, device=devices[0] if devices else "cpu")
         self._grad = torch.is_grad_enabled()
         self._arguments: list[_Argument] = []
@@ -158,7 +164,9 @@ class _JointTracer:
             plan = self._plan_outputs(flat, aliases, results)
             copies = self._plan_copies(results)
             differentiable = self._differentiable()
-            tangents, gradients, tangent_values = self._backward(results, [leaf for _, leaf in differentiable])
+            tangents, gradients, tangent_values = self._backward(
+                results, [leaf for _, leaf in differentiable]
+            )
         aliases.extend_inputs(tracer.constants)
         aliases.extend_inputs(tangent_values)
         aliases.extend(tracer.nodes[split:])
@@ -183,7 +191,9 @@ class _JointTracer:
             copies=copies,
             differentiable=self._positions(differentiable, [value for value, _ in constants]),
             non_differentiable=[
-                at for at, fake in enumerate(results.fakes) if isinstance(results.values[at], Value) and at not in tangents
+                at
+                for at, fake in enumerate(results.fakes)
+                if isinstance(results.values[at], Value) and at not in tangents
             ],
             tangents=tangents,
             grad_mode=None if grad_after == self._grad else grad_after,
@@ -197,14 +207,18 @@ class _JointTracer:
         if isinstance(example, torch.Tensor):
             if example.layout is not torch.strided:
                 raise Unsupported(f"input {node.name} has layout {example.layout}")
-            return self._tensor(position, node, example, spec if isinstance(spec, Spec) else spec_of(example))
+            return self._tensor(
+                position, node, example, spec if isinstance(spec, Spec) else spec_of(example)
+            )
         if isinstance(spec, Expr):
             self._passed.append(position)
             self._inputs.append(spec)
             return to_symint(spec)
         return example
 
-    def _tensor(self, position: int, node: fx.Node, example: torch.Tensor, spec: Spec) -> FakeTensor:
+    def _tensor(
+        self, position: int, node: fx.Node, example: torch.Tensor, spec: Spec
+    ) -> FakeTensor:
         leaf = make_fake(spec, StorageRecord(), requires_grad=example.requires_grad)
         self._tracer.adopt(leaf, node.name)
         fake = leaf
@@ -228,10 +242,15 @@ class _JointTracer:
         for node in self._gm.graph.nodes:
             if node.op == "placeholder":
                 continue
-            args, kwargs = fx.node.map_arg(node.args, value_of), fx.node.map_arg(node.kwargs, value_of)
+            args, kwargs = (
+                fx.node.map_arg(node.args, value_of),
+                fx.node.map_arg(node.kwargs, value_of),
+            )
             if node.op == "output":
                 flat = args[0]
-                return list(flat) if isinstance(flat, (tuple, list)) else [flat], torch.is_grad_enabled()
+                return list(flat) if isinstance(flat, (tuple, list)) else [
+                    flat
+                ], torch.is_grad_enabled()
             self._tracer.where = node.meta.get("where", "")
             bound[node] = self._call(node, args, kwargs)
         raise ValueError("the graph has no output node")
@@ -244,7 +263,9 @@ class _JointTracer:
             return getattr(subject, str(node.target))(*rest, **kwargs)
         if node.op == "get_attr":
             return self._attribute(operator.attrgetter(str(node.target))(self._gm))
-        raise Unsupported(f"a graph node of kind {node.op}; calls of modules must be traced through")
+        raise Unsupported(
+            f"a graph node of kind {node.op}; calls of modules must be traced through"
+        )
 
     def _attribute(self, value: Any) -> Any:
         """A tensor that hangs on the graph module: an argument that is always the same."""
@@ -277,7 +298,11 @@ class _JointTracer:
         for out in flat:
             if isinstance(out, FakeTensor):
                 groups.setdefault(aliases[out.value].root, []).append(out)  # type: ignore[index]
-        roots = {root: self._root_of(root, outs, aliases) for root, outs in groups.items() if root not in inputs}
+        roots = {
+            root: self._root_of(root, outs, aliases)
+            for root, outs in groups.items()
+            if root not in inputs
+        }
         plan: list[Output] = []
         for out in flat:
             if not isinstance(out, FakeTensor):
@@ -295,7 +320,9 @@ class _JointTracer:
                 source = roots[root]
                 base = results.add(root, root.value, source if source is not root else None, root)
             # A view taken under no_grad has no grad_fn, though it says that it requires grad.
-            plan.append(base if alias is root else View(base, view_steps(alias), out.grad_fn is not None))
+            plan.append(
+                base if alias is root else View(base, view_steps(alias), out.grad_fn is not None)
+            )
         return plan
 
     def _root_of(self, root: Alias, outs: list[FakeTensor], aliases: AliasMap) -> Any:
@@ -307,7 +334,11 @@ class _JointTracer:
             return None
         candidates = [out if aliases[out.value] is root else out._base for out in outs]  # type: ignore[index]
         for fake in candidates:
-            if isinstance(fake, FakeTensor) and fake.value is not None and aliases[fake.value] is root:
+            if (
+                isinstance(fake, FakeTensor)
+                and fake.value is not None
+                and aliases[fake.value] is root
+            ):
                 return fake
         if any(out.grad_fn is not None for out in outs):
             raise AliasedOutputs("outputs share memory in a way that autograd does not see")
@@ -335,17 +366,25 @@ class _JointTracer:
                 result = results.add(argument, fake.value, fake, argument)
                 copies.append((argument.position, result.position))
             elif fake.requires_grad != argument.requires_grad:
-                raise TrainingOnlyMutation("the program calls requires_grad_() or detach_() on an input")
+                raise TrainingOnlyMutation(
+                    "the program calls requires_grad_() or detach_() on an input"
+                )
         return copies
 
     # Backward
 
     def _differentiable(self) -> list[tuple[Value, FakeTensor]]:
-        found = [(argument.leaf.value, argument.leaf) for argument in self._arguments if argument.requires_grad]
+        found = [
+            (argument.leaf.value, argument.leaf)
+            for argument in self._arguments
+            if argument.requires_grad
+        ]
         found += [(fake.value, fake) for _, fake in self._attributes.values() if fake.requires_grad]
         return found  # type: ignore[return-value]
 
-    def _positions(self, differentiable: list[tuple[Value, FakeTensor]], constants: list[Value]) -> list[int]:
+    def _positions(
+        self, differentiable: list[tuple[Value, FakeTensor]], constants: list[Value]
+    ) -> list[int]:
         place = {value: position for position, value in zip(self._passed, self._inputs, strict=True)
                  if isinstance(value, Value)}  # fmt: skip
         place.update((value, len(self._examples) + index) for index, value in enumerate(constants))
@@ -359,18 +398,31 @@ class _JointTracer:
         for fake in results.fakes:
             if fake is not None and fake.requires_grad and fake.is_leaf and not fake._is_view():
                 raise LeafInside("an output is a leaf that requires grad and was made inside")
-        positions = [at for at, fake in enumerate(results.fakes) if fake is not None and fake.grad_fn is not None]
+        positions = [
+            at
+            for at, fake in enumerate(results.fakes)
+            if fake is not None and fake.grad_fn is not None
+        ]
         if not positions:
             return [], [], []
         if not leaves:
             raise LeafInside("an output requires grad though no input does")
         outputs = [results.fakes[at] for at in positions]
-        tangents = [tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}") for k, out in enumerate(outputs)]  # type: ignore[union-attr]
+        tangents = [
+            tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}")
+            for k, out in enumerate(outputs)
+        ]  # type: ignore[union-attr]
         tracer.where = ""
         with torch._C._DisableAutocast(), tracer:
             try:
                 gradients = _run_backward(
-                    tuple(outputs), tuple(tangents), False, False, tuple(leaves), allow_unreachable=True, accumulate_grad=False
+                    tuple(outputs),
+                    tuple(tangents),
+                    False,
+                    False,
+                    tuple(leaves),
+                    allow_unreachable=True,
+                    accumulate_grad=False,
                 )
             except Unsupported:
                 raise
@@ -391,7 +443,9 @@ def _modes_restored() -> Iterator[None]:
     """Leave grad mode and autocast as they were, whatever the traced program did or raised."""
     grad = torch.is_grad_enabled()
     devices = ("cpu", "cuda")
-    autocast = [(torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in devices]
+    autocast = [
+        (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in devices
+    ]
     cache = torch.is_autocast_cache_enabled()
     try:
         yield

@@ -82,7 +82,9 @@ class FlowNetwork:
             out = edges[vertex]
             index = position[vertex]
             depth = level[vertex] + 1
-            while index < len(out) and not (room[out[index]] > 0 and level[head[out[index]]] == depth):
+            while index < len(out) and not (
+                room[out[index]] > 0 and level[head[out[index]]] == depth
+            ):
                 index += 1
             position[vertex] = index
             if index < len(out):

@@ -22,7 +22,11 @@ from flambeau_prims.graph import Node, Value
 if TYPE_CHECKING:
     from flambeau_prims.graph import Graph
 
-_MASKS = {torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli.default, torch.ops.aten.bernoulli.Tensor}
+_MASKS = {
+    torch.ops.aten.bernoulli.p,
+    torch.ops.aten.bernoulli.default,
+    torch.ops.aten.bernoulli.Tensor,
+}
 
 
 def narrow_masks(graph: Graph) -> Graph:
@@ -45,7 +49,9 @@ def narrow_masks(graph: Graph) -> Graph:
 
 def _cast(nodes: list[Node], value: Value, dtype: torch.dtype, suffix: str) -> Value:
     node = Node(prims.cast, (value, dtype), {})
-    made = Value(f"{value.name}_{suffix}", value.spec.replace(stride=value.spec.stride, dtype=dtype), node)
+    made = Value(
+        f"{value.name}_{suffix}", value.spec.replace(stride=value.spec.stride, dtype=dtype), node
+    )
     node.outputs = (made,)
     nodes.append(node)
     return made

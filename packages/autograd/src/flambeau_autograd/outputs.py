@@ -79,7 +79,11 @@ def view_steps(alias: Alias) -> tuple[ViewStep, ...]:
         node: Node | None = link.step
         assert node is not None
         several = isinstance(node.op._schema.returns[0].type, torch.ListType)
-        steps.append(ViewStep(node.op, tuple(node.args[1:]), dict(node.kwargs), link.index if several else None))
+        steps.append(
+            ViewStep(
+                node.op, tuple(node.args[1:]), dict(node.kwargs), link.index if several else None
+            )
+        )
     return tuple(steps)
 
 
@@ -98,7 +102,9 @@ def concrete(arg: Any, sizes: Mapping[str, int]) -> Any:
 
 def is_plain(plan: Sequence[Output]) -> bool:
     """Whether the caller's outputs are the graph's results as they are."""
-    return all(isinstance(out, Result) and out.position == position for position, out in enumerate(plan))
+    return all(
+        isinstance(out, Result) and out.position == position for position, out in enumerate(plan)
+    )
 
 
 def build_outputs(

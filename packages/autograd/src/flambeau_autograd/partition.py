@@ -60,14 +60,22 @@ class _Joint:
 
 
 def partition(
-    graph: Graph, inputs: int, forward_outputs: int, options: AutogradOptions, copied: Iterable[Value] = ()
+    graph: Graph,
+    inputs: int,
+    forward_outputs: int,
+    options: AutogradOptions,
+    copied: Iterable[Value] = (),
 ) -> Partition:
     """Part a functional joint graph of `inputs` forward inputs (tangents follow) and `forward_outputs` forward outputs.
 
     `copied` are inputs that the caller overwrites after the forward, besides those of `graph.writes`.
     """
     joint = _Joint(
-        graph, graph.inputs[:inputs], graph.inputs[inputs:], graph.outputs[:forward_outputs], graph.outputs[forward_outputs:]
+        graph,
+        graph.inputs[:inputs],
+        graph.inputs[inputs:],
+        graph.outputs[:forward_outputs],
+        graph.outputs[forward_outputs:],
     )
     joint.after_tangents = _dependents(graph, joint.tangents)
     forward_nodes = _forward_nodes(joint)
@@ -76,7 +84,16 @@ def partition(
     if options.partition == "save_all":
         saved = _frontier(joint, forward_nodes, wanted)
     else:
-        saved = saved_by_minimum_cut(graph, joint.inputs, joint.results, forward_nodes, joint.after_tangents, wanted, written, options)
+        saved = saved_by_minimum_cut(
+            graph,
+            joint.inputs,
+            joint.results,
+            forward_nodes,
+            joint.after_tangents,
+            wanted,
+            written,
+            options,
+        )
     return _build(joint, _kept_from_writes(joint, saved, written, options.decompose), forward_nodes)
 
 
@@ -87,14 +104,19 @@ def tangents_reaching(graph: Graph, inputs: int, forward_outputs: int) -> list[f
     zeros there, cannot tell.
     """
     reaching: dict[Value, frozenset[int]] = {
-        tangent: frozenset((number,)) for number, tangent in enumerate(graph.inputs[inputs:]) if isinstance(tangent, Value)
+        tangent: frozenset((number,))
+        for number, tangent in enumerate(graph.inputs[inputs:])
+        if isinstance(tangent, Value)
     }
     nothing: frozenset[int] = frozenset()
     for node in graph.nodes:
         found = nothing.union(*(reaching.get(value, nothing) for value in node.operands()))
         if found:
             reaching.update((out, found) for out in node.outputs if out is not None)
-    return [reaching.get(out, nothing) if isinstance(out, Value) else nothing for out in graph.outputs[forward_outputs:]]
+    return [
+        reaching.get(out, nothing) if isinstance(out, Value) else nothing
+        for out in graph.outputs[forward_outputs:]
+    ]
 
 
 def _dependents(graph: Graph, roots: Iterable[Value]) -> set[Value]:
@@ -123,7 +145,9 @@ def _read_by_backward(joint: _Joint) -> dict[Value, None]:
     found: dict[Value, None] = {}
     for node in joint.graph.nodes:
         if any(out in joint.after_tangents for out in node.outputs):
-            found.update((value, None) for value in node.operands() if value not in joint.after_tangents)
+            found.update(
+                (value, None) for value in node.operands() if value not in joint.after_tangents
+            )
     for out in joint.gradients:
         if isinstance(out, Value) and out not in joint.after_tangents:
             found[out] = None
@@ -163,7 +187,9 @@ def _kept_from_writes(
         copies[value] = value
         if memory_of(value) in written:
             if dense_order(value.spec) is None:
-                raise TrainingOnlyMutation(f"{value.name}, which the backward reads, is written to and has gaps in memory")
+                raise TrainingOnlyMutation(
+                    f"{value.name}, which the backward reads, is written to and has gaps in memory"
+                )
             copies[value] = cloned(joint.graph.nodes, value, primitive)
     return copies
 
@@ -189,7 +215,9 @@ def _build(joint: _Joint, copies: dict[Value, Value], forward_nodes: list[Node])
             places[kept] = ("output", len(outputs))
             outputs.append(kept)
         sources.append(places[kept])
-    forward = Graph(list(joint.inputs), forward_nodes, outputs, list(graph.writes), graph.env, "forward")
+    forward = Graph(
+        list(joint.inputs), forward_nodes, outputs, list(graph.writes), graph.env, "forward"
+    )
 
     body = _backward_nodes(joint, set(saved))
     read = {value for node in body for value in node.operands()}
@@ -211,7 +239,9 @@ def _with_producers(joint: _Joint, forward_nodes: list[Node], saved: Iterable[Va
         node = pending.pop()
         if node not in needed:
             needed.add(node)
-            pending.extend(value.producer for value in node.operands() if value.producer is not None)
+            pending.extend(
+                value.producer for value in node.operands() if value.producer is not None
+            )
     return [node for node in joint.graph.nodes if node in needed]
 
 
@@ -234,7 +264,9 @@ def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
 
 def _repeat(values: Iterable[Value], saved: set[Value], order: dict[Node, None]) -> None:
     """Add to `order` the calls that compute `values` from saved ones, operands first."""
-    pending = [value.producer for value in values if value not in saved and value.producer is not None]
+    pending = [
+        value.producer for value in values if value not in saved and value.producer is not None
+    ]
     while pending:
         node = pending[-1]
         if node in order:
@@ -257,7 +289,10 @@ def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
     own = {value: Value(value.name, value.spec) for value in inputs}
     made = []
     for node in nodes:
-        args, kwargs = map_values(node.args, own.__getitem__), map_values(node.kwargs, own.__getitem__)
+        args, kwargs = (
+            map_values(node.args, own.__getitem__),
+            map_values(node.kwargs, own.__getitem__),
+        )
         copy = Node(node.op, args, kwargs, (), node.where)
         outputs: list[Value | None] = []
         for out in node.outputs:

@@ -81,14 +81,20 @@ def aot(
 
 
 def _compile(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Callable[[Graph, str], Compiled], options: AutogradOptions
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: Callable[[Graph, str], Compiled],
+    options: AutogradOptions,
 ) -> Compiled:
     autocast = any(torch.is_autocast_enabled(name) for name in ("cpu", "cuda"))
     traced = trace(gm, example_inputs)
     joint = prepare(traced, options)
     constants = len(traced.constants)
     inputs = len(traced.tape.inputs) - len(traced.tangents)
-    grad_inputs = any(isinstance(x, torch.Tensor) and x.requires_grad for x in (*example_inputs, *traced.constants))
+    grad_inputs = any(
+        isinstance(x, torch.Tensor) and x.requires_grad
+        for x in (*example_inputs, *traced.constants)
+    )
     call = Call(
         inputs=joint.inputs[: inputs - constants],
         passed=None if len(traced.passed) == len(example_inputs) else traced.passed,
@@ -148,7 +154,11 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
 def _writes_of_the_graph(graph: Graph, traced: Trace) -> list[tuple[Value, Value]]:
     """The writes less those to literals, which nobody sees, and those that the glue copies under autograd's eyes."""
     copied = _copied_inputs(graph, traced)
-    return [(target, new) for target, new in graph.writes if target not in traced.literals and target not in copied]
+    return [
+        (target, new)
+        for target, new in graph.writes
+        if target not in traced.literals and target not in copied
+    ]
 
 
 def _copied_inputs(graph: Graph, traced: Trace) -> set[Value]:

@@ -32,12 +32,19 @@ FEWEST_CONVOLUTIONS = 3
 """With fewer, converting at the borders costs more than it gains."""
 
 _CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
-_BY_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten.view_as_real.default, aten.view_as_complex.default}
+_BY_MEMORY = {
+    aten.as_strided.default,
+    aten.as_strided_scatter.default,
+    aten.view_as_real.default,
+    aten.view_as_complex.default,
+}
 
 
 def prefer_channels_last(graph: Graph) -> Graph:
     """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few of them."""
-    count = sum(node.op is aten.convolution.default and _is_image(node.args[0]) for node in graph.nodes)
+    count = sum(
+        node.op is aten.convolution.default and _is_image(node.args[0]) for node in graph.nodes
+    )
     if count < FEWEST_CONVOLUTIONS:
         return graph
     return _Converter(graph).convert()
@@ -63,7 +70,9 @@ class _Converter:
         return Graph(
             inputs=list(graph.inputs),
             nodes=self.nodes,
-            outputs=[self.restored(out) if isinstance(out, Value) else out for out in graph.outputs],
+            outputs=[
+                self.restored(out) if isinstance(out, Value) else out for out in graph.outputs
+            ],
             writes=[(target, self.restored(value)) for target, value in graph.writes],
             env=graph.env,
             name=graph.name,
@@ -74,7 +83,9 @@ class _Converter:
         read = {old: self.now.get(old, old) for old in node.operands()}
         if node.op in _CONVOLUTIONS and _is_image(node.args[0]):
             # The gradient and the input; weights the library orders for itself in any case.
-            for old in (node.args[:2] if node.op is aten.convolution_backward.default else node.args[:1]):
+            for old in (
+                node.args[:2] if node.op is aten.convolution_backward.default else node.args[:1]
+            ):
                 read[old] = self.copy(read[old], torch.channels_last)
         if all(old.spec is new.spec for old, new in read.items()):
             self.append(node, read, [None if out is None else out.spec for out in node.outputs])
@@ -91,7 +102,9 @@ class _Converter:
 
     def inferred(self, node: Node, read: dict[Value, Value]) -> list[Spec | None] | None:
         """The results' Specs in the new layouts; None if the operator refuses them."""
-        args, kwargs = (map_values(arg, lambda value: read[value].spec) for arg in (node.args, node.kwargs))
+        args, kwargs = (
+            map_values(arg, lambda value: read[value].spec) for arg in (node.args, node.kwargs)
+        )
         try:
             found = infer(node.op, args, kwargs)
         except RuntimeError:  # the rule of a view raises what eager raises
@@ -135,7 +148,9 @@ class _Converter:
         new = self.now.get(old, old)
         if new.spec.stride == old.spec.stride:
             return new
-        memory_format = torch.channels_last if is_channels_last(old.spec) else torch.contiguous_format
+        memory_format = (
+            torch.channels_last if is_channels_last(old.spec) else torch.contiguous_format
+        )
         copied = self.copy(new, memory_format)
         if copied.spec.stride == old.spec.stride:
             return copied

@@ -75,7 +75,9 @@ class _Network:
         self._options = options
         self._after = after_tangents
         self._written = written
-        nodes = [node for node in graph.nodes if not any(out in after_tangents for out in node.outputs)]
+        nodes = [
+            node for node in graph.nodes if not any(out in after_tangents for out in node.outputs)
+        ]
         self._values = [value for value in inputs if isinstance(value, Value)]
         self._inputs = set(self._values)
         self._returned = {out for out in results if isinstance(out, Value)}
@@ -98,7 +100,11 @@ class _Network:
     def cut(self) -> list[Value]:
         """The Values whose edges the minimum cut severs."""
         _, after = self._flow.minimum_cut(0, 1)
-        return [v for v in self._values if after[2 * self._number[v] + 1] and not after[2 * self._number[v]]]
+        return [
+            v
+            for v in self._values
+            if after[2 * self._number[v] + 1] and not after[2 * self._number[v]]
+        ]
 
     def _add(self, node: Node) -> None:
         kept = [out for out in node.outputs if out is not None]
@@ -139,7 +145,12 @@ class _Network:
     def _reads_memory(self, node: Node) -> bool:
         kind = work(node.op)
         if kind is Work.VIEW:
-            return any(self._reads_memory(user) for out in node.outputs if out is not None for user in self._users[out])
+            return any(
+                self._reads_memory(user)
+                for out in node.outputs
+                if out is not None
+                for user in self._users[out]
+            )
         return kind in (Work.HEAVY, Work.RANDOM)
 
     def _banned(self, node: Node, out: Value, depth: int) -> bool:
@@ -165,6 +176,9 @@ class _Network:
         kind = work(node.op)
         if kind is Work.VIEW:
             return any(
-                self._heavy_in_backward(user) for out in node.outputs if out is not None for user in self._users[out]
+                self._heavy_in_backward(user)
+                for out in node.outputs
+                if out is not None
+                for user in self._users[out]
             )
         return kind is Work.HEAVY and self._in_backward(node)

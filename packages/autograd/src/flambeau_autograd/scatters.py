@@ -32,7 +32,9 @@ def scatter(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
     assert alias.step is not None
     inverse = SCATTERS.get(alias.step.op)
     if inverse is None:
-        raise ViewWrite(f"a write through {alias.step.op}, whose inverse is not known", alias.step.op)
+        raise ViewWrite(
+            f"a write through {alias.step.op}, whose inverse is not known", alias.step.op
+        )
     return inverse(emit, base, new, alias)
 
 
@@ -54,7 +56,11 @@ def _parameters(alias: Alias, *names: str) -> list[Any]:
     for position, argument in enumerate(schema):
         if argument.name in names:
             default = argument.default_value
-            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name, default)
+            given = (
+                node.args[position]
+                if position < len(node.args)
+                else node.kwargs.get(argument.name, default)
+            )
             found.append(given)
     return found
 
@@ -93,7 +99,9 @@ def _permute(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
 
 
 def _slice(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
-    return emit(aten.slice_scatter.default, base, new, *_parameters(alias, "dim", "start", "end", "step"))
+    return emit(
+        aten.slice_scatter.default, base, new, *_parameters(alias, "dim", "start", "end", "step")
+    )
 
 
 def _select(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
@@ -101,7 +109,9 @@ def _select(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
 
 
 def _diagonal(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
-    return emit(aten.diagonal_scatter.default, base, new, *_parameters(alias, "offset", "dim1", "dim2"))
+    return emit(
+        aten.diagonal_scatter.default, base, new, *_parameters(alias, "offset", "dim1", "dim2")
+    )
 
 
 def _as_strided(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:

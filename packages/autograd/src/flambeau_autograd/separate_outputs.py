@@ -49,20 +49,34 @@ def separate_outputs(graph: Graph, owners: Sequence[Any], primitive: bool) -> Gr
 
 
 def _separated(
-    nodes: list[Node], out: Value, owner: int, copies: dict[tuple[Value, int], Value], primitive: bool
+    nodes: list[Node],
+    out: Value,
+    owner: int,
+    copies: dict[tuple[Value, int], Value],
+    primitive: bool,
 ) -> Value:
     """The owner's own copy of `out`.  A view with gaps stays one: the memory that it views is copied, and the view taken again."""
     found = copies.get((out, owner))
     if found is None:
         producer = out.producer
-        if dense_order(out.spec) is not None or producer is None or dense_order(memory_of(out).spec) is None:
+        if (
+            dense_order(out.spec) is not None
+            or producer is None
+            or dense_order(memory_of(out).spec) is None
+        ):
             found = cloned(nodes, out, primitive)
         else:
             base = next(producer.operands())
             own = _separated(nodes, base, owner, copies, primitive)
-            args, kwargs = (map_values(a, lambda value: own if value is base else value) for a in (producer.args, producer.kwargs))
+            args, kwargs = (
+                map_values(a, lambda value: own if value is base else value)
+                for a in (producer.args, producer.kwargs)
+            )
             node = Node(producer.op, args, kwargs, (), producer.where)
-            made = [None if value is None else Value(f"{value.name}_again", value.spec, node) for value in producer.outputs]
+            made = [
+                None if value is None else Value(f"{value.name}_again", value.spec, node)
+                for value in producer.outputs
+            ]
             node.outputs = tuple(made)
             nodes.append(node)
             found = made[producer.outputs.index(out)]
@@ -89,8 +103,14 @@ def cloned(nodes: list[Node], value: Value, primitive: bool) -> Value:
     else:
         stride = spec.stride
         kwargs = {"memory_format": torch.preserve_format}
-    node = Node(prims.clone, (value,), {}) if primitive else Node(aten.clone.default, (value,), kwargs)
-    copy = Value(f"{value.name}_copy", Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device), node)
+    node = (
+        Node(prims.clone, (value,), {}) if primitive else Node(aten.clone.default, (value,), kwargs)
+    )
+    copy = Value(
+        f"{value.name}_copy",
+        Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device),
+        node,
+    )
     node.outputs = (copy,)
     nodes.append(node)
     return copy

@@ -26,5 +26,7 @@ def substitute(node: Node, replaced: Mapping[Value, Value]) -> None:
 
 def substitute_exits(graph: Graph, replaced: Mapping[Value, Value]) -> None:
     """Let the outputs and writes of `graph` refer to the replacements, in place."""
-    graph.outputs = [resolve(replaced, out) if isinstance(out, Value) else out for out in graph.outputs]
+    graph.outputs = [
+        resolve(replaced, out) if isinstance(out, Value) else out for out in graph.outputs
+    ]
     graph.writes = [(target, resolve(replaced, value)) for target, value in graph.writes]

@@ -36,16 +36,22 @@ def test_training_step(make, decompose, monkeypatch):
         compare(out_mine, out_theirs, decompose=True)
         for outputs in (out_mine, out_theirs):
             sum((out * out).sum() for out in outputs).backward()
-    compare([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()], decompose=True)
+    compare(
+        [p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()], decompose=True
+    )
     compare(list(mine.buffers()), list(theirs.buffers()), decompose=True)
 
 
 def test_autocast_is_traced_into_casts():
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)
+    ).cuda()
     x = torch.randn(4, 16, device="cuda")
     gm = record_module(model, [x], lambda module, x: module(x))
     with torch.autocast("cuda", torch.bfloat16):
-        compiled = aot(gm, [x, *module_tensors(model)], GraphLog(), options=AutogradOptions(check=True))
+        compiled = aot(
+            gm, [x, *module_tensors(model)], GraphLog(), options=AutogradOptions(check=True)
+        )
         (mine,) = compiled(x, *module_tensors(model))
         theirs = model(x)
     assert mine.dtype == theirs.dtype == torch.bfloat16

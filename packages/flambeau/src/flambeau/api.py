@@ -58,7 +58,9 @@ def compile(
     if model is None:
         return functools.partial(compile, **arguments)
     if not callable(model):
-        raise TypeError(f"flambeau.compile takes a callable or a module, not {type(model).__name__}")
+        raise TypeError(
+            f"flambeau.compile takes a callable or a module, not {type(model).__name__}"
+        )
     environment = read_environment()
     resolved = resolve(
         fullgraph=fullgraph,

@@ -145,9 +145,7 @@ def _through_autograd(
                     options=context.options.autograd,
                 )
         except Unsupported as unsupported:
-            graph_report.fallback = Fallback(
-                unsupported.reason, unsupported.text, unsupported.hint
-            )
+            graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
         except Exception as error:
             if context.options.environment.check:
                 raise
@@ -179,6 +177,6 @@ def _dump(context: Context, name: str, stage: Callable[[], object]) -> None:
     folder: Path | None = context.options.environment.dump
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        Path(folder, f"{context.report.name}.{name}.txt".replace("<", "").replace(">", "")).write_text(
-            f"{stage()}\n"
-        )
+        Path(
+            folder, f"{context.report.name}.{name}.txt".replace("<", "").replace(">", "")
+        ).write_text(f"{stage()}\n")

@@ -1,12 +1,12 @@
 """`explain`: compile one call and say what was done with it.
 
-    print(flambeau.explain(model)(x))
+print(flambeau.explain(model)(x))
 
-    model: 1 graph, 0 breaks
-    graph 0: 12 calls; backend 0.21 s (inductor 0.10, runtime 0.08)
-      kernels: cpu_gelu_0, cpu_layer_norm_1
-      guards:
-        L['x'] is Tensor f32[4, 8]
+model: 1 graph, 0 breaks
+graph 0: 12 calls; backend 0.21 s (inductor 0.10, runtime 0.08)
+  kernels: cpu_gelu_0, cpu_layer_norm_1
+  guards:
+    L['x'] is Tensor f32[4, 8]
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Explanation:
         return json.dumps(fields, default=dataclasses.asdict, indent=indent)
 
     def __str__(self) -> str:
-        head = f"{self.name}: {_count(len(self.graphs), 'graph')}, {_count(len(self.breaks), 'break')}"
+        head = (
+            f"{self.name}: {_count(len(self.graphs), 'graph')}, {_count(len(self.breaks), 'break')}"
+        )
         lines = [f"{head}, {self.seconds:.2f} s"]
         for index, graph in enumerate(self.graphs):
             seconds = ", ".join(f"{stage} {value:.2f} s" for stage, value in graph.seconds.items())
@@ -106,10 +108,15 @@ def explain(model: Callable[..., Any], **arguments: Any) -> Callable[..., Explan
                 calls=graph.calls,
                 code=graph.gm.print_readable(print_output=False),
                 guards=tuple(
-                    text for info in infos if info.graph_module is graph.gm for text in info.guard_texts()
+                    text
+                    for info in infos
+                    if info.graph_module is graph.gm
+                    for text in info.guard_texts()
                 ),
                 seconds=dict(graph.seconds),
-                kernels=tuple(kernel.name for program in graph.programs for kernel in program.kernels),
+                kernels=tuple(
+                    kernel.name for program in graph.programs for kernel in program.kernels
+                ),
                 fallback=graph.fallback,
             )
             for graph in report.graphs

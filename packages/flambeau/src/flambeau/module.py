@@ -86,5 +86,7 @@ class CompiledModule(nn.Module):
         return (_compile_again, (self._recompile, self._orig_mod))
 
 
-def _compile_again(recompile: Callable[[nn.Module], CompiledModule], module: nn.Module) -> CompiledModule:
+def _compile_again(
+    recompile: Callable[[nn.Module], CompiledModule], module: nn.Module
+) -> CompiledModule:
     return recompile(module)

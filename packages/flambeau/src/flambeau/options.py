@@ -68,7 +68,9 @@ def resolve(
     Raises ValueError for an unknown mode or option, or both given; TypeError for a value of the wrong type.
     """
     if mode is not None and options is not None:
-        raise ValueError("either mode or options can be given, not both (a mode is a set of options)")
+        raise ValueError(
+            "either mode or options can be given, not both (a mode is a set of options)"
+        )
     if mode is not None and mode not in MODES:
         raise ValueError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
     chosen = dict(MODES[mode or "default"]) | dict(options or {})
@@ -106,4 +108,6 @@ def _check_type(key: str, value: Any, default: Any) -> None:
     wanted = type(default)
     if default is None or isinstance(value, wanted) or (wanted is float and isinstance(value, int)):
         return
-    raise TypeError(f"option {key!r} takes {wanted.__name__}, not {type(value).__name__} ({value!r})")
+    raise TypeError(
+        f"option {key!r} takes {wanted.__name__}, not {type(value).__name__} ({value!r})"
+    )

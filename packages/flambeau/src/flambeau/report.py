@@ -55,7 +55,9 @@ class Report:
 
     def start_graph(self, gm: torch.fx.GraphModule) -> GraphReport:
         """Open the report of a graph that is about to be compiled."""
-        calls = sum(node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes)
+        calls = sum(
+            node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes
+        )
         graph = GraphReport(gm, calls)
         with self._lock:
             self._graphs.append(graph)

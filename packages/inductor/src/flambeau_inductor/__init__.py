@@ -7,4 +7,11 @@ from flambeau_inductor.check import BorderError
 from flambeau_inductor.compile import Explanation, compile_graph, explain_graph
 from flambeau_inductor.options import InductorOptions
 
-__all__ = ["BorderError", "Explanation", "InductorOptions", "__version__", "compile_graph", "explain_graph"]
+__all__ = [
+    "BorderError",
+    "Explanation",
+    "InductorOptions",
+    "__version__",
+    "compile_graph",
+    "explain_graph",
+]

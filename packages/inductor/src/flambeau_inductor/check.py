@@ -42,7 +42,10 @@ def check_graph(graph: Graph) -> None:
                 raise BorderError(f"{value} is read before it is defined, in `{node}`")
         if isinstance(node.op, Prim):
             tensors = [arg for arg in node.args if isinstance(arg, Value)]
-            if node.op.kind is Kind.POINTWISE and len({len(value.spec.shape) for value in tensors}) > 1:
+            if (
+                node.op.kind is Kind.POINTWISE
+                and len({len(value.spec.shape) for value in tensors}) > 1
+            ):
                 raise BorderError(f"operands of different shapes in `{node}`")
             if len(node.outputs) != 1 or node.outputs[0] is None:
                 raise BorderError(f"a primitive has one result: `{node}`")
@@ -71,7 +74,11 @@ def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> 
         index = index_of(statement)
         if index is not None:
             for name in free_names(index):
-                if name.startswith("v") and name[1:].isdigit() and dtypes.get(name) is not torch.int64:
+                if (
+                    name.startswith("v")
+                    and name[1:].isdigit()
+                    and dtypes.get(name) is not torch.int64
+                ):
                     raise BorderError(f"an indirect index must be an int64 value: {text}")
                 if name[0] in "ir" and name[1:].isdigit() and name not in axes:
                     raise BorderError(f"{name} is no axis of this nest: {text}")
@@ -132,9 +139,13 @@ def check_schedule(schedule: Schedule) -> None:
         dead.update(reuse for _, reuse in schedule.memory.allocate[step] if reuse is not None)
         for node in group.nodes:
             for name in node.reads:
-                if name not in written and any(name in other.writes for g in schedule.groups for other in g.nodes):
+                if name not in written and any(
+                    name in other.writes for g in schedule.groups for other in g.nodes
+                ):
                     raise BorderError(f"{name} is read before it is written: {node}")
             if (node.reads | node.writes) & dead:
-                raise BorderError(f"dead memory {sorted((node.reads | node.writes) & dead)} is used: {node}")
+                raise BorderError(
+                    f"dead memory {sorted((node.reads | node.writes) & dead)} is used: {node}"
+                )
             written |= node.writes
         dead.update(schedule.memory.free[step])

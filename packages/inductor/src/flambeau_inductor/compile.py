@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def compile_graph(
-    graph: Graph, options: InductorOptions | None = None, *, backends: dict[str, Backend] | None = None
+    graph: Graph,
+    options: InductorOptions | None = None,
+    *,
+    backends: dict[str, Backend] | None = None,
 ) -> Program:
     """The Program that computes a functional graph of primitives and ATen calls (border 2 of docs/architecture.md).
 

@@ -1,7 +1,7 @@
 """Emit a Program: kernels through the code generators, and the steps that allocate, launch, call and free.
 
-    group add+tanh (writes buf0), extern aten.mm.out(t(buf0), arg1, out=buf1)
-    ->  allocate buf0; launch cpu_add_tanh_0(arg0, buf0); view0 = view of buf0; allocate buf1; extern aten.mm.out(...); free ...
+group add+tanh (writes buf0), extern aten.mm.out(t(buf0), arg1, out=buf1)
+->  allocate buf0; launch cpu_add_tanh_0(arg0, buf0); view0 = view of buf0; allocate buf1; extern aten.mm.out(...); free ...
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
 
 
-def emit_program(schedule: Schedule, options: InductorOptions, backends: dict[str, Backend] | None = None) -> rt.Program:
+def emit_program(
+    schedule: Schedule, options: InductorOptions, backends: dict[str, Backend] | None = None
+) -> rt.Program:
     """The Program of a schedule.  `backends` (device type -> generator) replaces the registered code generators."""
     return _Emitter(schedule, options, backends or {}).emit()
 
@@ -43,7 +45,9 @@ def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, Sch
 
 
 class _Emitter:
-    def __init__(self, schedule: Schedule, options: InductorOptions, backends: dict[str, Backend]) -> None:
+    def __init__(
+        self, schedule: Schedule, options: InductorOptions, backends: dict[str, Backend]
+    ) -> None:
         self.schedule = schedule
         self.lowered = schedule.lowered
         self.sizes = schedule.lowered.sizes
@@ -91,7 +95,9 @@ class _Emitter:
             emitted = backend.emit([scheduled[step] for step in steps], self.options)
             base = len(self.sources)
             self.sources += emitted.sources
-            self.kernels += [replace(kernel, source=kernel.source + base) for kernel in emitted.kernels]
+            self.kernels += [
+                replace(kernel, source=kernel.source + base) for kernel in emitted.kernels
+            ]
             result.update(zip(steps, emitted.launches, strict=True))
         return result
 

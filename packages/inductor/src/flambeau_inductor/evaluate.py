@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def run_kernel(kernel: Kernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
     """Run a kernel on tensors in place; each tensor's data pointer is where the kernel's index 0 is."""
-    memory = {param.name: _flat(tensor) for param, tensor in zip(kernel.params, buffers, strict=True)}
+    memory = {
+        param.name: _flat(tensor) for param, tensor in zip(kernel.params, buffers, strict=True)
+    }
     sizes = {size.name: value for size, value in zip(kernel.sizes, ints, strict=True)}
     evaluator = Evaluator(kernel, memory, sizes)
     if evaluator.outer > 0:
@@ -43,7 +45,9 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 class Evaluator:
     """ScalarOps on torch tensors of shape [outer points or 1, inner points or 1]."""
 
-    def __init__(self, kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: dict[str, int]) -> None:
+    def __init__(
+        self, kernel: Kernel, memory: Mapping[str, torch.Tensor], sizes: dict[str, int]
+    ) -> None:
         self.memory = memory
         self.names: dict[str, Any] = dict(sizes)
         self.outer = self.grid(kernel.outer, 0)
@@ -57,7 +61,9 @@ class Evaluator:
         position = torch.arange(total)
         for axis, length in zip(reversed(axes), reversed(lengths), strict=True):
             value = position % length if length else position
-            self.names[axis.symbol.name] = value.reshape(-1, 1) if dim == 0 else value.reshape(1, -1)
+            self.names[axis.symbol.name] = (
+                value.reshape(-1, 1) if dim == 0 else value.reshape(1, -1)
+            )
             position = position // max(length, 1)
         return total
 
@@ -68,7 +74,11 @@ class Evaluator:
     # Leaves and memory
 
     def constant(self, value: Number, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor([[value]]).to(dtype) if dtype.is_floating_point else torch.tensor([[value]], dtype=dtype)
+        return (
+            torch.tensor([[value]]).to(dtype)
+            if dtype.is_floating_point
+            else torch.tensor([[value]], dtype=dtype)
+        )
 
     def index_value(self, expr: sympy.Expr, dtype: torch.dtype) -> torch.Tensor:
         return self.positions(expr).to(dtype)
@@ -89,7 +99,9 @@ class Evaluator:
             if bool(mask.any()):
                 raise IndexError(f"a masked load reads the empty buffer {buffer}")
             return torch.zeros(positions.shape, dtype=dtype)
-        return torch.where(mask, memory[torch.where(mask, positions, 0)], torch.zeros((), dtype=dtype))
+        return torch.where(
+            mask, memory[torch.where(mask, positions, 0)], torch.zeros((), dtype=dtype)
+        )
 
     def store(self, buffer: str, index: sympy.Expr, value: torch.Tensor) -> None:
         positions = self.positions(index)
@@ -116,7 +128,9 @@ class Evaluator:
 
     # Selection and conversion
 
-    def where(self, condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def where(
+        self, condition: torch.Tensor, a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
         return torch.where(condition, a, b)
 
     def cast(self, x: torch.Tensor, source: torch.dtype, to: torch.dtype) -> torch.Tensor:

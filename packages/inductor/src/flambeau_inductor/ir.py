@@ -161,8 +161,12 @@ class Kernel:
     inner: tuple[Axis, ...]
     body: Body
     hints: tuple[int, ...] = field(default=(), compare=False)
-    label: str = field(default="", compare=False)  # what it does, for its name: "softmax", "add_mul"
-    divisible: tuple[int, ...] = field(default=(), compare=False)  # per size: a known divisor (1 if none)
+    label: str = field(
+        default="", compare=False
+    )  # what it does, for its name: "softmax", "add_mul"
+    divisible: tuple[int, ...] = field(
+        default=(), compare=False
+    )  # per size: a known divisor (1 if none)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What lowering hands to the scheduler: buffers, loop nests and extern calls, in program order.
 
-    buf0 = nest add_tanh { outer i0 < 4096; v0 = load arg0[i0]; ...; store buf0[i0] v2 }
-    buf1 = extern aten.mm(view of buf0, arg1)
+buf0 = nest add_tanh { outer i0 < 4096; v0 = load arg0[i0]; ...; store buf0[i0] v2 }
+buf1 = extern aten.mm(view of buf0, arg1)
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class LoopNest:
     def __str__(self) -> str:
         axes = [f"{axis.symbol} < {axis.size}" for axis in self.outer]
         inner = [f"{axis.symbol} < {axis.size}" for axis in self.inner]
-        head = f"nest {self.label} ({', '.join(axes)}" + (f" | {', '.join(inner)})" if inner else ")")
+        head = f"nest {self.label} ({', '.join(axes)}" + (
+            f" | {', '.join(inner)})" if inner else ")"
+        )
         return "\n".join([head, *(f"  {format_statement(statement)}" for statement in self.body)])
 
 
@@ -132,6 +134,7 @@ class Lowered:
 
     def __str__(self) -> str:
         lines = [
-            f"{b.name}: {dtype_name(b.spec.dtype)}{list(b.spec.shape)} {b.role}" for b in self.buffers.values()
+            f"{b.name}: {dtype_name(b.spec.dtype)}{list(b.spec.shape)} {b.role}"
+            for b in self.buffers.values()
         ]
         return "\n".join([*lines, *map(str, self.nodes)])

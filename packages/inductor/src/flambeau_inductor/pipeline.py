@@ -23,7 +23,9 @@ def schedule_graph(graph: Graph, options: InductorOptions) -> Schedule:
     if options.debug_checks:
         check_lowered(lowered)
     fusion = fuse(lowered, options)
-    memory = plan_memory(lowered, fusion.groups, options)  # after fusion: what stays inside a kernel needs no memory
+    memory = plan_memory(
+        lowered, fusion.groups, options
+    )  # after fusion: what stays inside a kernel needs no memory
     schedule = Schedule(lowered, fusion.groups, memory, fusion.refusals)
     if options.debug_checks:
         check_schedule(schedule)

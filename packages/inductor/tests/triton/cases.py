@@ -31,10 +31,51 @@ F32, F64, I64, I32, BOOL, BF16 = (
 )  # fmt: skip
 
 INTEGER_OPS = frozenset(
-    ["neg", "abs", "sign", "add", "sub", "mul", "maximum", "minimum", "floor_divide", "trunc_divide", "fmod", "remainder", "pow", "eq", "ne", "lt", "le", "gt", "ge", "where", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"]
+    [
+        "neg",
+        "abs",
+        "sign",
+        "add",
+        "sub",
+        "mul",
+        "maximum",
+        "minimum",
+        "floor_divide",
+        "trunc_divide",
+        "fmod",
+        "remainder",
+        "pow",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "where",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_not",
+        "shift_left",
+        "shift_right",
+    ]
 )
-BOOL_OPS = frozenset(["eq", "ne", "where", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "maximum", "minimum"])
-INTEGER_ONLY = frozenset(["bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"])
+BOOL_OPS = frozenset(
+    [
+        "eq",
+        "ne",
+        "where",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_not",
+        "maximum",
+        "minimum",
+    ]
+)
+INTEGER_ONLY = frozenset(
+    ["bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right"]
+)
 
 
 @dataclass
@@ -124,9 +165,17 @@ def scalar_cases(count: int = 83) -> Iterator[Case]:
             out = f"b{len(inputs)}"
             body = (*loads, Compute("v9", result, name, args), Store(out, i, "v9"))
             params = tuple(Param(f"b{n}", x.dtype, "read") for n, x in enumerate(inputs))
-            kernel = Kernel("cuda", (*params, Param(out, result, "write")), (), (Axis(i, count),), (), body)
+            kernel = Kernel(
+                "cuda", (*params, Param(out, result, "write")), (), (Axis(i, count),), (), body
+            )
             tolerance = 1e-5 if dtype is F32 else 1e-12
-            yield Case(f"{name}-{dtype}", kernel, [*inputs, torch.zeros(count, dtype=result)], (), tolerance)
+            yield Case(
+                f"{name}-{dtype}",
+                kernel,
+                [*inputs, torch.zeros(count, dtype=result)],
+                (),
+                tolerance,
+            )
 
 
 def cast_cases(count: int = 41) -> Iterator[Case]:
@@ -137,7 +186,11 @@ def cast_cases(count: int = 41) -> Iterator[Case]:
             if source is to:
                 continue
             x = (torch.rand(count) * 100).to(source)
-            body = (Load("v0", source, "b0", i), Compute("v1", to, "cast", ("v0",)), Store("b1", i, "v1"))
+            body = (
+                Load("v0", source, "b0", i),
+                Compute("v1", to, "cast", ("v0",)),
+                Store("b1", i, "v1"),
+            )
             params = (Param("b0", source, "read"), Param("b1", to, "write"))
             kernel = Kernel("cuda", params, (), (Axis(i, count),), (), body)
             yield Case(f"cast-{source}-{to}", kernel, [x, torch.zeros(count, dtype=to)])
@@ -182,16 +235,28 @@ def softmax(rows: int, row: int) -> Case:
     )
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
     kernel = Kernel("cuda", params, (k,), (Axis(i, k),), (Axis(r, row),), body)
-    return Case(f"softmax-{rows}x{row}", kernel, [torch.randn(rows * row), torch.zeros(rows * row)], (rows,))
+    return Case(
+        f"softmax-{rows}x{row}", kernel, [torch.randn(rows * row), torch.zeros(rows * row)], (rows,)
+    )
 
 
 def column_sum(rows: int, columns: int) -> Case:
     """y[i] = sum over r of x[r, i]: neighbouring rows of the loop nest are neighbours in memory."""
     i, r = symbol("i0"), symbol("r0")
-    body = (Load("v0", F32, "b0", columns * r + i), Reduce("v1", F32, "sum", "v0"), Store("b1", i, "v1"))
+    body = (
+        Load("v0", F32, "b0", columns * r + i),
+        Reduce("v1", F32, "sum", "v0"),
+        Store("b1", i, "v1"),
+    )
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
     kernel = Kernel("cuda", params, (), (Axis(i, columns),), (Axis(r, rows),), body)
-    return Case(f"columns-{rows}x{columns}", kernel, [torch.randn(rows * columns), torch.zeros(columns)], (), 1e-4)
+    return Case(
+        f"columns-{rows}x{columns}",
+        kernel,
+        [torch.randn(rows * columns), torch.zeros(columns)],
+        (),
+        1e-4,
+    )
 
 
 def transposed(rows: int, columns: int) -> Case:
@@ -258,7 +323,9 @@ def difference(case: Case, found: list[torch.Tensor]) -> str | None:
     for ours, theirs in zip(found, expected, strict=True):
         tolerance = 1e-2 if ours.dtype is BF16 else case.relative_error
         try:
-            torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance / 10, equal_nan=True)
+            torch.testing.assert_close(
+                ours, theirs, rtol=tolerance, atol=tolerance / 10, equal_nan=True
+            )
         except AssertionError as error:
             return str(error)
     return None

@@ -42,7 +42,9 @@ def numpy_libdevice() -> types.ModuleType:
             first = args[0]
             shape = [tl.constexpr(size) for size in data.shape]
             handle = type(first.handle)(data, first.handle.dtype)
-            return tl.tensor(handle, tl.block_type(first.type.scalar, shape) if shape else first.type.scalar)
+            return tl.tensor(
+                handle, tl.block_type(first.type.scalar, shape) if shape else first.type.scalar
+            )
 
         return call
 
@@ -55,7 +57,14 @@ def numpy_libdevice() -> types.ModuleType:
     return module
 
 
-def run(source: str, name: str, buffers: Sequence[torch.Tensor], ints: Sequence[int], grid: int, constants: dict[str, int]) -> None:
+def run(
+    source: str,
+    name: str,
+    buffers: Sequence[torch.Tensor],
+    ints: Sequence[int],
+    grid: int,
+    constants: dict[str, int],
+) -> None:
     """Run the function `name` of `source` over `grid` programs; bool tensors are passed as bytes."""
     # Triton reads a kernel's source through its file.
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
@@ -70,7 +79,9 @@ def run(source: str, name: str, buffers: Sequence[torch.Tensor], ints: Sequence[
         os.unlink(file.name)
 
 
-def run_kernel(kernel: Kernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
+def run_kernel(
+    kernel: Kernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]
+) -> None:
     """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer on."""
     from flambeau_inductor.codegen.triton.kernel import row_count, write_kernel
 
@@ -78,4 +89,11 @@ def run_kernel(kernel: Kernel, tiling: Tiling, buffers: Sequence[torch.Tensor], 
     rows = row_count(kernel, dims)
     rows = rows if isinstance(rows, int) else eval(rows)
     constants = {"XBLOCK": tiling.xblock} | ({"RBLOCK": tiling.rblock} if kernel.inner else {})
-    run(write_kernel(kernel, "generated", tiling), "generated", buffers, ints, -(-rows // tiling.xblock), constants)
+    run(
+        write_kernel(kernel, "generated", tiling),
+        "generated",
+        buffers,
+        ints,
+        -(-rows // tiling.xblock),
+        constants,
+    )

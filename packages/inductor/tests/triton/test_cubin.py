@@ -19,7 +19,9 @@ from flambeau_runtime.build.triton import Cubin, build_cubin
 CHOSEN = {
     case.name: case
     for case in all_cases()
-    if case.name.endswith(("torch.float32", "5x7", "5x50")) or "-" not in case.name or "softmax" in case.name
+    if case.name.endswith(("torch.float32", "5x7", "5x50"))
+    or "-" not in case.name
+    or "softmax" in case.name
 }
 
 

@@ -30,7 +30,13 @@ def test_equals_the_reference(case: Case, tmp_path_factory: pytest.TempPathFacto
     program = Program(
         inputs=names,
         tensors=tuple(
-            Tensor(name, tuple(b.shape), tuple(b.stride()), str(b.dtype).removeprefix("torch."), "cuda:0")
+            Tensor(
+                name,
+                tuple(b.shape),
+                tuple(b.stride()),
+                str(b.dtype).removeprefix("torch."),
+                "cuda:0",
+            )
             for name, b in zip(names, case.buffers, strict=True)
         ),
         symbols=(),

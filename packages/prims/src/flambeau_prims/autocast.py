@@ -18,24 +18,139 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TO_LOWER = frozenset(
-    ["matmul", "rmatmul", "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "multi_dot", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "conv_tbc", "convolution", "linear", "mm", "mv", "prelu", "gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell", "scaled_dot_product_attention", "einsum"]
+    [
+        "matmul",
+        "rmatmul",
+        "addbmm",
+        "addmm",
+        "addmv",
+        "addr",
+        "baddbmm",
+        "bmm",
+        "chain_matmul",
+        "multi_dot",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "conv_tbc",
+        "convolution",
+        "linear",
+        "mm",
+        "mv",
+        "prelu",
+        "gru_cell",
+        "lstm_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+        "scaled_dot_product_attention",
+        "einsum",
+    ]
 )
 """Computed in the autocast dtype.  `einsum` is a composition of bmm, which is what eager casts."""
 
 TO_FLOAT32 = frozenset(
-    ["pow", "rpow", "rdiv", "rtruediv", "acos", "asin", "binary_cross_entropy_with_logits", "cosh", "cosine_embedding_loss", "cdist", "cosine_similarity", "cross_entropy", "cross_entropy_loss", "cumprod", "cumsum", "dist", "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log_softmax", "log1p", "log2", "logsumexp", "margin_ranking_loss", "mse_loss", "multilabel_margin_loss", "multi_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "norm", "nuclear_norm", "normalize", "pdist", "poisson_nll_loss", "prod", "reciprocal", "renorm", "rsqrt", "sinh", "smooth_l1_loss", "soft_margin_loss", "softmax", "softmin", "softplus", "sum", "tan", "triplet_margin_loss", "frobenius_norm", "native_layer_norm", "fft_fft", "fft_ifft", "fft_fft2", "fft_ifft2", "fft_fftn", "fft_ifftn", "fft_rfft", "fft_irfft", "fft_rfft2", "fft_irfft2", "fft_rfftn", "fft_irfftn"]
+    [
+        "pow",
+        "rpow",
+        "rdiv",
+        "rtruediv",
+        "acos",
+        "asin",
+        "binary_cross_entropy_with_logits",
+        "cosh",
+        "cosine_embedding_loss",
+        "cdist",
+        "cosine_similarity",
+        "cross_entropy",
+        "cross_entropy_loss",
+        "cumprod",
+        "cumsum",
+        "dist",
+        "erfinv",
+        "exp",
+        "expm1",
+        "group_norm",
+        "hinge_embedding_loss",
+        "huber_loss",
+        "kl_div",
+        "l1_loss",
+        "layer_norm",
+        "log",
+        "log10",
+        "log_softmax",
+        "log1p",
+        "log2",
+        "logsumexp",
+        "margin_ranking_loss",
+        "mse_loss",
+        "multilabel_margin_loss",
+        "multi_margin_loss",
+        "nll_loss",
+        "nll_loss2d",
+        "nll_loss_nd",
+        "norm",
+        "nuclear_norm",
+        "normalize",
+        "pdist",
+        "poisson_nll_loss",
+        "prod",
+        "reciprocal",
+        "renorm",
+        "rsqrt",
+        "sinh",
+        "smooth_l1_loss",
+        "soft_margin_loss",
+        "softmax",
+        "softmin",
+        "softplus",
+        "sum",
+        "tan",
+        "triplet_margin_loss",
+        "frobenius_norm",
+        "native_layer_norm",
+        "fft_fft",
+        "fft_ifft",
+        "fft_fft2",
+        "fft_ifft2",
+        "fft_fftn",
+        "fft_ifftn",
+        "fft_rfft",
+        "fft_irfft",
+        "fft_rfft2",
+        "fft_irfft2",
+        "fft_rfftn",
+        "fft_irfftn",
+    ]
 )
 """Computed in float32."""
 
 TO_WIDEST = frozenset(
-    ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sample", "grid_sampler", "index_put", "scatter_add", "tensordot", "vdot"]
+    [
+        "addcdiv",
+        "addcmul",
+        "atan2",
+        "bilinear",
+        "cross",
+        "dot",
+        "grid_sample",
+        "grid_sampler",
+        "index_put",
+        "scatter_add",
+        "tensordot",
+        "vdot",
+    ]
 )
 """Computed in the widest dtype among the arguments."""
 
 _REFUSED = frozenset({"binary_cross_entropy", "binary_cross_entropy_loss"})
 
 
-def cast_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def cast_arguments(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a torch function as autocast has them; as they are for functions on no list."""
     name = getattr(func, "__name__", "")
     if name.startswith("__"):
@@ -57,7 +172,12 @@ def cast_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _is_eligible(arg: Any) -> bool:
-    return isinstance(arg, FakeTensor) and arg.is_cuda and arg.is_floating_point() and arg.dtype is not torch.float64
+    return (
+        isinstance(arg, FakeTensor)
+        and arg.is_cuda
+        and arg.is_floating_point()
+        and arg.dtype is not torch.float64
+    )
 
 
 def _eligible(arg: Any) -> Iterator[FakeTensor]:

@@ -128,12 +128,17 @@ class Builder:
         dtype = result_type([op.spec if isinstance(op, Value) else op for op in operands])
         return float_result(dtype) if to_float else dtype
 
-    def broadcast(self, operands: Sequence[Operand], dtype: torch.dtype | None = None) -> list[Operand]:
+    def broadcast(
+        self, operands: Sequence[Operand], dtype: torch.dtype | None = None
+    ) -> list[Operand]:
         """Tensor operands expanded to their common shape, on one device, and cast to `dtype` if one is given."""
         tensors = [op for op in operands if isinstance(op, Value)]
         shape = broadcast_shapes(*[op.spec.shape for op in tensors])
         # A 0-dim CPU tensor may meet tensors of any device.
-        device = next((op.spec.device for op in tensors if op.spec.shape or op.spec.device.type != "cpu"), None)
+        device = next(
+            (op.spec.device for op in tensors if op.spec.shape or op.spec.device.type != "cpu"),
+            None,
+        )
         ready = []
         for op in operands:
             if isinstance(op, Value):
@@ -147,7 +152,9 @@ class Builder:
         """x expanded, on this device; a constant is made there."""
         source = _constant(x)
         if source is not None and (x.spec.shape != shape or device not in (None, x.spec.device)):
-            return self._append(_FULL, (shape, source.args[1], x.spec.dtype, device or x.spec.device))
+            return self._append(
+                _FULL, (shape, source.args[1], x.spec.dtype, device or x.spec.device)
+            )
         if device is not None:
             x = self.emit(_TO_DEVICE, x, device)
         return self.emit(_EXPAND, x, shape)
@@ -186,7 +193,11 @@ def wrap_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
 
 def memory_of(x: Value) -> Value:
     """The Value whose memory x is a view of: an input, or a result that is no view."""
-    while x.producer is not None and isinstance(x.producer.op, Prim) and x.producer.op.kind is Kind.VIEW:
+    while (
+        x.producer is not None
+        and isinstance(x.producer.op, Prim)
+        and x.producer.op.kind is Kind.VIEW
+    ):
         x = x.producer.args[0]
     return x
 
@@ -224,7 +235,13 @@ def _number_of(number: Any, dtype: torch.dtype) -> Any:
     """A Python number in the type that goes with a dtype; a symbolic one as it is."""
     if not isinstance(number, (bool, int, float)):
         return number
-    return bool(number) if dtype is torch.bool else float(number) if dtype.is_floating_point else int(number)
+    return (
+        bool(number)
+        if dtype is torch.bool
+        else float(number)
+        if dtype.is_floating_point
+        else int(number)
+    )
 
 
 def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
@@ -232,10 +249,14 @@ def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[O
     first = 1 if prim is _WHERE else 0  # where's condition stays a tensor
     constants = [_constant(op) for op in operands[first:]]
     if not any(constants) or not any(
-        isinstance(op, Value) and constant is None for op, constant in zip(operands[first:], constants, strict=True)
+        isinstance(op, Value) and constant is None
+        for op, constant in zip(operands[first:], constants, strict=True)
     ):
         return operands
-    ready = [op if constant is None else constant.args[1] for op, constant in zip(operands[first:], constants, strict=True)]
+    ready = [
+        op if constant is None else constant.args[1]
+        for op, constant in zip(operands[first:], constants, strict=True)
+    ]
     return (*operands[:first], *ready)
 
 

@@ -56,7 +56,9 @@ def check_prims_graph(graph: Graph) -> None:
 def _check_call(node: Node) -> None:
     prim = node.op
     if node.kwargs or len(node.args) != len(prim.params):
-        raise GraphError(f"{prim} takes {len(prim.params)} positional arguments: {format_node(node)}")
+        raise GraphError(
+            f"{prim} takes {len(prim.params)} positional arguments: {format_node(node)}"
+        )
     for (name, kind), arg in zip(prim.params, node.args, strict=True):
         if not _MATCHES[kind](arg):
             raise GraphError(f"{prim}: {name} is {arg!r}, not {kind}: {format_node(node)}")
@@ -70,7 +72,11 @@ def _check_call(node: Node) -> None:
 
 
 def _check_result(node: Node, inferred: Spec, spec: Spec) -> None:
-    if spec.dtype is not inferred.dtype or spec.device != inferred.device or not _same(spec.shape, inferred.shape):
+    if (
+        spec.dtype is not inferred.dtype
+        or spec.device != inferred.device
+        or not _same(spec.shape, inferred.shape)
+    ):
         raise GraphError(f"the result should be {inferred}: {format_node(node)}")
     if node.op.kind is Kind.VIEW and not _same_addresses(inferred, spec):
         raise GraphError(f"a view's result should be {inferred}: {format_node(node)}")
@@ -81,7 +87,8 @@ def _same_addresses(a: Spec, b: Spec) -> bool:
     if any(sizes.known_eq(size, 0) for size in a.shape):
         return True
     return sizes.known_eq(a.offset, b.offset) and all(
-        sizes.known_eq(x, y) or sizes.known_eq(size, 1) for x, y, size in zip(a.stride, b.stride, a.shape, strict=True)
+        sizes.known_eq(x, y) or sizes.known_eq(size, 1)
+        for x, y, size in zip(a.stride, b.stride, a.shape, strict=True)
     )
 
 
@@ -109,9 +116,13 @@ def _is_dim(arg: Any) -> bool:
 
 _MATCHES = {
     "tensor": lambda arg: isinstance(arg, Value),
-    "tensors": lambda arg: isinstance(arg, (list, tuple)) and bool(arg) and all(isinstance(x, Value) for x in arg),
+    "tensors": lambda arg: (
+        isinstance(arg, (list, tuple)) and bool(arg) and all(isinstance(x, Value) for x in arg)
+    ),
     "operand": lambda arg: isinstance(arg, Value) or _is_number(arg),
-    "indices": lambda arg: isinstance(arg, (list, tuple)) and all(x is None or isinstance(x, Value) for x in arg),
+    "indices": lambda arg: (
+        isinstance(arg, (list, tuple)) and all(x is None or isinstance(x, Value) for x in arg)
+    ),
     "dim": _is_dim,
     "dims": lambda arg: isinstance(arg, tuple) and all(map(_is_dim, arg)),
     "size": _is_size,

@@ -48,7 +48,9 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
     taken = [value.name for value in graph.inputs if isinstance(value, Value)]
     taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
     builder = Builder([], taken)
-    replaced: dict[Value, Value] = {value: value for value in graph.inputs if isinstance(value, Value)}
+    replaced: dict[Value, Value] = {
+        value: value for value in graph.inputs if isinstance(value, Value)
+    }
     owned = _leaves_the_graph(graph)
     for node in graph.nodes:
         _decompose_node(builder, node, replaced, owned, keep)
@@ -80,7 +82,11 @@ def _views_argument(op: Any) -> bool:
 
 
 def _decompose_node(
-    b: Builder, node: Node, replaced: dict[Value, Value], owned: set[Value], keep: Collection[OpOverload]
+    b: Builder,
+    node: Node,
+    replaced: dict[Value, Value],
+    owned: set[Value],
+    keep: Collection[OpOverload],
 ) -> None:
     args = map_values(node.args, replaced.__getitem__)
     kwargs = map_values(node.kwargs, replaced.__getitem__)
@@ -94,7 +100,9 @@ def _decompose_node(
         found = function(b, *args, **kwargs)
     if found is NotImplemented:
         del b.nodes[start:]
-        outputs = tuple([None if out is None else Value(out.name, out.spec) for out in node.outputs])
+        outputs = tuple(
+            [None if out is None else Value(out.name, out.spec) for out in node.outputs]
+        )
         made = Node(node.op, args, kwargs, outputs, node.where)
         b.nodes.append(made)
         for old, value in zip(node.outputs, outputs, strict=True):
@@ -104,7 +112,9 @@ def _decompose_node(
         return
     results = list(found) if isinstance(found, (tuple, list)) else [found]
     if len(results) != len(node.outputs):
-        raise ValueError(f"the decomposition of {node.op} gives {len(results)} results, the node has {len(node.outputs)}")
+        raise ValueError(
+            f"the decomposition of {node.op} gives {len(results)} results, the node has {len(node.outputs)}"
+        )
     view = _views_argument(node.op)
     fresh = {out for made in b.nodes[start:] for out in made.outputs}
     used: set[Value] = set()
@@ -126,20 +136,28 @@ def _is_complex(spec: Spec) -> bool:
     return spec.dtype.is_complex
 
 
-def _positional(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _positional(
+    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments given by name, though positional in the schema, put in their place (defaults filling gaps before them)."""
     if not kwargs:
         return tuple(args), kwargs
     filled, rest = list(args), dict(kwargs)
     for i, argument in enumerate(op._schema.arguments):
-        if argument.kwarg_only or not any(a.name in rest for a in op._schema.arguments[i:] if not a.kwarg_only):
+        if argument.kwarg_only or not any(
+            a.name in rest for a in op._schema.arguments[i:] if not a.kwarg_only
+        ):
             break
         if i >= len(filled):
-            filled.append(rest.pop(argument.name) if argument.name in rest else argument.default_value)
+            filled.append(
+                rest.pop(argument.name) if argument.name in rest else argument.default_value
+            )
     return tuple(filled), rest
 
 
-def _settle(b: Builder, value: Value, old: Value, fresh: set[Any], start: int, *, alone: bool) -> Value:
+def _settle(
+    b: Builder, value: Value, old: Value, fresh: set[Any], start: int, *, alone: bool
+) -> Value:
     """`value` with exactly the Spec of the ATen result `old`, offset aside.
 
     `fresh` holds the Values made for this node that no other result has claimed; `alone` asks for memory of its own.
@@ -148,11 +166,17 @@ def _settle(b: Builder, value: Value, old: Value, fresh: set[Any], start: int, *
     if value.spec.dtype is not want.dtype and value.spec.dtype is compute_dtype(want.dtype):
         value = b.cast(value, want.dtype)
         fresh = fresh | {value}
-    if value.spec.dtype is not want.dtype or value.spec.device != want.device or not _same(value.spec.shape, want.shape):
+    if (
+        value.spec.dtype is not want.dtype
+        or value.spec.device != want.device
+        or not _same(value.spec.shape, want.shape)
+    ):
         raise ValueError(f"a decomposition gives {value.spec} for {old}: {want}")
     ours = value in fresh
     is_memory = ours and memory_of(value) is value
-    if (alone and memory_of(value) not in fresh) or not _same_layout(value.spec, want, exact=not ours):
+    if (alone and memory_of(value) not in fresh) or not _same_layout(
+        value.spec, want, exact=not ours
+    ):
         if not is_memory or _viewed(b, value, start):
             made = Node(_CLONE, (value,), {}, (Value(old.name, want),), b.line)
             b.nodes.append(made)
@@ -169,7 +193,8 @@ def _settle(b: Builder, value: Value, old: Value, fresh: set[Any], start: int, *
 def _viewed(b: Builder, value: Value, start: int) -> bool:
     """Whether a view made for this node describes the memory of `value`, whose strides must then stay."""
     return any(
-        isinstance(made.op, Prim) and made.op.kind is Kind.VIEW and made.args[0] is value for made in b.nodes[start:]
+        isinstance(made.op, Prim) and made.op.kind is Kind.VIEW and made.args[0] is value
+        for made in b.nodes[start:]
     )
 
 

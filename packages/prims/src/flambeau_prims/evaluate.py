@@ -21,17 +21,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-
 def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
     """The graph's outputs on these inputs (an int for an Expr); its writes are carried out on the inputs."""
     symbols = bind_symbols(graph, inputs)
-    known: dict[Value, Any] = {value: given for value, given in zip(graph.inputs, inputs, strict=True) if isinstance(value, Value)}
+    known: dict[Value, Any] = {
+        value: given
+        for value, given in zip(graph.inputs, inputs, strict=True)
+        if isinstance(value, Value)
+    }
     for node in graph.nodes:
         results = _run_node(node, known, symbols)
         for value, result in zip(node.outputs, results, strict=True):
             if value is not None:
                 known[value] = result
-    outputs = tuple(known[out] if isinstance(out, Value) else evaluate_size(out, symbols) for out in graph.outputs)
+    outputs = tuple(
+        known[out] if isinstance(out, Value) else evaluate_size(out, symbols)
+        for out in graph.outputs
+    )
     for target, value in graph.writes:
         known[target].copy_(known[value])
     return outputs
@@ -59,14 +65,20 @@ def evaluate_size(size: Any, symbols: Mapping[str, int]) -> Any:
     return size
 
 
-def _run_node(node: Node, known: Mapping[Value, Tensor], symbols: Mapping[str, int]) -> tuple[Any, ...]:
+def _run_node(
+    node: Node, known: Mapping[Value, Tensor], symbols: Mapping[str, int]
+) -> tuple[Any, ...]:
     args = _concrete(node.args, known, symbols)
     result = node.op(*args, **_concrete(node.kwargs, known, symbols))
     if isinstance(node.op, Prim):
         (out,) = node.outputs
         assert out is not None
         return (result if node.op.kind is Kind.VIEW else _laid_out(result, out, symbols),)
-    return tuple(_flat(result)) if isinstance(result, (tuple, list)) else (result,) * bool(node.outputs)
+    return (
+        tuple(_flat(result))
+        if isinstance(result, (tuple, list))
+        else (result,) * bool(node.outputs)
+    )
 
 
 def _flat(results: Any) -> list[Any]:

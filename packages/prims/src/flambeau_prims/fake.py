@@ -107,7 +107,9 @@ class FakeTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
         if not self.is_leaf:
-            raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol at the moment")
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user support the deepcopy protocol at the moment"
+            )
         with torch.no_grad():
             copy = self.clone()
         copy.requires_grad_(self.requires_grad)
@@ -185,7 +187,9 @@ def fake_like(
     if not isinstance(dynamic_dims, dict):
         if env is None and dynamic_dims:
             raise ValueError("fresh symbols for dynamic_dims need an env")
-        dynamic_dims = {dim: env.symbol(real.shape[dim], f"{source}.shape[{dim}]") for dim in dynamic_dims}  # type: ignore[union-attr]
+        dynamic_dims = {
+            dim: env.symbol(real.shape[dim], f"{source}.shape[{dim}]") for dim in dynamic_dims
+        }  # type: ignore[union-attr]
     spec = symbolic_spec(real, dynamic_dims) if dynamic_dims else spec_of(real)
     fake = make_fake(spec, StorageRecord())
     if real.requires_grad:
@@ -207,9 +211,17 @@ def symbolic_spec(real: torch.Tensor, sizes: Mapping[int, Size]) -> Spec:
         if position:
             inner = order[position - 1]
             product = shape[inner] * stride[inner]
-            if real.stride(dim) == real.shape[inner] * real.stride(inner) and isinstance(product, Expr):
+            if real.stride(dim) == real.shape[inner] * real.stride(inner) and isinstance(
+                product, Expr
+            ):
                 stride[dim] = product
-    return Spec.of(shape, stride=stride, dtype=real.dtype, device=real.device, offset=int(real.storage_offset()))
+    return Spec.of(
+        shape,
+        stride=stride,
+        dtype=real.dtype,
+        device=real.device,
+        offset=int(real.storage_offset()),
+    )
 
 
 class _NonLeaf(torch.autograd.Function):

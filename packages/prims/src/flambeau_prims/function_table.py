@@ -62,7 +62,11 @@ class FunctionTable(TorchFunctionMode):
             result = replacement(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if type(func) is not FunctionType or func is self._running or not func.__globals__.get("__name__", "").startswith("torch."):
+        if (
+            type(func) is not FunctionType
+            or func is self._running
+            or not func.__globals__.get("__name__", "").startswith("torch.")
+        ):
             return func(*args, **kwargs)
         # Composed in Python of other torch functions, which the table is to see as well.  Some call C++ by their own name.
         outer, self._running = self._running, func
@@ -181,7 +185,12 @@ def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, 
     other = kwargs.get("other")
     if other is not None:
         device, dtype = other.device, other.dtype
-    return (None if device is None else torch.device(device)), dtype, copy, kwargs.get("memory_format")
+    return (
+        (None if device is None else torch.device(device)),
+        dtype,
+        copy,
+        kwargs.get("memory_format"),
+    )
 
 
 def with_index(device: torch.device, like: torch.device) -> torch.device:
@@ -189,13 +198,19 @@ def with_index(device: torch.device, like: torch.device) -> torch.device:
     return like if device.index is None and device.type == like.type else device
 
 
-def _cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+def _cuda(
+    self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None
+) -> Any:
     if not isinstance(self, FakeTensor):
         return NotImplemented
-    return _to(self, torch.device("cuda" if device is None else device), memory_format=memory_format)
+    return _to(
+        self, torch.device("cuda" if device is None else device), memory_format=memory_format
+    )
 
 
-def _tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **rest: Any) -> Any:
+def _tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **rest: Any
+) -> Any:
     """torch.tensor on a GPU: a literal on the CPU, then a copy."""
     if device is None or torch.device(device).type != "cuda":
         return NotImplemented
@@ -212,7 +227,9 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Any:
     return _tensor(data, dtype=dtype, device=device)
 
 
-def _new_tensor(self: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+def _new_tensor(
+    self: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Any:
     if not isinstance(self, FakeTensor) or isinstance(data, torch.Tensor):
         return NotImplemented
     target = self.device if device is None else torch.device(device)
@@ -229,7 +246,9 @@ def _indexed(device: Any) -> torch.device:
 # 3. On a GPU: dropout in one kernel
 
 
-def _functional_dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def _functional_dropout(
+    input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
     if inplace or not isinstance(input, FakeTensor):
         return NotImplemented
     return _dropout(input, p, training)
@@ -267,12 +286,18 @@ def attention(
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
     if dropout_p > 0:
         if is_causal:
-            attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+            attn_mask = torch.ones(
+                query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
+            ).tril()
         return _math_with_dropout(query, key, value, attn_mask, dropout_p, scale)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+    )
 
 
-def _math_with_dropout(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, scale: float | None) -> Any:
+def _math_with_dropout(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, scale: float | None
+) -> Any:
     """The math form: C++'s own would draw its dropout mask as on the CPU.  Half precision is computed in float32."""
     factor = math.sqrt(1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if mask is not None:
@@ -292,7 +317,9 @@ def _repeat_heads(query: FakeTensor, tensor: FakeTensor) -> torch.Tensor:
     return tensor if times == 1 else tensor.repeat_interleave(times, -3)
 
 
-def _fits_any(tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], grouped: bool = False) -> bool:
+def _fits_any(
+    tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], grouped: bool = False
+) -> bool:
     """What both fused kernels ask: 4-dim tensors of one batch and head count (or grouped heads), dense last dim, no empty dim."""
     query, key, value = tensors
     if any(t.dim() != 4 or t.dtype not in dtypes or t.dtype != query.dtype for t in tensors):
@@ -304,7 +331,9 @@ def _fits_any(tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], gr
     return all(t.shape[0] == query.shape[0] and t.shape[1] == query.shape[1] for t in (key, value))
 
 
-def flash_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, grouped: bool = False) -> bool:
+def flash_fits(
+    query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, grouped: bool = False
+) -> bool:
     """Whether eager takes the flash kernel: half precision, no mask, equal head sizes up to 256."""
     if not torch.backends.cuda.flash_sdp_enabled() or mask is not None:
         return False
@@ -314,7 +343,9 @@ def flash_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any,
     return size <= 256 and size == key.shape[3] == value.shape[3]
 
 
-def efficient_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool) -> bool:
+def efficient_fits(
+    query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool
+) -> bool:
     """Whether eager takes the memory-efficient kernel: float32 too, masks in rows too (not both with is_causal), aligned head sizes."""
     if not torch.backends.cuda.mem_efficient_sdp_enabled() or (mask is not None and is_causal):
         return False
@@ -326,17 +357,23 @@ def efficient_fits(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: 
     return mask is None or (mask.stride(-1) == 1 and mask.dtype in (torch.bool, query.dtype))
 
 
-def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+def _flash(
+    query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None
+) -> Any:
     size = query.shape[3]
     scale = 1.0 / math.sqrt(size) if scale is None else scale
     if size % 8:
         padding = (0, 8 - size % 8)
         query, key, value = (F.pad(tensor, padding) for tensor in (query, key, value))
-    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    out = aten._scaled_dot_product_flash_attention(
+        query, key, value, dropout_p, is_causal, False, scale=scale
+    )[0]
     return out[..., :size] if size % 8 else out
 
 
-def _efficient(query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
+def _efficient(
+    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: Any
+) -> Any:
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if mask is not None:
         mask = _additive(mask, query)
@@ -351,7 +388,9 @@ def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     """A boolean mask as 0 where attended and -inf where not."""
     if mask.dtype is not torch.bool:
         return mask
-    attended, ignored = (torch.scalar_tensor(x, dtype=query.dtype, device=query.device) for x in (0.0, -math.inf))
+    attended, ignored = (
+        torch.scalar_tensor(x, dtype=query.dtype, device=query.device) for x in (0.0, -math.inf)
+    )
     return torch.where(mask, attended, ignored)
 
 

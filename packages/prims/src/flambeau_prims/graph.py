@@ -97,7 +97,9 @@ class Graph:
 
     def users(self) -> dict[Value, list[Node]]:
         """For each Value, the nodes that read it, each once, in order."""
-        found: dict[Value, list[Node]] = {value: [] for value in self.inputs if isinstance(value, Value)}
+        found: dict[Value, list[Node]] = {
+            value: [] for value in self.inputs if isinstance(value, Value)
+        }
         for node in self.nodes:
             for value in dict.fromkeys(node.operands()):
                 found.setdefault(value, []).append(node)
@@ -108,7 +110,9 @@ class Graph:
 
     def live_at_exit(self) -> list[Value]:
         """The Values that outputs and writes keep alive."""
-        return [out for out in self.outputs if isinstance(out, Value)] + [value for _, value in self.writes]
+        return [out for out in self.outputs if isinstance(out, Value)] + [
+            value for _, value in self.writes
+        ]
 
     def __str__(self) -> str:
         return format_graph(self)
@@ -152,14 +156,17 @@ def format_node(node: Node) -> str:
     """One line: typed results, operator, arguments, and the user's line as a comment."""
     results = ", ".join("_" if out is None else f"{out.name}: {out.spec!r}" for out in node.outputs)
     args = [repr(arg) for arg in node.args] + [f"{key}={arg!r}" for key, arg in node.kwargs.items()]
-    line = f"{results} = {node.op}({', '.join(args)})" if results else f"{node.op}({', '.join(args)})"
+    line = (
+        f"{results} = {node.op}({', '.join(args)})" if results else f"{node.op}({', '.join(args)})"
+    )
     return f"{line}  # {node.where}" if node.where else line
 
 
 def format_graph(graph: Graph) -> str:
     """The graph as text, as in this module's docstring."""
     head = ", ".join(
-        f"{value.name}: {value.spec!r}" if isinstance(value, Value) else f"{value}: int" for value in graph.inputs
+        f"{value.name}: {value.spec!r}" if isinstance(value, Value) else f"{value}: int"
+        for value in graph.inputs
     )
     lines = [f"{graph.name}({head}) {{"]
     lines += [f"  {format_node(node)}" for node in graph.nodes]

@@ -23,7 +23,18 @@ from flambeau_prims.spec import Spec
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-_ATOMS = (int, float, complex, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_ATOMS = (
+    int,
+    float,
+    complex,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 _OTHERS = (Value, Expr, FloatExpr, torch.Generator)
 
 
@@ -32,7 +43,11 @@ class MalformedGraph(AssertionError):
 
 
 def check_graph(
-    graph: Graph, *, functional: bool = False, specs: bool = False, constants: Collection[Value] = ()
+    graph: Graph,
+    *,
+    functional: bool = False,
+    specs: bool = False,
+    constants: Collection[Value] = (),
 ) -> None:
     """Raise `MalformedGraph` unless the graph, whose `constants` stand outside it, keeps its promises."""
     for problem in problems(graph, functional=functional, specs=specs, constants=constants):
@@ -40,7 +55,11 @@ def check_graph(
 
 
 def problems(
-    graph: Graph, *, functional: bool = False, specs: bool = False, constants: Collection[Value] = ()
+    graph: Graph,
+    *,
+    functional: bool = False,
+    specs: bool = False,
+    constants: Collection[Value] = (),
 ) -> Iterator[str]:
     """Every broken promise, as text."""
     known: set[Value] = set(constants)
@@ -138,7 +157,9 @@ def _spec_problems(node: Node) -> Iterator[str]:
         if value is None or spec is None:
             continue
         have = value.spec
-        same = (have.dtype, have.device) == (spec.dtype, spec.device) and _same(have.shape, spec.shape)
+        same = (have.dtype, have.device) == (spec.dtype, spec.device) and _same(
+            have.shape, spec.shape
+        )
         if same and is_aten:
             strides = zip(have.shape, have.stride, spec.stride, strict=True)
             same = all(size == 1 or known_eq(a, b) for size, a, b in strides)

@@ -39,11 +39,15 @@ def infer_on_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _to_meta(arg: Any, op: OpOverload, device: list[torch.device]) -> Any:
     if isinstance(arg, Spec):
         if arg.env is not None:
-            raise NoRule(f"{op} has no shape rule, which it needs for the symbolic sizes of {arg!r}", op)
+            raise NoRule(
+                f"{op} has no shape rule, which it needs for the symbolic sizes of {arg!r}", op
+            )
         if not device or (device[0].type == "cpu" and arg.ndim > 0):
             device[:] = [arg.device]
         shape, stride, offset = ints(arg.shape), ints(arg.stride), as_int(arg.offset)
-        return torch.empty(_extent(arg), dtype=arg.dtype, device=_META).as_strided(shape, stride, offset)
+        return torch.empty(_extent(arg), dtype=arg.dtype, device=_META).as_strided(
+            shape, stride, offset
+        )
     if isinstance(arg, Expr):
         raise NoRule(f"{op} has no shape rule, which it needs for the symbolic size {arg}", op)
     if isinstance(arg, (tuple, list)):
@@ -56,7 +60,14 @@ def _extent(spec: Spec) -> int:
     offset = as_int(spec.offset)
     if spec.numel == 0:
         return offset
-    return offset + 1 + sum((size - 1) * stride for size, stride in zip(ints(spec.shape), ints(spec.stride), strict=True))
+    return (
+        offset
+        + 1
+        + sum(
+            (size - 1) * stride
+            for size, stride in zip(ints(spec.shape), ints(spec.stride), strict=True)
+        )
+    )
 
 
 def ints(sizes: tuple[Size, ...]) -> list[int]:
@@ -67,7 +78,11 @@ def ints(sizes: tuple[Size, ...]) -> list[int]:
 def _to_specs(result: Any, device: torch.device) -> Any:
     if isinstance(result, torch.Tensor):
         return Spec.of(
-            result.shape, stride=result.stride(), dtype=result.dtype, device=device, offset=int(result.storage_offset())
+            result.shape,
+            stride=result.stride(),
+            dtype=result.dtype,
+            device=device,
+            offset=int(result.storage_offset()),
         )
     if isinstance(result, (tuple, list)):
         return tuple(_to_specs(item, device) for item in result)

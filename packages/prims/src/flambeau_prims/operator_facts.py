@@ -29,7 +29,12 @@ _SIZES = {
     aten.storage_offset.default,
     aten.sym_storage_offset.default,
 }
-_CONTENTS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default, aten.equal.default}
+_CONTENTS = {
+    aten._local_scalar_dense.default,
+    aten.item.default,
+    aten.is_nonzero.default,
+    aten.equal.default,
+}
 _NEEDS_CONTENTS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _LIFTS = {aten.lift_fresh.default}
 
@@ -61,8 +66,14 @@ class OperatorFacts:
         self.aliases = shared.returns
         self.view = shared.view
         self.mutated = shared.mutated
-        self.positions = {argument.name: index for index, argument in enumerate(schema.arguments) if not argument.kwarg_only}
-        self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
+        self.positions = {
+            argument.name: index
+            for index, argument in enumerate(schema.arguments)
+            if not argument.kwarg_only
+        }
+        self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith(
+            "List"
+        )
         self.changes_metadata = torch.Tag.inplace_view in op.tags
         """Whether it changes its argument's sizes or strides; `view_form` is then the view that gives these, if there is one."""
         form = _out_of_place(op) if self.changes_metadata else None
@@ -118,9 +129,15 @@ class OperatorFacts:
         else:
             target = rule_args[0]
             result = infer(self.functional, rule_args, rule_kwargs)
-        if isinstance(result, Spec) and isinstance(target, Spec) and not same_shape(result.shape, target.shape):
+        if (
+            isinstance(result, Spec)
+            and isinstance(target, Spec)
+            and not same_shape(result.shape, target.shape)
+        ):
             if self.mutated[0] in rule_kwargs:
-                raise MetadataMutation(f"{self.op} would resize its out= argument {target!r} to {result!r}", self.op)
+                raise MetadataMutation(
+                    f"{self.op} would resize its out= argument {target!r} to {result!r}", self.op
+                )
             raise RuntimeError(
                 f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
             )

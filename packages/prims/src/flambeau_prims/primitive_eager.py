@@ -151,7 +151,9 @@ def pad(x: Tensor, lows: Sequence[int], highs: Sequence[int], value: Any) -> Ten
     """`value` around x."""
     shape = [low + size + high for low, size, high in zip(lows, x.shape, highs, strict=True)]
     padded = torch.full(shape, value, dtype=x.dtype, device=x.device)
-    padded[tuple(builtins.slice(low, low + size) for low, size in zip(lows, x.shape, strict=True))] = x
+    padded[
+        tuple(builtins.slice(low, low + size) for low, size in zip(lows, x.shape, strict=True))
+    ] = x
     return padded
 
 

@@ -34,7 +34,9 @@ INTEGERS = frozenset({
 # Pointwise ----------------------------------------------------------------------------------------------------------
 
 
-def _pointwise(domain: frozenset[torch.dtype], result: torch.dtype | None = None) -> Callable[..., Spec]:
+def _pointwise(
+    domain: frozenset[torch.dtype], result: torch.dtype | None = None
+) -> Callable[..., Spec]:
     """The rule of a pointwise primitive on `domain`; `result` is the result's dtype where it is not the operands'."""
 
     def infer(*operands: Any) -> Spec:
@@ -165,7 +167,9 @@ def slice_(x: Spec, dim: int, start: Size, stop: Size, step: Size) -> Spec:
 def select(x: Spec, dim: int, index: Size) -> Spec:
     """One index of one dim, which is dropped."""
     return x.replace(
-        shape=_without(x.shape, (dim,)), stride=_without(x.stride, (dim,)), offset=x.offset + index * x.stride[dim]
+        shape=_without(x.shape, (dim,)),
+        stride=_without(x.stride, (dim,)),
+        offset=x.offset + index * x.stride[dim],
     )
 
 
@@ -237,7 +241,9 @@ def cat(xs: Sequence[Spec], dim: int) -> Spec:
         for d in range(first.ndim):
             if d != dim and not sizes.eq(first.shape[d], x.shape[d]):
                 raise ValueError(f"cat of {first} and {x} along {dim}")
-    return Spec.of((*first.shape[:dim], total, *first.shape[dim + 1 :]), dtype=dtype, device=first.device)
+    return Spec.of(
+        (*first.shape[:dim], total, *first.shape[dim + 1 :]), dtype=dtype, device=first.device
+    )
 
 
 # Factories and layout -----------------------------------------------------------------------------------------------

@@ -107,7 +107,9 @@ def _declare(kind: Kind, signature: str, infer: Any, reference: Any, meaning: st
     params = tuple(tuple(item.split(": ")) for item in rest.split(", "))
     unknown = [kind for _, kind in params if kind not in PARAM_TYPES]
     if name in PRIMS or unknown:
-        raise ValueError(f"primitive {name}: declared twice, or of unknown parameter types {unknown}")
+        raise ValueError(
+            f"primitive {name}: declared twice, or of unknown parameter types {unknown}"
+        )
     prim = Prim(name, kind, params, infer, reference, meaning)  # type: ignore[arg-type]
     PRIMS[name] = prim
     return prim
@@ -118,7 +120,9 @@ def _unary(name: str, meaning: str, infer: Any = specs.float_math) -> Prim:
 
 
 def _binary(name: str, meaning: str, infer: Any = specs.arithmetic) -> Prim:
-    return _declare(Kind.POINTWISE, f"{name}(a: operand, b: operand)", infer, eager.pointwise(name), meaning)
+    return _declare(
+        Kind.POINTWISE, f"{name}(a: operand, b: operand)", infer, eager.pointwise(name), meaning
+    )
 
 
 # 2. Pointwise: unary ----------------------------------------------------------------------------------------------
@@ -158,7 +162,9 @@ round = _unary("round", "to the nearest integer, ties to even")
 trunc = _unary("trunc", "toward zero")
 isnan = _unary("isnan", "", specs.float_predicate)
 isinf = _unary("isinf", "", specs.float_predicate)
-signbit = _unary("signbit", "true for -0.0 and for a NaN with the sign bit", specs.arithmetic_predicate)
+signbit = _unary(
+    "signbit", "true for -0.0 and for a NaN with the sign bit", specs.arithmetic_predicate
+)
 bitwise_not = _unary("bitwise_not", "~x; for bool, not x", specs.bits)
 
 # 3. Pointwise: binary, ternary, cast --------------------------------------------------------------------------------
@@ -171,7 +177,9 @@ floor_divide = _binary("floor_divide", "quotient rounded toward -inf, as Python'
 trunc_divide = _binary("trunc_divide", "quotient rounded toward zero, as C's integer /")
 fmod = _binary("fmod", "remainder with the sign of a, as C's % and fmod")
 remainder = _binary("remainder", "remainder with the sign of b, as Python's %")
-pow = _binary("pow", "a**b; integer powers of integers (negative exponent: 0, or +-1 for bases +-1)")
+pow = _binary(
+    "pow", "a**b; integer powers of integers (negative exponent: 0, or +-1 for bases +-1)"
+)
 atan2 = _binary("atan2", "angle of (x=b, y=a)", specs.float_math)
 maximum = _binary("maximum", "NaN if either is NaN", specs.any_real)
 minimum = _binary("minimum", "NaN if either is NaN", specs.any_real)
@@ -185,11 +193,17 @@ ge = _binary("ge", "a >= b", specs.comparison)
 bitwise_and = _binary("bitwise_and", "a & b; for bool, and", specs.bits)
 bitwise_or = _binary("bitwise_or", "a | b; for bool, or", specs.bits)
 bitwise_xor = _binary("bitwise_xor", "a ^ b; for bool, !=", specs.bits)
-shift_left = _binary("shift_left", "a << b; 0 when b is negative or not below the width", specs.integers)
+shift_left = _binary(
+    "shift_left", "a << b; 0 when b is negative or not below the width", specs.integers
+)
 shift_right = _binary("shift_right", "arithmetic a >> b; the sign fill when b is negative or not below the width",
                       specs.integers)  # fmt: skip
 where = _declare(
-    Kind.POINTWISE, "where(condition: tensor, a: operand, b: operand)", specs.where, eager.where, "a if condition else b"
+    Kind.POINTWISE,
+    "where(condition: tensor, a: operand, b: operand)",
+    specs.where,
+    eager.where,
+    "a if condition else b",
 )
 cast = _declare(
     Kind.POINTWISE, "cast(x: tensor, dtype: dtype)", specs.cast, eager.cast,
@@ -200,7 +214,9 @@ cast = _declare(
 
 
 def _reduction(name: str, meaning: str, infer: Any) -> Prim:
-    return _declare(Kind.REDUCTION, f"{name}(x: tensor, dims: dims)", infer, eager.reduction(name), meaning)
+    return _declare(
+        Kind.REDUCTION, f"{name}(x: tensor, dims: dims)", infer, eager.reduction(name), meaning
+    )
 
 
 sum = _reduction("sum", "0 for empty dims", specs.reduce_arithmetic)
@@ -224,19 +240,41 @@ expand = _declare(
     Kind.VIEW, "expand(x: tensor, shape: sizes)", specs.expand, eager.expand,
     "new leading dims, and dims of size 1 repeated (stride 0)",
 )  # fmt: skip
-permute = _declare(Kind.VIEW, "permute(x: tensor, dims: dims)", specs.permute, eager.permute, "dim i is x's dims[i]")
+permute = _declare(
+    Kind.VIEW,
+    "permute(x: tensor, dims: dims)",
+    specs.permute,
+    eager.permute,
+    "dim i is x's dims[i]",
+)
 reshape = _declare(
     Kind.VIEW, "reshape(x: tensor, shape: sizes)", specs.reshape, eager.reshape,
     "the same elements in row-major order; no -1",
 )  # fmt: skip
-unsqueeze = _declare(Kind.VIEW, "unsqueeze(x: tensor, dim: size)", specs.unsqueeze, eager.unsqueeze, "new dim of size 1")
-squeeze = _declare(Kind.VIEW, "squeeze(x: tensor, dims: dims)", specs.squeeze, eager.squeeze, "drop dims, all of size 1")
+unsqueeze = _declare(
+    Kind.VIEW,
+    "unsqueeze(x: tensor, dim: size)",
+    specs.unsqueeze,
+    eager.unsqueeze,
+    "new dim of size 1",
+)
+squeeze = _declare(
+    Kind.VIEW,
+    "squeeze(x: tensor, dims: dims)",
+    specs.squeeze,
+    eager.squeeze,
+    "drop dims, all of size 1",
+)
 slice = _declare(
     Kind.VIEW, "slice(x: tensor, dim: dim, start: size, stop: size, step: size)", specs.slice_, eager.slice_,
     "elements start, start+step, ... below stop; 0 <= start <= stop <= size, step > 0",
 )  # fmt: skip
 select = _declare(
-    Kind.VIEW, "select(x: tensor, dim: dim, index: size)", specs.select, eager.select, "0 <= index < size; drops the dim"
+    Kind.VIEW,
+    "select(x: tensor, dim: dim, index: size)",
+    specs.select,
+    eager.select,
+    "0 <= index < size; drops the dim",
 )
 diagonal = _declare(
     Kind.VIEW, "diagonal(x: tensor, offset: size, dim1: dim, dim2: dim)", specs.diagonal, eager.diagonal,
@@ -249,7 +287,9 @@ as_strided = _declare(
 
 # 6. Index: fresh results read from computed places ----------------------------------------------------------------
 
-flip = _declare(Kind.INDEX, "flip(x: tensor, dims: dims)", specs.flip, eager.flip, "reversed along dims")
+flip = _declare(
+    Kind.INDEX, "flip(x: tensor, dims: dims)", specs.flip, eager.flip, "reversed along dims"
+)
 gather = _declare(
     Kind.INDEX, "gather(x: tensor, dim: dim, index: tensor)", specs.gather, eager.gather,
     "x at index along dim, index's own place elsewhere; int64 in [0, size); index.shape <= x.shape outside dim",
@@ -263,16 +303,28 @@ pad = _declare(
     "`value` around x; one low and one high a dim, none negative",
 )  # fmt: skip
 cat = _declare(
-    Kind.INDEX, "cat(xs: tensors, dim: dim)", specs.cat, eager.cat, "joined along dim; one dtype; shapes agree elsewhere"
+    Kind.INDEX,
+    "cat(xs: tensors, dim: dim)",
+    specs.cat,
+    eager.cat,
+    "joined along dim; one dtype; shapes agree elsewhere",
 )
 
 # 7. Factories -------------------------------------------------------------------------------------------------------
 
 full = _declare(
-    Kind.FACTORY, "full(shape: sizes, value: number, dtype: dtype, device: device)", specs.full, eager.full, ""
+    Kind.FACTORY,
+    "full(shape: sizes, value: number, dtype: dtype, device: device)",
+    specs.full,
+    eager.full,
+    "",
 )
 empty = _declare(
-    Kind.FACTORY, "empty(shape: sizes, dtype: dtype, device: device)", specs.empty, eager.empty, "elements undefined"
+    Kind.FACTORY,
+    "empty(shape: sizes, dtype: dtype, device: device)",
+    specs.empty,
+    eager.empty,
+    "elements undefined",
 )
 iota = _declare(
     Kind.FACTORY, "iota(length: size, start: size, step: size, dtype: dtype, device: device)", specs.iota, eager.iota,
@@ -282,8 +334,16 @@ iota = _declare(
 # 8. Layout ----------------------------------------------------------------------------------------------------------
 
 clone = _declare(
-    Kind.LAYOUT, "clone(x: tensor)", specs.clone, eager.clone, "materialise, in the strides of the result's Spec"
+    Kind.LAYOUT,
+    "clone(x: tensor)",
+    specs.clone,
+    eager.clone,
+    "materialise, in the strides of the result's Spec",
 )
 to_device = _declare(
-    Kind.LAYOUT, "to_device(x: tensor, device: device)", specs.to_device, eager.to_device, "copy to another device"
+    Kind.LAYOUT,
+    "to_device(x: tensor, device: device)",
+    specs.to_device,
+    eager.to_device,
+    "copy to another device",
 )

@@ -26,7 +26,11 @@ _COMPLEX_OF = {
     torch.float32: torch.complex64,
     torch.float64: torch.complex128,
 }
-_REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_REAL_OF = {
+    torch.complex32: torch.float16,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
 
 promote_types = cache(torch.promote_types)
 

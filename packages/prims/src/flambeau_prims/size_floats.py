@@ -34,7 +34,21 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
     "abs": abs,
     **{
         f"math.{name}": getattr(math, name)
-        for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2", "exp", "log")
+        for name in (
+            "sqrt",
+            "cos",
+            "cosh",
+            "sin",
+            "sinh",
+            "tan",
+            "tanh",
+            "acos",
+            "asin",
+            "atan",
+            "log2",
+            "exp",
+            "log",
+        )
     },
 }
 
@@ -114,7 +128,10 @@ def _format_number(number: Number, names: Mapping[str, str]) -> str:
 
 # Conditions
 
-_RELATIONS: dict[str, tuple[Callable[[Size, Size], bool], Callable[[Size, Size], bool], Callable[[Size, Size], bool]]] = {
+_RELATIONS: dict[
+    str,
+    tuple[Callable[[Size, Size], bool], Callable[[Size, Size], bool], Callable[[Size, Size], bool]],
+] = {
     # relation: (ask with a guard, certainly so, certainly not so)
     "==": (sizes.eq, sizes.known_eq, sizes.known_ne),
     "!=": (sizes.ne, sizes.known_ne, sizes.known_eq),
@@ -184,7 +201,9 @@ class Condition:
     def __repr__(self) -> str:
         if self.op == "not":
             return f"not ({self.args[0]})"
-        return f" {self.op} ".join(f"({arg})" if isinstance(arg, Condition) else str(arg) for arg in self.args)
+        return f" {self.op} ".join(
+            f"({arg})" if isinstance(arg, Condition) else str(arg) for arg in self.args
+        )
 
 
 def ask(condition: Condition | bool) -> bool:

@@ -36,7 +36,10 @@ class SizeGuard:
 
     def format(self, names: Mapping[str, str]) -> str:
         """The guard as Python text, with symbols called as `names` says: `x.shape[0] <= 512`."""
-        lhs, rhs = (str(side) if isinstance(side, (int, float)) else side.format(names) for side in (self.lhs, self.rhs))
+        lhs, rhs = (
+            str(side) if isinstance(side, (int, float)) else side.format(names)
+            for side in (self.lhs, self.rhs)
+        )
         return f"{lhs} {self.op} {rhs}"
 
     def __str__(self) -> str:
@@ -147,7 +150,11 @@ class Ranges:
         if atom.kind != "floordiv":
             return None
         dividend, divisor = atom.args
-        return (dividend, divisor) if isinstance(divisor, int) and divisor > 0 and not isinstance(dividend, int) else None
+        return (
+            (dividend, divisor)
+            if isinstance(divisor, int) and divisor > 0 and not isinstance(dividend, int)
+            else None
+        )
 
     def _form_bounds(self, form: Form) -> Interval:
         expr = self._env.make(dict(form))
@@ -291,7 +298,11 @@ def _normal(expr: Expr) -> tuple[Form, int, int]:
         factor = -factor
     if factor == 1:
         return tuple(rest), 1, constant
-    return tuple((monomial, coefficient // factor) for monomial, coefficient in rest), factor, constant
+    return (
+        tuple((monomial, coefficient // factor) for monomial, coefficient in rest),
+        factor,
+        constant,
+    )
 
 
 def _times_shifted(terms: dict[Monomial, int], index: int, shift: int) -> dict[Monomial, int]:

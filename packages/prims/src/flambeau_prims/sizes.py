@@ -121,7 +121,9 @@ class Expr:
     __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _no_relation
 
     def _no_int(self) -> int:
-        raise TypeError(f"the symbolic size {self} is no int; flambeau_prims.sizes.as_int(size) specialises it with a guard")
+        raise TypeError(
+            f"the symbolic size {self} is no int; flambeau_prims.sizes.as_int(size) specialises it with a guard"
+        )
 
     __int__ = __index__ = _no_int
 
@@ -285,9 +287,13 @@ class SizeEnv:
     def _rebuild_opaque(self, index: int) -> None:
         """Substitute each opaque atom that mentions atom `index` by its value in terms of what replaced that."""
         for atom in list(self._opaque.values()):
-            if atom.index in self._substitutions or not any(index in self.atoms_in(arg) for arg in atom.args):
+            if atom.index in self._substitutions or not any(
+                index in self.atoms_in(arg) for arg in atom.args
+            ):
                 continue
-            left, right = (self.make(dict(a.terms)) if isinstance(a, Expr) else a for a in atom.args)
+            left, right = (
+                self.make(dict(a.terms)) if isinstance(a, Expr) else a for a in atom.args
+            )
             value = _REBUILD[atom.kind](left, right)
             if atom.index not in self.atoms_in(value):
                 self._substitutions[atom.index] = value
@@ -298,7 +304,9 @@ class SizeEnv:
             return terms
         total: Terms = {}
         for monomial, coefficient in terms.items():
-            product: Terms = {tuple(index for index in monomial if index not in replaced): coefficient}
+            product: Terms = {
+                tuple(index for index in monomial if index not in replaced): coefficient
+            }
             for index in monomial:
                 if index in replaced:
                     product = _product(product, terms_of(replaced[index]))
@@ -398,7 +406,11 @@ def _divide(env: SizeEnv, left: Size, right: Size) -> tuple[Size, Size]:
     lead, lead_coefficient = max(right.terms, key=_graded)
     while True:
         # Each step replaces a term by smaller ones (in graded order), so this ends.
-        candidates = [m for m, c in rest.items() if c and c % lead_coefficient == 0 and _over(m, lead) is not None]
+        candidates = [
+            m
+            for m, c in rest.items()
+            if c and c % lead_coefficient == 0 and _over(m, lead) is not None
+        ]
         if not candidates:
             break
         monomial = max(candidates, key=_degree_and_order)
@@ -507,7 +519,11 @@ def eq(a: Size, b: Size) -> bool:
     if a is b:
         return True
     difference = a - b
-    return difference.env.ranges.is_zero(difference) if isinstance(difference, Expr) else difference == 0
+    return (
+        difference.env.ranges.is_zero(difference)
+        if isinstance(difference, Expr)
+        else difference == 0
+    )
 
 
 def ne(a: Size, b: Size) -> bool:
@@ -518,7 +534,11 @@ def ne(a: Size, b: Size) -> bool:
 def ge(a: Size, b: Size) -> bool:
     """a >= b, guarding if need be."""
     difference = a - b
-    return difference.env.ranges.is_non_negative(difference) if isinstance(difference, Expr) else difference >= 0
+    return (
+        difference.env.ranges.is_non_negative(difference)
+        if isinstance(difference, Expr)
+        else difference >= 0
+    )
 
 
 def le(a: Size, b: Size) -> bool:
@@ -549,7 +569,11 @@ def known_eq(a: Size, b: Size) -> bool:
 def known_ne(a: Size, b: Size) -> bool:
     """Whether a != b is certain."""
     difference = a - b
-    return difference.env.ranges.excludes_zero(difference) if isinstance(difference, Expr) else difference != 0
+    return (
+        difference.env.ranges.excludes_zero(difference)
+        if isinstance(difference, Expr)
+        else difference != 0
+    )
 
 
 def known_ge(a: Size, b: Size) -> bool:
@@ -606,7 +630,9 @@ def format_size(size: Size, names: Mapping[str, str]) -> str:
 
 def _factor_text(size: Size, names: Mapping[str, str]) -> str:
     text = format_size(size, names)
-    simple = (not isinstance(size, Expr) and size >= 0) or (isinstance(size, Expr) and text.isidentifier())
+    simple = (not isinstance(size, Expr) and size >= 0) or (
+        isinstance(size, Expr) and text.isidentifier()
+    )
     return text if simple else f"({text})"
 
 

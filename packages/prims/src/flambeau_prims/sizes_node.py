@@ -410,7 +410,9 @@ class BoolNode(SizeNode):
         return BoolNode(_both("or", self.value, other.value))
 
     def sym_not(self) -> BoolNode:
-        return BoolNode(not self.value if isinstance(self.value, bool) else Condition("not", self.value))
+        return BoolNode(
+            not self.value if isinstance(self.value, bool) else Condition("not", self.value)
+        )
 
     and_, or_ = sym_and, sym_or
 

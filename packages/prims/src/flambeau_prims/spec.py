@@ -57,7 +57,9 @@ class Spec:
         if found is None:
             if len(shape) != len(stride):
                 raise ValueError(f"shape {shape} and stride {stride} differ in length")
-            env = next((size.env for size in (*shape, *stride, offset) if isinstance(size, Expr)), None)
+            env = next(
+                (size.env for size in (*shape, *stride, offset) if isinstance(size, Expr)), None
+            )
             # Symbolic Specs live as long as their env.  dict.setdefault is atomic: two threads agree on one object.
             table = _INTERNED if env is None else env.specs
             found = table.get(key)
@@ -85,8 +87,15 @@ class Spec:
         """This Spec with some fields changed; changing `shape` alone makes the result contiguous."""
         if "shape" in changes and "stride" not in changes:
             changes["stride"] = None
-        fields = {"shape": self.shape, "stride": self.stride, "dtype": self.dtype, "device": self.device}
-        fields.update(offset=self.offset, **changes) if "offset" not in changes else fields.update(changes)
+        fields = {
+            "shape": self.shape,
+            "stride": self.stride,
+            "dtype": self.dtype,
+            "device": self.device,
+        }
+        fields.update(offset=self.offset, **changes) if "offset" not in changes else fields.update(
+            changes
+        )
         return Spec.of(fields.pop("shape"), **fields)  # type: ignore[arg-type]
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -190,7 +190,9 @@ def stride_for(shape: Shape, memory_format: torch.memory_format | None) -> Shape
     if memory_format is None or memory_format in (torch.contiguous_format, torch.preserve_format):
         return contiguous_stride(shape)
     if len(shape) != (4 if memory_format == torch.channels_last else 5):
-        raise RuntimeError(f"required rank {4 if memory_format == torch.channels_last else 5} tensor to use {memory_format} format")
+        raise RuntimeError(
+            f"required rank {4 if memory_format == torch.channels_last else 5} tensor to use {memory_format} format"
+        )
     return channels_last_stride(shape)
 
 

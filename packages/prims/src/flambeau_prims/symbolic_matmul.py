@@ -61,7 +61,9 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
 
 def _matmul(left: Any, right: Any) -> Any:
     if left.dim() == 0 or right.dim() == 0:
-        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {left.dim()}D and {right.dim()}D")
+        raise RuntimeError(
+            f"both arguments to matmul need to be at least 1D, but they are {left.dim()}D and {right.dim()}D"
+        )
     if right.dim() == 1 and left.dim() <= 2:
         return torch.dot(left, right) if left.dim() == 1 else torch.mv(left, right)
     if left.dim() == 1 and right.dim() == 2:
@@ -112,7 +114,8 @@ def _batched(left: Any, right: Any) -> Any:
     n, k = left.shape[-2:]
     m = right.shape[-1]
     product = torch.bmm(
-        left.expand(*batch, n, k).reshape(count, n, k), right.expand(*batch, right.shape[-2], m).reshape(count, right.shape[-2], m)
+        left.expand(*batch, n, k).reshape(count, n, k),
+        right.expand(*batch, right.shape[-2], m).reshape(count, right.shape[-2], m),
     ).view(*batch, n, m)
     if vector_left:
         product = product.squeeze(-2)
@@ -128,7 +131,9 @@ def _broadcast(left: Sequence[Size], right: Sequence[Size]) -> list[Size]:
         elif eq(a, b):
             found.append(a)
         else:
-            raise RuntimeError(f"The batch sizes {list(left)} and {list(right)} of matmul's arguments do not match")
+            raise RuntimeError(
+                f"The batch sizes {list(left)} and {list(right)} of matmul's arguments do not match"
+            )
     return found[::-1]
 
 

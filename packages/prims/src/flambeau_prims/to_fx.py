@@ -45,7 +45,14 @@ class FxBuilder:
         self._find = self.graph._find_nodes_lookup_table.insert
 
     def node(
-        self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, *, name: str, spec: Any = None
+        self,
+        op: str,
+        target: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        name: str,
+        spec: Any = None,
     ) -> fx.Node:
         """A new node at the end; `name` is made unique, `spec` goes to `meta["spec"]`."""
         graph = self.graph
@@ -81,7 +88,9 @@ class FxBuilder:
         where: str = "",
     ) -> fx.Node:
         """A call_function node; `where` ("file.py:12") becomes `meta["where"]`, and `meta["stack_trace"]` for fx."""
-        made = self.node("call_function", target, args, kwargs, name=name or target.__name__, spec=spec)
+        made = self.node(
+            "call_function", target, args, kwargs, name=name or target.__name__, spec=spec
+        )
         if where:
             made.meta["where"] = where
             file, _, line = where.rpartition(":")
@@ -144,7 +153,11 @@ class SizeNodes:
             product: Any = None
             for index in monomial:
                 factor = self.convert(env.make({(index,): 1}))
-                product = factor if product is None else self._builder.call(operator.mul, (product, factor))
+                product = (
+                    factor
+                    if product is None
+                    else self._builder.call(operator.mul, (product, factor))
+                )
             if product is None:
                 product = coefficient
             elif coefficient != 1:
@@ -155,7 +168,9 @@ class SizeNodes:
 
     def _atom(self, env: SizeEnv, atom: Atom) -> fx.Node:
         if atom.kind == "symbol":
-            raise ValueError(f"no input has a dim that is the symbol {atom.name}, so its value cannot be had")
+            raise ValueError(
+                f"no input has a dim that is the symbol {atom.name}, so its value cannot be had"
+            )
         target: Callable[..., Any] = {
             "floordiv": operator.floordiv,
             "mod": operator.mod,
@@ -185,7 +200,20 @@ _FLOAT_TARGETS: dict[str, Callable[..., Any]] = {
     "math.sqrt": torch.sym_sqrt,
 } | {
     f"math.{name}": getattr(math, name)
-    for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2", "exp", "log")
+    for name in (
+        "cos",
+        "cosh",
+        "sin",
+        "sinh",
+        "tan",
+        "tanh",
+        "acos",
+        "asin",
+        "atan",
+        "log2",
+        "exp",
+        "log",
+    )
 }
 
 
@@ -207,7 +235,9 @@ def to_fx(graph: Graph, constants: Mapping[Value, torch.Tensor] | None = None) -
     for node in graph.nodes:
         _add_call(builder, sizes, nodes, node)
     for target, value in graph.writes:
-        builder.call(aten.copy_.default, (nodes[target], nodes[value]), name="copy_", spec=target.spec)
+        builder.call(
+            aten.copy_.default, (nodes[target], nodes[value]), name="copy_", spec=target.spec
+        )
     outputs = [_fx_argument(item, nodes, sizes) for item in graph.outputs]
     builder.output(tuple(outputs))
     module = lazy_graph_module(root, builder.graph, graph.name)
@@ -215,18 +245,24 @@ def to_fx(graph: Graph, constants: Mapping[Value, torch.Tensor] | None = None) -
     return module
 
 
-def lazy_graph_module(root: torch.nn.Module, graph: fx.Graph, name: str = "GraphModule") -> fx.GraphModule:
+def lazy_graph_module(
+    root: torch.nn.Module, graph: fx.Graph, name: str = "GraphModule"
+) -> fx.GraphModule:
     """A GraphModule that generates its Python code at first need: most are read node by node and never called."""
     return _LazyGraphModule(root, graph, name)
 
 
-def _add_call(builder: FxBuilder, sizes: SizeNodes, nodes: dict[Value, fx.Node], node: Node) -> None:
+def _add_call(
+    builder: FxBuilder, sizes: SizeNodes, nodes: dict[Value, fx.Node], node: Node
+) -> None:
     args = tuple([_fx_argument(arg, nodes, sizes) for arg in node.args])
     kwargs = {key: _fx_argument(arg, nodes, sizes) for key, arg in node.kwargs.items()}
     outputs = node.outputs
     if len(outputs) == 1 and outputs[0] is not None and not _returns_sequence(node):
         value = outputs[0]
-        made = builder.call(node.op, args, kwargs, name=value.name, spec=value.spec, where=node.where)
+        made = builder.call(
+            node.op, args, kwargs, name=value.name, spec=value.spec, where=node.where
+        )
         # A written argument is its operator's result too: later readers must come after the write.
         nodes[value] = made
         return
@@ -254,7 +290,11 @@ def _fx_argument(arg: Any, nodes: dict[Value, fx.Node], sizes: SizeNodes) -> Any
 def _returns_sequence(node: Node) -> bool:
     """Whether an operator with one recorded result returns a list of one (`aten.split`)."""
     schema = getattr(node.op, "_schema", None)
-    return schema is not None and len(schema.returns) == 1 and isinstance(schema.returns[0].type, torch.ListType)
+    return (
+        schema is not None
+        and len(schema.returns) == 1
+        and isinstance(schema.returns[0].type, torch.ListType)
+    )
 
 
 def _call_name(node: Node) -> str:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+_PLAIN = frozenset(
+    (int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+)
 _TAGGED = frozenset((float, bool, complex))
 _FOLDED_NUMEL = 256
 """Literals up to this many elements are computed with while tracing."""
@@ -50,7 +52,11 @@ class Tracer(TorchDispatchMode):
     """
 
     def __init__(
-        self, env: SizeEnv | None = None, record: bool = True, device: torch.device | str = "cpu", where: str = ""
+        self,
+        env: SizeEnv | None = None,
+        record: bool = True,
+        device: torch.device | str = "cpu",
+        where: str = "",
     ) -> None:
         super().__init__()
         self.env = env
@@ -85,7 +91,10 @@ class Tracer(TorchDispatchMode):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         _pop_mode(self.__dict__.get("_mode_key"))
 
@@ -100,7 +109,11 @@ class Tracer(TorchDispatchMode):
         like: FakeTensor | None = None,
     ) -> FakeTensor:
         """A new input of the graph; one that shares the memory of `like` if that is given."""
-        fake = make_fake(spec, StorageRecord() if like is None else like.storage_record, requires_grad=requires_grad)
+        fake = make_fake(
+            spec,
+            StorageRecord() if like is None else like.storage_record,
+            requires_grad=requires_grad,
+        )
         return self.adopt(fake, name)
 
     def adopt(self, fake: FakeTensor, name: str | None = None) -> FakeTensor:
@@ -141,7 +154,9 @@ class Tracer(TorchDispatchMode):
         else:
             rule_kwargs, value_kwargs = {}, {}
         if facts.mutated:
-            return self._mutate(func, facts, args, kwargs or {}, rule_args, rule_kwargs, values, value_kwargs)
+            return self._mutate(
+                func, facts, args, kwargs or {}, rule_args, rule_kwargs, values, value_kwargs
+            )
         result = infer_keyed(tuple(key), func, rule_args, rule_kwargs)
         if type(result) is Spec:
             fake = self._output(result, facts, 0, args, kwargs)
@@ -157,7 +172,14 @@ class Tracer(TorchDispatchMode):
         return self._many(func, facts, result, args, kwargs, values, value_kwargs)
 
     def _many(
-        self, func: Any, facts: OperatorFacts, result: Any, args: Any, kwargs: Any, values: Any, value_kwargs: Any
+        self,
+        func: Any,
+        facts: OperatorFacts,
+        result: Any,
+        args: Any,
+        kwargs: Any,
+        values: Any,
+        value_kwargs: Any,
     ) -> Any:
         """Wrap and record a tuple or list of results."""
         if not isinstance(result, (tuple, list)):
@@ -182,7 +204,9 @@ class Tracer(TorchDispatchMode):
             self.nodes.append(node)
         return items if facts.returns_list else tuple(items)
 
-    def _output(self, spec: Spec, facts: OperatorFacts, index: int, args: Any, kwargs: Any) -> FakeTensor:
+    def _output(
+        self, spec: Spec, facts: OperatorFacts, index: int, args: Any, kwargs: Any
+    ) -> FakeTensor:
         """The FakeTensor of result `index`, over the memory that the operator's schema says."""
         if not facts.view:
             return make_fake(spec, StorageRecord())
@@ -204,7 +228,9 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """An in-place or out= operator: its results are its own arguments, whose Specs stay (and rarely new tensors too)."""
         if facts.changes_metadata:
-            return self._change_metadata(func, facts, args, rule_args, rule_kwargs, values, value_kwargs)
+            return self._change_metadata(
+                func, facts, args, rule_args, rule_kwargs, values, value_kwargs
+            )
         facts.check_mutation(rule_args, rule_kwargs)
         fresh: Any = None
         if None in facts.aliases:
@@ -231,7 +257,14 @@ class Tracer(TorchDispatchMode):
         return items[0] if len(items) == 1 else tuple(items)
 
     def _change_metadata(
-        self, func: Any, facts: OperatorFacts, args: Any, rule_args: Any, rule_kwargs: Any, values: Any, value_kwargs: Any
+        self,
+        func: Any,
+        facts: OperatorFacts,
+        args: Any,
+        rule_args: Any,
+        rule_kwargs: Any,
+        values: Any,
+        value_kwargs: Any,
     ) -> Any:
         """`x.squeeze_()` and the like: recorded as the view that x becomes; refused where x exists outside the graph."""
         fake = args[0]
@@ -241,7 +274,10 @@ class Tracer(TorchDispatchMode):
         spec = infer(form, rule_args, rule_kwargs)
         if spec is not fake.spec:
             if fake.value is not None and fake.value.producer is None:
-                raise MetadataMutation(f"{func} changes the sizes or strides of {fake!r}, which the graph does not own", func)
+                raise MetadataMutation(
+                    f"{func} changes the sizes or strides of {fake!r}, which the graph does not own",
+                    func,
+                )
             set_geometry(fake, spec)
         if self.record:
             node = Node(form, values, value_kwargs, (), self.where)
@@ -298,10 +334,14 @@ class Tracer(TorchDispatchMode):
         key.append(arg)
         return arg, arg
 
-    def _take_kwargs(self, kwargs: dict[str, Any], key: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _take_kwargs(
+        self, kwargs: dict[str, Any], key: list[Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         if self.device.type != "cpu":
             device = kwargs.get("device")
-            if device is not None and (device.type == "meta" or (device.index is None and device.type == self.device.type)):
+            if device is not None and (
+                device.type == "meta" or (device.index is None and device.type == self.device.type)
+            ):
                 kwargs = {**kwargs, "device": self.device}
         key.append(dict)
         key.extend(kwargs)
@@ -319,10 +359,14 @@ def _contents(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     reals = [t.contents if isinstance(t, FakeTensor) else None for t in tensors]
     if None in reals:
-        subject = next((repr(t) for t, real in zip(tensors, reals, strict=True) if real is None), "a tensor")
+        subject = next(
+            (repr(t) for t, real in zip(tensors, reals, strict=True) if real is None), "a tensor"
+        )
         raise DataDependent(f"{func} needs the contents of {subject}", func)
     remaining = iter(reals)
-    return func(*[next(remaining) if isinstance(arg, torch.Tensor) else arg for arg in args], **kwargs)
+    return func(
+        *[next(remaining) if isinstance(arg, torch.Tensor) else arg for arg in args], **kwargs
+    )
 
 
 def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
@@ -349,10 +393,14 @@ def _fold(func: Any, facts: OperatorFacts, args: Any, kwargs: Any) -> torch.Tens
                 return None
             known = True
             arg = contents
-        elif isinstance(arg, _SYMBOLIC) or (isinstance(arg, (list, tuple)) and not all(type(item) is int for item in arg)):
+        elif isinstance(arg, _SYMBOLIC) or (
+            isinstance(arg, (list, tuple)) and not all(type(item) is int for item in arg)
+        ):
             return None
         real_args.append(arg)
-    if not known or (kwargs and any(isinstance(arg, (torch.Tensor, *_SYMBOLIC)) for arg in kwargs.values())):
+    if not known or (
+        kwargs and any(isinstance(arg, (torch.Tensor, *_SYMBOLIC)) for arg in kwargs.values())
+    ):
         return None
     if kwargs and kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}

@@ -18,14 +18,32 @@ from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.spec import spec_of
 
 LAYOUTS = ("contiguous", "contiguous", "permuted", "sliced", "expanded")
-SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 100.0, -100.0, 1e-7)
+SPECIAL = (
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    2.0,
+    100.0,
+    -100.0,
+    1e-7,
+)
 
 
 class Make:
     """Random tensors for cases, of one dtype, in random layouts.  `special` mixes NaN, infinities and zeros into floats."""
 
     def __init__(
-        self, seed: int, dtype: torch.dtype, *, special: bool = False, layouts: tuple[str, ...] = LAYOUTS
+        self,
+        seed: int,
+        dtype: torch.dtype,
+        *,
+        special: bool = False,
+        layouts: tuple[str, ...] = LAYOUTS,
     ) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.dtype = dtype
@@ -36,26 +54,43 @@ class Make:
         """low <= i < high."""
         return int(torch.randint(low, high, (), generator=self.generator))
 
-    def __call__(self, *shape: int, dtype: torch.dtype | None = None, low: float | None = None, high: float = 1.0) -> torch.Tensor:
+    def __call__(
+        self,
+        *shape: int,
+        dtype: torch.dtype | None = None,
+        low: float | None = None,
+        high: float = 1.0,
+    ) -> torch.Tensor:
         """Floats from a normal distribution, or uniform in [low, high); integers in [-9, 9]; bools."""
-        return self._lay_out(lambda sizes: self._values(sizes, dtype or self.dtype, low, high), shape)
+        return self._lay_out(
+            lambda sizes: self._values(sizes, dtype or self.dtype, low, high), shape
+        )
 
     def index(self, size: int, *shape: int, negative: bool = False) -> torch.Tensor:
         """int64 indices into a dim of `size`."""
         low = -size if negative else 0
-        return self._lay_out(lambda sizes: torch.randint(low, size, sizes, generator=self.generator), shape)
+        return self._lay_out(
+            lambda sizes: torch.randint(low, size, sizes, generator=self.generator), shape
+        )
 
-    def _values(self, shape: tuple[int, ...], dtype: torch.dtype, low: float | None, high: float) -> torch.Tensor:
+    def _values(
+        self, shape: tuple[int, ...], dtype: torch.dtype, low: float | None, high: float
+    ) -> torch.Tensor:
         if dtype is torch.bool:
             return torch.randint(0, 2, shape, generator=self.generator).bool()
         if not dtype.is_floating_point:
             least = 0 if dtype is torch.uint8 else -9
             least = least if low is None else int(low)
-            return torch.randint(least, 10 if low is None else int(high), shape, generator=self.generator).to(dtype)
+            return torch.randint(
+                least, 10 if low is None else int(high), shape, generator=self.generator
+            ).to(dtype)
         if low is None:
             made = torch.randn(shape, generator=self.generator, dtype=torch.float64)
         else:
-            made = torch.rand(shape, generator=self.generator, dtype=torch.float64) * (high - low) + low
+            made = (
+                torch.rand(shape, generator=self.generator, dtype=torch.float64) * (high - low)
+                + low
+            )
         if self.special and made.numel():
             picks = torch.randint(0, 3 * len(SPECIAL), shape, generator=self.generator)
             for i, value in enumerate(SPECIAL):
@@ -66,7 +101,9 @@ class Make:
         layout = self.layouts[self.integer(0, len(self.layouts))]
         if layout == "permuted":
             order = torch.randperm(len(shape), generator=self.generator).tolist()
-            return values(tuple(shape[d] for d in order)).permute([order.index(d) for d in range(len(shape))])
+            return values(tuple(shape[d] for d in order)).permute(
+                [order.index(d) for d in range(len(shape))]
+            )
         if layout == "sliced" and shape:
             wide = values((*shape[:-1], 2 * shape[-1] + 1))
             return wide[..., 1::2]
@@ -84,7 +121,9 @@ def same_layout_copy(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def decomposed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[Any]) -> tuple[Graph, list[torch.Tensor]]:
+def decomposed(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[Any]
+) -> tuple[Graph, list[torch.Tensor]]:
     """The call as a decomposed one-op graph whose inputs are the tensors in its arguments."""
     tensors: list[torch.Tensor] = []
     inputs: list[Value] = []
@@ -98,8 +137,17 @@ def decomposed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: 
             return type(arg)(map(lift, arg))
         return arg
 
-    node = Node(op, tuple(map(lift, args)), {name: lift(arg) for name, arg in kwargs.items()}, (), "model.py:1")
-    outputs = [None if result is None else Value(f"y{i}", spec_of(result), node) for i, result in enumerate(results)]
+    node = Node(
+        op,
+        tuple(map(lift, args)),
+        {name: lift(arg) for name, arg in kwargs.items()},
+        (),
+        "model.py:1",
+    )
+    outputs = [
+        None if result is None else Value(f"y{i}", spec_of(result), node)
+        for i, result in enumerate(results)
+    ]
     node.outputs = tuple(outputs)
     graph = decompose(Graph(inputs, [node], list(outputs)))
     check_prims_graph(graph)
@@ -113,7 +161,11 @@ def is_decomposed(graph: Graph) -> bool:
 
 def flat(result: Any) -> list[Any]:
     """An operator's results as a list."""
-    return [item for entry in result for item in flat(entry)] if isinstance(result, (tuple, list)) else [result]
+    return (
+        [item for entry in result for item in flat(entry)]
+        if isinstance(result, (tuple, list))
+        else [result]
+    )
 
 
 def check(
@@ -136,7 +188,11 @@ def check(
             assert mine is None, where
             continue
         assert (mine.dtype, mine.shape) == (eager.dtype, eager.shape), where
-        assert meaningful_stride(mine) == meaningful_stride(eager), (mine.stride(), eager.stride(), where)
+        assert meaningful_stride(mine) == meaningful_stride(eager), (
+            mine.stride(),
+            eager.stride(),
+            where,
+        )
         if not undefined:
             compare(mine, eager, None if wide is None else wide[i], exact, factor, near, where)
     assert_owns_memory(op, graph)
@@ -188,15 +244,27 @@ def reference(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[An
 
 
 def compare(
-    mine: torch.Tensor, eager: torch.Tensor, wide: torch.Tensor | None, exact: bool, factor: float, near: float, where: str
+    mine: torch.Tensor,
+    eager: torch.Tensor,
+    wide: torch.Tensor | None,
+    exact: bool,
+    factor: float,
+    near: float,
+    where: str,
 ) -> None:
     """Assert that values agree."""
     if exact or not eager.dtype.is_floating_point:
-        equal = torch.equal(mine.nan_to_num(12345.0), eager.nan_to_num(12345.0)) if eager.dtype.is_floating_point else torch.equal(mine, eager)
+        equal = (
+            torch.equal(mine.nan_to_num(12345.0), eager.nan_to_num(12345.0))
+            if eager.dtype.is_floating_point
+            else torch.equal(mine, eager)
+        )
         assert equal, f"{mine}\n{eager}\n{where}"
         if eager.dtype.is_floating_point:
             numbers = ~eager.isnan()
-            assert torch.equal(mine[numbers].signbit(), eager[numbers].signbit()), f"signs {mine}\n{eager}\n{where}"
+            assert torch.equal(mine[numbers].signbit(), eager[numbers].signbit()), (
+                f"signs {mine}\n{eager}\n{where}"
+            )
         return
     if wide is None or wide.shape != eager.shape or not wide.dtype.is_floating_point:
         wide = eager
@@ -204,8 +272,12 @@ def compare(
     assert torch.equal(mine.isnan(), eager.isnan()), f"NaN: {mine}\n{eager}\n{where}"
     limits = torch.finfo(eager.dtype)
     eager = eager.double()
-    assert torch.equal(mine.isinf() & (mine > 0), eager.isinf() & (eager > 0)), f"inf: {mine}\n{eager}\n{where}"
-    assert torch.equal(mine.isinf() & (mine < 0), eager.isinf() & (eager < 0)), f"-inf: {mine}\n{eager}\n{where}"
+    assert torch.equal(mine.isinf() & (mine > 0), eager.isinf() & (eager > 0)), (
+        f"inf: {mine}\n{eager}\n{where}"
+    )
+    assert torch.equal(mine.isinf() & (mine < 0), eager.isinf() & (eager < 0)), (
+        f"-inf: {mine}\n{eager}\n{where}"
+    )
     finite = eager.isfinite() & wide.isfinite()
     if not finite.any():
         return

@@ -39,7 +39,10 @@ def test_forward(case: int) -> None:
     op, args, kwargs = FORWARD[case]
     for dtype in FLOATS:
         # At infinities and in the far tails eager's vector code differs between element types: finite values there.
-        for make in (Make(case, dtype), Make(case + 100, dtype, special=op in (aten.relu.default, aten.leaky_relu.default))):
+        for make in (
+            Make(case, dtype),
+            Make(case + 100, dtype, special=op in (aten.relu.default, aten.leaky_relu.default)),
+        ):
             for shape in SHAPES:
                 check(op, make(*shape), *args, **kwargs)
 
@@ -55,9 +58,19 @@ def test_backward(case: int) -> None:
             check(op, make(*shape), make(*shape), *args, **kwargs)
 
 
-@pytest.mark.parametrize("op", [aten.hardswish_backward, aten.hardsigmoid_backward, aten.threshold_backward, aten.hardtanh_backward])
+@pytest.mark.parametrize(
+    "op",
+    [
+        aten.hardswish_backward,
+        aten.hardsigmoid_backward,
+        aten.threshold_backward,
+        aten.hardtanh_backward,
+    ],
+)
 def test_kinks(op: Any) -> None:
-    kinks = torch.tensor([-3.0, 3.0, 0.0, -0.0, 1.0, -1.0, 2.9999998, float("nan"), float("inf"), float("-inf")])
+    kinks = torch.tensor(
+        [-3.0, 3.0, 0.0, -0.0, 1.0, -1.0, 2.9999998, float("nan"), float("inf"), float("-inf")]
+    )
     args = {"threshold_backward": (0,), "hardtanh_backward": (-1.0, 1.0)}.get(op.__name__, ())
     check(op.default, torch.full((10,), 0.7), kinks, *args)
 
@@ -73,7 +86,9 @@ def test_log_sigmoid_backward() -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         make = Make(0, dtype)
         x = make(3, 9)
-        check(aten.log_sigmoid_backward.default, make(3, 9), x, aten.log_sigmoid_forward.default(x)[1])
+        check(
+            aten.log_sigmoid_backward.default, make(3, 9), x, aten.log_sigmoid_forward.default(x)[1]
+        )
 
 
 def test_prelu_backward() -> None:
@@ -87,7 +102,9 @@ def test_glu() -> None:
         make = Make(1, dtype)
         for dim in (0, -1):
             check(aten.glu.default, make(4, 6), dim)
-            check(aten.glu_backward.default, make(2, 6) if dim == 0 else make(4, 3), make(4, 6), dim)
+            check(
+                aten.glu_backward.default, make(2, 6) if dim == 0 else make(4, 3), make(4, 6), dim
+            )
 
 
 def test_integers() -> None:

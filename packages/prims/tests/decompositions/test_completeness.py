@@ -17,9 +17,13 @@ aten = torch.ops.aten
 
 def test_every_operator_is_accounted_for() -> None:
     known = set(registered())
-    traceable = [op for op in rules() if not is_mutating(op) and "name" not in op._overloadname.lower()]  # no named tensors
+    traceable = [
+        op for op in rules() if not is_mutating(op) and "name" not in op._overloadname.lower()
+    ]  # no named tensors
     open_ = [op for op in traceable if op not in known and extern.reason_for(op) is None]
-    assert not open_, f"neither decomposed nor in decompositions/extern.py: {sorted(map(str, open_))}"
+    assert not open_, (
+        f"neither decomposed nor in decompositions/extern.py: {sorted(map(str, open_))}"
+    )
 
 
 def test_reasons_are_given_once() -> None:

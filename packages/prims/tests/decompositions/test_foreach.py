@@ -15,13 +15,17 @@ def lists(make: Make) -> list[torch.Tensor]:
     return [make(3, 4), make(5), make()]
 
 
-@pytest.mark.parametrize("name", ["abs", "neg", "sqrt", "exp", "reciprocal", "sign", "sigmoid", "rsqrt", "zero"])
+@pytest.mark.parametrize(
+    "name", ["abs", "neg", "sqrt", "exp", "reciprocal", "sign", "sigmoid", "rsqrt", "zero"]
+)
 def test_unary(name: str) -> None:
     for dtype in FLOATS:
         check(getattr(aten, f"_foreach_{name}").default, lists(Make(0, dtype)))
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "maximum", "minimum", "clamp_min", "clamp_max"])
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "div", "maximum", "minimum", "clamp_min", "clamp_max"]
+)
 def test_binary(name: str) -> None:
     packet = getattr(aten, f"_foreach_{name}")
     for dtype in FLOATS:

@@ -43,7 +43,13 @@ def test_flip_and_roll() -> None:
     for make in makes():
         check(aten.flip.default, make(3, 4), [0, -1], exact=True)
         check(aten.flip.default, make(3, 4), [], exact=True)
-        for shifts, dims in (([1], [0]), ([-1, 2], [0, 1]), ([5], []), ([7, 8], [-1, 0]), ([0], [1])):
+        for shifts, dims in (
+            ([1], [0]),
+            ([-1, 2], [0, 1]),
+            ([5], []),
+            ([7, 8], [-1, 0]),
+            ([0], [1]),
+        ):
             check(aten.roll.default, make(3, 4), shifts, dims, exact=True)
     check(aten.roll.default, torch.empty(0, 3), [1], [1], exact=True)
 
@@ -70,7 +76,9 @@ def test_repeats() -> None:
         check(aten.repeat.default, make(), [3], exact=True)
 
 
-@pytest.mark.parametrize("pad", [[1, 2], [0, 0], [1, 0, 2, 3], [-1, 2], [-1, -1, 2, -1], [0, 0, 0, 0, 1, 1]])
+@pytest.mark.parametrize(
+    "pad", [[1, 2], [0, 0], [1, 0, 2, 3], [-1, 2], [-1, -1, 2, -1], [0, 0, 0, 0, 1, 1]]
+)
 def test_padding(pad: list[int]) -> None:
     for make in makes():
         check(aten.constant_pad_nd.default, make(2, 4, 5), pad, exact=True)
@@ -79,9 +87,25 @@ def test_padding(pad: list[int]) -> None:
 
 def test_gradients_of_parts() -> None:
     for make in makes()[:4]:
-        for start, end, step in ((1, 4, 1), (0, 2**63 - 1, 2), (1, 7, 3), (-3, -1, 1), (2, 2, 1), (1, 6, 2)):
+        for start, end, step in (
+            (1, 4, 1),
+            (0, 2**63 - 1, 2),
+            (1, 7, 3),
+            (-3, -1, 1),
+            (2, 2, 1),
+            (1, 6, 2),
+        ):
             length = len(range(7)[start:end:step])
-            check(aten.slice_backward.default, make(3, length), [3, 7], 1, start, end, step, exact=True)
+            check(
+                aten.slice_backward.default,
+                make(3, length),
+                [3, 7],
+                1,
+                start,
+                end,
+                step,
+                exact=True,
+            )
         check(aten.select_backward.default, make(3), [3, 4], 1, -2, exact=True)
         check(aten.select_backward.default, make(4), [3, 4], 0, 1, exact=True)
         for offset, length in ((0, 3), (1, 3), (-1, 2), (3, 2)):

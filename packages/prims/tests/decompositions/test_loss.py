@@ -44,11 +44,24 @@ def test_binary_cross_entropy(reduction: int) -> None:
             grad = make(3, 5) if reduction == 0 else make()
             check(aten.binary_cross_entropy_backward.default, grad, x, target, weight, reduction)
         ends = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=dtype)
-        check(aten.binary_cross_entropy.default, ends, torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=dtype), None, reduction)
+        check(
+            aten.binary_cross_entropy.default,
+            ends,
+            torch.tensor([0.0, 1.0, 1.0, 0.0], dtype=dtype),
+            None,
+            reduction,
+        )
         for weight in (None, make(5)):
             for pos_weight in (None, make(5)):
                 logits = make(3, 5)
-                check(aten.binary_cross_entropy_with_logits.default, logits, target, weight, pos_weight, reduction)
+                check(
+                    aten.binary_cross_entropy_with_logits.default,
+                    logits,
+                    target,
+                    weight,
+                    pos_weight,
+                    reduction,
+                )
 
 
 @pytest.mark.parametrize("weighted", [True, False])
@@ -57,7 +70,11 @@ def test_nll_loss(reduction: int, weighted: bool) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         make = Make(1, dtype)
         weight = make(6).abs() if weighted else None
-        for x, target in ((make(5, 6), make.index(6, 5)), (make(6), torch.tensor(2)), (make(3, 6), torch.tensor([-100, 2, -100]))):
+        for x, target in (
+            (make(5, 6), make.index(6, 5)),
+            (make(6), torch.tensor(2)),
+            (make(3, 6), torch.tensor([-100, 2, -100])),
+        ):
             check(aten.nll_loss_forward.default, x, target, weight, reduction, -100)
             total = aten.nll_loss_forward.default(x, target, weight, reduction, -100)[1]
             grad = make(x.shape[0]) if reduction == 0 and x.ndim == 2 else make()

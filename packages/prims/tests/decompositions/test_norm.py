@@ -16,7 +16,13 @@ DENSE = ("contiguous", "permuted")
 
 def images(make: Make) -> list[torch.Tensor]:
     x = make(3, 4, 5, 6)
-    return [x.contiguous(), x.contiguous(memory_format=torch.channels_last), make(5, 4), make(2, 4, 7), make(2, 4, 2, 3, 2)]
+    return [
+        x.contiguous(),
+        x.contiguous(memory_format=torch.channels_last),
+        make(5, 4),
+        make(2, 4, 7),
+        make(2, 4, 2, 3, 2),
+    ]
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -35,10 +41,51 @@ def test_batch_norm(affine: bool) -> None:
                 aten._batch_norm_with_update_functional.default, x, weight, bias, running_mean, running_var, 0.1, 1e-5,
                 factor=8.0, near=1.0,
             )  # fmt: skip
-            check(aten._native_batch_norm_legit_no_training.default, x, weight, bias, running_mean, running_var, 0.1, 1e-5)
-            check(aten._native_batch_norm_legit.no_stats, x, weight, bias, True, 0.1, 1e-5, factor=8.0, near=1.0)
-            check(aten.native_batch_norm.default, x, weight, bias, running_mean, running_var, False, 0.1, 1e-5)
-            check(aten.native_batch_norm.default, x, weight, bias, None, None, True, 0.1, 1e-5, factor=8.0, near=1.0)
+            check(
+                aten._native_batch_norm_legit_no_training.default,
+                x,
+                weight,
+                bias,
+                running_mean,
+                running_var,
+                0.1,
+                1e-5,
+            )
+            check(
+                aten._native_batch_norm_legit.no_stats,
+                x,
+                weight,
+                bias,
+                True,
+                0.1,
+                1e-5,
+                factor=8.0,
+                near=1.0,
+            )
+            check(
+                aten.native_batch_norm.default,
+                x,
+                weight,
+                bias,
+                running_mean,
+                running_var,
+                False,
+                0.1,
+                1e-5,
+            )
+            check(
+                aten.native_batch_norm.default,
+                x,
+                weight,
+                bias,
+                None,
+                None,
+                True,
+                0.1,
+                1e-5,
+                factor=8.0,
+                near=1.0,
+            )
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -48,7 +95,9 @@ def test_batch_norm_backward(affine: bool) -> None:
         weight = make(4) if affine else None
         running_mean, running_var = make(4), make(4).abs() + 0.5
         for x in images(make):
-            _, mean, invstd = aten.native_batch_norm.default(x, weight, None, None, None, True, 0.1, 1e-5)
+            _, mean, invstd = aten.native_batch_norm.default(
+                x, weight, None, None, None, True, 0.1, 1e-5
+            )
             grad = torch.randn_like(x)
             for train in (True, False):
                 check(
@@ -61,10 +110,24 @@ def test_batch_norm_backward(affine: bool) -> None:
 def test_layer_norm(affine: bool) -> None:
     for dtype in (*FLOATS, torch.float16):
         make = Make(2, dtype)
-        for shape, inner in (((3, 8), (8,)), ((2, 3, 5), (3, 5)), ((2, 1, 33), (33,)), ((7,), (7,))):
+        for shape, inner in (
+            ((3, 8), (8,)),
+            ((2, 3, 5), (3, 5)),
+            ((2, 1, 33), (33,)),
+            ((7,), (7,)),
+        ):
             x = Make(2, dtype, layouts=DENSE)(*shape)
             weight, bias = (make(*inner), make(*inner)) if affine else (None, None)
-            check(aten.native_layer_norm.default, x, list(inner), weight, bias, 1e-5, factor=8.0, near=1.0)
+            check(
+                aten.native_layer_norm.default,
+                x,
+                list(inner),
+                weight,
+                bias,
+                1e-5,
+                factor=8.0,
+                near=1.0,
+            )
             _, mean, rstd = aten.native_layer_norm.default(x, list(inner), weight, bias, 1e-5)
             grad = make(*shape)
             check(
@@ -89,9 +152,23 @@ def test_group_norm(affine: bool) -> None:
             channels, space = shape[1], x[0, 0].numel()
             weight, bias = (make(channels), make(channels)) if affine else (None, None)
             for x in xs:
-                check(aten.native_group_norm.default, x, weight, bias, shape[0], channels, space, group, 1e-5, factor=8.0, near=1.0)
+                check(
+                    aten.native_group_norm.default,
+                    x,
+                    weight,
+                    bias,
+                    shape[0],
+                    channels,
+                    space,
+                    group,
+                    1e-5,
+                    factor=8.0,
+                    near=1.0,
+                )
             x = xs[0]
-            _, mean, rstd = aten.native_group_norm.default(x, weight, bias, shape[0], channels, space, group, 1e-5)
+            _, mean, rstd = aten.native_group_norm.default(
+                x, weight, bias, shape[0], channels, space, group, 1e-5
+            )
             check(
                 aten.native_group_norm_backward.default, make(*shape), x, mean, rstd, weight, shape[0], channels, space, group,
                 [True, affine, affine], factor=8.0, near=1.0,
@@ -111,12 +188,25 @@ def test_rms_norm() -> None:
 def test_rms_norm_backward(affine: bool) -> None:
     """Against autograd through the formula, since eager has a kernel on some devices only."""
     make = Make(7, torch.float64)
-    x, grad, weight = make(4, 9).requires_grad_(), make(4, 9), make(9).requires_grad_() if affine else None
+    x, grad, weight = (
+        make(4, 9).requires_grad_(),
+        make(4, 9),
+        make(9).requires_grad_() if affine else None,
+    )
     rstd = (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
     y = x * rstd if weight is None else x * rstd * weight
     wanted = torch.autograd.grad(y, [x] if weight is None else [x, weight], grad)
-    args = (grad, x.detach(), [9], rstd.detach(), None if weight is None else weight.detach(), [True, affine])
-    graph, tensors = decomposed(aten._fused_rms_norm_backward.default, args, {}, [*wanted, *[None] * (not affine)])
+    args = (
+        grad,
+        x.detach(),
+        [9],
+        rstd.detach(),
+        None if weight is None else weight.detach(),
+        [True, affine],
+    )
+    graph, tensors = decomposed(
+        aten._fused_rms_norm_backward.default, args, {}, [*wanted, *[None] * (not affine)]
+    )
     for mine, theirs in zip(run_graph(graph, tensors), wanted, strict=False):
         torch.testing.assert_close(mine, theirs)
 

@@ -16,8 +16,29 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 REAL = (*FLOATS, *INTEGERS, torch.bool)
 SHAPES = ((), (1,), (7,), (3, 5), (2, 1, 4), (0, 3))
-PAIRS = (((3, 5), (3, 5)), ((3, 5), (5,)), ((3, 1), (1, 4)), ((), (3, 2)), ((2, 3), ()), ((), ()), ((0, 3), (3,)), ((2, 1, 3, 4), (3, 1, 4)))
-EXACT_UNARY = ("neg", "abs", "sign", "sgn", "positive", "floor", "ceil", "round", "trunc", "frac", "square")
+PAIRS = (
+    ((3, 5), (3, 5)),
+    ((3, 5), (5,)),
+    ((3, 1), (1, 4)),
+    ((), (3, 2)),
+    ((2, 3), ()),
+    ((), ()),
+    ((0, 3), (3,)),
+    ((2, 1, 3, 4), (3, 1, 4)),
+)
+EXACT_UNARY = (
+    "neg",
+    "abs",
+    "sign",
+    "sgn",
+    "positive",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "frac",
+    "square",
+)
 
 
 def makes(dtypes: tuple[torch.dtype, ...]) -> list[Make]:
@@ -33,20 +54,46 @@ def test_float_unary(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXACT_UNARY)
 def test_exact_unary(name: str) -> None:
-    for make in makes(REAL if name not in ("abs", "frac", "neg", "positive", *ROUNDING) else FLOATS if name == "frac" else (*FLOATS, *INTEGERS)):
+    for make in makes(
+        REAL
+        if name not in ("abs", "frac", "neg", "positive", *ROUNDING)
+        else FLOATS
+        if name == "frac"
+        else (*FLOATS, *INTEGERS)
+    ):
         for shape in SHAPES:
             check(getattr(aten, name).default, make(*shape), exact=True)
 
 
 @pytest.mark.parametrize(
-    "name", ["isnan", "isinf", "isposinf", "isneginf", "signbit", "logical_not", "nan_to_num", "deg2rad", "rad2deg", "sinc", "special_entr"]
+    "name",
+    [
+        "isnan",
+        "isinf",
+        "isposinf",
+        "isneginf",
+        "signbit",
+        "logical_not",
+        "nan_to_num",
+        "deg2rad",
+        "rad2deg",
+        "sinc",
+        "special_entr",
+    ],
 )
 def test_other_unary(name: str) -> None:
     dtypes = FLOATS if name == "sinc" else REAL
     for make in makes(dtypes):
         check(getattr(aten, name).default, make(4, 9))
     if name == "nan_to_num":
-        check(aten.nan_to_num.default, Make(3, torch.float32, special=True)(50), 1.0, 2.0, -3.0, exact=True)
+        check(
+            aten.nan_to_num.default,
+            Make(3, torch.float32, special=True)(50),
+            1.0,
+            2.0,
+            -3.0,
+            exact=True,
+        )
 
 
 def test_bitwise_not() -> None:
@@ -111,7 +158,9 @@ def nonzero(make: Make, *shape: int) -> torch.Tensor:
 def test_quotients(name: str) -> None:
     for make in makes((*FLOATS, *INTEGERS)):
         if make.dtype.itemsize == 2 and make.dtype.is_floating_point:
-            factor = 1e9 if make.special else 4.0  # eager's half-precision steps differ near integers
+            factor = (
+                1e9 if make.special else 4.0
+            )  # eager's half-precision steps differ near integers
         else:
             factor = 4.0
         for left, right in PAIRS:
@@ -119,7 +168,11 @@ def test_quotients(name: str) -> None:
             if name.startswith("div_"):
                 check(aten.div.Tensor_mode, x, y, rounding_mode=name[4:], factor=factor)
             else:
-                op = aten.floor_divide.default if name == "floor_divide" else getattr(aten, name).Tensor
+                op = (
+                    aten.floor_divide.default
+                    if name == "floor_divide"
+                    else getattr(aten, name).Tensor
+                )
                 check(op, x, y, factor=factor)
         for number in (3, -2, 2.5):
             if name.startswith("div_"):
@@ -212,7 +265,13 @@ def test_where_and_masked_fill() -> None:
         check(aten.masked_fill.Scalar, make(3, 4), mask, 1, exact=True)
         check(aten.masked_fill.Tensor, make(3, 4), make(3, 1, dtype=torch.bool), make(), exact=True)
     check(aten.where.Scalar, Make(0, torch.bool)(5), 1.0, 2, exact=True)
-    check(aten.masked_fill.Scalar, Make(0, torch.float32)(2, 3), Make(1, torch.bool)(2, 3), float("-inf"), exact=True)
+    check(
+        aten.masked_fill.Scalar,
+        Make(0, torch.float32)(2, 3),
+        Make(1, torch.bool)(2, 3),
+        float("-inf"),
+        exact=True,
+    )
 
 
 def bounds() -> list[tuple[Any, Any]]:
@@ -222,7 +281,9 @@ def bounds() -> list[tuple[Any, Any]]:
 def test_clamp() -> None:
     for make in makes((*FLOATS, *INTEGERS)):
         for low, high in bounds():
-            if make.dtype.is_floating_point or not (low != low or high != high or low == float("-inf")):
+            if make.dtype.is_floating_point or not (
+                low != low or high != high or low == float("-inf")
+            ):
                 check(aten.clamp.default, make(3, 5), low, high)
         check(aten.clamp.Tensor, make(3, 5), make(5), make(3, 1))
         check(aten.clamp.Tensor, make(3, 5), None, make(3, 1))
@@ -248,4 +309,10 @@ def test_addr() -> None:
     for dtype in (torch.float32, torch.float64):
         make = Make(0, dtype)
         check(aten.addr.default, make(3, 4), make(3), make(4), beta=0.5, alpha=2)
-        check(aten.addr.default, torch.full((3, 4), float("nan"), dtype=dtype), make(3), make(4), beta=0)
+        check(
+            aten.addr.default,
+            torch.full((3, 4), float("nan"), dtype=dtype),
+            make(3),
+            make(4),
+            beta=0,
+        )

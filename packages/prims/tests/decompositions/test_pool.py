@@ -40,8 +40,28 @@ def test_windows() -> None:
 def test_windows_backward() -> None:
     for dtype in FLOATS:
         make = Make(2, dtype)
-        check(aten.avg_pool2d_backward.default, make(2, 3, 3, 4), make(2, 3, 7, 8), [2, 2], [], [0, 0], False, True, None)
-        check(aten.avg_pool2d_backward.default, make(2, 3, 4, 4), make(2, 3, 8, 8), [2, 2], [2, 2], [0, 0], True, True, None)
+        check(
+            aten.avg_pool2d_backward.default,
+            make(2, 3, 3, 4),
+            make(2, 3, 7, 8),
+            [2, 2],
+            [],
+            [0, 0],
+            False,
+            True,
+            None,
+        )
+        check(
+            aten.avg_pool2d_backward.default,
+            make(2, 3, 4, 4),
+            make(2, 3, 8, 8),
+            [2, 2],
+            [2, 2],
+            [0, 0],
+            True,
+            True,
+            None,
+        )
 
 
 def test_what_stays_with_aten() -> None:

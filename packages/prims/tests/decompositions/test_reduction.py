@@ -53,7 +53,14 @@ def test_moments(name: str) -> None:
         for shape, dims in (*SHAPES_DIMS[1:], *EMPTY):
             for correction in (None, 0, 1, 2):
                 for keepdim in (False, True):
-                    check(op, make(*shape), list(dims), correction=correction, keepdim=keepdim, near=1.0)
+                    check(
+                        op,
+                        make(*shape),
+                        list(dims),
+                        correction=correction,
+                        keepdim=keepdim,
+                        near=1.0,
+                    )
         check(op, make(5, 6), None, correction=1)
         check(op, make(5, 6) * 0.01 + 10, [1], correction=1)
 
@@ -67,7 +74,9 @@ def test_norms(order: float) -> None:
         check(aten.linalg_vector_norm.default, make(4, 7), order)
         check(aten.norm.Scalar, make(4, 7), order)
         check(aten.norm.ScalarOpt_dim, make(4, 7), order, [1], True)
-    check(aten.linalg_vector_norm.default, Make(1, torch.bfloat16)(4, 7), order, dtype=torch.float32)
+    check(
+        aten.linalg_vector_norm.default, Make(1, torch.bfloat16)(4, 7), order, dtype=torch.float32
+    )
 
 
 def test_logsumexp() -> None:
@@ -77,7 +86,9 @@ def test_logsumexp() -> None:
             if dims:
                 check(aten.logsumexp.default, make(*shape), list(dims), True)
     inf = float("inf")
-    rows = torch.tensor([[-inf, -inf], [inf, 1.0], [inf, -inf], [float("nan"), 1.0], [100.0, 200.0]])
+    rows = torch.tensor(
+        [[-inf, -inf], [inf, 1.0], [inf, -inf], [float("nan"), 1.0], [100.0, 200.0]]
+    )
     check(aten.logsumexp.default, rows, [1])
 
 
@@ -88,7 +99,13 @@ def test_extremes(name: str) -> None:
             make = Make(7, dtype, special=special)
             for shape, dims in SHAPES_DIMS:
                 for keepdim in (False, True):
-                    check(getattr(aten, name).default, make(*shape), list(dims), keepdim, exact=not special)
+                    check(
+                        getattr(aten, name).default,
+                        make(*shape),
+                        list(dims),
+                        keepdim,
+                        exact=not special,
+                    )
 
 
 @pytest.mark.parametrize("name", ["max", "min"])
@@ -154,9 +171,24 @@ def test_rare_forms() -> None:
     check(aten.nansum.default, torch.tensor([[1.0, float("nan")], [2.0, 3.0]]), [1])
     check(aten.nansum.default, special(5).nan_to_num(1.0, 2.0, 3.0))
     check(aten.norm.ScalarOpt_dtype, Make(1, torch.bfloat16)(7), 2, dtype=torch.float32)
-    check(aten.norm.ScalarOpt_dim_dtype, Make(1, torch.bfloat16)(7, 3), 2, [1], True, dtype=torch.float32)
+    check(
+        aten.norm.ScalarOpt_dim_dtype,
+        Make(1, torch.bfloat16)(7, 3),
+        2,
+        [1],
+        True,
+        dtype=torch.float32,
+    )
     check(aten.dist.default, make(4, 5), make(5), 3)
     for keepdim in (False, True):
         x = make(4, 5)
         places = x.max(1, keepdim=keepdim).indices
-        check(aten.value_selecting_reduction_backward.default, make(*places.shape), 1, places, [4, 5], keepdim, exact=True)
+        check(
+            aten.value_selecting_reduction_backward.default,
+            make(*places.shape),
+            1,
+            places,
+            [4, 5],
+            keepdim,
+            exact=True,
+        )

@@ -9,7 +9,16 @@ from one_op import Make, check
 aten = torch.ops.aten
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-SHAPES_DIMS = (((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), -2), ((2, 70), -1), ((), 0), ((0, 3), 1), ((3, 0), 1))
+SHAPES_DIMS = (
+    ((7,), 0),
+    ((3, 5), 1),
+    ((3, 5), 0),
+    ((2, 3, 4), -2),
+    ((2, 70), -1),
+    ((), 0),
+    ((0, 3), 1),
+    ((3, 0), 1),
+)
 
 
 @pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
@@ -18,7 +27,12 @@ def test_forward(name: str) -> None:
     for dtype in FLOATS:
         for shape, dim in SHAPES_DIMS:
             check(op, Make(0, dtype)(*shape), dim, False)
-    check(op, torch.tensor([[1000.0, 999.0, -1000.0], [float("-inf"), 0.0, 1.0], [float("-inf")] * 3]), 1, False)
+    check(
+        op,
+        torch.tensor([[1000.0, 999.0, -1000.0], [float("-inf"), 0.0, 1.0], [float("-inf")] * 3]),
+        1,
+        False,
+    )
 
 
 def test_safe_softmax() -> None:

@@ -72,12 +72,38 @@ def test_copies() -> None:
         check(aten.lift_fresh_copy.default, x, exact=True)
 
 
-@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool])
-@pytest.mark.parametrize("target", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool])
+@pytest.mark.parametrize(
+    "source",
+    [
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+    ],
+)
+@pytest.mark.parametrize(
+    "target",
+    [
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.int64,
+        torch.int8,
+        torch.bool,
+    ],
+)
 def test_casts(source: torch.dtype, target: torch.dtype) -> None:
     for seed in range(3):
         make = Make(seed, source)
-        x = make(3, 7) if source is torch.bool else make(3, 7) * (100 if source.is_floating_point else 1)
+        x = (
+            make(3, 7)
+            if source is torch.bool
+            else make(3, 7) * (100 if source.is_floating_point else 1)
+        )
         check(aten._to_copy.default, x, dtype=target, exact=True)
         check(aten.copy.default, torch.empty(2, 3, 7, dtype=target), x, exact=True)
 

@@ -46,16 +46,31 @@ def heads(*, dtype=HALF, size=16, length=5, count=3):
 
 
 PROGRAMS = {
-    "mlp": (lambda x, w, b: F.layer_norm(F.gelu(F.linear(x, w, b)), (7,)), [(5, 3, 8), (7, 8), (7,)]),
+    "mlp": (
+        lambda x, w, b: F.layer_norm(F.gelu(F.linear(x, w, b)), (7,)),
+        [(5, 3, 8), (7, 8), (7,)],
+    ),
     "softmax": (lambda x: x.transpose(0, 1).softmax(-1).log_softmax(0), [(4, 6)]),
     "literal": (lambda x: x * torch.tensor(2.0, device=x.device) + x.new_tensor([1.0]), [(4,)]),
-    "factories": (lambda x: x + torch.arange(6, device="cuda") + torch.zeros(6, device=x.device), [(4, 6)]),
+    "factories": (
+        lambda x: x + torch.arange(6, device="cuda") + torch.zeros(6, device=x.device),
+        [(4, 6)],
+    ),
     "dropout": (lambda x: F.dropout(x, 0.25) * 2, [(4, 6)]),
     "to": (lambda x: x.to("cuda").to(torch.float64).cuda().to(x.device, torch.float32), [(4, 6)]),
-    "cross_entropy": (lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)), [(4, 6)]),
-    "convolution": (lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), [(2, 3, 8, 8), (4, 3, 3, 3), (4,)]),
+    "cross_entropy": (
+        lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
+        [(4, 6)],
+    ),
+    "convolution": (
+        lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)),
+        [(2, 3, 8, 8), (4, 3, 3, 3), (4,)],
+    ),
     "max_pool": (lambda x: F.adaptive_avg_pool2d(F.max_pool2d(x, 2), 1), [(2, 3, 8, 8)]),
-    "embedding": (lambda w: F.embedding(torch.ones(2, 3, dtype=torch.long, device=w.device), w), [(9, 4)]),
+    "embedding": (
+        lambda w: F.embedding(torch.ones(2, 3, dtype=torch.long, device=w.device), w),
+        [(9, 4)],
+    ),
     "flash": (attend(), heads()),
     "flash_causal": (attend(is_causal=True, scale=0.3), heads()),
     "flash_padded": (attend(), heads(size=12)),
@@ -63,7 +78,9 @@ PROGRAMS = {
     "efficient": (attend(), heads(dtype=torch.float32)),
     "efficient_causal": (attend(is_causal=True), heads(dtype=torch.float32)),
     "efficient_mask": (
-        lambda q, k, v: attend()(q, k, v, torch.ones(2, 1, 5, 5, dtype=torch.bool, device=q.device)),
+        lambda q, k, v: attend()(
+            q, k, v, torch.ones(2, 1, 5, 5, dtype=torch.bool, device=q.device)
+        ),
         heads(),
     ),
     "efficient_float_mask": (
@@ -94,17 +111,29 @@ def test_same_calls_as_eager(name, training):
         out = fn(*tensors)
         if training:
             torch.autograd.Variable._execution_engine.run_backward(
-                (out,), (torch.ones_like(out),), False, False, tensors, allow_unreachable=True, accumulate_grad=False
+                (out,),
+                (torch.ones_like(out),),
+                False,
+                False,
+                tensors,
+                allow_unreachable=True,
+                accumulate_grad=False,
             )
 
     recorder = Recorder()
-    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]), recorder:
+    with (
+        sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]),
+        recorder,
+    ):
         program(*reals)
     tracer = Tracer(device="cuda")
     fakes = [tracer.adopt(fake_like(real)) for real in reals]
     with FunctionTable(tracer.device), tracer:
         program(*fakes)
-    traced = [(str(node.op), [out.spec for out in node.outputs if out is not None]) for node in tracer.nodes]
+    traced = [
+        (str(node.op), [out.spec for out in node.outputs if out is not None])
+        for node in tracer.nodes
+    ]
     if name == "literal":
         # Eager fills GPU memory from Python; the trace has a CPU constant and a copy of it.
         traced = [call for call in traced if call[0] != "aten._to_copy.default"]
@@ -118,8 +147,14 @@ AUTOCAST = {
     "cross_entropy": PROGRAMS["cross_entropy"],
     "attention": (attend(), heads(dtype=torch.float32)),
     "einsum": (lambda x, w: torch.einsum("bij,jk->bik", x, w), [(2, 4, 6), (6, 5)]),
-    "norms": (lambda x: F.group_norm(x, 2).pow(2).mean() + x.norm() + (1 / x).exp().cumsum(0).mean(), [(3, 4)]),
-    "embedding": (lambda w: F.embedding(torch.ones(3, dtype=torch.long, device=w.device), w) @ w.t(), [(9, 4)]),
+    "norms": (
+        lambda x: F.group_norm(x, 2).pow(2).mean() + x.norm() + (1 / x).exp().cumsum(0).mean(),
+        [(3, 4)],
+    ),
+    "embedding": (
+        lambda w: F.embedding(torch.ones(3, dtype=torch.long, device=w.device), w) @ w.t(),
+        [(9, 4)],
+    ),
 }
 
 
@@ -136,19 +171,31 @@ def test_autocast_computes_in_eagers_dtypes(name, training):
         grads = ()
         if training:
             grads = torch.autograd.Variable._execution_engine.run_backward(
-                (out,), (torch.ones_like(out),), False, False, tensors, allow_unreachable=True, accumulate_grad=False
+                (out,),
+                (torch.ones_like(out),),
+                False,
+                False,
+                tensors,
+                allow_unreachable=True,
+                accumulate_grad=False,
             )
         return out, *grads
 
     recorder = Recorder()
-    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]), recorder:
+    with (
+        sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]),
+        recorder,
+    ):
         expected = program(*reals)
     tracer = Tracer(device="cuda")
     fakes = [tracer.adopt(fake_like(real)) for real in reals]
     with FunctionTable(tracer.device), tracer:
         results = program(*fakes)
     assert [(x.dtype, x.shape) for x in results] == [(x.dtype, x.shape) for x in expected]
-    traced = [(str(node.op), [out.spec for out in node.outputs if out is not None]) for node in tracer.nodes]
+    traced = [
+        (str(node.op), [out.spec for out in node.outputs if out is not None])
+        for node in tracer.nodes
+    ]
     assert computations(traced) == computations(recorder.calls)
 
 
@@ -162,7 +209,9 @@ def essential(calls):
     """Calls but for those that make no difference: aliases, literals, and how many bytes a random state has."""
     kept = []
     for op, specs in calls:
-        if op.startswith(("aten.detach", "aten.lift_fresh", "aten._local_scalar_dense", "aten.alias")):
+        if op.startswith(
+            ("aten.detach", "aten.lift_fresh", "aten._local_scalar_dense", "aten.alias")
+        ):
             continue
         kept.append((op, [] if "attention" in op else [free_strides(spec) for spec in specs]))
         if "attention" in op:
@@ -171,13 +220,20 @@ def essential(calls):
 
 
 def free_strides(spec):
-    stride = [0 if size == 1 else stride for size, stride in zip(spec.shape, spec.stride, strict=True)]
+    stride = [
+        0 if size == 1 else stride for size, stride in zip(spec.shape, spec.stride, strict=True)
+    ]
     return Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device)
 
 
 def test_a_training_step_of_a_module():
     model = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10), nn.Dropout(0.2)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(144, 10),
+        nn.Dropout(0.2),
     ).cuda()
     x = torch.randn(2, 3, 8, 8, device="cuda")
     parameters = list(model.parameters())
@@ -185,7 +241,13 @@ def test_a_training_step_of_a_module():
     def step(inputs, wanted):
         loss = F.cross_entropy(model(inputs), torch.zeros(2, dtype=torch.long, device="cuda"))
         return torch.autograd.Variable._execution_engine.run_backward(
-            (loss,), (torch.ones_like(loss),), False, False, tuple(wanted), allow_unreachable=True, accumulate_grad=False
+            (loss,),
+            (torch.ones_like(loss),),
+            False,
+            False,
+            tuple(wanted),
+            allow_unreachable=True,
+            accumulate_grad=False,
         )
 
     real = step(x, parameters)
@@ -196,5 +258,12 @@ def test_a_training_step_of_a_module():
                 table[key] = tracer.adopt(fake_like(tensor))
     with FunctionTable(tracer.device), tracer:
         fake = step(tracer.adopt(fake_like(x)), model.parameters())
-    assert [free_strides(grad.spec) for grad in fake] == [free_strides(spec_of(grad)) for grad in real]
-    assert all(out.spec.device == x.device for node in tracer.nodes for out in node.outputs if out is not None)
+    assert [free_strides(grad.spec) for grad in fake] == [
+        free_strides(spec_of(grad)) for grad in real
+    ]
+    assert all(
+        out.spec.device == x.device
+        for node in tracer.nodes
+        for out in node.outputs
+        if out is not None
+    )

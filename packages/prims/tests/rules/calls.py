@@ -79,7 +79,12 @@ _UNARY = (
 )
 
 
-@calls(*every(_UNARY), *every(*(f"{name}_" for name in _UNARY.split())), aten.round.default, aten.round_.default)
+@calls(
+    *every(_UNARY),
+    *every(*(f"{name}_" for name in _UNARY.split())),
+    aten.round.default,
+    aten.round_.default,
+)
 def _unary(rng: random.Random) -> Any:
     return (anything(rng, shape(rng)),)
 
@@ -133,12 +138,18 @@ def _activation_backward(rng: random.Random) -> Any:
     return pair(rng)
 
 
-@calls(aten.threshold_backward.default, aten.hardshrink_backward.default, aten.softshrink_backward.default)
+@calls(
+    aten.threshold_backward.default,
+    aten.hardshrink_backward.default,
+    aten.softshrink_backward.default,
+)
 def _activation_backward_number(rng: random.Random) -> Any:
     return (*pair(rng), 0.5)
 
 
-calls(aten.hardtanh_backward.default, aten.softplus_backward.default)(lambda rng: (*pair(rng), -1, 1))
+calls(aten.hardtanh_backward.default, aten.softplus_backward.default)(
+    lambda rng: (*pair(rng), -1, 1)
+)
 calls(aten.leaky_relu_backward.default)(lambda rng: (*pair(rng), 0.1, False))
 
 
@@ -152,7 +163,11 @@ def _elu_backward(rng: random.Random) -> Any:
 def _where(rng: random.Random) -> Any:
     sizes = shape(rng)
     condition = tensor(rng, broadcastable(rng, sizes), torch.bool)
-    return condition, anything(rng, broadcastable(rng, sizes)), anything(rng, broadcastable(rng, sizes))
+    return (
+        condition,
+        anything(rng, broadcastable(rng, sizes)),
+        anything(rng, broadcastable(rng, sizes)),
+    )
 
 
 @calls(aten.clamp.default, aten.clamp_.default)
@@ -249,7 +264,9 @@ def _copy(rng: random.Random) -> Any:
 
 @calls(aten.arange.default)
 def _arange(rng: random.Random) -> Any:
-    return (rng.choice((0, 1, 7, 3.5)),), {"dtype": rng.choice((None, torch.float32, torch.int64, torch.int32))}
+    return (rng.choice((0, 1, 7, 3.5)),), {
+        "dtype": rng.choice((None, torch.float32, torch.int64, torch.int32))
+    }
 
 
 @calls(aten.arange.start_step)

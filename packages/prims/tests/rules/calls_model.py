@@ -53,7 +53,9 @@ def _convolution_backward(rng: random.Random) -> Any:
             continue
     # Eager computes the weight's gradient even unasked, in odd shapes; so it is always asked for.
     mask = [rng.random() < 0.8, True, rng.random() < 0.8]
-    grad = tensor(rng, out.shape, out.dtype, rng.choice(("contiguous", "channels_last", "expanded")))
+    grad = tensor(
+        rng, out.shape, out.dtype, rng.choice(("contiguous", "channels_last", "expanded"))
+    )
     return grad, self, weight, [out.shape[1]], *rest, mask
 
 
@@ -80,9 +82,22 @@ def _native_batch_norm(rng: random.Random) -> Any:
 @calls(aten.native_batch_norm_backward.default)
 def _native_batch_norm_backward(rng: random.Random) -> Any:
     self, weight, bias, mean, var, train, momentum, eps = _native_batch_norm(rng)
-    out, saved, invstd = aten.native_batch_norm.default(self, weight, bias, mean, var, train, momentum, eps)
+    out, saved, invstd = aten.native_batch_norm.default(
+        self, weight, bias, mean, var, train, momentum, eps
+    )
     grad = tensor(rng, out.shape, out.dtype)
-    return grad, self, weight, mean, var, saved, invstd, train, eps, [rng.random() < 0.8 for _ in range(3)]
+    return (
+        grad,
+        self,
+        weight,
+        mean,
+        var,
+        saved,
+        invstd,
+        train,
+        eps,
+        [rng.random() < 0.8 for _ in range(3)],
+    )
 
 
 @calls(aten.native_layer_norm.default)
@@ -103,8 +118,14 @@ def _native_layer_norm_backward(rng: random.Random) -> Any:
 @calls(aten.native_group_norm.default)
 def _native_group_norm(rng: random.Random) -> Any:
     group = rng.randint(1, 3)
-    sizes = (rng.randint(1, 3), group * rng.randint(1, 2), *(rng.randint(1, 4) for _ in range(rng.randint(1, 3))))
-    self = floating(rng, sizes, rng.choice(("contiguous", "channels_last")) if len(sizes) == 4 else "contiguous")
+    sizes = (
+        rng.randint(1, 3),
+        group * rng.randint(1, 2),
+        *(rng.randint(1, 4) for _ in range(rng.randint(1, 3))),
+    )
+    self = floating(
+        rng, sizes, rng.choice(("contiguous", "channels_last")) if len(sizes) == 4 else "contiguous"
+    )
     count = self.numel() // (sizes[0] * sizes[1])
     return self, *_parameters(rng, (sizes[1],), self.dtype), sizes[0], sizes[1], count, group, 1e-5
 
@@ -114,7 +135,18 @@ def _native_group_norm_backward(rng: random.Random) -> Any:
     self, weight, bias, n, c, count, group, eps = _native_group_norm(rng)
     _, mean, rstd = aten.native_group_norm.default(self, weight, bias, n, c, count, group, eps)
     grad = torch.ones_like(self)
-    return grad, self, mean, rstd, weight, n, c, count, group, [True, weight is not None, weight is not None]
+    return (
+        grad,
+        self,
+        mean,
+        rstd,
+        weight,
+        n,
+        c,
+        count,
+        group,
+        [True, weight is not None, weight is not None],
+    )
 
 
 @calls(aten._softmax.default, aten._log_softmax.default)
@@ -149,7 +181,9 @@ def _gather(rng: random.Random) -> Any:
     self = anything(rng, shape(rng, empty=False))
     dim = dim_of(rng, self.ndim)
     at = dim % max(self.ndim, 1)
-    sizes = [rng.randint(0, 3) if d == at else rng.randint(1, size) for d, size in enumerate(self.shape)]
+    sizes = [
+        rng.randint(0, 3) if d == at else rng.randint(1, size) for d, size in enumerate(self.shape)
+    ]
     return self, dim, index_tensor(rng, sizes, self.shape[at] if at < self.ndim else 1)
 
 
@@ -158,12 +192,24 @@ def _scatter(rng: random.Random) -> Any:
     self = tensor(rng, shape(rng, empty=False))
     dim = dim_of(rng, self.ndim, wrong=0)
     at = dim % max(self.ndim, 1)
-    sizes = [rng.randint(0, size) if d == at else rng.randint(1, size) for d, size in enumerate(self.shape)]
-    return self, dim, index_tensor(rng, sizes, self.shape[at] if self.ndim else 1), tensor(rng, self.shape)
+    sizes = [
+        rng.randint(0, size) if d == at else rng.randint(1, size)
+        for d, size in enumerate(self.shape)
+    ]
+    return (
+        self,
+        dim,
+        index_tensor(rng, sizes, self.shape[at] if self.ndim else 1),
+        tensor(rng, self.shape),
+    )
 
 
 CALLS["aten.scatter.value"] = lambda rng: (aten.scatter.value, (*_scatter(rng)[:3], 1.5), {})
-CALLS["aten.scatter_reduce.two"] = lambda rng: (aten.scatter_reduce.two, (*_scatter(rng), "amax"), {})
+CALLS["aten.scatter_reduce.two"] = lambda rng: (
+    aten.scatter_reduce.two,
+    (*_scatter(rng), "amax"),
+    {},
+)
 
 
 @calls(aten.index.Tensor)
@@ -171,7 +217,8 @@ def _index(rng: random.Random) -> Any:
     self = anything(rng, shape(rng, 1, 4, empty=False))
     sizes = shape(rng, 0, 3, empty=False)
     indices = [
-        index_tensor(rng, broadcastable(rng, sizes), size) if rng.random() < 0.6 else None for size in self.shape
+        index_tensor(rng, broadcastable(rng, sizes), size) if rng.random() < 0.6 else None
+        for size in self.shape
     ]
     while indices and indices[-1] is None:
         indices.pop()
@@ -184,7 +231,12 @@ def _index_put(rng: random.Random) -> Any:
     if not indices:
         indices = [index_tensor(rng, (2,), self.shape[0])]
     shaped = aten.index.Tensor(self, indices)
-    return self, indices, tensor(rng, broadcastable(rng, shaped.shape), self.dtype), rng.random() < 0.5
+    return (
+        self,
+        indices,
+        tensor(rng, broadcastable(rng, shaped.shape), self.dtype),
+        rng.random() < 0.5,
+    )
 
 
 @calls(aten.index_select.default)
@@ -334,7 +386,9 @@ def _flash_for_cpu_backward(rng: random.Random) -> Any:
 
 @calls(aten.max_pool2d_with_indices.default)
 def _max_pool2d(rng: random.Random) -> Any:
-    sizes = (rng.randint(1, 3), rng.randint(1, 3), rng.randint(3, 9), rng.randint(3, 9))[rng.randint(0, 1) :]
+    sizes = (rng.randint(1, 3), rng.randint(1, 3), rng.randint(3, 9), rng.randint(3, 9))[
+        rng.randint(0, 1) :
+    ]
     self = floating(rng, sizes)
     kernel = [rng.randint(1, 3), rng.randint(1, 3)]
     stride = rng.choice(([], [2], [1, 2]))
@@ -351,7 +405,6 @@ def _max_pool2d_backward(rng: random.Random) -> Any:
         except RuntimeError:
             args = _max_pool2d(rng)
     return tensor(rng, out.shape, out.dtype), *args, indices
-
 
 
 # 10. Linear algebra
@@ -381,7 +434,9 @@ def _cholesky(rng: random.Random) -> Any:
 
 @calls(aten.linalg_qr.default)
 def _qr(rng: random.Random) -> Any:
-    return tensor(rng, (*shape(rng, 0, 2, empty=False), rng.randint(1, 4), rng.randint(1, 4))), rng.choice(("reduced", "complete", "r"))
+    return tensor(
+        rng, (*shape(rng, 0, 2, empty=False), rng.randint(1, 4), rng.randint(1, 4))
+    ), rng.choice(("reduced", "complete", "r"))
 
 
 @calls(aten._linalg_solve_ex.default)

@@ -108,7 +108,11 @@ def _adaptive_max_pool2d_backward(rng: random.Random) -> Any:
 def _upsample(spatial: int, corners: bool) -> Callable[[random.Random], Any]:
     def arguments(rng: random.Random) -> Any:
         size = [rng.randint(1, 9) for _ in range(spatial)]
-        return (_image(rng, spatial, batched=True), size, *([rng.random() < 0.5] if corners else []))
+        return (
+            _image(rng, spatial, batched=True),
+            size,
+            *([rng.random() < 0.5] if corners else []),
+        )
 
     return arguments
 
@@ -172,12 +176,20 @@ for _name in ("reflection_pad", "replication_pad"):
     for _spatial in (1, 2, 3):
         _forward = getattr(aten, f"{_name}{_spatial}d").default
         calls(_forward)(_pad(_spatial))
-        calls(getattr(aten, f"{_name}{_spatial}d_backward").default)(_pad_backward(_forward, _spatial))
+        calls(getattr(aten, f"{_name}{_spatial}d_backward").default)(
+            _pad_backward(_forward, _spatial)
+        )
 
 
 @calls(aten.im2col.default)
 def _im2col(rng: random.Random) -> Any:
-    return _image(rng, 2), [rng.randint(1, 3), 2], [1, rng.randint(1, 2)], [rng.randint(0, 1), 0], [1, rng.randint(1, 2)]
+    return (
+        _image(rng, 2),
+        [rng.randint(1, 3), 2],
+        [1, rng.randint(1, 2)],
+        [rng.randint(0, 1), 0],
+        [1, rng.randint(1, 2)],
+    )
 
 
 @calls(aten.col2im.default)
@@ -246,8 +258,20 @@ def _nll_loss(rng: random.Random) -> Any:
     rows, classes = rng.randint(1, 4), rng.randint(1, 4)
     weight = tensor(rng, (classes,), layout="contiguous") if rng.random() < 0.5 else None
     if rng.random() < 0.2:
-        return tensor(rng, (classes,)), index_tensor(rng, (), classes), weight, rng.randint(0, 2), -100
-    return tensor(rng, (rows, classes)), index_tensor(rng, (rows,), classes), weight, rng.randint(0, 2), -100
+        return (
+            tensor(rng, (classes,)),
+            index_tensor(rng, (), classes),
+            weight,
+            rng.randint(0, 2),
+            -100,
+        )
+    return (
+        tensor(rng, (rows, classes)),
+        index_tensor(rng, (rows,), classes),
+        weight,
+        rng.randint(0, 2),
+        -100,
+    )
 
 
 @calls(aten.nll_loss_backward.default)
@@ -366,18 +390,32 @@ def _shapes(rng: random.Random) -> list[tuple[int, ...]]:
     return [shape(rng) for _ in range(rng.randint(1, 3))]
 
 
-@calls(*every("_foreach_exp _foreach_sqrt _foreach_neg"), aten._foreach_abs.default, aten._foreach_reciprocal.default)
+@calls(
+    *every("_foreach_exp _foreach_sqrt _foreach_neg"),
+    aten._foreach_abs.default,
+    aten._foreach_reciprocal.default,
+)
 def _foreach_unary(rng: random.Random) -> Any:
     return (_list(rng, _shapes(rng)),)
 
 
-@calls(aten._foreach_add.List, aten._foreach_mul.List, aten._foreach_div.List, aten._foreach_maximum.List)
+@calls(
+    aten._foreach_add.List,
+    aten._foreach_mul.List,
+    aten._foreach_div.List,
+    aten._foreach_maximum.List,
+)
 def _foreach_list(rng: random.Random) -> Any:
     shapes = _shapes(rng)
     return _list(rng, shapes), _list(rng, shapes)
 
 
-@calls(aten._foreach_add.Scalar, aten._foreach_mul.Scalar, aten._foreach_pow.Scalar, aten._foreach_clamp_min.Scalar)
+@calls(
+    aten._foreach_add.Scalar,
+    aten._foreach_mul.Scalar,
+    aten._foreach_pow.Scalar,
+    aten._foreach_clamp_min.Scalar,
+)
 def _foreach_scalar(rng: random.Random) -> Any:
     return _list(rng, _shapes(rng)), rng.choice((2, 1.5))
 

@@ -88,7 +88,13 @@ def _diagonal(rng: random.Random) -> Any:
 def _slice(rng: random.Random) -> Any:
     self = anything(rng, shape(rng))
     bounds = (None, -9, -2, 0, 1, 3, 2**63 - 1)
-    return self, dim_of(rng, self.ndim), rng.choice(bounds), rng.choice(bounds), rng.choice((1, 2, 3))
+    return (
+        self,
+        dim_of(rng, self.ndim),
+        rng.choice(bounds),
+        rng.choice(bounds),
+        rng.choice((1, 2, 3)),
+    )
 
 
 @calls(aten.select.int)
@@ -119,12 +125,19 @@ def _unfold(rng: random.Random) -> Any:
 
 @calls(aten.as_strided.default)
 def _as_strided(rng: random.Random) -> Any:
-    return tensor(rng, (4, 5, 6), layout="contiguous"), [2, 3], [rng.randint(0, 9), rng.randint(0, 9)], rng.choice((None, 4))
+    return (
+        tensor(rng, (4, 5, 6), layout="contiguous"),
+        [2, 3],
+        [rng.randint(0, 9), rng.randint(0, 9)],
+        rng.choice((None, 4)),
+    )
 
 
 @calls(aten.view.dtype)
 def _view_dtype(rng: random.Random) -> Any:
-    return anything(rng, shape(rng)), rng.choice((torch.int32, torch.float64, torch.uint8, torch.bfloat16))
+    return anything(rng, shape(rng)), rng.choice(
+        (torch.int32, torch.float64, torch.uint8, torch.bfloat16)
+    )
 
 
 @calls(aten.view_as_real.default)
@@ -139,7 +152,9 @@ def _view_as_complex(rng: random.Random) -> Any:
 
 def _packed(rng: random.Random, low: int) -> torch.Tensor:
     """Without gaps and offset: eager's view_scatters would copy these too, the rules do not."""
-    return tensor(rng, shape(rng, low, 4, empty=False), torch.float32, rng.choice(("contiguous", "permuted")))
+    return tensor(
+        rng, shape(rng, low, 4, empty=False), torch.float32, rng.choice(("contiguous", "permuted"))
+    )
 
 
 @calls(aten.slice_scatter.default)
@@ -181,7 +196,9 @@ def _select_backward(rng: random.Random) -> Any:
 def _dims(rng: random.Random, ndim: int) -> Any:
     if rng.random() < 0.03:
         return [ndim + 1]
-    return [d - ndim if rng.random() < 0.5 else d for d in rng.sample(range(ndim), rng.randint(0, ndim))]
+    return [
+        d - ndim if rng.random() < 0.5 else d for d in rng.sample(range(ndim), rng.randint(0, ndim))
+    ]
 
 
 @calls(aten.sum.default, aten.any.default, aten.all.default, aten.prod.default, aten.nansum.default)
@@ -189,7 +206,14 @@ def _reduce_all(rng: random.Random) -> Any:
     return (anything(rng, shape(rng)),)
 
 
-@calls(aten.mean.default, aten.max.default, aten.min.default, aten.var.default, aten.std.default, aten.norm.Scalar)
+@calls(
+    aten.mean.default,
+    aten.max.default,
+    aten.min.default,
+    aten.var.default,
+    aten.std.default,
+    aten.norm.Scalar,
+)
 def _reduce_all_floating(rng: random.Random) -> Any:
     return (anything(rng, shape(rng, empty=False)),)
 
@@ -217,7 +241,12 @@ def _var(rng: random.Random) -> Any:
 @calls(aten.linalg_vector_norm.default)
 def _vector_norm(rng: random.Random) -> Any:
     self = anything(rng, shape(rng, empty=False))
-    return self, rng.choice((2, 1, 0.5)), rng.choice((None, _dims(rng, self.ndim))), rng.random() < 0.5
+    return (
+        self,
+        rng.choice((2, 1, 0.5)),
+        rng.choice((None, _dims(rng, self.ndim))),
+        rng.random() < 0.5,
+    )
 
 
 @calls(aten.norm.ScalarOpt_dim)
@@ -242,7 +271,13 @@ def _along(rng: random.Random) -> Any:
     return self, dim_of(rng, self.ndim), rng.random() < 0.5
 
 
-@calls(aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default)
+@calls(
+    aten.cumsum.default,
+    aten.cumprod.default,
+    aten.logcumsumexp.default,
+    aten.cummax.default,
+    aten.cummin.default,
+)
 def _scan(rng: random.Random) -> Any:
     self = anything(rng, shape(rng))
     return self, dim_of(rng, self.ndim)
@@ -282,7 +317,11 @@ def _bmm(rng: random.Random) -> Any:
 @calls(aten.baddbmm.default)
 def _baddbmm(rng: random.Random) -> Any:
     b, m, k, n = (rng.randint(1, 4) for _ in range(4))
-    return _matrix(rng, *broadcastable(rng, (b, m, n))), _matrix(rng, b, m, k), _matrix(rng, b, k, n)
+    return (
+        _matrix(rng, *broadcastable(rng, (b, m, n))),
+        _matrix(rng, b, m, k),
+        _matrix(rng, b, k, n),
+    )
 
 
 @calls(aten.mv.default)

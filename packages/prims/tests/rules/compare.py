@@ -29,7 +29,9 @@ def describe(result: Any) -> Any:
     if isinstance(result, Spec):
         meaningful = not any(size == 0 for size in result.shape)
         stride = [
-            step for size, step in zip(result.shape, result.stride, strict=True) if size != 1 and meaningful
+            step
+            for size, step in zip(result.shape, result.stride, strict=True)
+            if size != 1 and meaningful
         ]
         return list(result.shape), stride, result.offset, result.dtype, result.device.type
     if isinstance(result, (list, tuple)):

@@ -19,7 +19,9 @@ ALL = (*REAL, *COMPLEX)
 LAYOUTS = ("contiguous", "permuted", "channels_last", "sliced", "expanded", "shifted")
 
 
-def shape(rng: random.Random, low: int = 0, high: int = 5, *, empty: bool = True) -> tuple[int, ...]:
+def shape(
+    rng: random.Random, low: int = 0, high: int = 5, *, empty: bool = True
+) -> tuple[int, ...]:
     """A random shape of `low` to `high` dimensions; now and then a size is 1 or 0."""
     sizes = [1, 1, 2, 3, 4, 5] + ([0] if empty and rng.random() < 0.1 else [])
     return tuple(rng.choice(sizes) for _ in range(rng.randint(low, high)))
@@ -33,7 +35,9 @@ def broadcastable(rng: random.Random, of: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if rng.random() < 0.3 else size for size in kept)
 
 
-def values(rng: random.Random, sizes: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+def values(
+    rng: random.Random, sizes: Sequence[int], dtype: torch.dtype, device: str
+) -> torch.Tensor:
     """Small values that any operator takes without complaint (1 to 3, or booleans)."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     raw = torch.randint(1, 4, tuple(sizes), generator=generator)
@@ -63,7 +67,9 @@ def tensor(
         grown = list(sizes)
         grown[dim] = grown[dim] * step + 1
         base = tensor(rng, grown, dtype, rng.choice(("contiguous", "permuted")), device)
-        return base.narrow(dim, 1, grown[dim] - 1)[(slice(None),) * dim + (slice(None, None, step),)]
+        return base.narrow(dim, 1, grown[dim] - 1)[
+            (slice(None),) * dim + (slice(None, None, step),)
+        ]
     if layout == "expanded" and sizes:
         kept = [1 if rng.random() < 0.5 else size for size in sizes]
         base = tensor(rng, kept, dtype, rng.choice(("contiguous", "permuted")), device)
@@ -81,14 +87,20 @@ def index_tensor(
 ) -> torch.Tensor:
     """int64 positions below a bound, in a random layout."""
     base = tensor(rng, sizes, torch.int64, device=device)
-    return base.clone().random_(0, max(below, 1)) if base.numel() and below else base.clone().zero_()
+    return (
+        base.clone().random_(0, max(below, 1)) if base.numel() and below else base.clone().zero_()
+    )
 
 
 def to_device(arg: Any, device: str) -> Any:
     """An argument with its tensors copied to a device, strides and offset kept."""
     if isinstance(arg, torch.Tensor):
         extent = arg.untyped_storage().nbytes() // arg.element_size()
-        return arg.as_strided((extent,), (1,), 0).to(device).as_strided(arg.shape, arg.stride(), arg.storage_offset())
+        return (
+            arg.as_strided((extent,), (1,), 0)
+            .to(device)
+            .as_strided(arg.shape, arg.stride(), arg.storage_offset())
+        )
     if isinstance(arg, (list, tuple)):
         return type(arg)(to_device(item, device) for item in arg)
     return arg

@@ -30,7 +30,9 @@ _OPERATORS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def trace(name: str, inputs: tuple[torch.Tensor, ...], dims: tuple[int, ...], env: SizeEnv | None) -> Tracer:
+def trace(
+    name: str, inputs: tuple[torch.Tensor, ...], dims: tuple[int, ...], env: SizeEnv | None
+) -> Tracer:
     """A training step on inputs of which `dims` are symbolic if there is an env; equal dims share a symbol."""
     torch.manual_seed(0)
     module, _ = MODELS[name]()
@@ -57,7 +59,13 @@ def trace(name: str, inputs: tuple[torch.Tensor, ...], dims: tuple[int, ...], en
         with tracer:
             loss = first_tensor(module(*fakes)).sum()
             torch.autograd.Variable._execution_engine.run_backward(
-                (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+                (loss,),
+                (torch.ones_like(loss),),
+                False,
+                False,
+                (),
+                allow_unreachable=True,
+                accumulate_grad=True,
             )
     finally:
         torch.compiler._is_compiling_flag = before
@@ -121,7 +129,9 @@ def test_one_symbolic_trace_serves_other_sizes(name: str) -> None:
             kwargs = {key: at_sizes(arg, env, values) for key, arg in node.kwargs.items()}
             exact = infer(node.op, args, kwargs)
             exact = list(exact) if isinstance(exact, (tuple, list)) else [exact]
-            traced = [at_sizes(None if out is None else out.spec, env, values) for out in node.outputs]
+            traced = [
+                at_sizes(None if out is None else out.spec, env, values) for out in node.outputs
+            ]
             assert describe(traced) == describe(exact[: len(traced)]), (node, values)
     assert served >= 2, [str(guard) for guard in env.guards]
 

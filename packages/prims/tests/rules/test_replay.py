@@ -22,7 +22,10 @@ def trace_joint(module: nn.Module, inputs: tuple[Any, ...], device: str = "cpu")
 
     def fake(real: torch.Tensor) -> Any:
         spec = spec_of(real)
-        return tracer.fake(spec.replace(stride=spec.stride, device=torch.device(device)), requires_grad=real.requires_grad)
+        return tracer.fake(
+            spec.replace(stride=spec.stride, device=torch.device(device)),
+            requires_grad=real.requires_grad,
+        )
 
     for submodule in module.modules():
         for table in (submodule._parameters, submodule._buffers):
@@ -30,7 +33,9 @@ def trace_joint(module: nn.Module, inputs: tuple[Any, ...], device: str = "cpu")
                 if tensor is not None:
                     table[name] = fake(tensor)
         if isinstance(submodule, nn.RNNBase):
-            submodule._flat_weights = [getattr(submodule, name) for name in submodule._flat_weights_names]
+            submodule._flat_weights = [
+                getattr(submodule, name) for name in submodule._flat_weights_names
+            ]
     module.train()
     args = [fake(value) if isinstance(value, torch.Tensor) else value for value in inputs]
     before = torch.compiler._is_compiling_flag
@@ -45,7 +50,11 @@ def trace_joint(module: nn.Module, inputs: tuple[Any, ...], device: str = "cpu")
 
 def realize(spec: Spec) -> torch.Tensor:
     """A real tensor of exactly this geometry; integers are 0 or 1, which are valid indices nearly everywhere."""
-    extent = spec.offset + 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
+    extent = (
+        spec.offset
+        + 1
+        + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
+    )
     if spec.dtype.is_floating_point:
         storage = torch.rand(max(extent, 1)).to(spec.dtype)
     else:
@@ -76,7 +85,13 @@ def test_every_traced_call_agrees_with_eager(name: str) -> None:
     seen: set[str] = set()
     differing = []
     for node in tracer.nodes:
-        call = repr([node.op, map_values(node.args, lambda v: v.spec), map_values(node.kwargs, lambda v: v.spec)])  # type: ignore[arg-type, return-value]
+        call = repr(
+            [
+                node.op,
+                map_values(node.args, lambda v: v.spec),
+                map_values(node.kwargs, lambda v: v.spec),
+            ]
+        )  # type: ignore[arg-type, return-value]
         if call in seen:
             continue
         seen.add(call)
@@ -92,6 +107,8 @@ def test_models_trace_for_a_gpu_without_one(name: str) -> None:
     torch.manual_seed(0)
     module, inputs = MODELS[name]()
     tracer = trace_joint(module, inputs, device="cuda:0")
-    devices = {out.spec.device.type for node in tracer.nodes for out in node.outputs if out is not None}
+    devices = {
+        out.spec.device.type for node in tracer.nodes for out in node.outputs if out is not None
+    }
     assert "cuda" in devices
     assert not any(isinstance(size, Expr) for value in tracer.inputs for size in value.spec.shape)

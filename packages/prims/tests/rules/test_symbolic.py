@@ -39,7 +39,9 @@ class Symbols:
     def spec(self, spec: Spec) -> Spec:
         """The Spec with symbolic sizes, and with strides rebuilt over them in the same order if it is dense."""
         shape = [self.size(size) for size in spec.shape]
-        order = sorted(range(spec.ndim), key=lambda dim: (spec.stride[dim], spec.shape[dim] != 1, -dim))
+        order = sorted(
+            range(spec.ndim), key=lambda dim: (spec.stride[dim], spec.shape[dim] != 1, -dim)
+        )
         stride: list[Any] = [0] * spec.ndim
         running: Any = 1
         for dim in order:
@@ -47,7 +49,9 @@ class Symbols:
                 return spec  # not dense, or empty: stays static
             stride[dim] = spec.stride[dim] if spec.shape[dim] == 1 else running
             running = shape[dim] * running
-        return Spec.of(shape, stride=stride, dtype=spec.dtype, device=spec.device, offset=spec.offset)
+        return Spec.of(
+            shape, stride=stride, dtype=spec.dtype, device=spec.device, offset=spec.offset
+        )
 
 
 def symbolic(arg: Any, symbols: Symbols) -> Any:
@@ -95,7 +99,10 @@ def test_symbolic_agrees_with_static(name: str) -> None:
         static_args = [_hints(arg) for arg in symbolic_args]
         static_kwargs = {key: _hints(value) for key, value in symbolic_kwargs.items()}
         expected = outcome(op, tuple(static_args), static_kwargs)
-        assert outcome(op, symbolic_args, symbolic_kwargs) == expected, (symbolic_args, symbolic_kwargs)
+        assert outcome(op, symbolic_args, symbolic_kwargs) == expected, (
+            symbolic_args,
+            symbolic_kwargs,
+        )
 
 
 def _hints(arg: Any) -> Any:

@@ -52,7 +52,9 @@ def backend_for(device: str) -> Backend:
     """The code generator for a device ("cpu", "cuda:0")."""
     kind = device.partition(":")[0]
     if kind not in BACKENDS:
-        raise ValueError(f"no code generator for device {device!r}; there are: {', '.join(BACKENDS)}")
+        raise ValueError(
+            f"no code generator for device {device!r}; there are: {', '.join(BACKENDS)}"
+        )
     module, name = BACKENDS[kind]
     return getattr(import_module(module), name)()
 

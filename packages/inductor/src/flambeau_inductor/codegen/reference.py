@@ -1,8 +1,8 @@
 """The reference generator: kernels as loop IR text, run by `evaluate` in eager torch.  For tests, and for reading.
 
-    backend = ReferenceBackend()
-    program = compile_graph(graph, backends={"cpu": backend})
-    results = backend.load(program)(*tensors)
+backend = ReferenceBackend()
+program = compile_graph(graph, backends={"cpu": backend})
+results = backend.load(program)(*tensors)
 """
 
 from __future__ import annotations

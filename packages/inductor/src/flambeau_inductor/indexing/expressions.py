@@ -102,13 +102,19 @@ def free_names(expr: sympy.Expr) -> frozenset[str]:
 
 
 @lru_cache(maxsize=65536)
-def substitute(expr: sympy.Expr, mapping: tuple[tuple[sympy.Symbol, sympy.Expr], ...]) -> sympy.Expr:
+def substitute(
+    expr: sympy.Expr, mapping: tuple[tuple[sympy.Symbol, sympy.Expr], ...]
+) -> sympy.Expr:
     """The expression with symbols replaced, expanded where that matters."""
     relevant = {a: b for a, b in mapping if a.name in free_names(expr)}
     if not relevant:
         return expr
     replaced = expr.xreplace(relevant)
-    return replaced if all(b.is_Symbol or b.is_Integer for b in relevant.values()) else sympy.expand(replaced)
+    return (
+        replaced
+        if all(b.is_Symbol or b.is_Integer for b in relevant.values())
+        else sympy.expand(replaced)
+    )
 
 
 @lru_cache(maxsize=65536)

@@ -1,6 +1,6 @@
 """Division and modulus of index expressions whose symbols have known ranges, and the index maps of reshape.
 
-    i0 < 6, i1 < 12, i2 < 64:   (64*i1 + i2) // 768 -> 0      (768*i0 + 64*i1 + i2) % 768 -> 64*i1 + i2
+i0 < 6, i1 < 12, i2 < 64:   (64*i1 + i2) // 768 -> 0      (768*i0 + 64*i1 + i2) % 768 -> 64*i1 + i2
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class RangedMath:
         """The distinct coefficients, other than 1, of the ranged symbols in a sum."""
         found: dict[sympy.Expr, None] = {}
         for term in sympy.Add.make_args(expr):
-            factors = [f for f in sympy.Mul.make_args(term) if not (free_names(f) & self.ranges.keys())]
+            factors = [
+                f for f in sympy.Mul.make_args(term) if not (free_names(f) & self.ranges.keys())
+            ]
             step = sympy.Mul(*factors)
             if step is not sympy.S.One:
                 found[step] = None
@@ -114,7 +116,10 @@ def _known_positive(expr: sympy.Expr) -> bool:
 
 
 def reshape_index(
-    old: Sequence[sympy.Expr], new: Sequence[sympy.Expr], index: Sequence[sympy.Expr], math: RangedMath
+    old: Sequence[sympy.Expr],
+    new: Sequence[sympy.Expr],
+    index: Sequence[sympy.Expr],
+    math: RangedMath,
 ) -> tuple[sympy.Expr, ...]:
     """Where the element at `index` of shape `new` lies in shape `old`; both have the same number of elements."""
     result: list[sympy.Expr] = [sympy.S.Zero] * len(old)

@@ -69,7 +69,9 @@ class BodyBuilder:
             return expr.name
         return self.define(("index", expr, dtype), IndexValue, dtype, expr)
 
-    def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None = None) -> str:
+    def load(
+        self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None = None
+    ) -> str:
         """buffer[index]."""
         return self.define(("load", buffer, index, mask), Load, dtype, buffer, index, mask)
 
@@ -107,7 +109,12 @@ class BodyBuilder:
         statement = self.by_name[x]
         if isinstance(statement, Constant) and source not in FLOATS and to in FLOATS:
             return self.constant(statement.value, to)
-        if self.elide_cast_pairs and source in HALVES and isinstance(statement, Compute) and statement.op == "cast":
+        if (
+            self.elide_cast_pairs
+            and source in HALVES
+            and isinstance(statement, Compute)
+            and statement.op == "cast"
+        ):
             origin = statement.args[0]
             if self.dtypes[origin] is to:
                 return origin
@@ -128,7 +135,9 @@ def as_number(value: Number, dtype: torch.dtype) -> Number:
         return bool(value)
     if dtype.is_floating_point:
         number = float(value)
-        return math.nan if number != number else number  # one NaN object, so that equal constants compare equal
+        return (
+            math.nan if number != number else number
+        )  # one NaN object, so that equal constants compare equal
     return int(value)
 
 

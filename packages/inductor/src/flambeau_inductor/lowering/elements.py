@@ -1,7 +1,7 @@
 """The element of a value at an index, computed into a body: loads from what has memory, everything else inlined.
 
-    element(z, (i0, i1))  with z = tanh(add(x, y)), x and y in memory:
-      v0 = load x[512*i0 + i1];  v1 = load y[512*i0 + i1];  v2 = add v0 v1;  v3 = tanh v2
+element(z, (i0, i1))  with z = tanh(add(x, y)), x and y in memory:
+  v0 = load x[512*i0 + i1];  v1 = load y[512*i0 + i1];  v2 = add v0 v1;  v3 = tanh v2
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ class Elements:
             if root.spec.numel != 1:
                 raise ValueError(f"a kernel on {self.device} reads {root}: {root.spec}")
             buffer = self.memory[self.fetch(root, self.device)]
-        offset = sizes.convert(value.spec.offset - root.spec.offset) if value is not root else sympy.S.Zero
+        offset = (
+            sizes.convert(value.spec.offset - root.spec.offset)
+            if value is not root
+            else sympy.S.Zero
+        )
         at = linear(index, sizes.convert_all(value.spec.stride), offset)
         return self.builder.load(buffer, at, value.spec.dtype, self.mask)
 
@@ -129,7 +133,9 @@ class Elements:
         """A comparison of index expressions as a bool value."""
         builder = self.builder
         bound = right if isinstance(right, sympy.Expr) else self.sizes.convert(right)
-        return builder.pointwise(op, builder.index_value(left, torch.int64), builder.index_value(bound, torch.int64))
+        return builder.pointwise(
+            op, builder.index_value(left, torch.int64), builder.index_value(bound, torch.int64)
+        )
 
     def indirect(self, name: str, size: sympy.Expr) -> sympy.Expr:
         """An int64 value as an index below `size`, which is checked."""

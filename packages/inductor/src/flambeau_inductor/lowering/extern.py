@@ -1,6 +1,6 @@
 """Lower calls of ATen: operands as tensors in memory, results as buffers, and out= variants where the program can plan the memory.
 
-    y = aten.mm.default(x, w)  ->  extern aten.mm.out(x, w, out=buf3), buf3 allocated by the program
+y = aten.mm.default(x, w)  ->  extern aten.mm.out(x, w, out=buf3), buf3 allocated by the program
 """
 
 from __future__ import annotations
@@ -80,7 +80,12 @@ def lower_extern(
 def copy_to_device(order: int, source: TensorRef, result: str, device: torch.device) -> ExternCall:
     """A copy of a tensor to another device."""
     return ExternCall(
-        order, "aten._to_copy.default", (source,), {"device": device}, (result,), (), {source.buffer}, str(device)
+        order,
+        "aten._to_copy.default",
+        (source,),
+        {"device": device},
+        (result,),
+        (),
+        {source.buffer},
+        str(device),
     )
-
-

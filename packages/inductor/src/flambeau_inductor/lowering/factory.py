@@ -30,4 +30,6 @@ def lower_iota(elements: Elements, node: Node, index: Index) -> str:
     """start + index * step."""
     _, start, step, dtype, _ = node.args
     convert = elements.sizes.convert
-    return elements.builder.index_value(sympy.expand(convert(start) + convert(step) * index[0]), dtype)
+    return elements.builder.index_value(
+        sympy.expand(convert(start) + convert(step) * index[0]), dtype
+    )

@@ -20,7 +20,9 @@ def lower_flip(elements: Elements, node: Node, index: Index) -> str:
     """size - 1 - index along the flipped dims."""
     x, dims = node.args
     shape = elements.shape(x)
-    at = tuple(shape[d] - 1 - position if d in dims else position for d, position in enumerate(index))
+    at = tuple(
+        shape[d] - 1 - position if d in dims else position for d, position in enumerate(index)
+    )
     return elements.element(x, at)
 
 
@@ -72,12 +74,16 @@ def lower_pad(elements: Elements, node: Node, index: Index) -> str:
     inside: str | None = None
     at = []
     padded = elements.shape(result_of(node))
-    for position, low, size, total in zip(index, elements.sizes.convert_all(lows), shape, padded, strict=True):
+    for position, low, size, total in zip(
+        index, elements.sizes.convert_all(lows), shape, padded, strict=True
+    ):
         at.append(sympy.expand(position - low))
         if low is not sympy.S.Zero:
             inside = builder.both(inside, elements.condition("ge", position, low))
         if low + size != total:
-            inside = builder.both(inside, elements.condition("lt", position, sympy.expand(low + size)))
+            inside = builder.both(
+                inside, elements.condition("lt", position, sympy.expand(low + size))
+            )
     if inside is None:
         return elements.element(x, tuple(at))
     with elements.where(inside):

@@ -100,7 +100,9 @@ class _GraphLowering:
             return
         if node.op.name == "to_device":
             source = self.tensor(node.args[0])
-            nodes.append(copy_to_device(len(nodes), source, self.make(out, "extern"), out.spec.device))
+            nodes.append(
+                copy_to_device(len(nodes), source, self.make(out, "extern"), out.spec.device)
+            )
         elif node.op.name == "empty" or _is_empty(out.spec.shape):
             self.make(out)
         elif node.op.kind is Kind.REDUCTION:
@@ -128,7 +130,9 @@ class _GraphLowering:
             self.split_reduction_nests(node, dims, parts)
             return
         outer, kept = self.axes(out.spec.shape, out.spec.stride, "i")
-        inner, folded = self.axes([x.spec.shape[d] for d in dims], [x.spec.stride[d] for d in dims], "r")
+        inner, folded = self.axes(
+            [x.spec.shape[d] for d in dims], [x.spec.stride[d] for d in dims], "r"
+        )
         elements = self.elements(outer + inner, out.spec.device)
         name = lower_reduction(elements, node, kept, folded, is_fold=bool(inner))
         self.finish(elements, self.make(out), out.spec, kept, name, outer, inner, node.where)
@@ -141,14 +145,21 @@ class _GraphLowering:
         length = stretch(x.spec.shape[cut], parts)
         partial = Value(
             f"{out.name}_parts",
-            Spec.of((parts, *spec.shape), stride=(spec.numel, *spec.stride), dtype=spec.dtype, device=spec.device),
+            Spec.of(
+                (parts, *spec.shape),
+                stride=(spec.numel, *spec.stride),
+                dtype=spec.dtype,
+                device=spec.device,
+            ),
         )
         outer, at = self.axes(partial.spec.shape, partial.spec.stride, "i")
         shape = [length if d == cut else x.spec.shape[d] for d in dims]
         inner, folded = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
         elements = self.elements(outer + inner, spec.device)
         moved = sympy.expand(at[0] * self.sizes.convert(length) + folded[dims.index(cut)])
-        position = tuple(moved if d == cut else index for d, index in zip(dims, folded, strict=True))
+        position = tuple(
+            moved if d == cut else index for d, index in zip(dims, folded, strict=True)
+        )
         even = isinstance(length, int) and length * parts == x.spec.shape[cut]
         inside = None if even else elements.condition("lt", moved, x.spec.shape[cut])
         name = lower_reduction(elements, node, at[1:], position, inside, is_fold=bool(inner))
@@ -196,7 +207,13 @@ class _GraphLowering:
     def elements(self, axes: tuple[Axis, ...], device: torch.device) -> Elements:
         ranges = {axis.symbol.name: sympy.sympify(axis.size) for axis in axes}
         return Elements(
-            self.memory, self.realized.roots, self.sizes, ranges, device, self.on_device, self.options.elide_cast_pairs
+            self.memory,
+            self.realized.roots,
+            self.sizes,
+            ranges,
+            device,
+            self.on_device,
+            self.options.elide_cast_pairs,
         )
 
     def finish(
@@ -248,7 +265,10 @@ class _GraphLowering:
         """A copy of a value in memory of its own, in its strides; a dim of stride 0 is copied once."""
         spec = value.spec
         copy = Value(f"{value.name}_copy", spec.replace(offset=0))
-        shape = [1 if isinstance(s, int) and s == 0 else n for n, s in zip(spec.shape, spec.stride, strict=True)]
+        shape = [
+            1 if isinstance(s, int) and s == 0 else n
+            for n, s in zip(spec.shape, spec.stride, strict=True)
+        ]
         axes, index = self.axes(shape, spec.stride, "i")
         elements = self.elements(axes, value.spec.device)
         name = elements.element(value, index)

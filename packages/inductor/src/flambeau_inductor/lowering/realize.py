@@ -154,7 +154,13 @@ class _Realizer:
         options = self.options
         if (
             traits.cost > MAX_CHAIN
-            or (several and (traits.cost > options.inline_cost or self.large_reads(out, traits) > options.inline_reads))
+            or (
+                several
+                and (
+                    traits.cost > options.inline_cost
+                    or self.large_reads(out, traits) > options.inline_reads
+                )
+            )
             or (out in self.broadcast and traits.cost >= CHEAP.get(out.spec.device.type, 4))
         ):
             self.must.add(out)

@@ -1,7 +1,7 @@
 """Lower reductions: the result's dims become outer axes, the folded dims inner axes.
 
-    s: f32[8] = prims.sum(x: f32[8, 512], (1,))
-    nest sum (i0 < 8 | r0 < 512) { v0 = load x[512*i0 + r0]; v1 = reduce sum v0; store s[i0] v1 }
+s: f32[8] = prims.sum(x: f32[8, 512], (1,))
+nest sum (i0 < 8 | r0 < 512) { v0 = load x[512*i0 + r0]; v1 = reduce sum v0; store s[i0] v1 }
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def lower_reduction(
         with elements.where(inside):
             value = elements.element(x, index)
         dtype = x.spec.dtype
-        value = builder.pointwise("where", inside, value, builder.constant(identity(node.op.name, dtype), dtype))
+        value = builder.pointwise(
+            "where", inside, value, builder.constant(identity(node.op.name, dtype), dtype)
+        )
     elements.labels[node.op.name] = None
     if not is_fold:
         is_position = REDUCTIONS[node.op.name].startswith("arg")

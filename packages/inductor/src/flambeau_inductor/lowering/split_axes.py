@@ -1,6 +1,6 @@
 """Split the axes of a nest where its index expressions divide them, so that the divisions go away.
 
-    i0 < 768: load x[64*(i0 // 64) + ...(i0 % 64)]   ->   i0 < 12, i1 < 64: load x[64*i0 + ... i1]
+i0 < 768: load x[64*(i0 // 64) + ...(i0 % 64)]   ->   i0 < 12, i1 < 64: load x[64*i0 + ... i1]
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def _find_split(axes: Axes, body: Body) -> tuple[Axis, sympy.Expr] | None:
             continue
         for atom in sorted(index.atoms(FloorDiv, Mod), key=sympy.default_sort_key):
             axis = by_symbol.get(atom.args[0])
-            if axis is not None and quotient(sympy.sympify(axis.size), atom.args[1]) not in (None, 1):
+            if axis is not None and quotient(sympy.sympify(axis.size), atom.args[1]) not in (
+                None,
+                1,
+            ):
                 return axis, atom.args[1]
     return None
 

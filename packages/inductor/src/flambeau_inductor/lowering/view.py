@@ -62,7 +62,9 @@ def lower_squeeze(elements: Elements, node: Node, index: Index) -> str:
     """Dropped dims are read at 0."""
     x, dims = node.args
     rest = iter(index)
-    return elements.element(x, tuple(sympy.S.Zero if d in dims else next(rest) for d in range(x.spec.ndim)))
+    return elements.element(
+        x, tuple(sympy.S.Zero if d in dims else next(rest) for d in range(x.spec.ndim))
+    )
 
 
 @element_rule("slice")

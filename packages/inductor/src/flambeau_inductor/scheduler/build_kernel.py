@@ -48,7 +48,11 @@ MAX_LABEL = 6
 
 
 def build_kernel(
-    group: Group, internal: set[str], dtypes: dict[str, torch.dtype], sizes: SizeTable, options: InductorOptions
+    group: Group,
+    internal: set[str],
+    dtypes: dict[str, torch.dtype],
+    sizes: SizeTable,
+    options: InductorOptions,
 ) -> ScheduledKernel:
     """The kernel of a group of nests.  `internal`: buffers that nobody outside the group reads."""
     body = fused_body(group, internal, options)
@@ -105,7 +109,9 @@ class _Replayer:
             case IndexValue(name, dtype, expr):
                 names[name] = builder.index_value(self.index(expr), dtype)
             case Load(name, dtype, buffer, index, mask):
-                names[name] = self.load(buffer, self.index(index), dtype, names[mask] if mask else None)
+                names[name] = self.load(
+                    buffer, self.index(index), dtype, names[mask] if mask else None
+                )
             case Compute(name, dtype, "cast", (x,)):
                 names[name] = builder.cast(names[x], dtype)
             case Compute(name, dtype, op, args):
@@ -160,7 +166,9 @@ def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
     return outer, inner, tuple(_reindexed(statement, mapping, math) for statement in body)
 
 
-def _merge_group(axes: Axes, strides: list[dict[str, sympy.Expr]], fixed: set[str], mapping: Mapping) -> Axes:
+def _merge_group(
+    axes: Axes, strides: list[dict[str, sympy.Expr]], fixed: set[str], mapping: Mapping
+) -> Axes:
     """Merge from the innermost axis outward; `mapping` gets 0 for the outer one of each merged pair."""
     if not axes:
         return axes
@@ -192,16 +200,20 @@ def _reindexed(statement: Statement, mapping: Mapping, math: RangedMath) -> Stat
 
 
 def canonical_kernel(
-    outer: Axes, inner: Axes, body: Body, dtypes: dict[str, torch.dtype], sizes: SizeTable, device: str, label: str
+    outer: Axes,
+    inner: Axes,
+    body: Body,
+    dtypes: dict[str, torch.dtype],
+    sizes: SizeTable,
+    device: str,
+    label: str,
 ) -> ScheduledKernel:
     """The loop nest in canonical names, with the program's names beside it."""
     namer = _Namer(outer, inner)
     new_outer = namer.axes(outer, "i")
     new_inner = namer.axes(inner, "r")
     new_body = tuple(namer.statement(statement) for statement in body)
-    params = tuple(
-        Param(new, dtypes[old], namer.access[old]) for old, new in namer.buffers.items()
-    )
+    params = tuple(Param(new, dtypes[old], namer.access[old]) for old, new in namer.buffers.items())
     kernel = Kernel(
         device.partition(":")[0], params, tuple(symbol(f"k{n}") for n in range(len(namer.sizes))),
         new_outer, new_inner, new_body,

@@ -73,7 +73,9 @@ class _Fuser:
         self.groups: list[Group | None] = []
         self.order = Order()
         self.group_of_node: list[int] = []
-        self.users: dict[str, list[int]] = {}  # buffer -> numbers of the groups that read or write it
+        self.users: dict[
+            str, list[int]
+        ] = {}  # buffer -> numbers of the groups that read or write it
         self.refusals: dict[tuple[str, str, str], Refusal] = {}
 
     def run(self) -> Fusion:
@@ -136,7 +138,9 @@ class _Fuser:
 
     def neighbour(self, group: Group, direct: set[int]) -> int | None:
         """One of the last groups, if it is pointwise over just the same axes."""
-        for number in range(len(self.groups) - 1, max(len(self.groups) - 1 - HORIZONTAL_WINDOW, -1), -1):
+        for number in range(
+            len(self.groups) - 1, max(len(self.groups) - 1 - HORIZONTAL_WINDOW, -1), -1
+        ):
             other = self.groups[number]
             if (
                 other is None
@@ -224,7 +228,10 @@ class _Fuser:
                     return f"{name} is overwritten at other places than it is read"
                 if any(not inner.isdisjoint(free_names(index)) for index in indices):
                     return f"{name} is read in a row reduction and overwritten"
-        if shares and not any(name in loads_a and not indices.isdisjoint(loads_a[name]) for name, indices in loads_b.items()):
+        if shares and not any(
+            name in loads_a and not indices.isdisjoint(loads_a[name])
+            for name, indices in loads_b.items()
+        ):
             return "they read the same memory at other places"
         members = map_members(a.members, match.a, math) + map_members(b.members, match.b, math)
         members.sort(key=lambda member: member[0].order)
@@ -265,7 +272,9 @@ class _Fuser:
         self.order.extend(first, bits)
         for number, before in enumerate(self.order.before):
             if before >> second & 1:
-                self.order.before[number] = (before & ~(1 << second)) | 1 << first | self.order.before[first]
+                self.order.before[number] = (
+                    (before & ~(1 << second)) | 1 << first | self.order.before[first]
+                )
         for users in self.users.values():
             users[:] = [first if user == second else user for user in users]
 

@@ -55,7 +55,9 @@ class Group:
     @property
     def label(self) -> str:
         """What it does, for people: the members' labels, and the user's lines that they come from."""
-        text = "+".join(node.op if isinstance(node, ExternCall) else node.label for node in self.nodes)
+        text = "+".join(
+            node.op if isinstance(node, ExternCall) else node.label for node in self.nodes
+        )
         lines = ", ".join(dict.fromkeys(node.where for node in self.nodes if node.where))
         return f"{text} ({lines})" if lines else text
 
@@ -65,7 +67,9 @@ def group_of(node: Node) -> Group:
     if isinstance(node, ExternCall):
         return Group([(node, {})], (), (), {}, {})
     loads = {name: frozenset(load.index for load in found) for name, found in node.loads.items()}
-    stores = {name: frozenset(store.index for store in found) for name, found in node.stores.items()}
+    stores = {
+        name: frozenset(store.index for store in found) for name, found in node.stores.items()
+    }
     identity: Mapping = {axis.symbol: axis.symbol for axis in (*node.outer, *node.inner)}
     return Group([(node, identity)], node.outer, node.inner, loads, stores)
 
@@ -80,7 +84,8 @@ def map_accesses(accesses: Accesses, mapping: Mapping, math: RangedMath) -> Acce
     if all(old == new for old, new in mapping.items()):
         return accesses
     return {
-        name: frozenset(rewrite(index, mapping, math) for index in indices) for name, indices in accesses.items()
+        name: frozenset(rewrite(index, mapping, math) for index in indices)
+        for name, indices in accesses.items()
     }
 
 
@@ -140,7 +145,9 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
     overwrites, and the random call before it, if it is one."""
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
-    aliased: dict[str, set[str]] = {}  # result of an extern call -> buffers whose memory it may be a window on
+    aliased: dict[
+        str, set[str]
+    ] = {}  # result of an extern call -> buffers whose memory it may be a window on
     last_random: int | None = None
     result = []
     inputs = {name for name, buffer in lowered.buffers.items() if buffer.role == "input"}
@@ -182,6 +189,8 @@ def is_column_reduction(nest: LoopNest, hint: Callable[[sympy.Expr], int]) -> bo
             if parts is None or last not in parts[0]:
                 continue
             own = hint(parts[0][last])
-            if any(hint(parts[0][a.symbol.name]) < own for a in nest.outer if a.symbol.name in parts[0]):
+            if any(
+                hint(parts[0][a.symbol.name]) < own for a in nest.outer if a.symbol.name in parts[0]
+            ):
                 return True
     return False

@@ -1,6 +1,6 @@
 """Find common axes for two groups: split both so that every axis of one is an axis of the other, in some order.
 
-    a: i0 < 512, i1 < 768      b: i0 < 8, i1 < 64 | r0 < 768      ->      i0 < 8, i1 < 64 | r0 < 768
+a: i0 < 512, i1 < 768      b: i0 < 8, i1 < 64 | r0 < 768      ->      i0 < 8, i1 < 64 | r0 < 768
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def numel(axes: Axes) -> sympy.Expr:
     return total
 
 
-def matches(a: Group, b: Group, shared: list[str], hint: Callable[[sympy.Expr], int]) -> Iterator[Match]:
+def matches(
+    a: Group, b: Group, shared: list[str], hint: Callable[[sympy.Expr], int]
+) -> Iterator[Match]:
     """Ways to run two groups over the same axes, likely ones first.
 
     First dims are paired in loop order; then in the order of the strides with which both access a buffer that they share."""
@@ -76,7 +78,9 @@ def _pairs(a: Group, b: Group) -> list[tuple[Axes, Axes]] | None:
 Key: TypeAlias = "Callable[[Axis], int] | None"
 
 
-def _orders(a: Group, b: Group, shared: list[str], hint: Callable[[sympy.Expr], int]) -> Iterator[tuple[Key, Key]]:
+def _orders(
+    a: Group, b: Group, shared: list[str], hint: Callable[[sympy.Expr], int]
+) -> Iterator[tuple[Key, Key]]:
     """Sort keys for the axes of both groups: none, then by the strides in each shared buffer."""
     yield None, None
     for name in shared:
@@ -96,14 +100,18 @@ def _accesses(group: Group, name: str) -> list[sympy.Expr]:
 
 
 def _strides(group: Group, index: sympy.Expr, hint: Callable[[sympy.Expr], int]) -> Key:
-    parts = linear_parts(index, frozenset(axis.symbol.name for axis in (*group.outer, *group.inner)))
+    parts = linear_parts(
+        index, frozenset(axis.symbol.name for axis in (*group.outer, *group.inner))
+    )
     if parts is None:
         return None
     strides = {name: hint(coefficient) for name, coefficient in parts[0].items()}
     return lambda axis: -strides.get(axis.symbol.name, 1 << 62)
 
 
-def _match(a: Group, b: Group, pairs: list[tuple[Axes, Axes]], key_a: Key, key_b: Key) -> Match | None:
+def _match(
+    a: Group, b: Group, pairs: list[tuple[Axes, Axes]], key_a: Key, key_b: Key
+) -> Match | None:
     pieces_a: dict[sympy.Symbol, list[int]] = {}
     pieces_b: dict[sympy.Symbol, list[int]] = {}
     sizes: list[sympy.Expr] = []

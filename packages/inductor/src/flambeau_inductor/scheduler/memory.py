@@ -1,7 +1,7 @@
 """Plan memory: when each buffer comes to be, when it dies, and whose memory it takes over.
 
-    step 0 writes buf0; step 1 reads buf0, writes buf1; step 2 reads buf1, writes buf2 (as large as buf0)
-    ->  buf0: steps 0-1; buf1: steps 1-2; buf2: from step 2, in the memory of buf0
+step 0 writes buf0; step 1 reads buf0, writes buf1; step 2 reads buf1, writes buf2 (as large as buf0)
+->  buf0: steps 0-1; buf1: steps 1-2; buf2: from step 2, in the memory of buf0
 """
 
 from __future__ import annotations
@@ -79,8 +79,14 @@ class _Planner:
             for name in sorted(dies[step], key=_number):
                 if buffers[name].role == "computed" and name not in pinned:
                     pool.setdefault(self.size_key(name), []).append(name)
-        free = [[name for name in sorted(names, key=_number) if name not in taken] for names in dies]
-        unused = [n for n, b in buffers.items() if b.role == "computed" and n not in self.uses and n in self.kept]
+        free = [
+            [name for name in sorted(names, key=_number) if name not in taken] for names in dies
+        ]
+        unused = [
+            n
+            for n, b in buffers.items()
+            if b.role == "computed" and n not in self.uses and n in self.kept
+        ]
         return MemoryPlan(internal, allocate, free, unused)
 
     def internal(self) -> set[str]:
@@ -112,7 +118,9 @@ class _Planner:
         spec = self.lowered.buffers[name].spec
         sizes = self.lowered.sizes
         extent: sympy.Expr = sympy.S.One
-        for size, stride in zip(sizes.convert_all(spec.shape), sizes.convert_all(spec.stride), strict=True):
+        for size, stride in zip(
+            sizes.convert_all(spec.shape), sizes.convert_all(spec.stride), strict=True
+        ):
             if size is sympy.S.Zero:
                 return (name,)
             extent = extent + (size - 1) * stride

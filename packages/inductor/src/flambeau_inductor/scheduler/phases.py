@@ -82,7 +82,9 @@ class _Splitter:
                 or ((name := defined_name(s)) in names and not (name in kept and at < level))
             )  # fmt: skip
             keeps = tuple(name for s in inner if (name := defined_name(s)) in kept)
-            fetches = tuple(n for n in self.body_order(names) if n in kept and self.level[n] < level)
+            fetches = tuple(
+                n for n in self.body_order(names) if n in kept and self.level[n] < level
+            )
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
             phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
         return tuple(phases)
@@ -105,7 +107,9 @@ class _Splitter:
             names += [name for name in sorted(free_names(index)) if name in self.defined]
         return names
 
-    def closure(self, level: int, roots: list[Statement], kept: frozenset[str] = frozenset()) -> set[str]:
+    def closure(
+        self, level: int, roots: list[Statement], kept: frozenset[str] = frozenset()
+    ) -> set[str]:
         """The inner values that a phase's loop needs; kept values of earlier phases end the search."""
         found: set[str] = set()
         pending = [name for root in roots for name in self.reads(root)]
@@ -129,8 +133,14 @@ class _Splitter:
             name = defined_name(statement)
             if name is None or name not in self.inner:
                 continue
-            own = SCALAR_OPS[statement.op].cost if isinstance(statement, Compute) else isinstance(statement, Load)
-            cost[name] = own + sum(0 if arg in kept else cost.get(arg, 0) for arg in self.reads(statement))
+            own = (
+                SCALAR_OPS[statement.op].cost
+                if isinstance(statement, Compute)
+                else isinstance(statement, Load)
+            )
+            cost[name] = own + sum(
+                0 if arg in kept else cost.get(arg, 0) for arg in self.reads(statement)
+            )
             if name in several and cost[name] > self.keep_cost and not isinstance(statement, Load):
                 kept.add(name)
         return frozenset(kept)

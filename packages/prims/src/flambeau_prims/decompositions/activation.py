@@ -68,7 +68,9 @@ def leaky_relu(b: Builder, x: Value, negative_slope: Any = 0.01) -> Value:
 
 
 @decomposition(aten.leaky_relu_backward.default)
-def leaky_relu_backward(b: Builder, grad: Value, x: Value, negative_slope: Any, self_is_result: bool) -> Value:
+def leaky_relu_backward(
+    b: Builder, grad: Value, x: Value, negative_slope: Any, self_is_result: bool
+) -> Value:
     """The result has the sign of x, so either serves."""
     grad, x = b.promote([grad, x])
     return b.where(b.gt(x, 0), grad, b.mul(grad, negative_slope))
@@ -163,7 +165,11 @@ def log_sigmoid(b: Builder, x: Value) -> tuple[Value, Value]:
     z = b.exp(b.neg(b.abs(x)))
     y = b.sub(b.minimum(x, 0.0), b.log1p(z))
     assert buffer is not None
-    kept = z if buffer.shape == x.spec.shape else b.full(buffer.shape, 0.0, buffer.dtype, buffer.device)
+    kept = (
+        z
+        if buffer.shape == x.spec.shape
+        else b.full(buffer.shape, 0.0, buffer.dtype, buffer.device)
+    )
     return y, kept
 
 

@@ -88,6 +88,8 @@ def reason_for(op: OpOverload) -> str | None:
     namespace, _, name = op._schema.name.partition("::")
     if namespace != "aten":
         return f"an operator of {namespace}, not of ATen"
-    if name.startswith(("linalg_", "_linalg_", "fft_", "_fft_")) and name not in ("linalg_vector_norm",):
+    if name.startswith(("linalg_", "_linalg_", "fft_", "_fft_")) and name not in (
+        "linalg_vector_norm",
+    ):
         return "linear algebra and Fourier transforms: a library's kernels"
     return _REASON_OF.get(name)

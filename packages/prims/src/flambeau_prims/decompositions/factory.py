@@ -19,7 +19,11 @@ aten = torch.ops.aten
 def filled(b: Builder, value: Any) -> Value:
     """A number in the shape, dtype and place of the result."""
     spec = b.result
-    return NotImplemented if spec.dtype.is_complex else b.full(spec.shape, value, spec.dtype, spec.device)
+    return (
+        NotImplemented
+        if spec.dtype.is_complex
+        else b.full(spec.shape, value, spec.dtype, spec.device)
+    )
 
 
 @decomposition(
@@ -134,7 +138,9 @@ def eye(b: Builder, *args: Any, **options: Any) -> Value:
     return b.cast(b.eq(rows, columns), spec.dtype)
 
 
-def row_and_column(b: Builder, shape: tuple[Size, ...], device: torch.device) -> tuple[Value, Value]:
+def row_and_column(
+    b: Builder, shape: tuple[Size, ...], device: torch.device
+) -> tuple[Value, Value]:
     """Each place's index in the last two dims, as int64 tensors of `shape`."""
     ndim = len(shape)
     rows = b.iota(shape[-2], 0, 1, torch.int64, device)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _on_each(b: Builder, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], **kwargs: Any) -> Any:
+def _on_each(
+    b: Builder, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], **kwargs: Any
+) -> Any:
     """The result of each call, `b.results` being that of the one tensor meanwhile."""
     specs, found = b.results, []
     for spec, args in zip(specs, calls, strict=True):
@@ -34,7 +36,10 @@ def for_each(b: Builder, *args: Any, per_tensor: OpOverload, **kwargs: Any) -> A
     """`per_tensor` on the i-th entries of all list arguments; what is no list is shared."""
     function = decomposition_for(per_tensor)
     assert function is not None
-    calls = [tuple(arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args) for i in range(len(b.results))]
+    calls = [
+        tuple(arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args)
+        for i in range(len(b.results))
+    ]
     return _on_each(b, function, calls, **kwargs)
 
 
@@ -65,7 +70,9 @@ _register("norm", aten.linalg_vector_norm.default, "Scalar")
 _register("copy", aten.copy.default, "default")
 
 
-def add_scaled(b: Builder, x: Any, first: Any, second: Any, value: Any = 1, *, per_tensor: OpOverload) -> Any:
+def add_scaled(
+    b: Builder, x: Any, first: Any, second: Any, value: Any = 1, *, per_tensor: OpOverload
+) -> Any:
     """addcmul and addcdiv, whose scale is positional here and keyword-only there."""
     function = decomposition_for(per_tensor)
     assert function is not None

@@ -55,7 +55,12 @@ def index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
 
 @decomposition(aten.embedding.default)
 def embedding(
-    b: Builder, weight: Value, indices: Value, padding_idx: Size = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+    b: Builder,
+    weight: Value,
+    indices: Value,
+    padding_idx: Size = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> Value:
     """Rows of a table; the options concern the gradient only."""
     return b.index(weight, [b.cast(indices, torch.int64)])
@@ -100,8 +105,12 @@ def one_hot(b: Builder, x: Value, num_classes: int = -1) -> Any:
     if num_classes == -1:
         return NotImplemented
     shape = (*x.spec.shape, num_classes)
-    places = b.along(b.iota(num_classes, 0, 1, torch.int64, x.spec.device), (len(shape) - 1,), shape)
-    return b.cast(b.eq(places, b.spread(b.cast(x, torch.int64), (len(shape) - 1,), shape)), torch.int64)
+    places = b.along(
+        b.iota(num_classes, 0, 1, torch.int64, x.spec.device), (len(shape) - 1,), shape
+    )
+    return b.cast(
+        b.eq(places, b.spread(b.cast(x, torch.int64), (len(shape) - 1,), shape)), torch.int64
+    )
 
 
 @decomposition(aten.roll.default)
@@ -133,7 +142,9 @@ def _roll(b: Builder, x: Value, shift: Size, dim: int) -> Value:
 def cat(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     """Joined along a dim, in the common dtype; 1-d tensors of no elements are ignored, as they always were."""
     dtype = result_type([x.spec for x in tensors])
-    kept = [x for x in tensors if not (x.spec.ndim == 1 and sizes.eq(x.spec.shape[0], 0))] or list(tensors[:1])
+    kept = [x for x in tensors if not (x.spec.ndim == 1 and sizes.eq(x.spec.shape[0], 0))] or list(
+        tensors[:1]
+    )
     return b.cat([b.cast(x, dtype) for x in kept], wrap_dim(dim, kept[0].spec.ndim))
 
 
@@ -195,14 +206,22 @@ def constant_pad_nd(b: Builder, x: Value, pad: Sequence[Size], value: Any = 0) -
 
 @decomposition(aten.slice_backward.default)
 def slice_backward(
-    b: Builder, grad: Value, input_sizes: Sequence[Size], dim: int, start: Size, end: Size, step: Size
+    b: Builder,
+    grad: Value,
+    input_sizes: Sequence[Size],
+    dim: int,
+    start: Size,
+    end: Size,
+    step: Size,
 ) -> Value:
     """The gradient where the slice was, 0 elsewhere."""
     dim = wrap_dim(dim, len(input_sizes))
     return _embed(b, grad, dim, *clamp_range(start, end, input_sizes[dim]), step, input_sizes[dim])
 
 
-def _embed(b: Builder, x: Value, dim: int, start: Size, stop: Size, step: Size, size: Size) -> Value:
+def _embed(
+    b: Builder, x: Value, dim: int, start: Size, stop: Size, step: Size, size: Size
+) -> Value:
     """x at start, start + step, ... of a dim of `size`, zeros elsewhere."""
     length = x.spec.shape[dim]
     if not (isinstance(step, int) and step == 1):
@@ -225,7 +244,9 @@ def _pad_dim(b: Builder, x: Value, dim: int, low: Size, high: Size) -> Value:
 
 
 @decomposition(aten.select_backward.default)
-def select_backward(b: Builder, grad: Value, input_sizes: Sequence[Size], dim: int, index: Size) -> Value:
+def select_backward(
+    b: Builder, grad: Value, input_sizes: Sequence[Size], dim: int, index: Size
+) -> Value:
     """The gradient at one place of a dim, 0 elsewhere."""
     dim = wrap_dim(dim, len(input_sizes))
     index = index + input_sizes[dim] if sizes.lt(index, 0) else index
@@ -233,7 +254,9 @@ def select_backward(b: Builder, grad: Value, input_sizes: Sequence[Size], dim: i
 
 
 @decomposition(aten.diagonal_backward.default)
-def diagonal_backward(b: Builder, grad: Value, input_sizes: Sequence[Size], offset: int, dim1: int, dim2: int) -> Value:
+def diagonal_backward(
+    b: Builder, grad: Value, input_sizes: Sequence[Size], offset: int, dim1: int, dim2: int
+) -> Value:
     """The gradient on a diagonal, 0 elsewhere."""
     return _on_diagonal(b, grad, None, tuple(input_sizes), offset, dim1, dim2)
 
@@ -245,7 +268,13 @@ def diag_embed(b: Builder, x: Value, offset: int = 0, dim1: int = -2, dim2: int 
 
 
 def _on_diagonal(
-    b: Builder, source: Value, rest: Value | None, shape: tuple[Size, ...], offset: int, dim1: int, dim2: int
+    b: Builder,
+    source: Value,
+    rest: Value | None,
+    shape: tuple[Size, ...],
+    offset: int,
+    dim1: int,
+    dim2: int,
 ) -> Value:
     """`source` on a diagonal of dims (dim1, dim2), `rest` (or zeros) elsewhere."""
     ndim = len(shape)
@@ -261,7 +290,11 @@ def _on_diagonal(
     rows, columns = row_and_column(b, moved, source.spec.device)
     inside = b.eq(b.sub(columns, rows), offset)
     back = tuple(order.index(d) for d in range(ndim))
-    elsewhere = (False if source.spec.dtype is torch.bool else 0) if rest is None else b.permute(rest, order)
+    elsewhere = (
+        (False if source.spec.dtype is torch.bool else 0)
+        if rest is None
+        else b.permute(rest, order)
+    )
     return b.permute(b.where(inside, wide, elsewhere), back)
 
 
@@ -270,7 +303,13 @@ def _on_diagonal(
 
 @decomposition(aten.slice_scatter.default)
 def slice_scatter(
-    b: Builder, x: Value, source: Value, dim: int = 0, start: Size | None = None, end: Size | None = None, step: Size = 1
+    b: Builder,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Size | None = None,
+    end: Size | None = None,
+    step: Size = 1,
 ) -> Value:
     """x with a range of one dim replaced."""
     dim = wrap_dim(dim, x.spec.ndim)
@@ -302,6 +341,8 @@ def select_scatter(b: Builder, x: Value, source: Value, dim: int, index: Size) -
 
 
 @decomposition(aten.diagonal_scatter.default)
-def diagonal_scatter(b: Builder, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+def diagonal_scatter(
+    b: Builder, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
     """x with a diagonal replaced."""
     return _on_diagonal(b, b.cast(source, x.spec.dtype), x, x.spec.shape, offset, dim1, dim2)

@@ -52,7 +52,9 @@ def mse_loss_backward(b: Builder, grad: Value, x: Value, target: Value, reductio
 
 
 @decomposition(aten.smooth_l1_loss.default)
-def smooth_l1_loss(b: Builder, x: Value, target: Value, reduction: int = MEAN, beta: float = 1.0) -> Value:
+def smooth_l1_loss(
+    b: Builder, x: Value, target: Value, reduction: int = MEAN, beta: float = 1.0
+) -> Value:
     """d**2 / (2 beta) for |d| < beta, else |d| - beta / 2."""
     z = b.abs(b.sub(*b.promote([x, target])))
     if beta == 0:
@@ -62,7 +64,9 @@ def smooth_l1_loss(b: Builder, x: Value, target: Value, reduction: int = MEAN, b
 
 
 @decomposition(aten.smooth_l1_loss_backward.default)
-def smooth_l1_loss_backward(b: Builder, grad: Value, x: Value, target: Value, reduction: int, beta: float) -> Value:
+def smooth_l1_loss_backward(
+    b: Builder, grad: Value, x: Value, target: Value, reduction: int, beta: float
+) -> Value:
     """grad * d / beta, its magnitude at most grad's."""
     grad, x, target = b.promote([grad, x, target])
     grad = _scaled_gradient(b, grad, x, reduction)
@@ -72,7 +76,9 @@ def smooth_l1_loss_backward(b: Builder, grad: Value, x: Value, target: Value, re
 
 
 @decomposition(aten.huber_loss.default)
-def huber_loss(b: Builder, x: Value, target: Value, reduction: int = MEAN, delta: float = 1.0) -> Value:
+def huber_loss(
+    b: Builder, x: Value, target: Value, reduction: int = MEAN, delta: float = 1.0
+) -> Value:
     """d**2 / 2 for |d| <= delta, else delta (|d| - delta / 2)."""
     z = b.abs(b.sub(*b.promote([x, target])))
     outside = b.mul(b.sub(z, 0.5 * delta), delta)
@@ -80,7 +86,9 @@ def huber_loss(b: Builder, x: Value, target: Value, reduction: int = MEAN, delta
 
 
 @decomposition(aten.huber_loss_backward.default)
-def huber_loss_backward(b: Builder, grad: Value, x: Value, target: Value, reduction: int, delta: float) -> Value:
+def huber_loss_backward(
+    b: Builder, grad: Value, x: Value, target: Value, reduction: int, delta: float
+) -> Value:
     """grad * d, d within [-delta, delta]."""
     grad, x, target = b.promote([grad, x, target])
     grad = _scaled_gradient(b, grad, x, reduction)
@@ -97,7 +105,9 @@ def soft_margin_loss(b: Builder, x: Value, target: Value, reduction: int = MEAN)
 
 
 @decomposition(aten.soft_margin_loss_backward.default)
-def soft_margin_loss_backward(b: Builder, grad: Value, x: Value, target: Value, reduction: int) -> Value:
+def soft_margin_loss_backward(
+    b: Builder, grad: Value, x: Value, target: Value, reduction: int
+) -> Value:
     """-target * sigmoid(-x target) * grad."""
     grad, x, target = b.promote([grad, x, target])
     z = b.exp(b.neg(b.mul(x, target)))
@@ -122,7 +132,12 @@ def binary_cross_entropy(
 
 @decomposition(aten.binary_cross_entropy_backward.default)
 def binary_cross_entropy_backward(
-    b: Builder, grad: Value, x: Value, target: Value, weight: Value | None = None, reduction: int = MEAN
+    b: Builder,
+    grad: Value,
+    x: Value,
+    target: Value,
+    weight: Value | None = None,
+    reduction: int = MEAN,
 ) -> Value:
     """grad * (x - target) / max(x (1 - x), 1e-12)."""
     grad, x, target, *weights = b.promote([grad, x, target, *([] if weight is None else [weight])])
@@ -133,7 +148,12 @@ def binary_cross_entropy_backward(
 
 @decomposition(aten.binary_cross_entropy_with_logits.default)
 def binary_cross_entropy_with_logits(
-    b: Builder, x: Value, target: Value, weight: Value | None = None, pos_weight: Value | None = None, reduction: int = MEAN
+    b: Builder,
+    x: Value,
+    target: Value,
+    weight: Value | None = None,
+    pos_weight: Value | None = None,
+    reduction: int = MEAN,
 ) -> Value:
     """(1 - target) x + (1 + (pos_weight - 1) target) softplus(-x)."""
     extra = [item for item in (weight, pos_weight) if item is not None]
@@ -148,7 +168,9 @@ def binary_cross_entropy_with_logits(
 # Negative log likelihood -----------------------------------------------------------------------------------------------------------
 
 
-def _chosen(b: Builder, x: Value, target: Value, weight: Value | None, ignore_index: Size) -> tuple[Value, Value, Value]:
+def _chosen(
+    b: Builder, x: Value, target: Value, weight: Value | None, ignore_index: Size
+) -> tuple[Value, Value, Value]:
     """For each target: whether it counts, its class (0 where it does not count), and its weight (0 there)."""
     target = b.cast(target, torch.int64)
     counts = b.ne(target, ignore_index)
@@ -194,7 +216,9 @@ def nll_loss_backward(
         grad = b.div(grad, b.cast(total_weight, dtype))
     _, classes, weights = _chosen(b, x, target, weight, ignore_index)
     slope = b.neg(b.mul(weights, b.expand(grad, weights.spec.shape)))
-    places = b.along(b.iota(x.spec.shape[dim], 0, 1, torch.int64, x.spec.device), (dim,), x.spec.shape)
+    places = b.along(
+        b.iota(x.spec.shape[dim], 0, 1, torch.int64, x.spec.device), (dim,), x.spec.shape
+    )
     hit = b.eq(places, b.spread(classes, (dim,), x.spec.shape))
     # A target that does not count has class 0 and weight 0, but the gradient may be inf or NaN: choose, do not multiply.
     counts = b.ne(b.cast(target, torch.int64), ignore_index)

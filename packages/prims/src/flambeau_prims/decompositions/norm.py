@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def _scale_and_shift(b: Builder, x: Value, weight: Value | None, bias: Value | None, dims: Sequence[int]) -> Value:
+def _scale_and_shift(
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, dims: Sequence[int]
+) -> Value:
     """x * weight + bias, those two lying along `dims` of x."""
     if weight is not None:
         x = b.mul(x, b.along(b.cast(weight, x.spec.dtype), dims, x.spec.shape))
@@ -44,7 +46,9 @@ def _reciprocal_deviation(b: Builder, spread: Value, eps: float) -> Value:
     return b.rsqrt(b.add(spread, eps))
 
 
-def _gradient(b: Builder, gw: Value, xhat: Value, rstd: Value, dims: tuple[int, ...], *, centered: bool = True) -> Value:
+def _gradient(
+    b: Builder, gw: Value, xhat: Value, rstd: Value, dims: tuple[int, ...], *, centered: bool = True
+) -> Value:
     """The gradient with respect to x of a normalization over `dims`."""
     shape = gw.spec.shape
     inner = b.sub(gw, b.mul(xhat, b.spread(mean(b, b.mul(gw, xhat), dims), dims, shape)))
@@ -67,13 +71,23 @@ def _batch_dims(x: Value) -> tuple[int, ...]:
 
 
 def _batch_norm_eval(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value, eps: float
+    b: Builder,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    eps: float,
 ) -> tuple[Value, Value, Value]:
     """Normalized by the running statistics; nothing is saved, as the empty Specs of results 1 and 2 say."""
     wide = b.widen(x)
     rstd = _reciprocal_deviation(b, b.cast(running_var, wide.spec.dtype), eps)
     y = _normalized(b, wide, running_mean, rstd, _batch_dims(x))
-    saved = [b.full(spec.shape, 0, spec.dtype, spec.device) for spec in b.results[1:3] if spec is not None]
+    saved = [
+        b.full(spec.shape, 0, spec.dtype, spec.device)
+        for spec in b.results[1:3]
+        if spec is not None
+    ]
     return _scale_and_shift(b, y, weight, bias, (1,)), saved[0], saved[1]
 
 
@@ -95,7 +109,11 @@ def batch_norm_functional(
 ) -> tuple[Value, ...]:  # fmt: skip
     """Batch norm that returns the new running statistics."""
     if not training:
-        return *_batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps), running_mean, running_var
+        return (
+            *_batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps),
+            running_mean,
+            running_var,
+        )
     y, average, rstd, spread = _batch_norm_train(b, x, weight, bias, eps)
     n = count(x.spec.shape, _batch_dims(x))
     unbiased = divide(b, b.mul(spread, n if isinstance(n, Expr) else float(n)), n - 1)
@@ -119,7 +137,14 @@ def batch_norm_with_update(
     )
     workspace = b.results[3]
     assert workspace is not None
-    return y, average, rstd, b.empty(workspace.shape, workspace.dtype, workspace.device), new_mean, new_var
+    return (
+        y,
+        average,
+        rstd,
+        b.empty(workspace.shape, workspace.dtype, workspace.device),
+        new_mean,
+        new_var,
+    )
 
 
 @decomposition(aten._native_batch_norm_legit_no_training.default)
@@ -133,7 +158,13 @@ def batch_norm_no_training(
 
 @decomposition(aten._native_batch_norm_legit.no_stats)
 def batch_norm_no_stats(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+    b: Builder,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Value, ...]:
     """Batch norm by the batch's statistics."""
     return _batch_norm_train(b, x, weight, bias, eps)[:3]
@@ -165,7 +196,10 @@ def batch_norm_backward(
         average, rstd = save_mean, save_invstd
     else:
         assert running_var is not None
-        average, rstd = running_mean, _reciprocal_deviation(b, b.cast(running_var, x.spec.dtype), eps)
+        average, rstd = (
+            running_mean,
+            _reciprocal_deviation(b, b.cast(running_var, x.spec.dtype), eps),
+        )
     assert average is not None and rstd is not None
     rstd = b.cast(rstd, x.spec.dtype)
     xhat = _normalized(b, x, average, rstd, dims)
@@ -177,7 +211,9 @@ def batch_norm_backward(
         along = b.mul(xhat, b.spread(divide(b, of_weight, n), dims, shape))
         of_x = b.sub(b.sub(grad, along), b.spread(divide(b, of_bias, n), dims, shape))
     scale = rstd if weight is None else b.mul(rstd, b.cast(weight, x.spec.dtype))
-    return _masked(output_mask, b.mul(of_x, b.spread(scale, dims, x.spec.shape)), of_weight, of_bias)
+    return _masked(
+        output_mask, b.mul(of_x, b.spread(scale, dims, x.spec.shape)), of_weight, of_bias
+    )
 
 
 def _masked(mask: Sequence[bool], *values: Value) -> tuple[Value | None, ...]:
@@ -197,7 +233,12 @@ def _outer_sum(b: Builder, x: Value, inner: Sequence[int]) -> Value:
 
 @decomposition(aten.native_layer_norm.default)
 def layer_norm(
-    b: Builder, x: Value, normalized_shape: Sequence[Size], weight: Value | None, bias: Value | None, eps: float
+    b: Builder,
+    x: Value,
+    normalized_shape: Sequence[Size],
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
 ) -> tuple[Value, Value, Value]:
     """Normalized over the last dims; also mean and reciprocal deviation."""
     dims = _inner_dims(x, normalized_shape)
@@ -219,7 +260,9 @@ def layer_norm_backward(
     average, rstd = b.squeeze(average, dims), b.squeeze(rstd, dims)
     xhat = _normalized(b, x, average, rstd, dims)
     of_x = _gradient(b, _weighted(b, grad, weight, dims), xhat, rstd, dims)
-    return _masked(output_mask, of_x, _outer_sum(b, b.mul(grad, xhat), dims), _outer_sum(b, grad, dims))
+    return _masked(
+        output_mask, of_x, _outer_sum(b, b.mul(grad, xhat), dims), _outer_sum(b, grad, dims)
+    )
 
 
 @decomposition(aten._fused_rms_norm.default)
@@ -265,7 +308,15 @@ def _grouped_parameter(b: Builder, x: Value | None, group: int) -> Value | None:
 
 @decomposition(aten.native_group_norm.default)
 def group_norm(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, n: Size, channels: Size, space: Size, group: int, eps: float
+    b: Builder,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    n: Size,
+    channels: Size,
+    space: Size,
+    group: int,
+    eps: float,
 ) -> tuple[Value, Value, Value]:
     """Normalized over the channels of a group and all places; also mean and reciprocal deviation, as (N, group)."""
     wide = _grouped(b, b.widen(x), group)
@@ -307,7 +358,9 @@ def weight_norm(b: Builder, v: Value, g: Value, dim: int = 0) -> tuple[Value, Va
 
 
 @decomposition(aten._weight_norm_interface_backward.default)
-def weight_norm_backward(b: Builder, grad: Value, v: Value, g: Value, norm: Value, dim: int) -> tuple[Value, Value]:
+def weight_norm_backward(
+    b: Builder, grad: Value, v: Value, g: Value, norm: Value, dim: int
+) -> tuple[Value, Value]:
     """Gradients of v and g."""
     dims = tuple(d for d in range(v.spec.ndim) if d != dim)
     grad, v = b.widen(grad), b.widen(v)

@@ -26,7 +26,11 @@ aten = torch.ops.aten
 def overloads(name: str, *which: str) -> list[OpOverload]:
     """The overloads `which` of aten.<name>, those of them that this torch has."""
     packet = getattr(aten, name, None)
-    return [] if packet is None else [getattr(packet, overload) for overload in which if overload in packet.overloads()]
+    return (
+        []
+        if packet is None
+        else [getattr(packet, overload) for overload in which if overload in packet.overloads()]
+    )
 
 
 # Unary operators that are one primitive ---------------------------------------------------------------------------
@@ -161,7 +165,11 @@ def signbit(b: Builder, x: Value) -> Value:
 
 @decomposition(aten.nan_to_num.default)
 def nan_to_num(
-    b: Builder, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+    b: Builder,
+    x: Value,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
 ) -> Value:
     """NaN and infinities replaced; by 0 and the greatest and least number by default."""
     if is_int(x):
@@ -514,7 +522,11 @@ def bitwise(b: Builder, x: Operand, y: Operand, *, primitive: str) -> Value:
     return getattr(b, primitive)(x, y)
 
 
-for _name, _dunder in (("bitwise_and", "__and__"), ("bitwise_or", "__or__"), ("bitwise_xor", "__xor__")):
+for _name, _dunder in (
+    ("bitwise_and", "__and__"),
+    ("bitwise_or", "__or__"),
+    ("bitwise_xor", "__xor__"),
+):
     decomposition(
         *overloads(_name, "Tensor", "Scalar", "Scalar_Tensor"), *overloads(_dunder, "Tensor", "Scalar")
     )(partial(bitwise, primitive=_name))  # fmt: skip
@@ -539,7 +551,9 @@ def logical(b: Builder, x: Value, y: Value, *, primitive: str) -> Value:
 
 
 for _name in ("and", "or", "xor"):
-    decomposition(getattr(aten, f"logical_{_name}").default)(partial(logical, primitive=f"bitwise_{_name}"))
+    decomposition(getattr(aten, f"logical_{_name}").default)(
+        partial(logical, primitive=f"bitwise_{_name}")
+    )
 
 
 # Selection --------------------------------------------------------------------------------------------------------
@@ -566,5 +580,3 @@ def _select(b: Builder, condition: Value, x: Operand, y: Operand, dtype: torch.d
     x, y = (b.cast(op, dtype) if isinstance(op, Value) else op for op in (x, y))
     condition, x, y = b.broadcast([condition, x, y])
     return b.where(condition, x, y)
-
-

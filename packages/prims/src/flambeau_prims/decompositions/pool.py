@@ -39,7 +39,9 @@ def _window_spread(b: Builder, grad: Value, height: Size, width: Size) -> Value:
     *outer, rows, columns = grad.spec.shape
     down, across = height // rows, width // columns
     ndim = grad.spec.ndim + 2
-    share = b.spread(divide(b, grad, down * across), (ndim - 3, ndim - 1), (*outer, rows, down, columns, across))
+    share = b.spread(
+        divide(b, grad, down * across), (ndim - 3, ndim - 1), (*outer, rows, down, columns, across)
+    )
     return b.reshape(share, (*outer, height, width))
 
 
@@ -81,7 +83,11 @@ def avg_pool2d(
     steps = _pair(stride) if stride else (down, across)
     pads = _pair(padding)
     padded = pads != (0, 0)
-    if ceil_mode or down * across > LARGEST_UNROLLED or (padded and not count_include_pad and divisor_override is None):
+    if (
+        ceil_mode
+        or down * across > LARGEST_UNROLLED
+        or (padded and not count_include_pad and divisor_override is None)
+    ):
         return NotImplemented
     outer = x.spec.ndim - 2
     x = b.pad(b.widen(x), (*[0] * outer, *pads), (*[0] * outer, *pads), 0.0)
@@ -103,7 +109,11 @@ def avg_pool2d_backward(
 ) -> Any:  # fmt: skip
     """Each window's gradient shared out, where windows neither overlap nor leave the image."""
     kernel = _pair(kernel_size)
-    if (stride and _pair(stride) != kernel) or _pair(padding) != (0, 0) or divisor_override is not None:
+    if (
+        (stride and _pair(stride) != kernel)
+        or _pair(padding) != (0, 0)
+        or divisor_override is not None
+    ):
         return NotImplemented
     rows, columns = grad.spec.shape[-2:]
     height, width = x.spec.shape[-2:]

@@ -52,7 +52,12 @@ def sum_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value:
 
 @decomposition(aten.sum.dim_IntList)
 def sum_dims(
-    b: Builder, x: Value, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    b: Builder,
+    x: Value,
+    dim: Sequence[int] | None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     """Sums over dims."""
     dims = wrap_dims(dim, x.spec.ndim)
@@ -61,7 +66,12 @@ def sum_dims(
 
 @decomposition(aten.nansum.default)
 def nansum(
-    b: Builder, x: Value, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    b: Builder,
+    x: Value,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     """Sums over dims, NaN counting as 0."""
     x = b.cast(x, compute_dtype(b.result.dtype))
@@ -78,7 +88,9 @@ def prod_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value
 
 
 @decomposition(aten.prod.dim_int)
-def prod_dim(b: Builder, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+def prod_dim(
+    b: Builder, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
     """Products over one dim."""
     dims = wrap_dims(dim, x.spec.ndim)
     return finish(b, b.prod(b.cast(x, compute_dtype(b.result.dtype)), dims), dims, keepdim)
@@ -113,7 +125,12 @@ def mean_all(b: Builder, x: Value, *, dtype: torch.dtype | None = None) -> Value
 
 @decomposition(aten.mean.dim)
 def mean_dims(
-    b: Builder, x: Value, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    b: Builder,
+    x: Value,
+    dim: Sequence[int] | None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     """Means over dims."""
     dims = wrap_dims(dim, x.spec.ndim)
@@ -161,20 +178,39 @@ def _moments(
 
 
 @decomposition(aten.var.correction)
-def var(b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+def var(
+    b: Builder,
+    x: Value,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> Value:
     """Variance over dims."""
     return _moments(b, x, dim, correction, keepdim, root=False)[0]
 
 
 @decomposition(aten.std.correction)
-def std(b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+def std(
+    b: Builder,
+    x: Value,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
+) -> Value:
     """Standard deviation over dims."""
     return _moments(b, x, dim, correction, keepdim, root=True)[0]
 
 
 @decomposition(aten.var_mean.correction)
 def var_mean(
-    b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+    b: Builder,
+    x: Value,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
 ) -> tuple[Value, Value]:
     """Variance and mean over dims."""
     return _moments(b, x, dim, correction, keepdim, root=False)
@@ -182,7 +218,12 @@ def var_mean(
 
 @decomposition(aten.std_mean.correction)
 def std_mean(
-    b: Builder, x: Value, dim: Sequence[int] | None = None, *, correction: Any = None, keepdim: bool = False
+    b: Builder,
+    x: Value,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: Any = None,
+    keepdim: bool = False,
 ) -> tuple[Value, Value]:
     """Standard deviation and mean over dims."""
     return _moments(b, x, dim, correction, keepdim, root=True)
@@ -234,7 +275,9 @@ def norm_dtype(b: Builder, x: Value, p: Any, *, dtype: torch.dtype) -> Value:
 
 
 @decomposition(aten.norm.ScalarOpt_dim_dtype)
-def norm_dim_dtype(b: Builder, x: Value, p: Any, dim: Sequence[int], keepdim: bool = False, *, dtype: torch.dtype) -> Value:
+def norm_dim_dtype(
+    b: Builder, x: Value, p: Any, dim: Sequence[int], keepdim: bool = False, *, dtype: torch.dtype
+) -> Value:
     """The p-norm over dims, in another dtype."""
     return vector_norm(b, x, 2 if p is None else p, dim, keepdim)
 
@@ -291,7 +334,9 @@ def min_all(b: Builder, x: Value) -> Value:
 
 
 @decomposition(aten.aminmax.default)
-def aminmax(b: Builder, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+def aminmax(
+    b: Builder, x: Value, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
     """The least and the greatest."""
     dims = wrap_dims(dim, x.spec.ndim)
     return _extreme(b, x, dims, "amin", keepdim), _extreme(b, x, dims, "amax", keepdim)
@@ -351,30 +396,43 @@ def value_selecting_backward(
 # Truth ------------------------------------------------------------------------------------------------------------------------
 
 
-def _truth(b: Builder, x: Value, dim: Sequence[int] | int | None, keepdim: bool, primitive: str) -> Value:
+def _truth(
+    b: Builder, x: Value, dim: Sequence[int] | int | None, keepdim: bool, primitive: str
+) -> Value:
     dims = wrap_dims(dim, x.spec.ndim)
     return finish(b, getattr(b, primitive)(b.cast(x, torch.bool), dims), dims, keepdim)
 
 
 @decomposition(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
+def any_(
+    b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False
+) -> Value:
     """Whether any element differs from 0."""
     found = _truth(b, x, dim, keepdim, "any")
     return b.cast(found, b.result.dtype)
 
 
 @decomposition(aten.all.default, aten.all.dim, aten.all.dims)
-def all_(b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
+def all_(
+    b: Builder, x: Value, dim: Sequence[int] | int | None = None, keepdim: bool = False
+) -> Value:
     """Whether all elements differ from 0."""
     found = _truth(b, x, dim, keepdim, "all")
     return b.cast(found, b.result.dtype)
 
 
-
 # The overloads with a bool for the correction ----------------------------------------------------------------------------------
 
 
-def _biased_or_not(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *, moments: Any) -> Any:
+def _biased_or_not(
+    b: Builder,
+    x: Value,
+    dim: Any = None,
+    unbiased: Any = True,
+    keepdim: bool = False,
+    *,
+    moments: Any,
+) -> Any:
     return moments(b, x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
@@ -382,6 +440,11 @@ def _of_all(b: Builder, x: Value, unbiased: bool = True, *, moments: Any) -> Any
     return moments(b, x, None, correction=int(unbiased))
 
 
-for _packet, _moments_of in ((aten.var, var), (aten.std, std), (aten.var_mean, var_mean), (aten.std_mean, std_mean)):
+for _packet, _moments_of in (
+    (aten.var, var),
+    (aten.std, std),
+    (aten.var_mean, var_mean),
+    (aten.std_mean, std_mean),
+):
     decomposition(_packet.dim)(partial(_biased_or_not, moments=_moments_of))
     decomposition(_packet.default)(partial(_of_all, moments=_moments_of))

@@ -32,7 +32,9 @@ def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:
         for op in ops:
             if op in _DECOMPOSITIONS:
                 known = _DECOMPOSITIONS[op]
-                raise ValueError(f"{op} has a decomposition already: {known.__module__}.{known.__name__}")
+                raise ValueError(
+                    f"{op} has a decomposition already: {known.__module__}.{known.__name__}"
+                )
             _DECOMPOSITIONS[op] = function
         return function
 

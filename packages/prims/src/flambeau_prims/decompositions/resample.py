@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-@decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
-def upsample_nearest(b: Builder, x: Value, output_size: Sequence[Size], *scales: float | None) -> Any:
+@decomposition(
+    aten.upsample_nearest1d.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default,
+)
+def upsample_nearest(
+    b: Builder, x: Value, output_size: Sequence[Size], *scales: float | None
+) -> Any:
     """Each place repeated when sizes grow by whole factors; else read at floor(place * scale), computed as eager does."""
     factors = _whole_factors(x.spec.shape[2:], output_size, scales)
     if factors is not None:
@@ -59,14 +65,22 @@ def _repeated(b: Builder, x: Value, factors: Sequence[int]) -> Value:
     dims = [3 + 2 * i for i in range(len(space))]
     wide = [size for pair in zip(space, factors, strict=True) for size in pair]
     y = b.expand(b.restore(x, dims), (n, channels, *wide))
-    return b.reshape(y, (n, channels, *(size * factor for size, factor in zip(space, factors, strict=True))))
+    return b.reshape(
+        y, (n, channels, *(size * factor for size, factor in zip(space, factors, strict=True)))
+    )
 
 
 @decomposition(
-    aten.upsample_nearest1d_backward.default, aten.upsample_nearest2d_backward.default, aten.upsample_nearest3d_backward.default
+    aten.upsample_nearest1d_backward.default,
+    aten.upsample_nearest2d_backward.default,
+    aten.upsample_nearest3d_backward.default,
 )
 def upsample_nearest_backward(
-    b: Builder, grad: Value, output_size: Sequence[Size], input_size: Sequence[Size], *scales: float | None
+    b: Builder,
+    grad: Value,
+    output_size: Sequence[Size],
+    input_size: Sequence[Size],
+    *scales: float | None,
 ) -> Any:
     """The sum over each place's repetitions, for whole factors."""
     factors = _whole_factors(input_size[2:], output_size, scales)
@@ -74,4 +88,6 @@ def upsample_nearest_backward(
         return NotImplemented
     n, channels, *space = input_size
     wide = [size for pair in zip(space, factors, strict=True) for size in pair]
-    return b.sum(b.reshape(b.widen(grad), (n, channels, *wide)), tuple(3 + 2 * i for i in range(len(space))))
+    return b.sum(
+        b.reshape(b.widen(grad), (n, channels, *wide)), tuple(3 + 2 * i for i in range(len(space)))
+    )

@@ -58,7 +58,9 @@ def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
 
 
 @decomposition(aten._softmax_backward_data.default)
-def softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+def softmax_backward(
+    b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype
+) -> Value:
     """y * (grad - sum(grad * y))."""
     grad, y = b.promote([grad, y])
     dims = wrap_dims(dim, y.spec.ndim)
@@ -67,7 +69,9 @@ def softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: t
 
 
 @decomposition(aten._log_softmax_backward_data.default)
-def log_softmax_backward(b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype) -> Value:
+def log_softmax_backward(
+    b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype
+) -> Value:
     """grad - exp(y) * sum(grad)."""
     grad, y = b.promote([grad, y])
     dims = wrap_dims(dim, y.spec.ndim)

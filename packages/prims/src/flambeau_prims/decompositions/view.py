@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-@decomposition(aten.alias.default, aten.detach.default, aten.resolve_conj.default, aten.resolve_neg.default)
+@decomposition(
+    aten.alias.default, aten.detach.default, aten.resolve_conj.default, aten.resolve_neg.default
+)
 def alias(b: Builder, x: Value) -> Value:
     """x."""
     return x
@@ -85,7 +87,9 @@ def transpose(b: Builder, x: Value, dim0: int, dim1: int) -> Value:
 def movedim(b: Builder, x: Value, source: Sequence[int], destination: Sequence[int]) -> Value:
     """Dims moved to new places, the others in order around them."""
     ndim = x.spec.ndim
-    moved = {wrap_dim(to, ndim): wrap_dim(at, ndim) for at, to in zip(source, destination, strict=True)}
+    moved = {
+        wrap_dim(to, ndim): wrap_dim(at, ndim) for at, to in zip(source, destination, strict=True)
+    }
     rest = iter(d for d in range(ndim) if d not in moved.values())
     return b.permute(x, tuple(moved[d] if d in moved else next(rest) for d in range(ndim)))
 
@@ -148,7 +152,12 @@ def _clamped(place: Size, size: Size) -> Size:
 
 @decomposition(aten.slice.Tensor)
 def slice_(
-    b: Builder, x: Value, dim: int = 0, start: Size | None = None, end: Size | None = None, step: Size = 1
+    b: Builder,
+    x: Value,
+    dim: int = 0,
+    start: Size | None = None,
+    end: Size | None = None,
+    step: Size = 1,
 ) -> Value:
     """A range of one dim."""
     dim = wrap_dim(dim, x.spec.ndim)
@@ -182,7 +191,9 @@ def split(b: Builder, x: Value, split_size: Size, dim: int = 0) -> list[Value]:
 
 
 @decomposition(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
-def split_with_sizes(b: Builder, x: Value, split_sizes: Sequence[Size], dim: int = 0) -> list[Value]:
+def split_with_sizes(
+    b: Builder, x: Value, split_sizes: Sequence[Size], dim: int = 0
+) -> list[Value]:
     """Parts of given sizes."""
     return _parts(b, x, dim)
 
@@ -216,7 +227,11 @@ def diagonal(b: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 def _copies(x: Value) -> bool:
     """Whether a reshape on the way to x's memory had to copy, so that x's strides do not describe that memory."""
-    while x.producer is not None and isinstance(x.producer.op, Prim) and x.producer.op.kind is Kind.VIEW:
+    while (
+        x.producer is not None
+        and isinstance(x.producer.op, Prim)
+        and x.producer.op.kind is Kind.VIEW
+    ):
         source = x.producer.args[0]
         if x.producer.op.name == "reshape" and not _is_view_reshape(source, x):
             return True
@@ -230,13 +245,21 @@ def _is_view_reshape(source: Value, x: Value) -> bool:
 
 @decomposition(aten.as_strided.default)
 def as_strided(
-    b: Builder, x: Value, size: Sequence[Size], stride: Sequence[Size], storage_offset: Size | None = None
+    b: Builder,
+    x: Value,
+    size: Sequence[Size],
+    stride: Sequence[Size],
+    storage_offset: Size | None = None,
 ) -> Value:
     """A window on the memory that x lies in."""
     if _copies(x):
         return NotImplemented
     offset = x.spec.offset if storage_offset is None else storage_offset
-    if x.spec.shape == tuple(size) and x.spec.stride == tuple(stride) and sizes.known_eq(offset, x.spec.offset):
+    if (
+        x.spec.shape == tuple(size)
+        and x.spec.stride == tuple(stride)
+        and sizes.known_eq(offset, x.spec.offset)
+    ):
         return x
     return b.as_strided(memory_of(x), tuple(size), tuple(stride), offset)
 

@@ -87,7 +87,11 @@ def flash_attention_for_cpu_backward(
     scale: float | None = None,
 ) -> tuple[Spec, Spec, Spec]:
     """Gradients of query, key and value, heads inside."""
-    return heads_inside(query, query.shape), heads_inside(key, key.shape), heads_inside(value, value.shape)
+    return (
+        heads_inside(query, query.shape),
+        heads_inside(key, key.shape),
+        heads_inside(value, value.shape),
+    )
 
 
 # 2. CUDA
@@ -223,7 +227,11 @@ def cudnn_attention(
     shape = (batch, heads, length, value.shape[3])
     logsumexp = Spec.of((batch, heads, length, 1), dtype=torch.float32, device=query.device)
     state = Spec.of((), dtype=torch.int64, device=query.device)
-    out = _transposed_like(query, shape) if eq(query.shape[3], value.shape[3]) else heads_inside(query, shape)
+    out = (
+        _transposed_like(query, shape)
+        if eq(query.shape[3], value.shape[3])
+        else heads_inside(query, shape)
+    )
     return (
         out,
         logsumexp if compute_log_sumexp else None,

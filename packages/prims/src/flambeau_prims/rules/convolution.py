@@ -37,9 +37,7 @@ def spread(values: Sequence[Size], ndim: int, name: str) -> tuple[Size, ...]:
     )
 
 
-def convolved_size(
-    size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size
-) -> Size:
+def convolved_size(size: Size, kernel: Size, stride: Size, padding: Size, dilation: Size) -> Size:
     """The extent of one spatial dimension after a convolution."""
     reach = dilation * (kernel - 1) + 1
     padded = size + 2 * padding
@@ -210,4 +208,3 @@ def convolution_backward(
 
 def _bias_shape(grad_output: Spec) -> tuple[Size, ...]:
     return (grad_output.shape[1],)
-

@@ -33,7 +33,9 @@ def fresh(
     """
     for size in shape:
         if lt(size, 0):
-            raise RuntimeError(f"Trying to create tensor with negative dimension {size}: {list(shape)}")
+            raise RuntimeError(
+                f"Trying to create tensor with negative dimension {size}: {list(shape)}"
+            )
     return Spec.of(
         shape,
         stride=stride_for(tuple(shape), memory_format),
@@ -110,7 +112,11 @@ def full(
 
 @rule(aten.scalar_tensor.default)
 def scalar_tensor(
-    s: Number, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_options: Any
+    s: Number,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
 ) -> Spec:
     """0-dim, floating unless a dtype is given."""
     return fresh((), dtype, device)
@@ -237,7 +243,9 @@ def new_empty(
     **_options: Any,
 ) -> Spec:
     """Row-major, with self's dtype and device."""
-    return fresh(size, self.dtype if dtype is None else dtype, self.device if device is None else device)
+    return fresh(
+        size, self.dtype if dtype is None else dtype, self.device if device is None else device
+    )
 
 
 @rule(aten.new_full.default)
@@ -247,7 +255,9 @@ def new_full(self: Spec, size: Sequence[Size], fill_value: Number, **options: An
 
 
 @rule(aten.new_empty_strided.default)
-def new_empty_strided(self: Spec, size: Sequence[Size], stride: Sequence[Size], **options: Any) -> Spec:
+def new_empty_strided(
+    self: Spec, size: Sequence[Size], stride: Sequence[Size], **options: Any
+) -> Spec:
     """As new_empty, at the given strides."""
     return new_empty(self, size, **options).replace(stride=tuple(stride))
 
@@ -285,5 +295,7 @@ def one_hot(self: Spec, num_classes: Size = -1) -> Spec:
     if self.dtype != torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if isinstance(num_classes, int) and num_classes < 0:
-        raise RuntimeError("one_hot with num_classes=-1 depends on the tensor's contents; give num_classes")
+        raise RuntimeError(
+            "one_hot with num_classes=-1 depends on the tensor's contents; give num_classes"
+        )
     return Spec.of((*self.shape, num_classes), dtype=torch.int64, device=self.device)

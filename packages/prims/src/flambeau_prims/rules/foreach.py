@@ -44,7 +44,13 @@ def _overload(name: str, *operands: Any) -> Any:
     packet = getattr(aten, name)
     if name == "pow":
         base, exponent = (isinstance(operand, Spec) for operand in operands)
-        return packet.Tensor_Tensor if base and exponent else packet.Tensor_Scalar if base else packet.Scalar
+        return (
+            packet.Tensor_Tensor
+            if base and exponent
+            else packet.Tensor_Scalar
+            if base
+            else packet.Scalar
+        )
     if name in ("clamp_min", "clamp_max"):
         return packet.Tensor if isinstance(operands[1], Spec) else packet.default
     if name in ("maximum", "minimum"):
@@ -75,7 +81,9 @@ def _binary(name: str) -> Callable[..., Any]:
 
 def _bounded(name: str, self: Spec, other: Any, options: dict[str, Any]) -> Spec:
     if name in ("maximum", "minimum") and not isinstance(other, Spec):
-        return infer(getattr(aten, f"clamp_{'min' if name == 'maximum' else 'max'}").default, (self, other))
+        return infer(
+            getattr(aten, f"clamp_{'min' if name == 'maximum' else 'max'}").default, (self, other)
+        )
     return infer(_overload(name, self, other), (self, other), options)
 
 
@@ -83,7 +91,11 @@ def _ternary(name: str) -> Callable[..., Any]:
     function = getattr(pointwise, name)
 
     def foreach_ternary(
-        self: Sequence[Spec], tensor1: Sequence[Spec], tensor2: Sequence[Spec], value: Any = 1, **_named: Any
+        self: Sequence[Spec],
+        tensor1: Sequence[Spec],
+        tensor2: Sequence[Spec],
+        value: Any = 1,
+        **_named: Any,
     ) -> list[Spec]:
         firsts, seconds = _each(self, tensor1), _each(self, tensor2)
         return [function(*specs) for specs in zip(self, firsts, seconds, strict=True)]
@@ -103,7 +115,11 @@ def _declare(name: str, function: Callable[..., Any]) -> None:
     for suffix, chosen in (("", function), ("_", _in_place(function))):
         packet = getattr(aten, f"_foreach_{name}{suffix}", None)
         if packet is not None:
-            overloads = [getattr(packet, overload) for overload in packet.overloads() if "out" not in overload]
+            overloads = [
+                getattr(packet, overload)
+                for overload in packet.overloads()
+                if "out" not in overload
+            ]
             rule(*overloads)(chosen)
 
 
@@ -127,7 +143,9 @@ _declare("zero", lambda self: [clone(spec) for spec in self])
 
 
 @rule(aten._foreach_copy_.default)
-def foreach_copy_(self: Sequence[Spec], src: Sequence[Spec], non_blocking: bool = False) -> tuple[()]:
+def foreach_copy_(
+    self: Sequence[Spec], src: Sequence[Spec], non_blocking: bool = False
+) -> tuple[()]:
     """Nothing is returned."""
     _each(self, src)
     return ()
@@ -151,12 +169,21 @@ def foreach_max(self: Sequence[Spec]) -> list[Spec]:
 
 
 def _fused_overloads(suffix: str) -> list[Any]:
-    packets = [getattr(aten, f"_fused_{name}{suffix}") for name in ("adam", "adamw", "sgd", "adagrad")]
-    return [getattr(packet, name) for packet in packets for name in packet.overloads() if "out" not in name]
+    packets = [
+        getattr(aten, f"_fused_{name}{suffix}") for name in ("adam", "adamw", "sgd", "adagrad")
+    ]
+    return [
+        getattr(packet, name)
+        for packet in packets
+        for name in packet.overloads()
+        if "out" not in name
+    ]
 
 
 @rule(*_fused_overloads("_"))
-def fused_optimizer_(self: Sequence[Spec], grads: Sequence[Spec], *_state: Any, **_options: Any) -> tuple[()]:
+def fused_optimizer_(
+    self: Sequence[Spec], grads: Sequence[Spec], *_state: Any, **_options: Any
+) -> tuple[()]:
     """Parameters and state are updated in place; nothing is returned."""
     for parameter, grad in zip(self, _each(self, grads), strict=True):
         if parameter.shape != grad.shape:

@@ -40,9 +40,13 @@ def fresh(like: Spec, shape: Sequence[Size], stride: Sequence[Size] | None = Non
     return Spec.of(shape, stride=stride, dtype=like.dtype, device=like.device)
 
 
-def _check_index_dtype(name: str, index: Spec, allowed: Sequence[torch.dtype] = (torch.int64,)) -> None:
+def _check_index_dtype(
+    name: str, index: Spec, allowed: Sequence[torch.dtype] = (torch.int64,)
+) -> None:
     if index.dtype not in allowed:
-        raise RuntimeError(f"{name}(): Expected dtype int64 for index, but got {dtype_name(index.dtype)}")
+        raise RuntimeError(
+            f"{name}(): Expected dtype int64 for index, but got {dtype_name(index.dtype)}"
+        )
 
 
 # 1. Advanced indexing
@@ -60,16 +64,22 @@ def index(self: Spec, indices: Sequence[Spec | None]) -> Spec:
 
 def _indexed(
     self: Spec, indices: Sequence[Spec | None]
-) -> tuple[tuple[Size, ...], tuple[Size, ...] | None, list[tuple[tuple[Size, ...], tuple[Size, ...]]]]:
+) -> tuple[
+    tuple[Size, ...], tuple[Size, ...] | None, list[tuple[tuple[Size, ...], tuple[Size, ...]]]
+]:
     """Strides and shape of self with its indexed dimensions replaced, and the indices' layouts beside it."""
     if not indices:
         raise IndexError("at least one index must be provided")
     if len(indices) > self.ndim:
-        raise IndexError(f"too many indices for tensor of dimension {self.ndim} (got {len(indices)})")
+        raise IndexError(
+            f"too many indices for tensor of dimension {self.ndim} (got {len(indices)})"
+        )
     given = {dim: spec for dim, spec in enumerate(indices) if spec is not None}
     for spec in given.values():
         if spec.dtype in (torch.bool, torch.uint8):
-            raise DataDependent("the shape of an index by a mask depends on the mask's contents", aten.index.Tensor)
+            raise DataDependent(
+                "the shape of an index by a mask depends on the mask's contents", aten.index.Tensor
+            )
         if spec.dtype not in _INDEX_DTYPES:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if not given:
@@ -94,9 +104,7 @@ def _indexed(
         *((0,) * len(replacement)),
         *(self.stride[d] for d in after),
     )
-    layouts = [
-        _indexer_layout(given[dim], replacement, len(before), len(after)) for dim in dims
-    ]
+    layouts = [_indexer_layout(given[dim], replacement, len(before), len(after)) for dim in dims]
     if self.device.type != "cpu" and len(set(layouts)) > 1:
         layouts = [(layout[0], contiguous_stride(layout[0])) for layout in layouts]
     return source, shape, layouts
@@ -150,7 +158,9 @@ def _check_put(self: Spec, indices: Sequence[Spec | None], values: Spec) -> None
 
 
 @rule(aten._unsafe_masked_index.default)
-def unsafe_masked_index(self: Spec, mask: Spec, indices: Sequence[Spec | None], fill: Number) -> Spec:
+def unsafe_masked_index(
+    self: Spec, mask: Spec, indices: Sequence[Spec | None], fill: Number
+) -> Spec:
     """As index, with a fill where the mask is false."""
     return index(self, indices)
 
@@ -185,7 +195,9 @@ def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None 
                 f"Expected index {list(index.shape)} to be no larger than src {list(src.shape)} in all dimensions"
             )
     if src is not None and max(src.ndim, 1) != max(self.ndim, 1):
-        raise RuntimeError(f"Index tensor must have the same number of dimensions as src tensor ({name})")
+        raise RuntimeError(
+            f"Index tensor must have the same number of dimensions as src tensor ({name})"
+        )
 
 
 def _check_scatter(self: Spec, dim: int, index: Spec, src: Operand) -> None:
@@ -247,9 +259,7 @@ def index_select(self: Spec, dim: int, index: Spec) -> Spec:
 
 
 @rule(aten.index_select_backward.default)
-def index_select_backward(
-    grad: Spec, self_sizes: Sequence[Size], dim: int, index: Spec
-) -> Spec:
+def index_select_backward(grad: Spec, self_sizes: Sequence[Size], dim: int, index: Spec) -> Spec:
     """Zeros with the gradient added at the index."""
     return fresh(grad, self_sizes)
 
@@ -327,7 +337,9 @@ def put(self: Spec, index: Spec, source: Spec, accumulate: bool = False) -> Spec
 def masked_scatter(self: Spec, mask: Spec, source: Spec) -> Spec:
     """A row-major copy of self, expanded to the mask."""
     if mask.dtype != torch.bool:
-        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+        raise RuntimeError(
+            f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
+        )
     return fresh(self, broadcast_shapes(self.shape, mask.shape))
 
 
@@ -391,7 +403,9 @@ def embedding_bag(
     on_cpu = weight.device.type == "cpu"
     bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
     width = weight.shape[1]
-    unit = eq(weight.stride[1], 1) and (per_sample_weights is None or eq(per_sample_weights.stride[0], 1))
+    unit = eq(weight.stride[1], 1) and (
+        per_sample_weights is None or eq(per_sample_weights.stride[0], 1)
+    )
     narrow = weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
     fast_sum = on_cpu and mode == 0 and padding_idx < 0 and narrow and unit
     counted = bags if on_cpu else offsets.shape[0]
@@ -406,7 +420,9 @@ def embedding_bag(
 
 
 @rule(aten._embedding_bag_forward_only.default)
-def embedding_bag_forward_only(weight: Spec, indices: Spec, offsets: Spec, *options: Any) -> tuple[Spec, Spec, Spec, Spec]:
+def embedding_bag_forward_only(
+    weight: Spec, indices: Spec, offsets: Spec, *options: Any
+) -> tuple[Spec, Spec, Spec, Spec]:
     """As embedding_bag; where sums are taken, the sizes have a last offset's place too."""
     result, bags, sizes, where = embedding_bag(weight, indices, offsets, *options)
     if where.ndim == 1 and options[1:2] in ((), (0,)):
@@ -493,7 +509,10 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
     for position in range(len(pad) // 2):
         d = self.ndim - 1 - position
         size = shape[d] + pad[2 * position] + pad[2 * position + 1]
-        cropped = any(lt(amount, 0) and lt(shape[d] + amount, 0) for amount in pad[2 * position : 2 * position + 2])
+        cropped = any(
+            lt(amount, 0) and lt(shape[d] + amount, 0)
+            for amount in pad[2 * position : 2 * position + 2]
+        )
         if cropped or lt(size, 0):
             raise RuntimeError(
                 f"The input size {shape[d]}, plus negative padding {pad[2 * position]} and {pad[2 * position + 1]} resulted "
@@ -605,4 +624,3 @@ def diag_embed(self: Spec, offset: int = 0, dim1: int = -2, dim2: int = -1) -> S
 def data_dependent(self: Spec, *_args: Any, **_options: Any) -> Spec:
     """The shape is in the data."""
     raise DataDependent("the shape of the result depends on the contents of a tensor")
-

@@ -71,14 +71,18 @@ def inv_ex(A: Spec, *, check_errors: bool = False) -> tuple[Spec, Spec]:
 
 
 @rule(aten.linalg_cholesky_ex.default)
-def cholesky_ex(self: Spec, *, upper: bool = False, check_errors: bool = False) -> tuple[Spec, Spec]:
+def cholesky_ex(
+    self: Spec, *, upper: bool = False, check_errors: bool = False
+) -> tuple[Spec, Spec]:
     """The factor, and LAPACK's status of each matrix."""
     _check_square(self, "linalg.cholesky")
     return column_major(self, self.shape), _info(self)
 
 
 @rule(aten.linalg_lu_factor_ex.default)
-def lu_factor_ex(A: Spec, *, pivot: bool = True, check_errors: bool = False) -> tuple[Spec, Spec, Spec]:
+def lu_factor_ex(
+    A: Spec, *, pivot: bool = True, check_errors: bool = False
+) -> tuple[Spec, Spec, Spec]:
     """LU in one matrix, the pivots, and LAPACK's status of each matrix."""
     _check_matrix(A, "torch.lu_factor")
     pivots = _fresh(A, (*A.shape[:-2], size_min(A.shape[-2], A.shape[-1])), torch.int32)
@@ -90,7 +94,9 @@ def qr(A: Spec, mode: str = "reduced") -> tuple[Spec, Spec]:
     """Q and R."""
     _check_matrix(A, "linalg.qr")
     if mode not in ("reduced", "complete", "r"):
-        raise RuntimeError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced', 'r', or 'complete'")
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced', 'r', or 'complete'"
+        )
     rows, columns = A.shape[-2:]
     rank = size_min(rows, columns)
     inner = rows if mode == "complete" else rank

@@ -36,7 +36,9 @@ def _promoted(*operands: Spec) -> Spec:
 
 
 @rule(aten.mse_loss.default, aten.smooth_l1_loss.default, aten.soft_margin_loss.default)
-def elementwise_loss(self: Spec, target: Spec, reduction: int = MEAN, *_options: Any, **_named: Any) -> Spec:
+def elementwise_loss(
+    self: Spec, target: Spec, reduction: int = MEAN, *_options: Any, **_named: Any
+) -> Spec:
     """A loop over both, reduced unless `reduction` is none."""
     loss = _promoted(self, target)
     return loss if reduction == NONE else _fresh(loss, ())
@@ -46,7 +48,9 @@ def elementwise_loss(self: Spec, target: Spec, reduction: int = MEAN, *_options:
 def huber_loss(self: Spec, target: Spec, reduction: int = MEAN, delta: float = 1.0) -> Spec:
     """Like self, reduced unless `reduction` is none."""
     if not same_shape(broadcast_shapes(self.shape, target.shape), self.shape):
-        raise RuntimeError(f"huber_loss: target {list(target.shape)} does not broadcast to input {list(self.shape)}")
+        raise RuntimeError(
+            f"huber_loss: target {list(target.shape)} does not broadcast to input {list(self.shape)}"
+        )
     return clone(self) if reduction == NONE else _fresh(self, ())
 
 
@@ -74,7 +78,11 @@ def binary_cross_entropy(
     self: Spec, target: Spec, weight: Spec | None = None, reduction: int = MEAN
 ) -> Spec:
     """Like self, reduced unless `reduction` is none."""
-    loss = elementwise((self, target), self.dtype) if weight is None else _promoted(self, target, weight)
+    loss = (
+        elementwise((self, target), self.dtype)
+        if weight is None
+        else _promoted(self, target, weight)
+    )
     return loss if reduction == NONE else _fresh(self, ())
 
 
@@ -204,4 +212,3 @@ def cdist(x1: Spec, x2: Spec, p: float, compute_mode: int | None) -> Spec:
         )
     batch = broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     return _fresh(x1, (*batch, x1.shape[-2], x2.shape[-2]))
-

@@ -72,7 +72,9 @@ def addmm(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
 def addmm_(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
     """self, which must have the product's shape."""
     if not same_shape(self.shape, addmm(self, mat1, mat2).shape):
-        raise RuntimeError(f"addmm_: self {list(self.shape)} does not have the shape of the product")
+        raise RuntimeError(
+            f"addmm_: self {list(self.shape)} does not have the shape of the product"
+        )
     return self
 
 
@@ -104,7 +106,9 @@ def baddbmm(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
 def baddbmm_(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
     """self, which must have the product's shape."""
     if not same_shape(self.shape, baddbmm(self, batch1, batch2).shape):
-        raise RuntimeError(f"baddbmm_: self {list(self.shape)} does not have the shape of the product")
+        raise RuntimeError(
+            f"baddbmm_: self {list(self.shape)} does not have the shape of the product"
+        )
     return self
 
 
@@ -179,7 +183,16 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
 
 
 @rule(aten._trilinear.default)
-def trilinear(i1: Spec, i2: Spec, i3: Spec, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1) -> Spec:
+def trilinear(
+    i1: Spec,
+    i2: Spec,
+    i3: Spec,
+    expand1: Any,
+    expand2: Any,
+    expand3: Any,
+    sumdim: Any,
+    unroll_dim: int = 1,
+) -> Spec:
     """A product of three tensors, expanded and summed."""
     shapes = []
     ndim = i1.ndim + len(expand1)

@@ -46,7 +46,9 @@ def _statistics_dtype(input: Spec, *parameters: Spec | None) -> torch.dtype:
     return _parameter_dtype(input, *parameters)
 
 
-def _like(input: Spec, stride: Sequence[Size] | None = None, dtype: torch.dtype | None = None) -> Spec:
+def _like(
+    input: Spec, stride: Sequence[Size] | None = None, dtype: torch.dtype | None = None
+) -> Spec:
     return Spec.of(input.shape, stride=stride, dtype=dtype or input.dtype, device=input.device)
 
 
@@ -223,7 +225,9 @@ def cudnn_batch_norm_backward(
 # 2. Layer norm
 
 
-def _check_normalized_shape(input: Spec, normalized_shape: Sequence[Size], *parameters: Spec | None) -> int:
+def _check_normalized_shape(
+    input: Spec, normalized_shape: Sequence[Size], *parameters: Spec | None
+) -> int:
     if not normalized_shape:
         raise RuntimeError(
             "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
@@ -247,7 +251,11 @@ def _check_normalized_shape(input: Spec, normalized_shape: Sequence[Size], *para
 
 @rule(aten.native_layer_norm.default)
 def native_layer_norm(
-    input: Spec, normalized_shape: Sequence[Size], weight: Spec | None, bias: Spec | None, eps: float
+    input: Spec,
+    normalized_shape: Sequence[Size],
+    weight: Spec | None,
+    bias: Spec | None,
+    eps: float,
 ) -> tuple[Spec, Spec, Spec]:
     """The result, and mean and inverse deviation of each row, their normalised dimensions of size 1."""
     outer = _check_normalized_shape(input, normalized_shape, weight, bias)
@@ -364,4 +372,3 @@ def native_group_norm_backward(
         _optional(output_mask[1], parameter),
         _optional(output_mask[2], parameter),
     )
-

@@ -27,7 +27,11 @@ def overloads(name: str) -> list[OpOverload]:
     if packet is None:
         return []
     found = [getattr(packet, overload) for overload in packet.overloads()]
-    return [op for op in found if _takes_tensors(op) and not any(arg.is_out for arg in op._schema.arguments)]
+    return [
+        op
+        for op in found
+        if _takes_tensors(op) and not any(arg.is_out for arg in op._schema.arguments)
+    ]
 
 
 def _takes_tensors(op: OpOverload) -> bool:
@@ -67,7 +71,9 @@ def written_to_self(function: RuleFunction) -> RuleFunction:
 
 def check_writable(self: Spec) -> None:
     """Raise if elements of self share memory, as those of an expanded tensor do."""
-    if not is_empty(self.shape) and any(eq(step, 0) and gt(size, 1) for size, step in zip(self.shape, self.stride, strict=True)):
+    if not is_empty(self.shape) and any(
+        eq(step, 0) and gt(size, 1) for size, step in zip(self.shape, self.stride, strict=True)
+    ):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."

@@ -128,7 +128,9 @@ def _predicate(name: str, refused: str) -> Callable[..., Spec]:
     return predicate
 
 
-def declare_each(make: Callable[[str, str], Callable[..., Spec]], table: dict[str, str], **options: bool) -> None:
+def declare_each(
+    make: Callable[[str, str], Callable[..., Spec]], table: dict[str, str], **options: bool
+) -> None:
     """Declare the families of a table {refused kinds: names}."""
     for refused, names in table.items():
         for name in names.split():
@@ -253,9 +255,13 @@ def _check_alpha(dtype: torch.dtype, alpha: Number) -> None:
     if isinstance(alpha, bool) and dtype != torch.bool:
         raise RuntimeError("Boolean alpha only supported for Boolean results.")
     if isinstance(alpha, complex) and not dtype.is_complex:
-        raise RuntimeError("For non-complex input tensors, argument alpha must not be a complex number.")
+        raise RuntimeError(
+            "For non-complex input tensors, argument alpha must not be a complex number."
+        )
     if isinstance(alpha, float) and is_integral(dtype):
-        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+        raise RuntimeError(
+            "For integral input tensors, argument alpha must not be a floating point number."
+        )
 
 
 def add(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
@@ -423,7 +429,8 @@ def where(condition: Spec, self: Operand, other: Operand) -> Spec:
         )
     dtype = result_type((self, other))
     branches = [
-        cast_copy(operand, dtype) if isinstance(operand, Spec) else operand for operand in (self, other)
+        cast_copy(operand, dtype) if isinstance(operand, Spec) else operand
+        for operand in (self, other)
     ]
     return elementwise([condition, *branches], dtype)
 
@@ -498,7 +505,9 @@ def lerp(self: Spec, end: Spec, weight: Operand) -> Spec:
     tensors = [operand for operand in (self, end, weight) if isinstance(operand, Spec)]
     for other in tensors[1:]:
         if other.dtype != self.dtype and (other is end or other.shape):
-            raise RuntimeError(f"expected dtype {dtype_name(self.dtype)} for `end` but got dtype {dtype_name(other.dtype)}")
+            raise RuntimeError(
+                f"expected dtype {dtype_name(self.dtype)} for `end` but got dtype {dtype_name(other.dtype)}"
+            )
     dtype = result_type(tensors)
     return elementwise(tensors, dtype, dtype)
 
@@ -534,7 +543,9 @@ def masked_fill_(self: Spec, mask: Spec, value: Operand) -> Spec:
 
 def _check_mask(mask: Spec) -> None:
     if mask.dtype != torch.bool:
-        raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+        raise RuntimeError(
+            f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
+        )
 
 
 def _check_fill_value(self: Spec, value: Operand) -> None:
@@ -601,7 +612,11 @@ def elu_backward(
 @rule(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(grad_output: Spec, self: Spec, buffer: Spec) -> Spec:
     """Laid out as the gradient is ordered."""
-    return _promoted(grad_output, self) if self.device.type != "cpu" else _promoted(self, buffer, grad_output)
+    return (
+        _promoted(grad_output, self)
+        if self.device.type != "cpu"
+        else _promoted(self, buffer, grad_output)
+    )
 
 
 @rule(aten._prelu_kernel.default)
@@ -624,9 +639,13 @@ def _glu_halves(self: Spec, dim: int) -> int:
     if not self.shape:
         raise RuntimeError("glu does not support 0-dimensional tensors")
     if not -self.ndim <= from_end < 0:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-self.ndim}, {self.ndim - 1}], but got {dim})")
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-self.ndim}, {self.ndim - 1}], but got {dim})"
+        )
     if not same_shape((self.shape[from_end] % 2,), (0,)):
-        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {self.shape[from_end]}")
+        raise RuntimeError(
+            f"Halving dimension must be even, but dimension {dim} is size {self.shape[from_end]}"
+        )
     return from_end
 
 
@@ -635,7 +654,9 @@ def glu(self: Spec, dim: int = -1) -> Spec:
     """A loop over the two halves."""
     at = _glu_halves(self, dim) + self.ndim
     half = self.shape[:at] + (self.shape[at] // 2,) + self.shape[at + 1 :]
-    return elementwise([Spec.of(half, stride=self.stride, dtype=self.dtype, device=self.device)], self.dtype)
+    return elementwise(
+        [Spec.of(half, stride=self.stride, dtype=self.dtype, device=self.device)], self.dtype
+    )
 
 
 @rule(aten.glu_backward.default)
@@ -651,11 +672,15 @@ def glu_backward(grad_output: Spec, self: Spec, dim: int) -> Spec:
 @rule(aten.native_dropout.default)
 def native_dropout(input: Spec, p: float, train: bool | None) -> tuple[Spec, Spec]:
     """The result, and the mask of what was kept."""
-    result = Spec.of(input.shape, stride=preserved_stride(input), dtype=input.dtype, device=input.device)
+    result = Spec.of(
+        input.shape, stride=preserved_stride(input), dtype=input.dtype, device=input.device
+    )
     if is_empty(input.shape):
         return input, result
     if train is not False and is_integral(input.dtype):
-        raise RuntimeError(f"result type Float can't be cast to the desired output type {dtype_name(input.dtype)}")
+        raise RuntimeError(
+            f"result type Float can't be cast to the desired output type {dtype_name(input.dtype)}"
+        )
     return result, result.replace(dtype=torch.bool, stride=result.stride)
 
 

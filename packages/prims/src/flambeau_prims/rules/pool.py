@@ -120,7 +120,9 @@ def max_pool2d_with_indices(
 
 
 @rule(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
+def max_pool2d_with_indices_backward(
+    grad_output: Spec, self: Spec, *_window: Any, **_named: Any
+) -> Spec:
     """Self's shape and memory format."""
     return formatted(self, self.shape)
 
@@ -141,7 +143,9 @@ def max_pool3d_with_indices(
 
 
 @rule(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_with_indices_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
+def max_pool3d_with_indices_backward(
+    grad_output: Spec, self: Spec, *_window: Any, **_named: Any
+) -> Spec:
     """Self's shape and memory format."""
     _check_volume_format(self)
     _check_volume_format(grad_output)
@@ -221,7 +225,9 @@ def avg_pool3d_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: 
 def _adapted(self: Spec, spatial: int, output_size: Sequence[Size]) -> tuple[Size, ...]:
     _check_spatial(self, spatial)
     if len(output_size) != spatial:
-        raise RuntimeError(f"adaptive_pool{spatial}d: output_size must be {spatial} values, got {list(output_size)}")
+        raise RuntimeError(
+            f"adaptive_pool{spatial}d: output_size must be {spatial} values, got {list(output_size)}"
+        )
     kept = -(spatial + 1) if self.ndim == spatial + 2 else -spatial
     for size in self.shape[kept:]:
         if eq(size, 0):

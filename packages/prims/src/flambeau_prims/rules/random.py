@@ -57,7 +57,9 @@ def bernoulli_tensor_(self: Spec, p: Spec, *, generator: Any = None) -> Spec:
     aten.cauchy_.default,
     aten.log_normal_.default,
 )
-def fill_floating_(self: Spec, *_parameters: Number, generator: Any = None, **_named: Number) -> Spec:
+def fill_floating_(
+    self: Spec, *_parameters: Number, generator: Any = None, **_named: Number
+) -> Spec:
     """self, which must be floating."""
     _check_floating(self, "random fill")
     return self
@@ -201,4 +203,3 @@ def randperm(
 ) -> Spec:
     """A permutation of n."""
     return fresh((n,), torch.int64 if dtype is None else dtype, device)
-

@@ -43,9 +43,7 @@ def reduced_shape(
     return tuple(size for d, size in enumerate(shape) if d not in gone)
 
 
-def reduce(
-    self: Spec, dim: int | Sequence[int] | None, keepdim: bool, dtype: torch.dtype
-) -> Spec:
+def reduce(self: Spec, dim: int | Sequence[int] | None, keepdim: bool, dtype: torch.dtype) -> Spec:
     """A fresh row-major tensor of the reduced shape."""
     return Spec.of(reduced_shape(self.shape, dim, keepdim), dtype=dtype, device=self.device)
 
@@ -143,7 +141,9 @@ def var_mean(self: Spec, *args: Any, **options: Any) -> tuple[Spec, Spec]:
 def logsumexp(self: Spec, dim: Sequence[int], keepdim: bool = False) -> Spec:
     """Integers become floating."""
     if self.shape and not dim and not keepdim and not is_empty(self.shape):
-        raise RuntimeError(f"logsumexp: no dimension given for a tensor of shape {list(self.shape)}")
+        raise RuntimeError(
+            f"logsumexp: no dimension given for a tensor of shape {list(self.shape)}"
+        )
     dtype = torch.get_default_dtype() if is_integral(self.dtype) else self.dtype
     return reduce(self, dim, keepdim, dtype)
 

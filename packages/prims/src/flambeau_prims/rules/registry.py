@@ -42,7 +42,9 @@ def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
     def register(function: RuleFunction) -> RuleFunction:
         for op in ops:
             if op in _RULES:
-                raise ValueError(f"{op} has a rule already: {_RULES[op].__module__}.{_RULES[op].__name__}")
+                raise ValueError(
+                    f"{op} has a rule already: {_RULES[op].__module__}.{_RULES[op].__name__}"
+                )
             _RULES[op] = function
         return function
 
@@ -69,7 +71,9 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None =
     return infer_keyed((op, *cache_key(args), *cache_key(kwargs or ())), op, args, kwargs or {})
 
 
-def infer_keyed(key: tuple[Any, ...], op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def infer_keyed(
+    key: tuple[Any, ...], op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """As `infer`, for callers that have made the cache key themselves, in any form that tells 1, 1.0 and True apart."""
     default = torch.get_default_dtype()
     if default is not torch.float32:  # the dtype of float results of integers
@@ -156,7 +160,9 @@ def aliasing(op: OpOverload) -> Aliasing:
         source = None
         if info is not None:
             source = next((owner[s] for s in info.before_set if s in owner), None)
-            if not info.before_set:  # Tensor(a)[], as split and unbind return: the alias set is lost
+            if (
+                not info.before_set
+            ):  # Tensor(a)[], as split and unbind return: the alias set is lost
                 source = next(iter(owner.values()), None)
             view = view or (source is not None and not info.is_write)
         returns.append(source)

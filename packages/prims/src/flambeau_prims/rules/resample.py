@@ -96,7 +96,9 @@ _ANTIALIASED = "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos
 
 
 @rule(*_defaults(_ANTIALIASED))
-def upsample_antialiased(self: Spec, output_size: Sequence[Size], *_options: Any, **_named: Any) -> Spec:
+def upsample_antialiased(
+    self: Spec, output_size: Sequence[Size], *_options: Any, **_named: Any
+) -> Spec:
     """In self's memory format."""
     if not same_shape(self.shape[2:], tuple(output_size)):
         refuse("compute_index_ranges_weights", self.dtype, self.device, "H")
@@ -115,7 +117,11 @@ def upsample_antialiased_backward(grad_output: Spec, *args: Any, **options: Any)
 
 def _sampled_shape(input: Spec, grid: Spec) -> tuple[Size, ...]:
     spatial = input.ndim - 2
-    if grid.ndim != input.ndim or not eq(grid.shape[0], input.shape[0]) or not eq(grid.shape[-1], spatial):
+    if (
+        grid.ndim != input.ndim
+        or not eq(grid.shape[0], input.shape[0])
+        or not eq(grid.shape[-1], spatial)
+    ):
         raise RuntimeError(
             f"grid_sampler(): expected grid and input to have same batch size and the grid a last dimension of {spatial}, "
             f"but got input with sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
@@ -236,7 +242,9 @@ def im2col(
 ) -> Spec:
     """[n, c * kernel, blocks]."""
     if self.ndim not in (3, 4):
-        raise RuntimeError(f"Expected 3D or 4D (batch mode) tensor for im2col, got {list(self.shape)}")
+        raise RuntimeError(
+            f"Expected 3D or 4D (batch mode) tensor for im2col, got {list(self.shape)}"
+        )
     counts = [
         _blocks(*sizes)
         for sizes in zip(self.shape[-2:], kernel_size, dilation, padding, stride, strict=True)
@@ -255,7 +263,9 @@ def col2im(
 ) -> Spec:
     """[n, c, *output_size] from [n, c * kernel, blocks]."""
     if self.ndim not in (2, 3):
-        raise RuntimeError(f"Expected 2D or 3D (batch mode) tensor for col2im, got {list(self.shape)}")
+        raise RuntimeError(
+            f"Expected 2D or 3D (batch mode) tensor for col2im, got {list(self.shape)}"
+        )
     area = product(kernel_size)
     blocks = product(
         [_blocks(*s) for s in zip(output_size, kernel_size, dilation, padding, stride, strict=True)]
@@ -269,7 +279,11 @@ def col2im(
 
 
 def _check_image_format(self: Spec) -> None:
-    if self.ndim == 5 and self.device.type == "cpu" and suggested_format(self) != torch.contiguous_format:
+    if (
+        self.ndim == 5
+        and self.device.type == "cpu"
+        and suggested_format(self) != torch.contiguous_format
+    ):
         raise RuntimeError("Unsupported memory format. Supports only ChannelsLast, Contiguous")
 
 

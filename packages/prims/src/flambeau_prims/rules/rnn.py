@@ -48,7 +48,9 @@ def mkldnn_rnn_layer(
     if train:
         sizes = as_int(steps), as_int(batch), as_int(features)
         settings = (mode, hidden_size, num_layers, has_biases)
-        length = _workspace_bytes(*sizes, input.dtype, *settings, reverse, bidirectional, batch_first)
+        length = _workspace_bytes(
+            *sizes, input.dtype, *settings, reverse, bidirectional, batch_first
+        )
         workspace = Spec.of((length,), dtype=torch.uint8, device=input.device)
     return output, _fresh(hx_), _fresh(cx_), workspace
 
@@ -220,4 +222,3 @@ def cudnn_rnn(
         (sum((as_int(w.numel) for w in weight), 0),), dtype=input.dtype, device=input.device
     )
     return output, hy, cy, reserve, packed
-

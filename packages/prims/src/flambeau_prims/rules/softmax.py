@@ -33,9 +33,7 @@ def safe_softmax(self: Spec, dim: int, dtype: torch.dtype | None = None) -> Spec
 
 
 @rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
-def softmax_backward(
-    grad_output: Spec, output: Spec, dim: int, input_dtype: torch.dtype
-) -> Spec:
+def softmax_backward(grad_output: Spec, output: Spec, dim: int, input_dtype: torch.dtype) -> Spec:
     """Row-major, in the input's dtype."""
     if not same_shape(grad_output.shape, output.shape):
         raise RuntimeError("softmax backward: the gradient and the output differ in shape")

@@ -27,7 +27,9 @@ def _sorted(self: Spec, dim: int) -> tuple[Spec, Spec]:
     wrap_dim(dim, self.ndim)
     if self.dtype.is_complex:
         raise not_implemented("sort", self.dtype)
-    values = Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
+    values = Spec.of(
+        self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device
+    )
     return values, values.replace(dtype=torch.int64, stride=values.stride)
 
 
@@ -52,9 +54,7 @@ def argsort(self: Spec, dim: int = -1, descending: bool = False) -> Spec:
 
 
 @rule(aten.argsort.stable)
-def argsort_stable(
-    self: Spec, *, stable: bool, dim: int = -1, descending: bool = False
-) -> Spec:
+def argsort_stable(self: Spec, *, stable: bool, dim: int = -1, descending: bool = False) -> Spec:
     """Where the sorted values stood."""
     return _sorted(self, dim)[1]
 
@@ -87,7 +87,9 @@ def searchsorted(
 ) -> Spec:
     """For each value, its place in the sequence."""
     if isinstance(self, Spec):
-        if sorted_sequence.ndim != 1 and not same_shape(sorted_sequence.shape[:-1], self.shape[:-1]):
+        if sorted_sequence.ndim != 1 and not same_shape(
+            sorted_sequence.shape[:-1], self.shape[:-1]
+        ):
             raise RuntimeError(
                 "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor "
                 f"and input value tensor must match, but we got boundaries tensor {list(sorted_sequence.shape)} and input value "
@@ -98,7 +100,9 @@ def searchsorted(
 
 
 @rule(aten.bucketize.Tensor, aten.bucketize.Scalar)
-def bucketize(self: Operand, boundaries: Spec, *, out_int32: bool = False, right: bool = False) -> Spec:
+def bucketize(
+    self: Operand, boundaries: Spec, *, out_int32: bool = False, right: bool = False
+) -> Spec:
     """For each value, the bucket it falls in."""
     if boundaries.ndim != 1:
         raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
@@ -109,7 +113,9 @@ def bucketize(self: Operand, boundaries: Spec, *, out_int32: bool = False, right
 def isin(elements: Operand, test_elements: Operand, **_options: Any) -> Spec:
     """Whether each element is among the others."""
     device = common_device([spec for spec in (elements, test_elements) if isinstance(spec, Spec)])
-    return Spec.of(elements.shape if isinstance(elements, Spec) else (), dtype=torch.bool, device=device)
+    return Spec.of(
+        elements.shape if isinstance(elements, Spec) else (), dtype=torch.bool, device=device
+    )
 
 
 @rule(aten.histc.default)
@@ -127,4 +133,6 @@ def histc(self: Spec, bins: Size = 100, min: float = 0, max: float = 0) -> Spec:
 )
 def unique(self: Spec, *_args: Any, **_options: Any) -> Spec:
     """The shape is in the data."""
-    raise DataDependent("the number of distinct elements depends on the contents of a tensor", aten._unique2.default)
+    raise DataDependent(
+        "the number of distinct elements depends on the contents of a tensor", aten._unique2.default
+    )

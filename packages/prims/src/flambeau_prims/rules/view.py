@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-def restrided(self: Spec, shape: Sequence[Size], stride: Sequence[Size], offset: Size | None = None) -> Spec:
+def restrided(
+    self: Spec, shape: Sequence[Size], stride: Sequence[Size], offset: Size | None = None
+) -> Spec:
     """A view of self at this geometry."""
     return Spec.of(
         shape,
@@ -206,7 +208,9 @@ def view_as_complex(self: Spec) -> Spec:
         raise RuntimeError("Tensor must have a last dimension of size 2")
     if not eq(self.stride[-1], 1):
         raise RuntimeError("Tensor must have a last dimension with stride 1")
-    steps = [step for size, step in zip(self.shape[:-1], self.stride, strict=False) if not eq(size, 1)]
+    steps = [
+        step for size, step in zip(self.shape[:-1], self.stride, strict=False) if not eq(size, 1)
+    ]
     if any(not eq(quantity % 2, 0) for quantity in (self.offset, *steps)):
         raise RuntimeError("Tensor must have strides and a storage_offset divisible by 2")
     stride = tuple(step // 2 for step in self.stride[:-1])
@@ -427,7 +431,9 @@ def split(self: Spec, split_size: Size, dim: int = 0) -> list[Spec]:
     if not self.shape:
         raise RuntimeError("split expects at least a 1-dimensional tensor")
     if lt(split_size, 0):
-        raise RuntimeError(f"split expects split_size be non-negative, but got split_size={split_size}")
+        raise RuntimeError(
+            f"split expects split_size be non-negative, but got split_size={split_size}"
+        )
     size = self.shape[wrap_dim(dim, self.ndim)]
     if eq(split_size, 0):
         if not eq(size, 0):
@@ -436,7 +442,10 @@ def split(self: Spec, split_size: Size, dim: int = 0) -> list[Spec]:
             )
         return [slice_(self, dim, 0, 0)]
     count = 1 if le(size, split_size) else as_int(ceil_div(size, split_size))
-    pieces = [slice_(self, dim, index * split_size, (index + 1) * split_size) for index in range(count - 1)]
+    pieces = [
+        slice_(self, dim, index * split_size, (index + 1) * split_size)
+        for index in range(count - 1)
+    ]
     return [*pieces, slice_(self, dim, (count - 1) * split_size, size)]
 
 

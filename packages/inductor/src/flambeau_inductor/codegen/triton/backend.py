@@ -35,7 +35,8 @@ class TritonBackend:
             sources.append(Source("triton", write_kernel(kernel, name, tilings[kernel])))
             kernels.append(ProgramKernel(name, number, meta(kernel, tilings[kernel])))
         launches = [
-            Launch(names[s.kernel], s.buffers, s.ints, grid(s, tilings[s.kernel])) for s in scheduled
+            Launch(names[s.kernel], s.buffers, s.ints, grid(s, tilings[s.kernel]))
+            for s in scheduled
         ]
         return Emitted(tuple(sources), tuple(kernels), tuple(launches))
 

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 PERSISTENT_LIMIT = 4096
 """Longest row that is kept in registers."""
 
-HEADER = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+HEADER = (
+    "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+)
 
 
 @dataclass(frozen=True)
@@ -252,10 +254,20 @@ class _Writer:
             Replay(TritonOps(self)).run(self.kernel.body)
         else:
             self.looped()
-        arguments = [param.name for param in self.kernel.params] + [str(size) for size in self.kernel.sizes]
+        arguments = [param.name for param in self.kernel.params] + [
+            str(size) for size in self.kernel.sizes
+        ]
         arguments += ["XBLOCK: tl.constexpr"] + ["RBLOCK: tl.constexpr"] * bool(self.kernel.inner)
         head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):"
-        return "\n".join([HEADER, *(text.strip("\n") + "\n" for text in self.helpers.values()), head, *self.lines, ""])
+        return "\n".join(
+            [
+                HEADER,
+                *(text.strip("\n") + "\n" for text in self.helpers.values()),
+                head,
+                *self.lines,
+                "",
+            ]
+        )
 
     def prologue(self) -> None:
         """The row index, its mask, and the outer axes from it."""
@@ -279,7 +291,11 @@ class _Writer:
         for position, axis in reversed(list(enumerate(axes))):
             text = flat if below == 1 else f"{flat} // ({integer_text(below)})"
             if position > 0:
-                text = f"{text} % ({integer_text(axis.size)})" if below == 1 else f"({text}) % ({integer_text(axis.size)})"
+                text = (
+                    f"{text} % ({integer_text(axis.size)})"
+                    if below == 1
+                    else f"({text}) % ({integer_text(axis.size)})"
+                )
             self.line(f"{axis.symbol} = {text}")
             below = axis.size * below
 
@@ -326,11 +342,15 @@ class _Writer:
         if reduce.kind in ("argmax", "argmin"):
             rule = self.helper("first_largest" if reduce.kind == "argmax" else "first_smallest")
             at = f"{reduce.name}_at"
-            self.line(f"{running}_new, {at}_new = {rule}({running}, {at}, {tile}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))")
+            self.line(
+                f"{running}_new, {at}_new = {rule}({running}, {at}, {tile}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))"
+            )
             self.line(f"{running} = {self.inside(f'{running}_new', running)}")
             self.line(f"{at} = {self.inside(f'{at}_new', at)}")
         else:
-            self.line(f"{running} = {self.inside(self.combine(reduce.kind, running, tile, dtype), running)}")
+            self.line(
+                f"{running} = {self.inside(self.combine(reduce.kind, running, tile, dtype), running)}"
+            )
 
     def inside(self, new: str, old: str) -> str:
         """`new` in the lanes that lie inside the row, `old` outside."""

@@ -134,7 +134,9 @@ class TritonOps:
 
     def check_index(self, value: str, size: Integer, mask: str | None) -> None:
         inside = f"(({value} >= 0) & ({value} < {self.index(size)}))"
-        outside = [f"~{text}" for text in [*self.writer.value_masks(value), *([mask] if mask else [])]]
+        outside = [
+            f"~{text}" for text in [*self.writer.value_masks(value), *([mask] if mask else [])]
+        ]
         condition = " | ".join([inside, *(f"({text})" for text in outside)])
         self.writer.line(f'tl.device_assert({condition}, "index out of bounds")')
 
