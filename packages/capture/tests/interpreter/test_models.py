@@ -141,3 +141,22 @@ def test_transformers(name, dynamic):
     torch.manual_seed(0)
     model = getattr(transformers, case.model)(getattr(transformers, case.config)(**case.settings))
     check_model(model, case.inputs, dynamic=dynamic)
+
+
+def test_decoding_with_a_cache():
+    """The cache is the program's own object: changed in place, and its growing length becomes symbolic."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_key_value_heads=2)).eval()
+    eager_cache, own_cache = (transformers.DynamicCache(config=model.config) for _ in range(2))
+    fn = compiled(model, dynamic=None)
+    ids = IDS[:1, :8]
+    with torch.no_grad():
+        for _ in range(7):
+            want = model(ids, past_key_values=eager_cache)
+            got = fn(ids, past_key_values=own_cache)
+            assert got.past_key_values is own_cache
+            assert own_cache.get_seq_length() == eager_cache.get_seq_length()
+            torch.testing.assert_close(got.logits, want.logits)
+            ids = want.logits[:, -1:].argmax(-1)
+    assert len(flambeau_capture.state_of(fn).events) == 3

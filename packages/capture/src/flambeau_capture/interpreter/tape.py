@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.origins import Scope
     from flambeau_prims.sizes import Expr
 
 _CONSTANTS = frozenset(
@@ -119,7 +120,9 @@ class Tape:
     def _dynamic_dims(self, real: torch.Tensor, origin: Origin) -> dict[int, Expr]:
         """Symbols for the sizes that are to be dynamic: sizes of 0 and 1 are specialised, equal sizes share a symbol."""
         env = self.env
-        if env is None or isinstance(real, torch.nn.Parameter) or _in_module(origin):
+        if env is None or isinstance(real, torch.nn.Parameter):
+            return {}
+        if self.machine.dynamic.mode is True and _in_module(origin, self.machine.scope):
             return {}
         dims: dict[int, Expr] = {}
         for dim, size in enumerate(real.shape):
@@ -293,11 +296,11 @@ def _name_of(origin: Origin) -> str:
     return text if text and not text[0].isdigit() else f"arg_{text}"
 
 
-def _in_module(origin: Origin) -> bool:
-    """Whether a tensor is read from an object's attributes: such sizes (of buffers, caches) stay static."""
+def _in_module(origin: Origin, scope: Scope) -> bool:
+    """Whether a tensor is read from an nn.Module: sizes of buffers are static unless they were seen to change."""
     current: Any = origin
     while current is not None:
-        if isinstance(current, InstanceDict):
+        if isinstance(current, InstanceDict) and isinstance(current.base.load(scope), torch.nn.Module):
             return True
         current = getattr(current, "base", None)
     return False
