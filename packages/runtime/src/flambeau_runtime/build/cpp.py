@@ -10,8 +10,11 @@ count serve kernels too.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +35,7 @@ BASE_FLAGS = (
     "-fno-asynchronous-unwind-tables", "-ffp-contract=off", "-fwrapv", "-fvisibility=hidden",
 )  # fmt: skip
 LINK_FLAGS = ("-x", "none", "-Wl,--as-needed", "-Wl,-O0", "-Wl,--no-undefined")
-LIBRARIES = ("-lmvec", "-lm")
+LIBRARIES = ("-lmvec", "-lm") if platform.machine() == "x86_64" and sys.platform == "linux" else ("-lm",)
 
 INSTALL_HINT = (
     "Flambeau compiles CPU kernels with g++. Install it (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; "
@@ -112,27 +115,24 @@ def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
                 found[key] = path
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
     if missing:
-        with cache.working_directory() as folder:
-            running = [(key, _start(tools, text, Path(folder) / key)) for key, text in missing.items()]
-            for key, process in running:
-                made = _finish(tools, process, Path(folder) / key, cache)
-                found[key] = cache.store("cpp", key, made, ".so")
+        with cache.working_directory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            stems = {key: Path(folder) / key for key in missing}
+            running = {key: pool.submit(_compile, tools, missing[key], stem, cache) for key, stem in stems.items()}
+            for key, compiled in running.items():
+                found[key] = cache.store("cpp", key, compiled.result(), ".so")
     return [found[key] for key in keys]
 
 
-def _start(tools: Toolchain, text: str, stem: Path) -> subprocess.Popen[bytes]:
-    source = stem.with_suffix(".cpp")
+def _compile(tools: Toolchain, text: str, stem: Path, cache: Cache) -> bytes:
+    """One compiler run; the shared library's content."""
+    source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
     source.write_text(text)
-    command = [tools.path, *tools.flags, str(source), "-o", str(stem.with_suffix(".so")), *LINK_FLAGS, *tools.libraries]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=stem.parent)
-
-
-def _finish(tools: Toolchain, process: subprocess.Popen[bytes], stem: Path, cache: Cache) -> bytes:
-    _, errors = process.communicate()
-    if process.returncode:
-        words = errors.decode(errors="replace")
+    command = [tools.path, *tools.flags, str(source), "-o", str(library), *LINK_FLAGS, *tools.libraries]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=stem.parent, check=False)
+    if done.returncode:
+        words = done.stderr.decode(errors="replace")
         if "lmvec" in words:
             words += "\nglibc's vector math library (libmvec) is missing; Flambeau needs glibc 2.22 or newer with its libmvec."
-        kept = cache.store("failed", stem.name, stem.with_suffix(".cpp").read_bytes(), ".cpp")
+        kept = cache.store("failed", stem.name, text.encode(), ".cpp")
         raise CompileError(f"{tools.path} failed on a generated kernel (its text: {kept}):\n{words}")
-    return stem.with_suffix(".so").read_bytes()
+    return library.read_bytes()

@@ -50,8 +50,13 @@ MVEC_35 = (
 )  # fmt: skip
 SCALAR_ONLY = ("lgamma",)
 
-_SIMD_35 = """\
-#if GLIBC_MINOR >= 35
+_SIMD = """\
+#if defined(__x86_64__) && GLIBC_MINOR >= 22
+#define SIMD_22 __attribute__((simd("notinbranch")))
+#else
+#define SIMD_22
+#endif
+#if defined(__x86_64__) && GLIBC_MINOR >= 35
 #define SIMD_35 __attribute__((simd("notinbranch")))
 #else
 #define SIMD_35
@@ -60,8 +65,8 @@ _SIMD_35 = """\
 
 
 def _unary_functions() -> dict[str, str]:
-    found = {"SIMD_35": _SIMD_35}
-    for names, attribute in ((MVEC_22, '__attribute__((simd("notinbranch")))'), (MVEC_35, "SIMD_35"), (SCALAR_ONLY, "")):
+    found = {"SIMD": _SIMD}
+    for names, attribute in ((MVEC_22, "SIMD_22"), (MVEC_35, "SIMD_35"), (SCALAR_ONLY, "")):
         for name in names:
             space = attribute + " " if attribute else ""
             found[f"{name}f"] = f'extern "C" {space}__attribute__((const)) float {name}f(float);\n'
@@ -71,8 +76,8 @@ def _unary_functions() -> dict[str, str]:
 
 FUNCTIONS: dict[str, str] = {
     **_unary_functions(),
-    "powf": 'extern "C" __attribute__((simd("notinbranch"), const)) float powf(float, float);\n',
-    "pow": 'extern "C" __attribute__((simd("notinbranch"), const)) double pow(double, double);\n',
+    "powf": 'extern "C" SIMD_22 __attribute__((const)) float powf(float, float);\n',
+    "pow": 'extern "C" SIMD_22 __attribute__((const)) double pow(double, double);\n',
     "atan2f": 'extern "C" SIMD_35 __attribute__((const)) float atan2f(float, float);\n',
     "atan2": 'extern "C" SIMD_35 __attribute__((const)) double atan2(double, double);\n',
     "fmodf": 'extern "C" __attribute__((const)) float fmodf(float, float);\n',
@@ -261,7 +266,7 @@ INLINE uint16_t to_float16(float x) {
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # What to look for, where a helper's name is not the name of its entry.
 _PROVIDES = {
-    "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16", "from_float16": "float16", "to_float16": "float16",
+    "SIMD_22": "SIMD", "SIMD_35": "SIMD", "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16", "from_float16": "float16", "to_float16": "float16",
     "int_fmod": "int_divide", "int_remainder": "int_divide", "int_floor_divide": "int_divide",
     "float_mod": "float_remainder", "shift_right": "shift_left",
 }  # fmt: skip
@@ -286,4 +291,4 @@ def prelude(kernels: Iterable[str], parallel: bool) -> str:
     return TYPES + (THREADS if parallel else "") + "".join(FUNCTIONS[name] for name in order)
 
 
-_LEAVES = frozenset({"SIMD_35"})
+_LEAVES = frozenset({"SIMD"})
