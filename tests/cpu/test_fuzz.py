@@ -1,0 +1,18 @@
+"""Random programs of fixed seeds do what eager does; `python -m tools.fuzz` runs more of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.fuzz.check import check
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_random_programs(batch: int) -> None:
+    found = [text for seed in range(20 * batch, 20 * batch + 20) if (text := check(seed)) is not None]
+    assert not found, "\n\n".join(found)
+
+
+def test_random_programs_of_symbolic_sizes() -> None:
+    found = [text for seed in range(1000, 1020) if (text := check(seed, dynamic=True)) is not None]
+    assert not found, "\n\n".join(found)

@@ -1,0 +1,73 @@
+"""One random program compared, and shrunk while it still differs."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tests.differential import differences
+from tools.fuzz.generate import generate, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tools.fuzz.generate import Source
+
+
+def difference(source: Source, **options: Any) -> str | None:
+    """The first difference between compiled and eager, or None; also None for a program that is not valid Python."""
+    try:
+        scope = source.load()
+    except SyntaxError:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = differences(scope["program"], scope["make"], calls=1, factor=16.0, **options)
+    except Exception as error:
+        lines = str(error).splitlines()
+        return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return found[0] if found else None
+
+
+def shrink(source: Source, **options: Any) -> Source:
+    """A smaller program that differs too; each step drops a statement, an output or a branch's condition."""
+    progress = True
+    while progress:
+        progress = False
+        for smaller in _smaller(source):
+            text = difference(smaller, **options)
+            if text is not None and "NameError" not in text:
+                source, progress = smaller, True
+                break
+    return source
+
+
+def _smaller(source: Source) -> Iterator[Source]:
+    for number in reversed(range(len(source.statements))):
+        yield without(source, number)
+    if len(source.outputs) > 1:
+        for number in range(len(source.outputs)):
+            yield replace(source, outputs=source.outputs[:number] + source.outputs[number + 1 :])
+    variables = [f"v{number}" for number in range(len(source.statements))]
+    for name in variables:
+        if name not in source.outputs:
+            yield replace(source, outputs=(name,))
+    for number, text in enumerate(source.inputs):
+        if text not in ("torch.randn(3, 5)", "torch.randn(3, 5).requires_grad_()"):
+            for simple in ("torch.randn(3, 5)", "torch.randn(3, 5).requires_grad_()"):
+                yield replace(source, inputs=(*source.inputs[:number], simple, *source.inputs[number + 1 :]))
+    for number, text in enumerate(source.inputs):
+        if text.endswith(".requires_grad_()"):
+            plain = text.removesuffix(".requires_grad_()")
+            yield replace(source, inputs=(*source.inputs[:number], plain, *source.inputs[number + 1 :]))
+
+
+def check(seed: int, **options: Any) -> str | None:
+    """The program of this seed, shrunk, and how it differs; None if it does not."""
+    source = generate(seed)
+    if difference(source, **options) is None:
+        return None
+    small = shrink(source, **options)
+    return f"seed {seed}: {difference(small, **options)}\n\n{small.text()}"

@@ -1,0 +1,184 @@
+"""Random programs, grown statement by statement: each is tried eagerly on real inputs, and kept if it runs there."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tools.fuzz.templates import EXACT, IN_PLACE, INPUTS, ROUNDED, SHAPES
+
+_LARGEST = 4000
+_HUGE = 1e6
+
+
+@dataclass(frozen=True)
+class Source:
+    """A random program as text.  `inputs[n]` is an expression for argument xn; `outputs` are variables."""
+
+    inputs: tuple[str, ...]
+    statements: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def text(self) -> str:
+        """The program as Python source that runs on its own."""
+        names = ", ".join(f"x{n}" for n in range(len(self.inputs)))
+        body = "\n".join(f"    {line}" for statement in self.statements for line in statement.splitlines())
+        made = "".join(f"    {text},\n" for text in self.inputs)
+        returned = ", ".join(self.outputs) + ("," if len(self.outputs) == 1 else "")
+        return f"def program({names}):\n{body}\n    return ({returned})\n\n\ndef make():\n    return (\n{made})\n".replace("\n)\n", "\n    )\n")
+
+    def load(self) -> dict[str, Any]:
+        """`program` and `make` of the text."""
+        scope: dict[str, Any] = {"torch": torch, "F": F}
+        exec(compile(self.text(), "<fuzz>", "exec"), scope)
+        return scope
+
+
+class Generator:
+    """Grows one program."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.scope: dict[str, Any] = {"torch": torch, "F": F}
+        self.exact: set[str] = set()
+        self.fresh: set[str] = set()
+        self.variables: list[str] = []
+
+    def grow(self, statements: int) -> Source:
+        """A program of about that many statements."""
+        torch.manual_seed(self.random.randrange(1 << 30))
+        inputs = []
+        for number in range(self.random.randint(1, 3)):
+            shape = self.random.choice(SHAPES)
+            text = self.random.choice(INPUTS).replace("({s},)", f"({shape},)" if shape else "()")
+            text = text.replace("{s}", shape or "()").replace("(), 2)", "2)").replace("(2, ())", "(2)")
+            try:
+                self.scope[f"x{number}"] = eval(text, self.scope)
+            except (RuntimeError, TypeError, IndexError):
+                text = "torch.randn(3, 5)"
+                self.scope[f"x{number}"] = eval(text, self.scope)
+            inputs.append(text)
+            self.variables.append(f"x{number}")
+            self.exact.add(f"x{number}")
+        kept: list[str] = []
+        for _ in range(20 * statements):
+            if len(kept) == statements:
+                break
+            statement = self._statement(f"v{len(kept)}")
+            if statement is not None:
+                kept.append(statement)
+        made = [name for name in self.variables if name.startswith("v")]
+        count = min(len(self.variables), self.random.randint(1, 4))
+        outputs = [*made[-1:], *self.random.sample(self.variables, count - 1)]
+        return Source(tuple(inputs), tuple(kept), tuple(dict.fromkeys(outputs)) or ("x0",))
+
+    def _statement(self, target: str) -> str | None:
+        """A statement that ran, or None."""
+        choice = self.random.random()
+        if choice < 0.12 and self.fresh:
+            return self._write()
+        exact = choice < 0.5
+        template = self.random.choice(EXACT if exact else ROUNDED)
+        filled = self._fill(template)
+        if filled is None:
+            return None
+        expression, used = filled
+        form = self.random.random()
+        if form < 0.06:
+            text = f"{target} = {expression}\nfor step in range({self.random.randint(1, 3)}):\n    {target} = {target} * 0.5 + step"
+            exact = False
+        elif form < 0.1:
+            text = f"if {used[0]}.shape[-1] > {self.random.randint(0, 6)}:\n    {target} = {expression}\nelse:\n    {target} = {used[0]}" if used else f"{target} = {expression}"
+        else:
+            text = f"{target} = {expression}"
+        if not self._run(text, target):
+            return None
+        self.variables.append(target)
+        if exact and all(name in self.exact for name in used):
+            self.exact.add(target)
+        value = self.scope[target]
+        if all(value is not self.scope[name] for name in self.variables[:-1]):
+            self.fresh.add(target)
+        return text
+
+    def _write(self) -> str | None:
+        name = self.random.choice(sorted(self.fresh))
+        filled = self._fill(self.random.choice(IN_PLACE).replace("{v}", name))
+        if filled is None:
+            return None
+        text, _ = filled
+        before = {variable: self.scope[variable] for variable in self.variables}
+        copies = {variable: value.detach().clone() for variable, value in before.items()}
+        try:
+            exec(text, self.scope)
+        except Exception:
+            return None
+        if self.scope[name] is not before[name] or not self._sane(self.scope[name]):
+            return None
+        del copies
+        self.exact.clear()
+        self.exact.update(variable for variable in self.variables if variable.startswith("x"))
+        return text
+
+    def _run(self, text: str, target: str) -> bool:
+        scope = dict(self.scope)
+        try:
+            exec(text, scope)
+        except Exception:
+            return False
+        if not self._sane(scope[target]):
+            return False
+        self.scope[target] = scope[target]
+        return True
+
+    @staticmethod
+    def _sane(value: Any) -> bool:
+        if not isinstance(value, torch.Tensor) or value.numel() > _LARGEST:
+            return False
+        return not (value.is_floating_point() and value.numel() and bool((value.detach().abs() > _HUGE).any()))
+
+    def _fill(self, template: str) -> tuple[str, list[str]] | None:
+        """The template with its placeholders replaced, and the variables used; None if there is no variable of a kind."""
+        names: dict[str, str] = {}
+        for key in dict.fromkeys(re.findall(r"\{(\w+)\}", template)):
+            if key[0] in "dck":
+                continue
+            candidates = [name for name in self.variables if self._is(key[0], name)]
+            if not candidates:
+                return None
+            names[key] = self.random.choice(candidates)
+        used = list(dict.fromkeys(names.values()))
+        ndim = self.scope[used[0]].ndim if used else 1
+        names["d"] = str(self.random.randrange(-ndim, ndim)) if ndim else "0"
+        names["c"] = str(self.random.choice([0.5, -1.25, 2.0, 0.1]))
+        names["k"] = str(self.random.randint(0, 3))
+        return re.sub(r"\{(\w+)\}", lambda match: names[match.group(1)], template), used
+
+    def _is(self, kind: str, name: str) -> bool:
+        value = self.scope[name]
+        if kind == "f":
+            return value.is_floating_point()
+        if kind == "i":
+            return not value.is_floating_point() and value.dtype is not torch.bool
+        if kind == "b":
+            return value.dtype is torch.bool
+        if kind == "n":
+            return value.dtype is not torch.bool
+        if kind == "e":
+            return name in self.exact and value.dtype is not torch.bool
+        return True
+
+
+def generate(seed: int, statements: int = 8) -> Source:
+    """The program of this seed."""
+    return Generator(seed).grow(statements)
+
+
+def without(source: Source, statement: int) -> Source:
+    """The program less one statement."""
+    return replace(source, statements=source.statements[:statement] + source.statements[statement + 1 :])
