@@ -143,15 +143,9 @@ _reason(
 )
 _reason(
     "higher-order-operator",
-    "a torch function that takes functions was called (torch.cond, vmap, grad, checkpoint with reentrant autograd)",
+    "a torch function that takes functions was called (torch.cond, torch.vmap, torch.func.grad)",
     "functions of functions are not captured yet",
     "call it outside the compiled function",
-)
-_reason(
-    "import-while-capturing",
-    "an import statement would load a module that is not loaded yet",
-    "loading a module runs arbitrary code once, which must not happen while a frame is captured",
-    "import it at module level",
 )
 _reason(
     "side-effect",

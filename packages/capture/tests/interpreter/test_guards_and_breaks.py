@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from capture_harness import breaks, check, compiled, same
 
 import flambeau_capture
+import flambeau_prims
 from flambeau_capture.reasons import REASONS
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -174,11 +176,20 @@ def on_device(x):
         return x + torch.ones(4)
 
 
+def mapped(x):
+    return torch.vmap(torch.sin)(x)
+
+
+def differentiated(x):
+    x.sum().backward()
+    return x
+
+
 @pytest.mark.parametrize(
     ("fn", "reason"),
     [
         (item_of_tensor, "data-dependent"), (branch_on_tensor, "data-dependent"), (clock, "unknown-c-function"), (locked, "unknown-c-function"),
-        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"), (on_device, "side-effect"),
+        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"), (on_device, "side-effect"), (mapped, "higher-order-operator"),
         (custom_autograd, "autograd-function"), (calls_disabled, "compiler-disable"),
     ],
 )  # fmt: skip
@@ -190,6 +201,11 @@ def test_breaks_run_eagerly(fn, reason):
         compiled(fn)(X)
 
 
+def test_backward_breaks():
+    found = breaks(lambda x: differentiated(x * 2).detach(), torch.ones(3, requires_grad=True))
+    assert found.id == "backward"
+
+
 def test_escaping_exceptions_are_eagers():
     fn = compiled(raised, fullgraph=False)
     for _ in range(2):
@@ -198,6 +214,11 @@ def test_escaping_exceptions_are_eagers():
 
 
 def test_every_reason_is_whole():
+    package = Path(flambeau_capture.__file__).parent
+    sources = "".join(file.read_text() for file in package.rglob("*.py") if file.name != "reasons.py")
+    unsupported = (Path(flambeau_prims.__file__).parent / "unsupported.py").read_text()
+    for id in REASONS:
+        assert f'"{id}"' in sources + unsupported, f"nothing gives the reason {id}"
     for reason in REASONS.values():
         assert reason.context and reason.explanation and reason.hint and " " not in reason.id
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from capture_harness import compiled
 from torch import nn
 
@@ -141,6 +142,21 @@ def test_transformers(name, dynamic):
     torch.manual_seed(0)
     model = getattr(transformers, case.model)(getattr(transformers, case.config)(**case.settings))
     check_model(model, case.inputs, dynamic=dynamic)
+
+
+def test_checkpointed_layers():
+    layer = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+
+    def fn(x):
+        return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) + 1
+
+    x = torch.randn(3, 4, requires_grad=True)
+    results = []
+    for run in (fn, compiled(fn)):
+        torch.manual_seed(0)
+        out = run(x)
+        results.append((out, *torch.autograd.grad(out.sum(), [x, *layer.parameters()])))
+    torch.testing.assert_close(results[1], results[0])
 
 
 def test_decoding_with_a_cache():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
 
 from flambeau_capture.interpreter import operations
 from flambeau_capture.interpreter.modules import call_module
@@ -48,6 +49,33 @@ def _torch_check(machine: Machine, args: Any, kwargs: Any) -> None:
 @substitute_for(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _function_apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     raise GraphBreak("autograd-function", f"call of {args[0].__qualname__}.apply")
+
+
+@substitute_for(torch.utils.checkpoint.checkpoint)
+def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """The function is called as it is: what is recomputed in the backward pass is decided by the partition of the graph."""
+    function, *rest = args
+    if "context_fn" in kwargs:
+        raise GraphBreak("higher-order-operator", "torch.utils.checkpoint.checkpoint with context_fn")
+    options = ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
+    return machine.call(function, tuple(rest), {name: value for name, value in kwargs.items() if name not in options})
+
+
+def _takes_functions(name: str) -> Substitute:
+    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
+        raise GraphBreak("higher-order-operator", f"call of torch.{name}")
+
+    return break_here
+
+
+for _name in ("cond", "while_loop", "vmap"):
+    _function = getattr(torch, _name, None)
+    if _function is not None:
+        substitute_for(_function)(_takes_functions(_name))
+for _name in ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "functional_call", "linearize", "vmap"):
+    _function = getattr(torch.func, _name, None)
+    if _function is not None and not has_substitute(_function):
+        substitute_for(_function)(_takes_functions(f"func.{_name}"))
 
 
 def _run_natively(function: Any) -> Substitute:
