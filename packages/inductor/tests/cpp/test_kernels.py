@@ -214,7 +214,7 @@ def test_softmax(library, name, rows):
     library.run(name, [x, y], ints)
     exact = x.double().softmax(1)
     theirs = (x.softmax(1).double() - exact).abs().max() if rows else 0
-    assert rows == 0 or (y.double() - exact).abs().max() <= 2 * theirs + 2**-23 * exact.max()
+    assert rows == 0 or (y.double() - exact).abs().max() <= 2 * theirs + 2**-22 * exact.max()
 
 
 SIZES = [(1, 1), (5, 7), (300, 3), (3, 300), (129, 65), (1000, 400), (2, 5000), (0, 5), (5, 0)]
