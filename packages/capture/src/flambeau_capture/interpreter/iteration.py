@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ class SequenceIterator(Native):
         return self
 
     def __next__(self) -> Any:
-        from flambeau_capture.interpreter.items import load_item
-
         try:
             item = load_item(self.machine, self.sequence, self.index)
         except (IndexError, StopIteration):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -201,8 +202,6 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
     if machine.objects.is_known(container) and isinstance(container, dict):
         return machine.lazy_dict_has(container, item)
     if python_method(machine, kind, "__iter__") is not None or _needs_compare(machine, container, item):
-        from flambeau_capture.interpreter.iteration import native_iterable
-
         eq = COMPARISONS["=="]
         return any(
             entry is item or truth(machine, compare(machine, eq, entry, item)) for entry in native_iterable(machine, container)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.operations import format_value
 
@@ -99,9 +101,6 @@ def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any]:
     machine = frame.machine
     if isinstance(mapping, dict) and not machine.objects.is_known(mapping):
         return mapping
-    from flambeau_capture.interpreter.attributes import load_attr
-    from flambeau_capture.interpreter.items import load_item
-
     try:
         keys = load_attr(machine, mapping, "keys")
     except AttributeError:
