@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from flambeau_inductor.codegen.triton.kernel import Tiling, choose_tiling
+from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling
 from flambeau_inductor.indexing.expressions import FloorDiv, Mod, symbol
 from flambeau_inductor.ir import (
     Axis,
@@ -105,6 +105,9 @@ def all_cases() -> Iterator[Case]:
     yield softmax(3, 5000)
     yield column_sum(4501, 70)
     yield transposed(13, 29)
+    yield transposed(45, 70)
+    yield transposed(64, 128)
+    yield column_sum(40, 100)
     yield padded(11, 4)
     yield gathered(9, 21)
 
@@ -270,7 +273,11 @@ def transposed(rows: int, columns: int) -> Case:
     )
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
     kernel = Kernel("cuda", params, (), (Axis(i, rows), Axis(j, columns)), (), body)
-    return Case("transposed", kernel, [torch.randn(rows * columns), torch.zeros(rows * columns)])
+    return Case(
+        f"transposed-{rows}x{columns}",
+        kernel,
+        [torch.randn(rows * columns), torch.zeros(rows * columns)],
+    )
 
 
 def padded(length: int, pad: int) -> Case:

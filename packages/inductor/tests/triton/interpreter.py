@@ -21,7 +21,7 @@ import triton.language as tl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.codegen.triton.kernel import Tiling
+    from flambeau_inductor.codegen.triton.tiling import Tiling
     from flambeau_inductor.ir import Kernel
 
 NUMPY_NAMES = {
@@ -62,7 +62,7 @@ def run(
     name: str,
     buffers: Sequence[torch.Tensor],
     ints: Sequence[int],
-    grid: int,
+    grid: tuple[int, ...],
     constants: dict[str, int],
 ) -> None:
     """Run the function `name` of `source` over `grid` programs; bool tensors are passed as bytes."""
@@ -74,7 +74,7 @@ def run(
         module.__dict__["libdevice"] = numpy_libdevice()
         exec(compile(open(file.name).read(), file.name, "exec"), module.__dict__)  # noqa: SIM115
         passed = [b.view(torch.uint8) if b.dtype is torch.bool else b for b in buffers]
-        getattr(module, name)[(grid,)](*passed, *ints, **constants)
+        getattr(module, name)[grid](*passed, *ints, **constants)
     finally:
         os.unlink(file.name)
 
@@ -83,17 +83,11 @@ def run_kernel(
     kernel: Kernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]
 ) -> None:
     """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer on."""
-    from flambeau_inductor.codegen.triton.kernel import row_count, write_kernel
+    from flambeau_inductor.codegen.triton.kernel import write_kernel
+    from flambeau_inductor.codegen.triton.tiling import grid
 
     dims = {symbol.name: value for symbol, value in zip(kernel.sizes, ints, strict=True)}
-    rows = row_count(kernel, dims)
-    rows = rows if isinstance(rows, int) else eval(rows)
-    constants = {"XBLOCK": tiling.xblock} | ({"RBLOCK": tiling.rblock} if kernel.inner else {})
-    run(
-        write_kernel(kernel, "generated", tiling),
-        "generated",
-        buffers,
-        ints,
-        -(-rows // tiling.xblock),
-        constants,
-    )
+    programs = [dim if isinstance(dim, int) else eval(dim) for dim in grid(kernel, tiling, dims)]
+    constants = {"XBLOCK": tiling.xblock} | ({"RBLOCK": tiling.rblock} if tiling.rblock else {})
+    source = write_kernel(kernel, "generated", tiling)
+    run(source, "generated", buffers, ints, tuple(programs), constants)

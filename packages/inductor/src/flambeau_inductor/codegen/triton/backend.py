@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.base import Emitted, unique_kernels
-from flambeau_inductor.codegen.triton.kernel import (
-    Tiling,
-    choose_tiling,
-    needs_debug,
-    row_count,
-    signature,
-    write_kernel,
-)
+from flambeau_inductor.codegen.triton.kernel import needs_debug, signature, write_kernel
+from flambeau_inductor.codegen.triton.tiling import Tiling, choose_tiling, grid
 from flambeau_runtime.program import Kernel as ProgramKernel
 from flambeau_runtime.program import Launch, Source
 
@@ -35,7 +29,7 @@ class TritonBackend:
             sources.append(Source("triton", write_kernel(kernel, name, tilings[kernel])))
             kernels.append(ProgramKernel(name, number, meta(kernel, tilings[kernel])))
         launches = [
-            Launch(names[s.kernel], s.buffers, s.ints, grid(s, tilings[s.kernel]))
+            Launch(names[s.kernel], s.buffers, s.ints, _grid(s, tilings[s.kernel]))
             for s in scheduled
         ]
         return Emitted(tuple(sources), tuple(kernels), tuple(launches))
@@ -44,7 +38,7 @@ class TritonBackend:
 def meta(kernel: Kernel, tiling: Tiling) -> dict[str, object]:
     """What the build needs to know of a kernel (`flambeau_runtime.program.Kernel`)."""
     constants = {"XBLOCK": tiling.xblock}
-    if kernel.inner:
+    if tiling.rblock:
         constants["RBLOCK"] = tiling.rblock
     divisible = [param.name for param in kernel.params]
     divisible += [
@@ -62,11 +56,8 @@ def meta(kernel: Kernel, tiling: Tiling) -> dict[str, object]:
     }
 
 
-def grid(scheduled: ScheduledKernel, tiling: Tiling) -> tuple[int | str, ...]:
+def _grid(scheduled: ScheduledKernel, tiling: Tiling) -> tuple[int | str, ...]:
     """The number of programs of a launch."""
     kernel = scheduled.kernel
     dims = {symbol.name: dim for symbol, dim in zip(kernel.sizes, scheduled.ints, strict=True)}
-    rows = row_count(kernel, dims)
-    if isinstance(rows, int):
-        return (-(-rows // tiling.xblock),)
-    return (f"({rows} + {tiling.xblock - 1}) // {tiling.xblock}",)
+    return grid(kernel, tiling, dims)

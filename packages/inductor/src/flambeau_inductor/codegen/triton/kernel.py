@@ -1,16 +1,15 @@
 """One kernel of the loop IR as one Triton function.
 
-Three shapes, chosen in `choose_tiling`:
+Four shapes, chosen in `tiling.choose_tiling`:
 
 - pointwise: a program takes XBLOCK points of the flattened outer axes;
+- crosswise pointwise (a transposition): XBLOCK points of all outer axes but one, RBLOCK points of that one;
 - persistent reduction: XBLOCK rows, the whole row in RBLOCK lanes; each value is computed once and stays in registers;
 - looped reduction: XBLOCK rows, one loop over the row in steps of RBLOCK for each of `split_phases`' phases.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +21,7 @@ from flambeau_inductor.codegen.triton.ops import (
     TritonOps,
     number,
 )
+from flambeau_inductor.codegen.triton.tiling import lane_axes, row_axes
 from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
 from flambeau_inductor.ir import CheckIndex, inner_names
 from flambeau_inductor.scalar_ops import Replay
@@ -32,57 +32,17 @@ if TYPE_CHECKING:
 
     import sympy
 
+    from flambeau_inductor.codegen.triton.tiling import Tiling
     from flambeau_inductor.ir import Axis, Body, Integer, Kernel, Reduce
-
-PERSISTENT_LIMIT = 4096
-"""Longest row that is kept in registers."""
 
 HEADER = (
     "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
 )
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """Tile sizes (powers of two) and warps of one kernel; `rblock` 0 for a pointwise kernel."""
-
-    xblock: int
-    rblock: int = 0
-    persistent: bool = False
-    warps: int = 4
-
-
-def choose_tiling(kernel: Kernel) -> Tiling:
-    """Tile sizes from the kernel's sizes, or from their hints where they are symbolic."""
-    hints = {symbol.name: hint for symbol, hint in zip(kernel.sizes, kernel.hints, strict=False)}
-    points = _extent(kernel.outer, hints)
-    if not kernel.inner:
-        xblock = min(1024, max(32, _power_of_two(points)))
-        return Tiling(xblock, warps=4 if xblock >= 512 else max(1, xblock // 128))
-    row = _extent(kernel.inner, hints)
-    if all(isinstance(axis.size, int) for axis in kernel.inner) and row <= PERSISTENT_LIMIT:
-        rblock = max(1, _power_of_two(row))
-        xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
-        return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
-    rblock = min(2048, max(16, _power_of_two(row)))
-    # Rows side by side in memory want wide tiles across rows: 64 columns a step coalesce.
-    xblock = 1
-    if points >= 64 and not _rows_are_contiguous(kernel):
-        xblock, rblock = 64, 32
-    return Tiling(xblock, rblock, warps=_warps(xblock * rblock))
-
-
 def write_kernel(kernel: Kernel, name: str, tiling: Tiling) -> str:
     """The source text of a kernel: imports, the helpers it needs, the function."""
     return _Writer(kernel, name, tiling).source()
-
-
-def row_count(kernel: Kernel, dims: dict[str, int | str]) -> int | str:
-    """The number of outer points as a Dim of the program, given the Dims that a launch passes for the kernel's sizes."""
-    sizes = [axis.size for axis in kernel.outer]
-    if all(isinstance(size, int) for size in sizes):
-        return prod(sizes)  # type: ignore[arg-type]
-    return "*".join(f"({integer_text(size, lambda n: f'({dims[n]})')})" for size in sizes)
 
 
 def signature(kernel: Kernel) -> dict[str, str]:
@@ -96,37 +56,6 @@ def needs_debug(kernel: Kernel) -> bool:
     return any(isinstance(statement, CheckIndex) for statement in kernel.body)
 
 
-def _extent(axes: Sequence[Axis], hints: dict[str, int]) -> int:
-    return prod(int(evaluate_expr(axis.size, _Unknown(hints))) for axis in axes)
-
-
-class _Unknown(dict[str, int]):
-    """Hints by name; a size without one counts as 1024."""
-
-    def __missing__(self, name: str) -> int:
-        return 1024
-
-
-def _power_of_two(count: int) -> int:
-    """The least power of two that is at least `count`."""
-    return 1 << max(0, count - 1).bit_length()
-
-
-def _warps(elements: int) -> int:
-    return max(1, min(8, elements // 256))
-
-
-def _rows_are_contiguous(kernel: Kernel) -> bool:
-    """Whether neighbours along the innermost inner axis are neighbours in memory, for most of what is read."""
-    symbol = kernel.inner[-1].symbol
-    strides = [
-        statement.index.coeff(symbol)
-        for statement in kernel.body
-        if hasattr(statement, "index") and symbol in statement.index.free_symbols
-    ]
-    return sum(stride == 1 for stride in strides) * 2 >= len(strides)
-
-
 class _Writer:
     """Writes one function; `TritonOps` calls back for masks, pointers, stores and reductions."""
 
@@ -138,14 +67,16 @@ class _Writer:
         self.helpers: dict[str, str] = {}
         self.depth = 1
         self.size_names = {symbol.name for symbol in kernel.sizes}
-        self.inner = inner_names(kernel.body, kernel.inner)
+        self.rows = row_axes(kernel, tiling)
+        self.lane_axes = lane_axes(kernel, tiling)
+        self.inner = inner_names(kernel.body, self.lane_axes)
         self.dtypes = {param.name: param.dtype for param in kernel.params}
-        self.outer_points = _product(kernel.outer)
-        self.inner_points = _product(kernel.inner)
+        self.outer_points = _product(self.rows)
+        self.inner_points = _product(self.lane_axes)
         self.wide = self.needs_64_bits()
         # A tile that divides its axis has no lanes outside: unmasked accesses are wide ones.
         self.rows_fit = _divides(tiling.xblock, self.outer_points)
-        self.lanes_fit = bool(kernel.inner) and _divides(tiling.rblock, self.inner_points)
+        self.lanes_fit = bool(self.lane_axes) and _divides(tiling.rblock, self.inner_points)
         self.accumulators: list[tuple[Reduce, str]] = []
 
     # What TritonOps asks
@@ -153,7 +84,7 @@ class _Writer:
     @property
     def scalar_shape(self) -> str:
         """The shape of a tile of one value."""
-        return "[1, 1]" if self.kernel.inner else "[1]"
+        return "[1, 1]" if self.lane_axes else "[1]"
 
     def line(self, text: str) -> None:
         """One line at the current depth."""
@@ -190,7 +121,7 @@ class _Writer:
         """A masked store; one value for a whole row or tile is spread over it first."""
         names = {symbol.name for symbol in index.free_symbols}
         masks = [] if self.rows_fit else ["xmask"]
-        if self.kernel.inner:
+        if self.lane_axes:
             inner = bool(names & self.inner)
             masks += ["rmask"] if inner and not self.lanes_fit else []
             shape = "[XBLOCK, RBLOCK]" if inner else "[XBLOCK, 1]"
@@ -247,7 +178,10 @@ class _Writer:
     def source(self) -> str:
         """Header, helpers and the function."""
         self.prologue()
-        if not self.kernel.inner:
+        if not self.lane_axes:
+            Replay(TritonOps(self)).run(self.kernel.body)
+        elif self.tiling.lane:
+            self.lanes("tl.program_id(1) * RBLOCK + tl.arange(0, RBLOCK)[None, :]")
             Replay(TritonOps(self)).run(self.kernel.body)
         elif self.tiling.persistent:
             self.lanes("tl.arange(0, RBLOCK)[None, :]")
@@ -257,7 +191,7 @@ class _Writer:
         arguments = [param.name for param in self.kernel.params] + [
             str(size) for size in self.kernel.sizes
         ]
-        arguments += ["XBLOCK: tl.constexpr"] + ["RBLOCK: tl.constexpr"] * bool(self.kernel.inner)
+        arguments += ["XBLOCK: tl.constexpr"] + ["RBLOCK: tl.constexpr"] * bool(self.lane_axes)
         head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):"
         return "\n".join(
             [
@@ -272,18 +206,18 @@ class _Writer:
     def prologue(self) -> None:
         """The row index, its mask, and the outer axes from it."""
         program = "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
-        lanes = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.kernel.inner else "")
+        lanes = "tl.arange(0, XBLOCK)" + ("[:, None]" if self.lane_axes else "")
         self.line(f"xindex = {program} * XBLOCK + {lanes}")
         if not self.rows_fit:
             self.line(f"xmask = xindex < {integer_text(self.outer_points)}")
-        self.unravel(self.kernel.outer, "xindex")
+        self.unravel(self.rows, "xindex")
 
     def lanes(self, rindex: str) -> None:
         """The lane index, its mask, and the inner axes from it."""
         self.line(f"rindex = {rindex}" + (".to(tl.int64)" if self.wide else ""))
         if not self.lanes_fit:
             self.line(f"rmask = rindex < {integer_text(self.inner_points)}")
-        self.unravel(self.kernel.inner, "rindex")
+        self.unravel(self.lane_axes, "rindex")
 
     def unravel(self, axes: Sequence[Axis], flat: str) -> None:
         """Each axis from the flattened index, innermost fastest."""

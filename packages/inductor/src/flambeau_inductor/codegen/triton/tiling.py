@@ -1,0 +1,161 @@
+"""How much of a kernel's loop nest one Triton program takes: tile sizes, warps and the launch grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.indexing.expressions import evaluate_expr, integer_text
+from flambeau_inductor.ir import index_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import sympy
+
+    from flambeau_inductor.ir import Axis, Kernel
+
+PERSISTENT_LIMIT = 4096
+"""Longest row that is kept in registers."""
+
+PERSISTENT_COLUMN = 64
+"""The same where a row's elements lie apart in memory: then many rows side by side must share a tile."""
+
+COLUMN_TILE = (64, 32)
+"""Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""
+
+CROSSWISE_TILE = (32, 64)
+"""Rows and lanes of a transposing tile."""
+
+CROSSWISE_SIZE = 16
+"""A transposition with a shorter side is not worth a tile."""
+
+GRID_LIMIT = 65535
+"""Programs along the second dimension of a grid."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Tile sizes (powers of two) and warps of one kernel.
+
+    `rblock` is 0 for a plain pointwise kernel.  `lane` names the outer axis that a crosswise pointwise kernel lays along
+    the lanes.
+    """
+
+    xblock: int
+    rblock: int = 0
+    persistent: bool = False
+    warps: int = 4
+    lane: str | None = None
+
+
+def row_axes(kernel: Kernel, tiling: Tiling) -> tuple[Axis, ...]:
+    """The axes that a tile's first dimension runs over, flattened."""
+    return tuple(axis for axis in kernel.outer if axis.symbol.name != tiling.lane)
+
+
+def lane_axes(kernel: Kernel, tiling: Tiling) -> tuple[Axis, ...]:
+    """The axes that a tile's second dimension runs over, flattened."""
+    return kernel.inner or tuple(axis for axis in kernel.outer if axis.symbol.name == tiling.lane)
+
+
+def choose_tiling(kernel: Kernel) -> Tiling:
+    """Tile sizes from the kernel's sizes, or from their hints where they are symbolic."""
+    hints = _Hints(zip([symbol.name for symbol in kernel.sizes], kernel.hints, strict=False))
+    points = _extent(kernel.outer, hints)
+    if not kernel.inner:
+        return _pointwise(kernel, points, hints)
+    row = _extent(kernel.inner, hints)
+    static = all(isinstance(axis.size, int) for axis in kernel.inner)
+    if points >= COLUMN_TILE[0] and not _rows_are_contiguous(kernel):
+        xblock, rblock = COLUMN_TILE
+        if static and row <= PERSISTENT_COLUMN:
+            rblock = max(1, _power_of_two(row))
+            return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
+        return Tiling(xblock, rblock, warps=_warps(xblock * rblock))
+    if static and row <= PERSISTENT_LIMIT:
+        rblock = max(1, _power_of_two(row))
+        xblock = max(1, min(2048 // rblock, 64, _power_of_two(points)))
+        return Tiling(xblock, rblock, persistent=True, warps=_warps(xblock * rblock))
+    rblock = min(2048, max(16, _power_of_two(row)))
+    return Tiling(1, rblock, warps=_warps(rblock))
+
+
+def grid(kernel: Kernel, tiling: Tiling, dims: Mapping[str, int | str]) -> tuple[int | str, ...]:
+    """The number of programs, given the Dims that a launch passes for the kernel's sizes."""
+    programs = (_blocks(row_axes(kernel, tiling), tiling.xblock, dims),)
+    if tiling.lane is None:
+        return programs
+    return (*programs, _blocks(lane_axes(kernel, tiling), tiling.rblock, dims))
+
+
+def _blocks(axes: Sequence[Axis], block: int, dims: Mapping[str, int | str]) -> int | str:
+    """How many blocks cover the axes."""
+    sizes = [axis.size for axis in axes]
+    if all(isinstance(size, int) for size in sizes):
+        return -(-prod(sizes) // block)  # type: ignore[arg-type]
+    points = "*".join(f"({integer_text(size, lambda n: f'({dims[n]})')})" for size in sizes)
+    return f"({points} + {block - 1}) // {block}"
+
+
+def _pointwise(kernel: Kernel, points: int, hints: _Hints) -> Tiling:
+    lane = _crosswise_axis(kernel, hints)
+    if lane is not None:
+        xblock, rblock = CROSSWISE_TILE
+        return Tiling(xblock, rblock, warps=8, lane=lane)
+    xblock = min(1024, max(32, _power_of_two(points)))
+    return Tiling(xblock, warps=4 if xblock >= 512 else max(1, xblock // 128))
+
+
+def _crosswise_axis(kernel: Kernel, hints: _Hints) -> str | None:
+    """The axis along which some access walks memory while the innermost axis strides through it; None if there is none."""
+    if len(kernel.outer) < 2 or _extent(kernel.outer[-1:], hints) < CROSSWISE_SIZE:
+        return None
+    fast = kernel.outer[-1].symbol
+    for statement in kernel.body:
+        index = index_of(statement)
+        if index is None or _step(index, fast) in (0, 1):
+            continue
+        for axis in kernel.outer[:-1]:
+            size = _extent((axis,), hints)
+            fits = size <= GRID_LIMIT * CROSSWISE_TILE[1] // 2
+            if _step(index, axis.symbol) == 1 and size >= CROSSWISE_SIZE and fits:
+                return axis.symbol.name
+    return None
+
+
+def _step(index: sympy.Expr, axis: sympy.Symbol) -> sympy.Expr | int:
+    """How far one step along an axis moves in memory, as far as the index says it plainly."""
+    return index.coeff(axis)
+
+
+def _rows_are_contiguous(kernel: Kernel) -> bool:
+    """Whether neighbours along the innermost inner axis are neighbours in memory, for most of what is read."""
+    symbol = kernel.inner[-1].symbol
+    steps = [
+        _step(index, symbol)
+        for statement in kernel.body
+        if (index := index_of(statement)) is not None and symbol in index.free_symbols
+    ]
+    return sum(step == 1 for step in steps) * 2 >= len(steps)
+
+
+class _Hints(dict[str, int]):
+    """Hints by name; a size without one counts as 1024."""
+
+    def __missing__(self, name: str) -> int:
+        return 1024
+
+
+def _extent(axes: Sequence[Axis], hints: _Hints) -> int:
+    return prod(int(evaluate_expr(axis.size, hints)) for axis in axes)
+
+
+def _power_of_two(count: int) -> int:
+    """The least power of two that is at least `count`."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _warps(elements: int) -> int:
+    return max(1, min(8, elements // 256))
