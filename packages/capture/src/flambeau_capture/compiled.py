@@ -85,6 +85,8 @@ class CompiledState:
         self._lock = threading.RLock()
         self._changed: dict[str, frozenset[int]] = {}
         self._made = 0
+        self._escaped = 0
+        """Calls that ended by an exception while being captured."""
 
     def attach(self, compiled: Any) -> None:
         """Tell the state which callable it stands behind (held weakly: the callable holds the state)."""
@@ -104,7 +106,7 @@ class CompiledState:
                 compiled.entries = ()
             self.events.clear()
             self._changed.clear()
-            self._made = 0
+            self._made = self._escaped = 0
 
     # ------------------------------------------------------------ misses
 
@@ -157,6 +159,9 @@ class CompiledState:
             self._note(Event("break", str(captured), time.perf_counter() - started))
             if self.options.fullgraph:
                 raise CaptureError(captured)
+            if captured.id == "exception-escapes" and self._escaped < self.options.recompile_limit:
+                self._escaped += 1  # these arguments raise; others may be captured
+                return None
             compiled.entries = (*entries, skip_entry(len(scope.arguments), captured))
             return None
         kind, text = (

@@ -211,6 +211,8 @@ def test_escaping_exceptions_are_eagers():
     for _ in range(2):
         with pytest.raises(ValueError, match="shape 3"):
             fn(X)
+    same(fn(X[:2]), X[:2])
+    assert count(fn) == 1, "an exception for some arguments does not end the capture of others"
 
 
 def test_every_reason_is_whole():
