@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
@@ -26,13 +26,15 @@ from flambeau_inductor.codegen.cpp.plan import (
     TILE_VECTOR,
     choose_plan,
     dependents,
+    is_transposed,
     static_product,
+    stride_along,
     varies,
 )
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.codegen.cpp.reductions import PART_LENGTH, Fold, column_take, fold_of
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
-from flambeau_inductor.ir import Axis, CheckIndex, Reduce, Store, index_of
+from flambeau_inductor.ir import Axis, CheckIndex, Load, Reduce, Store, index_of
 from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
@@ -83,6 +85,7 @@ class KernelWriter:
         self.dtypes = {s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))}
         self.phases: tuple[Phase, ...] = ()
         self.keep_rows = False
+        self.staged: dict[str, str] = {}
 
     # Text
 
@@ -123,7 +126,12 @@ class KernelWriter:
             for name in sorted(free_names(index)) if index is not None else ():
                 if name in self.checks and name not in self.printer.guards:
                     self.printer.make_safe(name, self.checks[name].size)
-            self.replay.step(statement)
+            if isinstance(statement, Load) and statement.name in self.staged:
+                test = " != 0" if statement.dtype == torch.bool else ""
+                self.replay.values[statement.name] = self.printer.bind(statement, self.staged[statement.name] + test)
+                self.replay.dtypes[statement.name] = statement.dtype
+            else:
+                self.replay.step(statement)
         for text in self.printer.lines:
             self.line(text)
         self.printer.lines = []
@@ -198,15 +206,32 @@ class KernelWriter:
         )  # fmt: skip
 
     def write_tiles(self, vector: Axis, tile: Axis) -> None:
-        """Tiles of the vector axis and of one lead axis: lines that are read across are still there for the next lead point."""
-        lead, size = tile.symbol.name, self.size(vector)
+        """Tiles of the vector axis and of one lead axis: loads that are contiguous along the lead axis are staged, transposed."""
+        name, lead, size = vector.symbol.name, tile.symbol.name, self.size(vector)
+        staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
         with self.lead_loops(self.tiled_lead()):
-            first = f"{lead}_tile * {TILE_LEAD}"
-            self.line(f"const int64_t last = {first} + {TILE_LEAD} < {self.size(tile)} ? {first} + {TILE_LEAD} : {self.size(tile)};")
+            self.line(f"const int64_t first = {lead}_tile * {TILE_LEAD}, size = {self.size(tile)};")
+            self.line(f"const int64_t last = first + {TILE_LEAD} < size ? first + {TILE_LEAD} : size;")
             with self.block(f"for (int64_t part = 0; part < {size}; part += {TILE_VECTOR})"):
                 self.line(f"const int64_t stop = part + {TILE_VECTOR} < {size} ? part + {TILE_VECTOR} : {size};")
-                with self.loop(lead, first, "last"):
+                for load in staged:
+                    self.line(f"{storage_type(load.dtype)} {load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] __attribute__((aligned(64)));")
+                if staged:
+                    with self.block(""):
+                        self.line(f"const int64_t {lead} = first, {name} = part;")
+                        for load in staged:
+                            stride = self.printer.index_text(stride_along(load.index, vector) or 0)
+                            place = f"{load.buffer} + {self.printer.index_text(load.index)}"
+                            self.line(f"stage_tile({place}, {stride}, last - first, stop - part, {load.name}_tile);")
+                self.staged = {load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged}
+                with self.loop(lead, "first", "last"):
                     self.vector_body(vector, "part", "stop", self.kernel.body)
+
+    def is_staged(self, statement: Statement, vector: Axis, tile: Axis) -> TypeGuard[Load]:
+        """Whether a load goes through a tile: it is transposed, and its place is known before the body runs."""
+        if not is_transposed(statement, vector, tile):
+            return False
+        return statement.mask is None and free_names(statement.index).isdisjoint(self.dtypes)
 
     def vector_body(self, vector: Axis, begin: str, end: str, body: Sequence[Statement]) -> None:
         """Statements that do not vary along the vector axis, then the vector loop with the others."""
@@ -422,7 +447,8 @@ class KernelWriter:
             for axis in reversed(self.plan.lead):
                 length = self.size(axis)
                 self.line(f"const int64_t {axis.symbol.name} = rest % {length}; rest /= {length};")
-            moving = dependents(self.kernel.body, {name})
+            # Folds stand in arrays, one element a column, even where all columns fold the same values.
+            moving = dependents(self.kernel.body, {name, *(s.name for s in self.kernel.body if isinstance(s, Reduce))})
             arrays: set[str] = set()
             for number, phase in enumerate(self.phases):
                 self.write_column_phase(phase, self.phases[number + 1 :], moving, arrays)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import sympy
 
@@ -198,9 +198,14 @@ def _tile_axis(kernel: Kernel, vector: Axis | None, lead: tuple[Axis, ...]) -> A
     if vector is None or hinted_size(vector, kernel) < TILE_VECTOR:
         return None
     for statement in kernel.body:
-        if not isinstance(statement, Load) or stride_along(statement.index, vector) in (None, sympy.S.Zero, sympy.S.One):
-            continue
         for axis in lead:
-            if stride_along(statement.index, axis) is sympy.S.One and hinted_size(axis, kernel) >= TILE_LEAD:
+            if is_transposed(statement, vector, axis) and hinted_size(axis, kernel) >= TILE_LEAD:
                 return axis
     return None
+
+
+def is_transposed(statement: object, vector: Axis, lead: Axis) -> TypeGuard[Load]:
+    """Whether a statement is a load that is contiguous along the lead axis and strides along the vector axis."""
+    if not isinstance(statement, Load) or stride_along(statement.index, lead) is not sympy.S.One:
+        return False
+    return stride_along(statement.index, vector) not in (None, sympy.S.Zero, sympy.S.One)
