@@ -409,9 +409,9 @@ class _JointTracer:
             raise LeafInside("an output requires grad though no input does")
         outputs = [results.fakes[at] for at in positions]
         tangents = [
-            tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}")
+            tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}")  # type: ignore[union-attr]
             for k, out in enumerate(outputs)
-        ]  # type: ignore[union-attr]
+        ]
         tracer.where = ""
         with torch._C._DisableAutocast(), tracer:
             try:

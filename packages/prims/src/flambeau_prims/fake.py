@@ -188,8 +188,9 @@ def fake_like(
         if env is None and dynamic_dims:
             raise ValueError("fresh symbols for dynamic_dims need an env")
         dynamic_dims = {
-            dim: env.symbol(real.shape[dim], f"{source}.shape[{dim}]") for dim in dynamic_dims
-        }  # type: ignore[union-attr]
+            dim: env.symbol(real.shape[dim], f"{source}.shape[{dim}]")  # type: ignore[union-attr]
+            for dim in dynamic_dims
+        }
     spec = symbolic_spec(real, dynamic_dims) if dynamic_dims else spec_of(real)
     fake = make_fake(spec, StorageRecord())
     if real.requires_grad:

@@ -162,7 +162,7 @@ def foreach_norm(
 @rule(aten._foreach_max.default)
 def foreach_max(self: Sequence[Spec]) -> list[Spec]:
     """The maximum of each tensor."""
-    return [reduction.extremum(spec) for spec in self]
+    return [reduction.largest(spec) for spec in self]
 
 
 # 2. Fused optimizers

@@ -409,13 +409,16 @@ def embedding_bag(
     narrow = weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
     fast_sum = on_cpu and mode == 0 and padding_idx < 0 and narrow and unit
     counted = bags if on_cpu else offsets.shape[0]
-    integers = {"dtype": indices.dtype, "device": weight.device}
+
+    def integers(shape: Sequence[Size]) -> Spec:
+        return Spec.of(shape, dtype=indices.dtype, device=weight.device)
+
     where: tuple[Size, ...] = (bags, width) if mode == 2 else (counted,) if on_cpu else (0,)
     return (
         Spec.of((bags, width), dtype=weight.dtype, device=weight.device),
-        Spec.of((0,) if fast_sum else indices.shape, **integers),
-        Spec.of((counted,), **integers),
-        Spec.of(where, **integers),
+        integers((0,) if fast_sum else indices.shape),
+        integers((counted,)),
+        integers(where),
     )
 
 

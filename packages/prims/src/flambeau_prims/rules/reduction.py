@@ -183,8 +183,8 @@ def _extremum(name: str) -> Callable[[Spec], Spec]:
     return extremum
 
 
-rule(aten.max.default)(_extremum("max"))
-rule(aten.min.default)(_extremum("min"))
+largest = rule(aten.max.default)(_extremum("max"))
+smallest = rule(aten.min.default)(_extremum("min"))
 
 
 @rule(aten.median.default, aten.nanmedian.default)
