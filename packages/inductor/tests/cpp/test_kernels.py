@@ -398,6 +398,13 @@ def test_small_static_kernels_start_no_threads():
     assert "omp parallel" not in text and "#include" not in text
 
 
+def test_threads_option():
+    kernels = [(KERNELS["softmax_dynamic"], "a"), (KERNELS["whole_float"], "b")]
+    assert "num_threads(3)" in write_source(kernels, threads=3)
+    assert "#pragma omp parallel\n" in write_source(kernels)
+    assert "#pragma omp parallel" not in write_source(kernels[:1], threads=1)
+
+
 @pytest.mark.parametrize("name", ["softmax_static", "columns"])
 def test_golden(golden, name):
     golden(f"cpp_{name}", write_source([(KERNELS[name], name)]))

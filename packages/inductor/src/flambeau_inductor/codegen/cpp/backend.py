@@ -33,7 +33,7 @@ class CppBackend:
         count = -(-len(pending) // SOURCE_KERNELS)
         for number in range(count):
             group = pending[number::count]
-            sources.append(Source("cpp", write_source(group)))
+            sources.append(Source("cpp", write_source(group, options.threads)))
             kernels += [
                 ProgramKernel(name, number, {"checked": True} if is_checked(kernel) else {}) for kernel, name in group
             ]
@@ -41,9 +41,9 @@ class CppBackend:
         return Emitted(tuple(sources), tuple(kernels), launches)
 
 
-def write_source(kernels: Sequence[tuple[Kernel, str]]) -> str:
+def write_source(kernels: Sequence[tuple[Kernel, str]], threads: int = 0) -> str:
     """A translation unit: the prelude, then each kernel below its loop IR as a comment."""
-    texts = [write_kernel(kernel, name) for kernel, name in kernels]
+    texts = [write_kernel(kernel, name, threads) for kernel, name in kernels]
     parts = [prelude(texts, parallel=any("#pragma omp parallel" in text for text in texts))]
     for (kernel, _), text in zip(kernels, texts, strict=True):
         comment = "\n".join(f"// {line}" for line in format_kernel(kernel).splitlines())

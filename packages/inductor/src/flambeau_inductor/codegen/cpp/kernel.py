@@ -59,9 +59,9 @@ FLUSH = 32
 MAX_THREADS = 256
 
 
-def write_kernel(kernel: Kernel, name: str) -> str:
-    """The C++ text of a kernel, without prelude."""
-    return KernelWriter(kernel, name).write()
+def write_kernel(kernel: Kernel, name: str, threads: int = 0) -> str:
+    """The C++ text of a kernel, without prelude; `threads` it may use, 0: as many as OpenMP has when it runs."""
+    return KernelWriter(kernel, name, threads).write()
 
 
 def is_checked(kernel: Kernel) -> bool:
@@ -72,8 +72,9 @@ def is_checked(kernel: Kernel) -> bool:
 class KernelWriter:
     """The state of writing one kernel."""
 
-    def __init__(self, kernel: Kernel, name: str) -> None:
+    def __init__(self, kernel: Kernel, name: str, threads: int) -> None:
         self.kernel = kernel
+        self.threads = threads
         self.name = name
         self.plan = choose_plan(kernel)
         self.printer = CppPrinter()
@@ -567,7 +568,7 @@ class KernelWriter:
             self.size_declarations()
             n, step = self.work_units()
             self.line(f"const int64_t n = {n};")
-            if not plan.may_be_parallel:
+            if not plan.may_be_parallel or self.threads == 1:
                 self.line(f"{keyword}{call}, 0, n);")
                 return
             if plan.static_work is None:
@@ -579,7 +580,8 @@ class KernelWriter:
             reduction = " reduction(|:bad)" if self.checked else ""
             if self.checked:
                 self.line("int64_t bad = 0;")
-            self.line(f"#pragma omp parallel{reduction}")
+            limit = f" num_threads({self.threads})" if self.threads else ""
+            self.line(f"#pragma omp parallel{limit}{reduction}")
             with self.block(""):
                 self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")
                 status = "bad = " if self.checked else ""
@@ -616,7 +618,8 @@ class KernelWriter:
             self.line(f"{self.name}_partial shared[{MAX_THREADS}];")
             if self.checked:
                 self.line("int64_t bad = 0;")
-            self.line(f"const int most = omp_get_max_threads() < {MAX_THREADS} ? omp_get_max_threads() : {MAX_THREADS};")
+            limit = min(self.threads or MAX_THREADS, MAX_THREADS)
+            self.line(f"const int most = omp_get_max_threads() < {limit} ? omp_get_max_threads() : {limit};")
             self.line(f"#pragma omp parallel num_threads(most){' reduction(|:bad)' if self.checked else ''}")
             with self.block(""):
                 self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")
