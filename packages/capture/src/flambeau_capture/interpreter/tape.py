@@ -56,12 +56,19 @@ class SpecTracer(Tracer):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _RANDOM or (func not in _NOT_RANDOM and _is_random(func)):
             self.random = True
+        if func in _UPDATES_STATISTICS and args[5]:
+            self.written.extend(statistic for statistic in args[3:5] if statistic is not None)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
         self.written.extend(facts.written(args, kwargs))
         return super()._mutate(func, facts, args, kwargs, *rest)
 
+
+_UPDATES_STATISTICS = frozenset(
+    {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default, torch.ops.aten.miopen_batch_norm.default}
+)
+"""(input, weight, bias, running_mean, running_var, training, ...): in training both statistics are written, as no schema says."""
 
 _RANDOM: set[Any] = set()
 _NOT_RANDOM: set[Any] = set()

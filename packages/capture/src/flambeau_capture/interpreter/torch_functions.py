@@ -58,38 +58,33 @@ def _operators() -> dict[int, Any]:
     return found
 
 
-def _by_name(*names: str) -> dict[int, Any]:
-    found = {}
-    for name in names:
-        for namespace in (torch, torch._C, torch._C._functorch, torch._C._nn):
-            value = getattr(namespace, name, None)
-            if value is not None:
-                found[id(value)] = value
+_OPERATORS = _operators()
+
+_READING_PREFIXES = ("is_", "_is_", "has_", "_has_", "get_", "_get_", "_len_", "_cuda_is", "_cuda_get")
+_OTHER_READERS = (
+    (torch, ("promote_types", "result_type", "can_cast", "is_floating_point", "is_complex", "is_signed", "is_same_size", "numel")),
+    (torch._C, ("_are_functorch_transforms_active", "_log_api_usage_once", "_accelerator_getAccelerator")),
+    (torch._C._functorch, ("maybe_current_level", "peek_interpreter_stack", "is_functorch_wrapped_tensor", "is_batchedtensor",
+                           "is_gradtrackingtensor")),
+)  # fmt: skip
+
+
+def _by_name(module: Any, names: tuple[str, ...]) -> dict[int, Any]:
+    """The functions of a module that this version of torch has, by identity."""
+    return {id(value): value for name in names if (value := getattr(module, name, None)) is not None}
+
+
+def _readers() -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for name, value in vars(torch._C).items():
+        if type(value) is types.BuiltinFunctionType and name.startswith(_READING_PREFIXES) and id(value) not in _OPERATORS:
+            found[id(value)] = value
+    for module, names in _OTHER_READERS:
+        found |= _by_name(module, names)
     return found
 
 
-_OPERATORS = _operators()
-
-_READERS = _by_name(
-    "is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled", "get_autocast_dtype",
-    "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "is_autocast_cache_enabled", "is_anomaly_enabled", "is_anomaly_check_nan_enabled",
-    "get_default_dtype", "_get_tracing_state", "_is_tracing", "_is_torch_function_enabled", "_has_torch_function",
-    "_has_torch_function_unary", "_has_torch_function_variadic", "_len_torch_function_stack", "_len_torch_dispatch_stack",
-    "_is_any_autocast_enabled", "_is_autocast_available", "_get_deterministic_algorithms", "are_deterministic_algorithms_enabled",
-    "_get_cudnn_enabled", "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled",
-    "_get_cudnn_benchmark", "_get_cudnn_deterministic", "_get_cudnn_allow_tf32", "_get_cublas_allow_tf32", "get_num_threads",
-    "_get_float32_matmul_precision", "maybe_current_level", "peek_interpreter_stack", "is_functorch_wrapped_tensor", "is_batchedtensor",
-    "is_gradtrackingtensor", "_are_functorch_transforms_active", "_get_privateuse1_backend_name", "_cuda_getDeviceCount",
-    "_log_api_usage_once", "promote_types", "result_type", "can_cast", "is_floating_point", "is_complex", "_get_accelerator",
-    "_accelerator_getAccelerator", "_dispatch_key_set", "_get_default_device", "_is_flash_attention_available", "is_same_size",
-    "_jit_internal_is_scripting", "_cuda_isCurrentStreamCapturing", "_parse_dispatch_key", "_autograd_init", "is_tensor",
-    "_has_cuda", "_has_mps", "_get_mkldnn_enabled", "_get_onednn_allow_tf32", "_get_nnpack_enabled", "numel", "is_signed",
-    "_get_fp32_precision_getter", "_group_tensors_by_device_and_dtype",
-)  # fmt: skip
-for _name, _value in vars(torch._C).items():
-    if type(_value) is types.BuiltinFunctionType and _name.startswith(("is_", "_is_", "has_", "_has_", "get_", "_get_", "_len_", "_cuda_is", "_cuda_get")):
-        if id(_value) not in _OPERATORS:
-            _READERS[id(_value)] = _value
+_READERS = _readers()
 """C functions that only read: run natively, recorded nowhere; the state that they read is guarded."""
 
 _READER_STATES = {
@@ -101,12 +96,12 @@ _READER_STATES = {
 }  # fmt: skip
 """The state (guards/torch_state.py) behind a reader, beyond what every entry guards."""
 
-_SETTERS = _by_name(
+_SETTERS = _by_name(torch._C, (
     "_set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "set_autocast_cpu_enabled",
     "set_autocast_cpu_dtype", "set_autocast_gpu_dtype", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache",
-    "_set_math_sdp_enabled", "_set_flash_sdp_enabled", "_set_sdp_use_flash", "_set_sdp_use_math", "_set_sdp_use_mem_efficient",
+    "_set_sdp_use_flash", "_set_sdp_use_math", "_set_sdp_use_mem_efficient",
     "_set_sdp_use_cudnn", "_set_sdp_priority_order",
-)  # fmt: skip
+))  # fmt: skip
 """C functions that set a state of torch: run for real, recorded, undone when the capture ends."""
 
 
