@@ -17,8 +17,14 @@ def run_graph(module: Any, example_inputs: list[Any]) -> Any:
     return module.forward  # not the module: global hooks are the program's
 
 
-def compiled(fn: Callable[..., Any], *, fullgraph: bool = True, dynamic: bool | None = False) -> Callable[..., Any]:
-    return flambeau_capture.compile(fn, backend=run_graph, options=CaptureOptions(fullgraph=fullgraph, dynamic=dynamic, recompile_limit=32))
+def compiled(
+    fn: Callable[..., Any], *, fullgraph: bool = True, dynamic: bool | None = False
+) -> Callable[..., Any]:
+    return flambeau_capture.compile(
+        fn,
+        backend=run_graph,
+        options=CaptureOptions(fullgraph=fullgraph, dynamic=dynamic, recompile_limit=32),
+    )
 
 
 def clone(value: Any) -> Any:
@@ -36,7 +42,9 @@ def same(got: Any, want: Any, path: str = "result") -> None:
         for at, (a, b) in enumerate(zip(got, want, strict=True)):
             same(a, b, f"{path}[{at}]")
     elif isinstance(want, dict):
-        assert list(dict.keys(got)) == list(dict.keys(want)), f"{path}: {list(got)} instead of {list(want)}"
+        assert list(dict.keys(got)) == list(dict.keys(want)), (
+            f"{path}: {list(got)} instead of {list(want)}"
+        )
         for key in dict.keys(want):
             same(dict.__getitem__(got, key), dict.__getitem__(want, key), f"{path}[{key!r}]")
     elif callable(want) or isinstance(want, (type, BaseException)):

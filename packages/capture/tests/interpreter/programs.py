@@ -73,12 +73,27 @@ def slices(x):
     items = list(range(10))
     del items[2]
     items[1:3] = [7, 8, 9]
-    return x[1:], x[:, ::2], x[..., 0], x[None], x[[0, 2]], x[-1, 1:3], items[::-2], items[2:5], "hello"[1:3]
+    return (
+        x[1:],
+        x[:, ::2],
+        x[..., 0],
+        x[None],
+        x[[0, 2]],
+        x[-1, 1:3],
+        items[::-2],
+        items[2:5],
+        "hello"[1:3],
+    )
 
 
 def strings(x):
     name, width = "abc", 7
-    return f"{name!r:>{width}} {x.shape[0]:03d} {SCALE:.2f} {tuple(x.shape)}", "%s-%d" % (name, width), name.upper().center(9, "*"), " ".join([name, str(x.dtype)])
+    return (
+        f"{name!r:>{width}} {x.shape[0]:03d} {SCALE:.2f} {tuple(x.shape)}",
+        "%s-%d" % (name, width),
+        name.upper().center(9, "*"),
+        " ".join([name, str(x.dtype)]),
+    )
 
 
 def walrus_and_chained(x):
@@ -99,7 +114,12 @@ def closures(x):
     def twice(f):
         return lambda y: f(f(y))
 
-    return twice(add)(x), add(x, by=3), count, [f(x) for f in [lambda y, k=k: y * k for k in range(3)]]
+    return (
+        twice(add)(x),
+        add(x, by=3),
+        count,
+        [f(x) for f in [lambda y, k=k: y * k for k in range(3)]],
+    )
 
 
 def star_arguments(x, *args, key=1, **kwargs):
@@ -204,7 +224,15 @@ def collection_types(x):
     groups["k"].append(x)
     queue = collections.deque([1, 2], maxlen=2)
     queue.append(3)
-    return ordered, dict(counts), groups, list(queue), {1, 2} | {3}, frozenset([1]), {"a": 1} | {"b": 2}
+    return (
+        ordered,
+        dict(counts),
+        groups,
+        list(queue),
+        {1, 2} | {3},
+        frozenset([1]),
+        {"a": 1} | {"b": 2},
+    )
 
 
 def dict_methods(x):
@@ -212,7 +240,16 @@ def dict_methods(x):
     d.setdefault("c", []).append(1)
     popped = d.pop("b")
     d.update(e=5)
-    return d, popped, list(d.keys()), list(d.items())[0][0], d.get("zz"), "a" in d, len(d), {**d}.popitem()[0]
+    return (
+        d,
+        popped,
+        list(d.keys()),
+        list(d.items())[0][0],
+        d.get("zz"),
+        "a" in d,
+        len(d),
+        {**d}.popitem()[0],
+    )
 
 
 def list_methods(x):
@@ -277,7 +314,14 @@ def generator_functions(x):
     first = next(generator)
     second = generator.send("hello")
     rest = list(generator)
-    return first, second, rest, list(delegate(2)), [v for v in (i * x for i in range(2))], tuple(zip(count(2), range(2)))
+    return (
+        first,
+        second,
+        rest,
+        list(delegate(2)),
+        [v for v in (i * x for i in range(2))],
+        tuple(zip(count(2), range(2))),
+    )
 
 
 def generator_cleanup(x):
@@ -305,7 +349,18 @@ def generator_cleanup(x):
 
 def iterators_of_classes(x):
     class_made = Countdown(3)
-    return [x * i for i in class_made], list(Countdown(2)), sum(Countdown(3)), 2 in Countdown(3), list(zip(Countdown(2), Indexed())), list(Indexed()), len(Indexed()), Indexed()[1], bool(Indexed()), max(Countdown(3))
+    return (
+        [x * i for i in class_made],
+        list(Countdown(2)),
+        sum(Countdown(3)),
+        2 in Countdown(3),
+        list(zip(Countdown(2), Indexed())),
+        list(Indexed()),
+        len(Indexed()),
+        Indexed()[1],
+        bool(Indexed()),
+        max(Countdown(3)),
+    )
 
 
 class Countdown:

@@ -14,7 +14,13 @@ X = torch.arange(12.0).reshape(3, 4)
 
 
 def test_argument_containers():
-    check(programs.argument_lists, X, ["a", 2, X], {"old": 1, "count": 2, "inner": {"deep": [1]}}, {1, 2})
+    check(
+        programs.argument_lists,
+        X,
+        ["a", 2, X],
+        {"old": 1, "count": 2, "inner": {"deep": [1]}},
+        {1, 2},
+    )
 
 
 def test_attributes():
@@ -44,7 +50,14 @@ def test_globals():
     for fn in (programs.global_writes, compiled(programs.global_writes, fullgraph=True)):
         programs.COUNTER, programs.LOG[:] = 0, []
         programs.REGISTRY.clear()
-        results.append(([fn(X) for _ in range(3)], programs.COUNTER, list(programs.LOG), dict(programs.REGISTRY)))
+        results.append(
+            (
+                [fn(X) for _ in range(3)],
+                programs.COUNTER,
+                list(programs.LOG),
+                dict(programs.REGISTRY),
+            )
+        )
     same(results[1], results[0])
 
 
@@ -92,7 +105,9 @@ def test_forward_hooks():
         torch.manual_seed(0)
         module, seen = torch.nn.Linear(4, 4), []
         module.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
-        module.register_forward_hook(lambda m, args, out, seen=seen: seen.append(out.shape[0]) or out + 1)
+        module.register_forward_hook(
+            lambda m, args, out, seen=seen: seen.append(out.shape[0]) or out + 1
+        )
         fn = make(programs.hooked_call)
         results.append(([fn(X, module).detach() for _ in range(2)], list(seen)))
     same(results[1], results[0])
@@ -100,7 +115,11 @@ def test_forward_hooks():
 
 def test_container_subclasses():
     check(
-        programs.subclasses, X, collections.OrderedDict(a=1, b=2), collections.defaultdict(list, k=[1]), programs.ListSubclass([1, 2])
+        programs.subclasses,
+        X,
+        collections.OrderedDict(a=1, b=2),
+        collections.defaultdict(list, k=[1]),
+        programs.ListSubclass([1, 2]),
     )
 
 

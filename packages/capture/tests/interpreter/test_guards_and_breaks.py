@@ -39,7 +39,9 @@ def reads(x, settings, items, n):
 
 
 def count(fn):
-    return len([e for e in flambeau_capture.state_of(fn).events if e.kind in ("capture", "recompile")])
+    return len(
+        [e for e in flambeau_capture.state_of(fn).events if e.kind in ("capture", "recompile")]
+    )
 
 
 def test_what_recompiles(monkeypatch):
@@ -105,7 +107,10 @@ def test_aliased_arguments():
         return a + b + items[0]
 
     c = compiled(fn)
-    for make in (lambda: (X.clone(), X.clone(), [X.clone()]), lambda: (lambda t: (t, t, [t]))(X.clone())):
+    for make in (
+        lambda: (X.clone(), X.clone(), [X.clone()]),
+        lambda: (lambda t: (t, t, [t]))(X.clone()),
+    ):
         one, two = make(), make()
         same(c(*one), fn(*two))
         same(one, two)
@@ -217,7 +222,9 @@ def test_escaping_exceptions_are_eagers():
 
 def test_every_reason_is_whole():
     package = Path(flambeau_capture.__file__).parent
-    sources = "".join(file.read_text() for file in package.rglob("*.py") if file.name != "reasons.py")
+    sources = "".join(
+        file.read_text() for file in package.rglob("*.py") if file.name != "reasons.py"
+    )
     unsupported = (Path(flambeau_prims.__file__).parent / "unsupported.py").read_text()
     for id in REASONS:
         assert f'"{id}"' in sources + unsupported, f"nothing gives the reason {id}"
@@ -226,7 +233,11 @@ def test_every_reason_is_whole():
 
 
 def compiling_flags(x):
-    return x + (1 if torch.compiler.is_compiling() else 0) + (1 if torch.compiler.is_dynamo_compiling() else 0)
+    return (
+        x
+        + (1 if torch.compiler.is_compiling() else 0)
+        + (1 if torch.compiler.is_dynamo_compiling() else 0)
+    )
 
 
 def test_is_compiling():

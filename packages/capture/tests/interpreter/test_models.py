@@ -32,7 +32,9 @@ def check_model(model, kwargs, *, dynamic=False):
         for run in (model, fn, fn):
             state = {name: buffer.clone() for name, buffer in model.named_buffers()}
             torch.manual_seed(0)
-            results.append((run(**kwargs), {name: buffer.clone() for name, buffer in model.named_buffers()}))
+            results.append(
+                (run(**kwargs), {name: buffer.clone() for name, buffer in model.named_buffers()})
+            )
             model.load_state_dict(state, strict=False)
         want, buffers = results[0]
         for got, own_buffers in results[1:]:
@@ -60,7 +62,9 @@ class Block(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.downsample = None
         if stride != 1 or width_in != width:
-            self.downsample = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+            )
 
     def forward(self, x):
         shortcut = x if self.downsample is None else self.downsample(x)
@@ -72,12 +76,22 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
         widths = [8, 8, 16, 32, 64]
         self.layers = nn.ModuleList()
         for at in range(4):
             stride = 1 if at == 0 else 2
-            self.layers.append(nn.Sequential(Block(widths[at], widths[at + 1], stride), Block(widths[at + 1], widths[at + 1], 1)))
+            self.layers.append(
+                nn.Sequential(
+                    Block(widths[at], widths[at + 1], stride),
+                    Block(widths[at + 1], widths[at + 1], 1),
+                )
+            )
         self.fc = nn.Linear(64, 10)
 
     def forward(self, x):
@@ -92,8 +106,14 @@ class ResNet18(nn.Module):
     ("make", "kwargs"),
     [
         (ResNet18, {"x": torch.randn(2, 3, 64, 64)}),
-        (lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), {"src": torch.randn(2, 5, 16)}),
-        (lambda: nn.MultiheadAttention(16, 4, batch_first=True), dict.fromkeys(("query", "key", "value"), torch.randn(2, 5, 16))),
+        (
+            lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
+            {"src": torch.randn(2, 5, 16)},
+        ),
+        (
+            lambda: nn.MultiheadAttention(16, 4, batch_first=True),
+            dict.fromkeys(("query", "key", "value"), torch.randn(2, 5, 16)),
+        ),
     ],
     ids=["resnet18", "encoder_layer", "attention"],
 )
@@ -116,7 +136,13 @@ class Case:
 
 IDS = torch.arange(32).reshape(2, 16) % 30
 IMAGE = torch.randn(2, 3, 32, 32)
-SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 40}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 40,
+}
 CASES = {
     "bert": Case("BertConfig", "BertModel", SMALL, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}),
     "gpt2": Case("GPT2Config", "GPT2LMHeadModel", {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 40}, {"input_ids": IDS, "labels": IDS}),
@@ -163,7 +189,9 @@ def test_decoding_with_a_cache():
     """The cache is the program's own object: changed in place, and its growing length becomes symbolic."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_key_value_heads=2)).eval()
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SMALL, num_key_value_heads=2)
+    ).eval()
     eager_cache, own_cache = (transformers.DynamicCache(config=model.config) for _ in range(2))
     fn = compiled(model, dynamic=None)
     ids = IDS[:1, :8]

@@ -43,7 +43,23 @@ def operators(x):
     y = 2 - x
     y /= 3
     y **= 2
-    return -x, ~(x > 2), abs(y), x @ x.T, x // 2, x % 2, 2**x, x >= 3, x == x, x != 1, (x > 1) & (x < 5), 1 / (x + 1), y, x[0] @ x[1], x is not None
+    return (
+        -x,
+        ~(x > 2),
+        abs(y),
+        x @ x.T,
+        x // 2,
+        x % 2,
+        2**x,
+        x >= 3,
+        x == x,
+        x != 1,
+        (x > 1) & (x < 5),
+        1 / (x + 1),
+        y,
+        x[0] @ x[1],
+        x is not None,
+    )
 
 
 def named_results(x):
@@ -57,7 +73,15 @@ def indexing(x):
     y[0, 1:] = 7
     y[:, 0] += x[:, 1]
     y[torch.tensor([0, 2])] = 0
-    return y, x[torch.tensor([0, 2])], x[:, [1, 3]], x[..., None, 0], x[1:, ::2], x.index_select(1, torch.tensor([0])), x.gather(1, torch.zeros(3, 1, dtype=torch.long))
+    return (
+        y,
+        x[torch.tensor([0, 2])],
+        x[:, [1, 3]],
+        x[..., None, 0],
+        x[1:, ::2],
+        x.index_select(1, torch.tensor([0])),
+        x.gather(1, torch.zeros(3, 1, dtype=torch.long)),
+    )
 
 
 def written(x):
@@ -82,11 +106,25 @@ def functional(x):
 
 
 def namespaces(x):
-    return torch.ops.aten.add(x, 1), torch.ops.aten.mul.Tensor(x, x), twice(x), torch.special.expit(x), torch.linalg.norm(x), torch.fft.rfft(x).real, math.pi * x
+    return (
+        torch.ops.aten.add(x, 1),
+        torch.ops.aten.mul.Tensor(x, x),
+        twice(x),
+        torch.special.expit(x),
+        torch.linalg.norm(x),
+        torch.fft.rfft(x).real,
+        math.pi * x,
+    )
 
 
 def random(x):
-    return torch.rand(3), torch.randn_like(x), torch.bernoulli(torch.full((4,), 0.5)), torch.randint(0, 5, (2,)), x.clone().normal_()
+    return (
+        torch.rand(3),
+        torch.randn_like(x),
+        torch.bernoulli(torch.full((4,), 0.5)),
+        torch.randint(0, 5, (2,)),
+        x.clone().normal_(),
+    )
 
 
 def literals(x):
@@ -95,7 +133,20 @@ def literals(x):
 
 
 @pytest.mark.parametrize(
-    "fn", [functions, methods, operators, named_results, indexing, written, functional, namespaces, random, literals], ids=lambda fn: fn.__name__
+    "fn",
+    [
+        functions,
+        methods,
+        operators,
+        named_results,
+        indexing,
+        written,
+        functional,
+        namespaces,
+        random,
+        literals,
+    ],
+    ids=lambda fn: fn.__name__,
 )
 def test_same_as_eager(fn):
     check(fn, X)

@@ -161,7 +161,14 @@ def chain_iter(x):
     a = next(it)
     rest = list(it)
     z = zip(*[(1, 2), (3, 4)])
-    return x + a, rest, list(z), dict(zip("ab", [x, x])), list(map(torch.sin, [x, x])), list(map(int.__add__, [1], [2]))
+    return (
+        x + a,
+        rest,
+        list(z),
+        dict(zip("ab", [x, x])),
+        list(map(torch.sin, [x, x])),
+        list(map(int.__add__, [1], [2])),
+    )
 
 
 @program()
@@ -243,7 +250,13 @@ class O:
 @program()
 def ordering(x):
     l = [O(3, x), O(1), O(2)]
-    return sorted(l)[0].k, max(l).k, min(l, key=lambda o: -o.k).k, l[0] > l[1], sorted(l, reverse=True)[0].t
+    return (
+        sorted(l)[0].k,
+        max(l).k,
+        min(l, key=lambda o: -o.k).k,
+        l[0] > l[1],
+        sorted(l, reverse=True)[0].t,
+    )
 
 
 @program([O(3), O(1)])
@@ -267,7 +280,12 @@ def ntup(x, n):
 
 @program()
 def getattr_dyn(x):
-    return getattr(torch, "sin")(x), getattr(x, "sum")(dim=0), hasattr(torch.nn.functional, "nope"), getattr(x, "shape")[0]
+    return (
+        getattr(torch, "sin")(x),
+        getattr(x, "sum")(dim=0),
+        hasattr(torch.nn.functional, "nope"),
+        getattr(x, "shape")[0],
+    )
 
 
 @program()
@@ -312,7 +330,16 @@ def closures_cell(x):
 
 @program()
 def tuple_ops(x):
-    return (1, 2) + (3,), (1, 2) * 2, (1, 2) < (1, 3), (x,)[0], (1, 2) == (1, 2), x.shape == (3, 4), x.shape + (1,), list(x.shape)
+    return (
+        (1, 2) + (3,),
+        (1, 2) * 2,
+        (1, 2) < (1, 3),
+        (x,)[0],
+        (1, 2) == (1, 2),
+        x.shape == (3, 4),
+        x.shape + (1,),
+        list(x.shape),
+    )
 
 
 @program()
@@ -321,7 +348,10 @@ def slicing_obj(x):
     return x[s], x[(s, 0)], [1, 2, 3][s], s.start, x[tuple([0, 1])]
 
 
-@program(torch.nn.ModuleDict({"a": torch.nn.Linear(4, 4)}), torch.nn.ParameterList([torch.nn.Parameter(torch.ones(4))]))
+@program(
+    torch.nn.ModuleDict({"a": torch.nn.Linear(4, 4)}),
+    torch.nn.ParameterList([torch.nn.Parameter(torch.ones(4))]),
+)
 def containers_nn(x, d, p):
     return (
         d["a"](x),

@@ -1,21 +1,21 @@
 """The bytecode interpreter: runs a CPython frame on real objects, fake tensors and symbolic sizes, and records what it does.
 
-    capture.py       `capture_frame`: from a call to a record.Capture or a record.Break
-    decode.py        code objects -> decoded instructions, once per code object
-    frame.py         one frame: locals, stack, position; the run loop and exception-table unwinding
-    opcodes/         one handler per opcode, named as the opcode, one file per concern
-    generator.py     suspended frames behind Python's generator protocol
+capture.py       `capture_frame`: from a call to a record.Capture or a record.Break
+decode.py        code objects -> decoded instructions, once per code object
+frame.py         one frame: locals, stack, position; the run loop and exception-table unwinding
+opcodes/         one handler per opcode, named as the opcode, one file per concern
+generator.py     suspended frames behind Python's generator protocol
 
-    machine.py       the state of one capture: guards, cells, globals, deferred calls
-    objects.py       what existed before the call: origins, shadows, overlays; `wrap`, the one door into the frame
-    classes.py       raw class attributes, special methods written in Python
-    attributes.py, items.py, iteration.py, operations.py    what Python's operations mean on such values
+machine.py       the state of one capture: guards, cells, globals, deferred calls
+objects.py       what existed before the call: origins, shadows, overlays; `wrap`, the one door into the frame
+classes.py       raw class attributes, special methods written in Python
+attributes.py, items.py, iteration.py, operations.py    what Python's operations mean on such values
 
-    calling.py       calls: interpreted, recorded, native, or a break
-    substitutes/     what stands in for functions that call back, look at frames, or ask whether they are compiled
-    native.py        which C functions are pure
-    modules.py       nn.Module calls and hooks
-    torch_functions.py, tape.py, tensors.py    torch-level calls, inputs, attributes of tensors
+calling.py       calls: interpreted, recorded, native, or a break
+substitutes/     what stands in for functions that call back, look at frames, or ask whether they are compiled
+native.py        which C functions are pure
+modules.py       nn.Module calls and hooks
+torch_functions.py, tape.py, tensors.py    torch-level calls, inputs, attributes of tensors
 
-    rebuild.py       recipes for what leaves the frame, effects on what existed before
+rebuild.py       recipes for what leaves the frame, effects on what existed before
 """

@@ -100,7 +100,9 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
     return _call_getattr(machine, obj, kind, name, error)
 
 
-def _call_getattr(machine: Machine, obj: Any, kind: type, name: str, error: AttributeError | None) -> Any:
+def _call_getattr(
+    machine: Machine, obj: Any, kind: type, name: str, error: AttributeError | None
+) -> Any:
     fallback = python_method(machine, kind, "__getattr__")
     if fallback is _MODULE_GETATTR:
         found = _module_table_attribute(machine, obj, name)
@@ -110,7 +112,9 @@ def _call_getattr(machine: Machine, obj: Any, kind: type, name: str, error: Attr
         return machine.call(fallback, (obj, name), {})
     if not is_trusted(kind.__module__) and lookup(machine, kind, name) is MISSING:
         machine.guard("IS", TypeAttribute(Constant(kind), name), MISSING)
-    raise error or AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=obj)
+    raise error or AttributeError(
+        f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=obj
+    )
 
 
 def has_attr(machine: Machine, obj: Any, name: str) -> bool:
@@ -158,7 +162,9 @@ def instance_dict(machine: Machine, obj: Any) -> Any:
     return copy
 
 
-def _data_descriptor(machine: Machine, obj: Any, kind: type, name: str, raw: Any, origin: Origin | None) -> Any:
+def _data_descriptor(
+    machine: Machine, obj: Any, kind: type, name: str, raw: Any, origin: Origin | None
+) -> Any:
     """The value a data descriptor of the class gives, or MISSING where `raw` is none."""
     what = type(raw)
     if what is property:
@@ -182,7 +188,9 @@ def _data_descriptor(machine: Machine, obj: Any, kind: type, name: str, raw: Any
     return MISSING
 
 
-def _own_attribute(machine: Machine, obj: Any, name: str, origin: Origin | None, *, shadowed: bool) -> Any:
+def _own_attribute(
+    machine: Machine, obj: Any, name: str, origin: Origin | None, *, shadowed: bool
+) -> Any:
     """The attribute in the instance's own dict, or MISSING; for a known object with a guard on its value or absence."""
     try:
         own = _instance_dict(obj, "__dict__")
@@ -269,8 +277,13 @@ def _function_attribute(machine: Machine, function: types.FunctionType, name: st
         value = own[name]
         if is_trusted(function.__module__) and type(value) in IDENTITY_TYPES:
             return value
-        return machine.objects.wrap(value, DictEntry(InstanceDict(machine.function_origin(function)), name))
-    if lookup(machine, types.FunctionType, name) is MISSING and id(function) not in machine.made_functions:
+        return machine.objects.wrap(
+            value, DictEntry(InstanceDict(machine.function_origin(function)), name)
+        )
+    if (
+        lookup(machine, types.FunctionType, name) is MISSING
+        and id(function) not in machine.made_functions
+    ):
         machine.guard("ABSENT", InstanceDict(machine.function_origin(function)), name)
     return getattr(function, name)
 
@@ -280,7 +293,16 @@ def _class_attribute(machine: Machine, cls: type, name: str) -> Any:
     if issubclass(meta, enum.EnumMeta):
         return getattr(cls, name)
     raw = lookup(machine, cls, name)
-    if raw is MISSING or name in ("__dict__", "__mro__", "__name__", "__class__", "__bases__", "__module__", "__qualname__", "__doc__"):
+    if raw is MISSING or name in (
+        "__dict__",
+        "__mro__",
+        "__name__",
+        "__class__",
+        "__bases__",
+        "__module__",
+        "__qualname__",
+        "__doc__",
+    ):
         method = python_method(machine, meta, name)
         if method is not None:
             return types.MethodType(method, cls)
@@ -338,7 +360,12 @@ def load_global_value(machine: Machine, module_globals: dict[str, Any], name: st
 def _is_definition(value: Any) -> bool:
     """Whether a global of torch or the standard library is something defined once: not state that is assigned."""
     kind = type(value)
-    return kind in IDENTITY_TYPES or kind in TORCH_CONSTANTS or kind is str or isinstance(value, (type, types.ModuleType))
+    return (
+        kind in IDENTITY_TYPES
+        or kind in TORCH_CONSTANTS
+        or kind is str
+        or isinstance(value, (type, types.ModuleType))
+    )
 
 
 def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
@@ -391,8 +418,14 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
 
 def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
     """`cls.name = value`, replayed at exit."""
-    if name.startswith("__") or python_method(machine, type(cls), "__setattr__") is not None or not cls.__flags__ & _HEAP_TYPE:
-        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of class {cls.__qualname__} is set")
+    if (
+        name.startswith("__")
+        or python_method(machine, type(cls), "__setattr__") is not None
+        or not cls.__flags__ & _HEAP_TYPE
+    ):
+        raise GraphBreak(
+            "unsupported-mutation", f"attribute {name!r} of class {cls.__qualname__} is set"
+        )
     machine.objects.classes_written[cls, name] = (value,)
     machine.class_cache.clear()
     machine.method_cache.clear()
@@ -419,7 +452,9 @@ def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
 def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
     """Set a slot or an entry of the instance dict, in the overlay of a known object."""
     objects = machine.objects
-    if objects.is_known(obj) or (type(obj) is types.FunctionType and id(obj) not in machine.made_functions):
+    if objects.is_known(obj) or (
+        type(obj) is types.FunctionType and id(obj) not in machine.made_functions
+    ):
         if not objects.is_known(obj):
             objects.register(obj, machine.function_origin(obj))
         _check_writable(obj, name)
@@ -445,7 +480,9 @@ def _update_dict_shadow(machine: Machine, obj: Any, name: str, value: Any) -> No
 def _check_writable(obj: Any, name: str) -> None:
     """Raise eager's AttributeError for an object that cannot take the attribute."""
     kind = type(obj)
-    if not hasattr(obj, "__dict__") and not isinstance(getattr(kind, name, None), types.MemberDescriptorType):
+    if not hasattr(obj, "__dict__") and not isinstance(
+        getattr(kind, name, None), types.MemberDescriptorType
+    ):
         raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
 
 

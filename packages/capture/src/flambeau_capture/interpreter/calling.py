@@ -35,7 +35,11 @@ _TYPING = ("typing", "typing_extensions")
 _GETTERS = (operator.itemgetter, operator.attrgetter)
 _TYPE_CALL = type.__dict__["__call__"]
 _LRU_CACHE = type(functools.lru_cache(lambda: 0))
-_SLOT_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_SLOT_TYPES = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
 
 
 def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,7 +64,11 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return call(machine, function.__func__, (function.__self__, *args), kwargs)
     if kind in _SLOT_TYPES:
         return _call_slot(machine, function, args, kwargs)
-    if kind is types.MethodWrapperType and function.__name__ == "__call__" and isinstance(function.__self__, type):
+    if (
+        kind is types.MethodWrapperType
+        and function.__name__ == "__call__"
+        and isinstance(function.__self__, type)
+    ):
         return instantiate(machine, function.__self__, args, kwargs)
     if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
         return _call_builtin(machine, function, args, kwargs)
@@ -93,7 +101,9 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
 # ---------------------------------------------------------------- functions written in Python
 
 
-def call_function(machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_function(
+    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Interpret a call of a Python function."""
     if function.__dict__ and id(function) not in machine.made_functions:
         if getattr(function, "_torchdynamo_disable", False):
@@ -106,7 +116,9 @@ def call_function(machine: Machine, function: types.FunctionType, args: tuple[An
     values = bind(machine, function, decoded, args, kwargs)
     frame = Frame(machine, decoded, function, values, machine.frame)
     if machine.depth >= machine.options.inline_depth:
-        raise GraphBreak("inline-depth", f"call of {function.__qualname__} at depth {machine.depth}")
+        raise GraphBreak(
+            "inline-depth", f"call of {function.__qualname__} at depth {machine.depth}"
+        )
     machine.depth += 1
     handling = machine.handling
     try:
@@ -118,11 +130,20 @@ def call_function(machine: Machine, function: types.FunctionType, args: tuple[An
 
 
 def bind(
-    machine: Machine, function: types.FunctionType, code: DecodedCode, args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Machine,
+    function: types.FunctionType,
+    code: DecodedCode,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> list[Any]:
     """The fast locals of a call, as CPython binds arguments; TypeError where it would raise one."""
     count = code.argcount
-    if not kwargs and len(args) == count and not code.kwonly and not code.flags & (_VARARGS | _VARKEYWORDS):
+    if (
+        not kwargs
+        and len(args) == count
+        and not code.kwonly
+        and not code.flags & (_VARARGS | _VARKEYWORDS)
+    ):
         return [*args, *[UNBOUND] * (code.n_locals - count)]
     values: list[Any] = [UNBOUND] * code.n_locals
     given = min(len(args), count)
@@ -133,7 +154,9 @@ def bind(
         values[at] = rest
         at += 1
     elif rest:
-        raise TypeError(f"{function.__qualname__}() takes {count} positional arguments but {len(args)} were given")
+        raise TypeError(
+            f"{function.__qualname__}() takes {count} positional arguments but {len(args)} were given"
+        )
     extra: dict[str, Any] = {}
     if kwargs:
         names = code.varnames
@@ -143,49 +166,72 @@ def bind(
             if position is None:
                 extra[name] = value
             elif values[position] is not UNBOUND:
-                raise TypeError(f"{function.__qualname__}() got multiple values for argument {name!r}")
+                raise TypeError(
+                    f"{function.__qualname__}() got multiple values for argument {name!r}"
+                )
             else:
                 values[position] = value
     if code.flags & _VARKEYWORDS:
         values[at] = extra
     elif extra:
-        raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {next(iter(extra))!r}")
+        raise TypeError(
+            f"{function.__qualname__}() got an unexpected keyword argument {next(iter(extra))!r}"
+        )
     _fill_defaults(machine, function, code, values)
     return values
 
 
-def _fill_defaults(machine: Machine, function: types.FunctionType, code: DecodedCode, values: list[Any]) -> None:
+def _fill_defaults(
+    machine: Machine, function: types.FunctionType, code: DecodedCode, values: list[Any]
+) -> None:
     count = code.argcount
     defaults = function.__defaults__ or ()
     first = count - len(defaults)
     for position in range(count):
         if values[position] is UNBOUND:
             if position < first:
-                raise TypeError(f"{function.__qualname__}() missing required positional argument: {code.varnames[position]!r}")
-            values[position] = _default(machine, function, "defaults", position - first, defaults[position - first])
+                raise TypeError(
+                    f"{function.__qualname__}() missing required positional argument: {code.varnames[position]!r}"
+                )
+            values[position] = _default(
+                machine, function, "defaults", position - first, defaults[position - first]
+            )
     if code.kwonly:
         named = function.__kwdefaults__ or {}
         for position in range(count, count + code.kwonly):
             if values[position] is UNBOUND:
                 name = code.varnames[position]
                 if name not in named:
-                    raise TypeError(f"{function.__qualname__}() missing required keyword-only argument: {name!r}")
+                    raise TypeError(
+                        f"{function.__qualname__}() missing required keyword-only argument: {name!r}"
+                    )
                 values[position] = _default(machine, function, "kwdefaults", name, named[name])
 
 
-def _default(machine: Machine, function: types.FunctionType, field: Any, key: Any, value: Any) -> Any:
+def _default(
+    machine: Machine, function: types.FunctionType, field: Any, key: Any, value: Any
+) -> Any:
     """A default value: plain constants as they are (the function is guarded), objects through their origin."""
     kind = type(value)
-    if kind in SCALARS or kind in IDENTITY_TYPES or isinstance(value, type) or id(function) in machine.made_functions:
+    if (
+        kind in SCALARS
+        or kind in IDENTITY_TYPES
+        or isinstance(value, type)
+        or id(function) in machine.made_functions
+    ):
         return value
     base = FunctionField(machine.function_origin(function), field)
-    return machine.objects.wrap(value, Item(base, key) if field == "defaults" else DictEntry(base, key))
+    return machine.objects.wrap(
+        value, Item(base, key) if field == "defaults" else DictEntry(base, key)
+    )
 
 
 # ---------------------------------------------------------------- functions written in C
 
 
-def _call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_builtin(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A builtin function, or a bound method of a C type."""
     substitute = SUBSTITUTES.get(id(function))
     if substitute is not None:
@@ -197,7 +243,11 @@ def _call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs
         if isinstance(receiver, torch.Tensor):
             return machine.tape.call_method(function.__name__, (receiver, *args), kwargs)
         if not isinstance(receiver, type):
-            if isinstance(receiver, dict) and machine.objects.is_known(receiver) and function.__name__ in ("get", "__getitem__", "__contains__"):
+            if (
+                isinstance(receiver, dict)
+                and machine.objects.is_known(receiver)
+                and function.__name__ in ("get", "__getitem__", "__contains__")
+            ):
                 return _read_lazy_dict(machine, receiver, function.__name__, *args)
             descriptor = lookup(machine, type(receiver), function.__name__)
             substitute = SUBSTITUTES.get(id(descriptor))
@@ -214,7 +264,9 @@ def _call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs
     return function(*args, **kwargs)
 
 
-def _read_lazy_dict(machine: Machine, mapping: dict[Any, Any], method: str, key: Any, default: Any = None) -> Any:
+def _read_lazy_dict(
+    machine: Machine, mapping: dict[Any, Any], method: str, key: Any, default: Any = None
+) -> Any:
     """`get` and the like on a dict that is read entry by entry."""
     if method == "__getitem__":
         return machine.lazy_dict_item(mapping, key)
@@ -224,7 +276,9 @@ def _read_lazy_dict(machine: Machine, mapping: dict[Any, Any], method: str, key:
     return machine.lazy_dict_item(mapping, key) if found else default
 
 
-def _call_slot(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_slot(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """An unbound method of a C type, called with its receiver first."""
     substitute = SUBSTITUTES.get(id(function))
     if substitute is not None:
@@ -235,14 +289,22 @@ def _call_slot(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: d
         if issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object:
             return machine.tape.call_method(function.__name__, args, kwargs)
     if not is_pure(function):
-        raise GraphBreak("unknown-c-function", f"call of {function.__objclass__.__qualname__}.{function.__name__}")
+        raise GraphBreak(
+            "unknown-c-function",
+            f"call of {function.__objclass__.__qualname__}.{function.__name__}",
+        )
     if args:
         machine.check_receiver(args[0])
     prepared, kwargs = prepare_arguments(machine, function, args[1:], kwargs)
     return function(*args[:1], *prepared, **kwargs)
 
 
-def _call_partial(machine: Machine, function: functools.partial[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_partial(
+    machine: Machine,
+    function: functools.partial[Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
     target, first, named = function.func, function.args, function.keywords
     if machine.objects.is_known(function):
         origin = machine.objects.origin_of(function)
@@ -253,7 +315,9 @@ def _call_partial(machine: Machine, function: functools.partial[Any], args: tupl
     return call(machine, target, (*first, *args), {**named, **kwargs})
 
 
-def _call_typing(machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_typing(
+    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A function of the typing modules: about types only, so native; but calling `Generic[int]` makes an instance."""
     if function.__name__ == "__call__" and hasattr(args[0], "__origin__"):
         made = construct(machine, args[0].__origin__, args[1:], kwargs)
@@ -263,10 +327,14 @@ def _call_typing(machine: Machine, function: types.FunctionType, args: tuple[Any
     return function(*args, **kwargs)
 
 
-def _call_cached(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_cached(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A function behind functools.lru_cache: called past the cache, but for loggers' `warning_once`, whose cache is its point."""
     wrapped = function.__wrapped__
-    if (getattr(wrapped, "__module__", None) or "").rpartition(".")[2] == "logging" and wrapped.__name__.endswith("_once"):
+    if (getattr(wrapped, "__module__", None) or "").rpartition(".")[
+        2
+    ] == "logging" and wrapped.__name__.endswith("_once"):
         machine.defer(function, args, kwargs)
         return None
     return call(machine, wrapped, args, kwargs)
@@ -279,7 +347,11 @@ def _referent(reference: Any) -> Any:
 def _dereference(machine: Machine, reference: Any) -> Any:
     """What a weak reference refers to."""
     origin = machine.objects.origin_of(reference)
-    return reference() if origin is None else machine.objects.wrap(reference(), CallOf(_referent, (origin,)))
+    return (
+        reference()
+        if origin is None
+        else machine.objects.wrap(reference(), CallOf(_referent, (origin,)))
+    )
 
 
 def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:
@@ -288,7 +360,12 @@ def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:
     if kind is operator.itemgetter:
         found = tuple(load_item(machine, obj, key) for key in wanted)
     else:
-        found = tuple(functools.reduce(lambda value, name: load_attr(machine, value, name), path.split("."), obj) for path in wanted)
+        found = tuple(
+            functools.reduce(
+                lambda value, name: load_attr(machine, value, name), path.split("."), obj
+            )
+            for path in wanted
+        )
     return found[0] if len(found) == 1 else found
 
 
@@ -336,12 +413,18 @@ def new_instance(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return object.__new__(cls)
     for base in (dict, list, set, tuple, frozenset, str, int, float):
         if cls.__new__ is base.__new__:
-            return cls.__new__(cls) if base in (dict, list, set) else cls.__new__(cls, *args, **kwargs)
+            return (
+                cls.__new__(cls) if base in (dict, list, set) else cls.__new__(cls, *args, **kwargs)
+            )
     raise GraphBreak("unknown-c-function", f"{cls.__qualname__}.__new__ is written in C")
 
 
-def _construct_native(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not (is_pure(cls) or issubclass(cls, (BaseException, enum.Enum)) or cls.__new__ is object.__new__):
+def _construct_native(
+    machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if not (
+        is_pure(cls) or issubclass(cls, (BaseException, enum.Enum)) or cls.__new__ is object.__new__
+    ):
         for base in (dict, list, set, tuple, frozenset, str, int, float):
             if cls.__new__ is base.__new__:
                 break
@@ -349,4 +432,3 @@ def _construct_native(machine: Machine, cls: type, args: tuple[Any, ...], kwargs
             raise GraphBreak("unknown-c-function", f"a {cls.__module__}.{cls.__qualname__} is made")
     args, kwargs = prepare_arguments(machine, cls, args, kwargs)
     return cls(*args, **kwargs)
-

@@ -35,10 +35,14 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         return error.to_break(machine.break_where or machine.where or _first_line(scope.function))
     except Unsupported as error:
         id = error.reason if error.reason in REASONS else "operator-unsupported"
-        return GraphBreak(id, error.text, hint=error.hint).to_break(machine.break_where or _first_line(scope.function))
+        return GraphBreak(id, error.text, hint=error.hint).to_break(
+            machine.break_where or _first_line(scope.function)
+        )
     except Exception as error:
         detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return GraphBreak("exception-escapes", detail).to_break(machine.error_where or _first_line(scope.function))
+        return GraphBreak("exception-escapes", detail).to_break(
+            machine.error_where or _first_line(scope.function)
+        )
     finally:
         saved.restore(machine.tape.autocast_nesting)
         machine.dissolve()
@@ -48,7 +52,9 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     function = scope.function
     code = decode(function.__code__, HANDLERS)
     if code.is_generator:
-        raise GraphBreak("generator-frame", f"{function.__qualname__} is a generator or coroutine function")
+        raise GraphBreak(
+            "generator-frame", f"{function.__qualname__} is a generator or coroutine function"
+        )
     values: list[Any] = [UNBOUND] * code.n_locals
     for index, value in enumerate(scope.arguments):
         values[index] = machine.objects.wrap(value, Argument(code.local_names[index], index))
@@ -70,7 +76,9 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
         guards=list(machine.guards.values()),
         effects=replayed,
         result=result,
-        size_env=machine.tape.env if machine.tape.env is not None and machine.tape.env.symbols else None,
+        size_env=machine.tape.env
+        if machine.tape.env is not None and machine.tape.env.symbols
+        else None,
         torch_state=machine.torch_state,
     )
 
@@ -91,7 +99,9 @@ def _main_device(arguments: tuple[Any, ...]) -> torch.device:
             if first is not None and first.device.type != "cpu":
                 return first.device
         elif isinstance(value, (list, tuple)) and len(pending) < 1000:
-            pending.extend(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
+            pending.extend(
+                list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+            )
         elif type(value) is dict and len(pending) < 1000:
             pending.extend(value.values())
     return torch.device("cpu")
@@ -111,7 +121,8 @@ class _TorchState:
     def __init__(self) -> None:
         self.grad = torch.is_grad_enabled()
         self.autocast = {
-            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
         }
         self.attention = {read: read() for read, _ in _ATTENTION_KERNELS}
         self.autocast_cache = torch.is_autocast_cache_enabled()

@@ -20,7 +20,13 @@ MISSING = ABSENT
 _mro_of = type.__dict__["__mro__"].__get__
 _dict_of = type.__dict__["__dict__"].__get__
 
-TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {"torch", "builtins", "flambeau_capture", "flambeau_prims", "numpy"}
+TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {
+    "torch",
+    "builtins",
+    "flambeau_capture",
+    "flambeau_prims",
+    "numpy",
+}
 """Top-level modules whose functions and classes are taken to stay as they are: no guards are made on their contents."""
 
 SYMBOLIC_NUMBERS = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
@@ -49,7 +55,9 @@ def lookup(machine: Machine, cls: type, name: str) -> Any:
             if found is not MISSING:
                 break
         cache[key] = found
-        own = name == "forward" or not is_trusted(owner.__module__ if found is not MISSING else cls.__module__)
+        own = name == "forward" or not is_trusted(
+            owner.__module__ if found is not MISSING else cls.__module__
+        )
         if own and _guardable(found):
             machine.guard("IS", TypeAttribute(Constant(cls), name), found)
     return found
@@ -65,8 +73,8 @@ def _guardable(found: Any) -> bool:
     """Functions and descriptors in Python: plain values are guarded where they are read, absence where that decides."""
     if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
         return False
-    return (
-        isinstance(found, (types.FunctionType, property, classmethod, staticmethod)) or (found is not MISSING and hasattr(type(found), "__get__"))
+    return isinstance(found, (types.FunctionType, property, classmethod, staticmethod)) or (
+        found is not MISSING and hasattr(type(found), "__get__")
     )
 
 

@@ -90,7 +90,9 @@ class DecodedCode:
         raw = code.co_code
         units = len(raw) // 2
         found: list[tuple[int, int, int]] = []  # (unit of the opcode, opcode, argument)
-        index_at = [0] * (units + 1)  # unit -> index of the instruction that starts (or whose prefix starts) there
+        index_at = [0] * (
+            units + 1
+        )  # unit -> index of the instruction that starts (or whose prefix starts) there
         arg = 0
         for unit in range(units):
             op = raw[2 * unit]
@@ -119,7 +121,9 @@ class DecodedCode:
         self.unwinds = self._unwinds(code.co_exceptiontable, index_at, len(found))
 
     @staticmethod
-    def _argument(name: str, op: int, arg: int, after: int, index_at: list[int], code: types.CodeType) -> Any:
+    def _argument(
+        name: str, op: int, arg: int, after: int, index_at: list[int], code: types.CodeType
+    ) -> Any:
         if name in _BY_CONSTANT:
             return code.co_consts[arg]
         if op in _RELATIVE_JUMPS:
@@ -129,7 +133,11 @@ class DecodedCode:
         if name == "LOAD_GLOBAL":
             return code.co_names[arg >> 1], bool(arg & 1)
         if name == "LOAD_ATTR":
-            return (code.co_names[arg], False) if VERSION < (3, 12) else (code.co_names[arg >> 1], bool(arg & 1))
+            return (
+                (code.co_names[arg], False)
+                if VERSION < (3, 12)
+                else (code.co_names[arg >> 1], bool(arg & 1))
+            )
         if name == "LOAD_SUPER_ATTR":
             return code.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)
         if name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"):
@@ -137,7 +145,11 @@ class DecodedCode:
         if name == "COMPARE_OP":
             if VERSION < (3, 12):
                 return dis.cmp_op[arg], False
-            return (dis.cmp_op[arg >> 4], False) if VERSION < (3, 13) else (dis.cmp_op[arg >> 5], bool(arg & 16))
+            return (
+                (dis.cmp_op[arg >> 4], False)
+                if VERSION < (3, 13)
+                else (dis.cmp_op[arg >> 5], bool(arg & 16))
+            )
         return arg
 
     @staticmethod

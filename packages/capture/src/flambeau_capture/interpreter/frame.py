@@ -43,7 +43,12 @@ class Frame:
     )  # fmt: skip
 
     def __init__(
-        self, machine: Machine, code: DecodedCode, function: types.FunctionType, local_values: list[Any], parent: Frame | None
+        self,
+        machine: Machine,
+        code: DecodedCode,
+        function: types.FunctionType,
+        local_values: list[Any],
+        parent: Frame | None,
     ) -> None:
         self.machine = machine
         self.code = code

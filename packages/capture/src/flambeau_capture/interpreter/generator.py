@@ -49,7 +49,15 @@ class InterpretedGenerator(Native):
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
         """Raise in the generator where it is suspended."""
-        error = kind if isinstance(kind, BaseException) else (value if isinstance(value, BaseException) else kind(*(() if value is None else (value,))))
+        error = (
+            kind
+            if isinstance(kind, BaseException)
+            else (
+                value
+                if isinstance(value, BaseException)
+                else kind(*(() if value is None else (value,)))
+            )
+        )
         if self.finished or not self.started:
             self.finished = True
             raise error

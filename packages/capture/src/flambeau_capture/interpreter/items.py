@@ -29,7 +29,9 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
         return machine.tape.getitem(obj, key)
     if isinstance(obj, type):
         method = python_method(machine, type(obj), "__getitem__")
-        return operator.getitem(obj, key) if method is None else machine.call(method, (obj, key), {})  # type: ignore[call-overload]
+        return (
+            operator.getitem(obj, key) if method is None else machine.call(method, (obj, key), {})
+        )  # type: ignore[call-overload]
     method = python_method(machine, kind, "__getitem__")
     if method is not None:
         return machine.call(method, (obj, key), {})
@@ -81,4 +83,6 @@ def delete_item(machine: Machine, obj: Any, key: Any) -> None:
 
 def _check_native(machine: Machine, obj: Any) -> None:
     if machine.objects.is_known(obj) and not isinstance(obj, (tuple, types.MappingProxyType)):
-        raise GraphBreak("unsupported-mutation", f"an item of a {type(obj).__name__} is set or deleted")
+        raise GraphBreak(
+            "unsupported-mutation", f"an item of a {type(obj).__name__} is set or deleted"
+        )

@@ -19,7 +19,22 @@ if TYPE_CHECKING:
 EXHAUSTED = object()
 """What `advance` returns at the end; `Machine.stop_value` then holds the StopIteration's value."""
 
-_CONTAINERS = frozenset({list, tuple, dict, set, frozenset, range, str, bytes, torch.Size, type({}.keys()), type({}.values()), type({}.items())})
+_CONTAINERS = frozenset(
+    {
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        str,
+        bytes,
+        torch.Size,
+        type({}.keys()),
+        type({}.values()),
+        type({}.items()),
+    }
+)
 
 
 class InterpretedIterator(Native):
@@ -81,7 +96,11 @@ def iterate(machine: Machine, obj: Any) -> Any:
         return iter(obj)
     if issubclass(kind, type):
         method = python_method(machine, kind, "__iter__")
-        return iter(obj) if method is None or isinstance(obj, type) else machine.call(method, (obj,), {})
+        return (
+            iter(obj)
+            if method is None or isinstance(obj, type)
+            else machine.call(method, (obj,), {})
+        )
     method = python_method(machine, kind, "__iter__")
     if method is not None:
         return machine.call(method, (obj,), {})
@@ -93,7 +112,9 @@ def iterate(machine: Machine, obj: Any) -> Any:
         if isinstance(obj, dict):
             return iter(machine.whole_dict(obj))
         if not isinstance(obj, (tuple, frozenset, types.MappingProxyType)):
-            raise GraphBreak("unstable-iteration", f"a {kind.__name__} made outside the function is iterated")
+            raise GraphBreak(
+                "unstable-iteration", f"a {kind.__name__} made outside the function is iterated"
+            )
     return iter(obj)
 
 
@@ -103,7 +124,9 @@ def advance(machine: Machine, iterator: Any) -> Any:
     method = python_method(machine, kind, "__next__")
     if method is None:
         if machine.objects.is_known(iterator):
-            raise GraphBreak("unstable-iteration", f"a {kind.__name__} made outside the function is advanced")
+            raise GraphBreak(
+                "unstable-iteration", f"a {kind.__name__} made outside the function is advanced"
+            )
         try:
             return next(iterator)
         except StopIteration as stop:

@@ -55,7 +55,11 @@ class Machine:
     """
 
     def __init__(
-        self, scope: Scope, options: CaptureOptions, dynamic: DynamicDims, device: torch.device | str = "cpu"
+        self,
+        scope: Scope,
+        options: CaptureOptions,
+        dynamic: DynamicDims,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.scope = scope
         self.options = options
@@ -100,7 +104,9 @@ class Machine:
     def _is_library(self, module_globals: dict[str, Any]) -> bool:
         found = self._library_globals.get(id(module_globals))
         if found is None:
-            found = self._library_globals[id(module_globals)] = is_trusted(module_globals.get("__name__"))
+            found = self._library_globals[id(module_globals)] = is_trusted(
+                module_globals.get("__name__")
+            )
         return found
 
     def guard(self, kind: str, origin: Origin, payload: Any = None) -> None:
@@ -131,10 +137,14 @@ class Machine:
         """The error as the program would see it, or a GraphBreak where the stack below could not do what was asked."""
         if isinstance(error, Unsupported):
             id = error.reason if error.reason in REASONS else "operator-unsupported"
-            broken: GraphBreak | None = GraphBreak(id, error.text.replace("FakeTensor(", "a tensor ("), hint=error.hint)
+            broken: GraphBreak | None = GraphBreak(
+                id, error.text.replace("FakeTensor(", "a tensor ("), hint=error.hint
+            )
         elif isinstance(error, RecursionError):
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
-        elif isinstance(error, RuntimeError) and any(text in str(error) for text in _NEEDS_CONCRETE_SIZES):
+        elif isinstance(error, RuntimeError) and any(
+            text in str(error) for text in _NEEDS_CONCRETE_SIZES
+        ):
             broken = GraphBreak("operator-unsupported", str(error).partition("\n")[0])
         else:
             broken = None
@@ -173,11 +183,17 @@ class Machine:
         """Methods of C types may read containers of the program that stand on the stack as they are, but not change or advance them."""
         if not self.objects.is_known(receiver):
             return
-        if isinstance(receiver, (tuple, frozenset, type, types.MappingProxyType, types.FunctionType, types.ModuleType)):
+        if isinstance(
+            receiver,
+            (tuple, frozenset, type, types.MappingProxyType, types.FunctionType, types.ModuleType),
+        ):
             return
         if type(receiver).__module__ in ("re", "enum", "torch") or isinstance(receiver, dict):
             return
-        raise GraphBreak("unknown-c-function", f"a method of a {type(receiver).__name__} that existed before the call")
+        raise GraphBreak(
+            "unknown-c-function",
+            f"a method of a {type(receiver).__name__} that existed before the call",
+        )
 
     def defer(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Replay a call for its effect at exit."""
@@ -226,7 +242,11 @@ class Machine:
         """Where a pre-existing function can be fetched from; the program's own are held weakly."""
         found = self.objects.origin_of(function)
         if found is None:
-            found = Constant(function) if self._is_library(function.__globals__) else WeakrefTo.of(function, function.__qualname__)
+            found = (
+                Constant(function)
+                if self._is_library(function.__globals__)
+                else WeakrefTo.of(function, function.__qualname__)
+            )
         return found
 
     def load_cell(self, cell: types.CellType, name: str, is_free: bool) -> Any:
@@ -247,8 +267,12 @@ class Machine:
                     value = self.objects.wrap(value, CellContents(origin))
         if value is DELETED:
             if is_free:
-                raise NameError(f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope")
-            raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+                raise NameError(
+                    f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope"
+                )
+            raise UnboundLocalError(
+                f"cannot access local variable {name!r} where it is not associated with a value"
+            )
         return value
 
     def store_cell(self, cell: types.CellType, value: Any) -> None:
@@ -276,12 +300,17 @@ class Machine:
     def guard_native_read(self, obj: Any) -> None:
         """Native code is about to read a whole object that existed before the call."""
         found = self.objects.known.get(id(obj))
-        if found is None or isinstance(obj, (tuple, frozenset, types.MappingProxyType, type, types.ModuleType)):
+        if found is None or isinstance(
+            obj, (tuple, frozenset, types.MappingProxyType, type, types.ModuleType)
+        ):
             return
         if isinstance(obj, dict):
             self.guard("LENGTH", found[1], len(obj))
             return
-        raise GraphBreak("unsupported-input", f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read")
+        raise GraphBreak(
+            "unsupported-input",
+            f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read",
+        )
 
     def lazy_dict_item(self, mapping: dict[Any, Any], key: Any) -> Any:
         """One entry of a big dict that existed before the call."""

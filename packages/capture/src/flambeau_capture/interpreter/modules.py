@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 _OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-_GLOBAL_HOOKS = ("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
 
 
 def call_module(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -32,7 +37,9 @@ def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
     if known and not machine.hooks_guarded:
         machine.hooks_guarded = True
         for name in _GLOBAL_HOOKS:
-            machine.guard("LENGTH", Global(vars(module_file), name), len(getattr(module_file, name)))
+            machine.guard(
+                "LENGTH", Global(vars(module_file), name), len(getattr(module_file, name))
+            )
     if any(getattr(module_file, name) for name in _GLOBAL_HOOKS):
         return True
     overlay = objects.overlay_of(module) or ()

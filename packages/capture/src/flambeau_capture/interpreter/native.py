@@ -55,11 +55,17 @@ _EXCLUDED = {
 
 
 def _functions_of(module: Any) -> list[Any]:
-    return [value for name, value in vars(module).items() if callable(value) and not name.startswith("__")]
+    return [
+        value
+        for name, value in vars(module).items()
+        if callable(value) and not name.startswith("__")
+    ]
 
 
 def _pure_ids() -> dict[int, Any]:
-    found: list[Any] = [value for name, value in vars(builtins).items() if callable(value) and name not in _EXCLUDED]
+    found: list[Any] = [
+        value for name, value in vars(builtins).items() if callable(value) and name not in _EXCLUDED
+    ]
     for module in (math, operator, _operator, itertools, _functools):
         found += _functions_of(module)
     found += _VALUE_TYPES
@@ -71,7 +77,11 @@ def _pure_ids() -> dict[int, Any]:
 
         torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Generator,
     ]  # fmt: skip
-    found += [member for member in (getattr(_collections_abc, "_check_methods", None),) if member is not None]
+    found += [
+        member
+        for member in (getattr(_collections_abc, "_check_methods", None),)
+        if member is not None
+    ]
     return {id(value): value for value in found}
 
 
@@ -102,11 +112,19 @@ def is_pure(function: Any) -> bool:
         if receiver is None or isinstance(receiver, types.ModuleType):
             return False
         if isinstance(receiver, type):
-            return receiver in _VALUE_TYPES or function.__name__ in ("__subclasses__", "mro", "fromkeys")
+            return receiver in _VALUE_TYPES or function.__name__ in (
+                "__subclasses__",
+                "mro",
+                "fromkeys",
+            )
         if type(receiver) in _VALUE_TYPES or isinstance(receiver, type):
             return True
         return any(base in _VALUE_TYPES for base in type(receiver).__mro__[:-1])
-    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType):
+    if kind in (
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.ClassMethodDescriptorType,
+    ):
         return function.__objclass__ in _VALUE_TYPES
     return False
 
@@ -157,10 +175,25 @@ def sorting_key(machine: Machine, items: list[Any], key: Any) -> Any:
 
 def _orders_in_python(machine: Machine, value: Any) -> bool:
     kind = type(value)
-    return isinstance(value, torch.Tensor) or any(python_method(machine, kind, name) is not None for name in ("__lt__", "__gt__"))
+    return isinstance(value, torch.Tensor) or any(
+        python_method(machine, kind, name) is not None for name in ("__lt__", "__gt__")
+    )
 
 
-_ITERABLE_TYPES = frozenset({list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque, zip, enumerate, collections.Counter})
+_ITERABLE_TYPES = frozenset(
+    {
+        list,
+        tuple,
+        set,
+        frozenset,
+        dict,
+        collections.OrderedDict,
+        collections.deque,
+        zip,
+        enumerate,
+        collections.Counter,
+    }
+)
 _ITERABLE_METHODS = frozenset(
     {
         "extend", "join", "update", "union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "extendleft",
@@ -177,14 +210,19 @@ def prepare_arguments(
         args = tuple([_iterable(machine, arg) for arg in args])
     for arg in (*args, *kwargs.values()):
         if machine.objects.is_known(arg) and hasattr(type(arg), "__next__"):
-            raise GraphBreak("unstable-iteration", f"a {type(arg).__name__} made outside the function is used")
+            raise GraphBreak(
+                "unstable-iteration", f"a {type(arg).__name__} made outside the function is used"
+            )
     return args, kwargs
 
 
 def _iterates(function: Any) -> bool:
     if isinstance(function, type):
         return function in _ITERABLE_TYPES or issubclass(function, (list, tuple, dict, set))
-    return function.__name__ in _ITERABLE_METHODS or getattr(function, "__module__", None) in ("itertools", "math")
+    return function.__name__ in _ITERABLE_METHODS or getattr(function, "__module__", None) in (
+        "itertools",
+        "math",
+    )
 
 
 def _iterable(machine: Machine, arg: Any) -> Any:
@@ -194,7 +232,10 @@ def _iterable(machine: Machine, arg: Any) -> Any:
         return native_iterable(machine, arg) if arg.ndim else arg
     if kind is dict and machine.objects.is_known(arg):
         return machine.whole_dict(arg)
-    if python_method(machine, kind, "__iter__") is None and python_method(machine, kind, "__next__") is None:
+    if (
+        python_method(machine, kind, "__iter__") is None
+        and python_method(machine, kind, "__next__") is None
+    ):
         return arg
     if isinstance(arg, dict) or python_method(machine, kind, "keys") is not None:
         return machine.mapping_items(arg)

@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 
 NoneType = type(None)
 
-SCALARS = frozenset({int, float, complex, str, bytes, bool, NoneType, type(...), type(NotImplemented)})
+SCALARS = frozenset(
+    {int, float, complex, str, bytes, bool, NoneType, type(...), type(NotImplemented)}
+)
 """Immutable types whose values are guarded by value."""
 
-TORCH_CONSTANTS = frozenset({torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo})
+TORCH_CONSTANTS = frozenset(
+    {torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo}
+)
 
 IDENTITY_TYPES = frozenset(
     {
@@ -144,10 +148,17 @@ class Objects:
 
     def _wrap_scalar(self, value: Any, kind: type, origin: Origin) -> Any:
         machine = self.machine
-        if kind is int and machine.dynamic_ints and _is_argument(origin) and machine.dynamic.is_dynamic(origin):
+        if (
+            kind is int
+            and machine.dynamic_ints
+            and _is_argument(origin)
+            and machine.dynamic.is_dynamic(origin)
+        ):
             if 2 <= value < _INT32:
                 return machine.tape.symbolic_int(value, origin)
-        machine.guard("EQUALS" if kind in (int, float, complex, str, bytes) else "IS", origin, value)
+        machine.guard(
+            "EQUALS" if kind in (int, float, complex, str, bytes) else "IS", origin, value
+        )
         return value
 
     def _wrap_function(self, value: types.FunctionType, origin: Origin) -> Any:
@@ -165,7 +176,9 @@ class Objects:
             function = self.wrap(value.__func__, MethodPart(origin, "func"))
             return types.MethodType(function, self.wrap(value.__self__, MethodPart(origin, "self")))
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
-            raise GraphBreak("unsupported-input", f"a symbolic number of another tracer at {origin.text()}")
+            raise GraphBreak(
+                "unsupported-input", f"a symbolic number of another tracer at {origin.text()}"
+            )
         if isinstance(value, tuple):
             return self._shadow_tuple(value, kind, origin)
         if isinstance(value, list):
@@ -191,7 +204,11 @@ class Objects:
 
     def _shadow_tuple(self, value: tuple[Any, ...], kind: type, origin: Origin) -> Any:
         machine = self.machine
-        if kind in _CONSTANT_TUPLES and _is_constant(value) and not (machine.dynamic_ints and _is_argument(origin)):
+        if (
+            kind in _CONSTANT_TUPLES
+            and _is_constant(value)
+            and not (machine.dynamic_ints and _is_argument(origin))
+        ):
             machine.guard("EQUALS", origin, value)
             self.register(value, origin)
             return value
@@ -210,7 +227,10 @@ class Objects:
         self.machine.guard("LENGTH", origin, list.__len__(value))
         copy: list[Any] = [] if kind is list else new_object(kind)
         shadow = self._add_shadow(value, origin, copy, None)
-        list.extend(copy, [self.wrap(item, Item(origin, at)) for at, item in enumerate(list.__iter__(value))])
+        list.extend(
+            copy,
+            [self.wrap(item, Item(origin, at)) for at, item in enumerate(list.__iter__(value))],
+        )
         shadow.snapshot = list(list.__iter__(copy))
         self._shadow_state(shadow)
         return copy
@@ -223,11 +243,18 @@ class Objects:
         keys = tuple(dict.keys(value))
         for key in keys:
             if not (type(key) in SCALARS or _is_immutable_key(key)):
-                raise GraphBreak("unsupported-input", f"a dict with keys of type {type(key).__name__} at {origin.text()}")
+                raise GraphBreak(
+                    "unsupported-input",
+                    f"a dict with keys of type {type(key).__name__} at {origin.text()}",
+                )
         machine.guard("KEYS", origin, keys)
         copy: Any = {} if kind is dict else new_object(kind)
         shadow = self._add_shadow(value, origin, copy, None)
-        setter = collections.OrderedDict.__setitem__ if isinstance(value, collections.OrderedDict) else dict.__setitem__
+        setter = (
+            collections.OrderedDict.__setitem__
+            if isinstance(value, collections.OrderedDict)
+            else dict.__setitem__
+        )
         for key in keys:
             setter(copy, key, self.wrap(dict.__getitem__(value, key), DictEntry(origin, key)))
         if isinstance(value, collections.defaultdict):
@@ -239,7 +266,10 @@ class Objects:
     def _shadow_set(self, value: Any, kind: type, origin: Origin) -> Any:
         for item in value:
             if not (type(item) in SCALARS or _is_immutable_key(item)):
-                raise GraphBreak("unsupported-input", f"a set with items of type {type(item).__name__} at {origin.text()}")
+                raise GraphBreak(
+                    "unsupported-input",
+                    f"a set with items of type {type(item).__name__} at {origin.text()}",
+                )
         self.machine.guard("EQUALS", origin, kind(value))
         if kind is frozenset:
             self.register(value, origin)
@@ -305,10 +335,18 @@ def _is_argument(origin: Origin) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """Whether a tuple holds nothing but scalars (and tuples of them): guarded by one comparison."""
-    return all(type(item) in SCALARS or (type(item) is tuple and _is_constant(item)) for item in tuple.__iter__(value))
+    return all(
+        type(item) in SCALARS or (type(item) is tuple and _is_constant(item))
+        for item in tuple.__iter__(value)
+    )
 
 
 def _is_immutable_key(key: Any) -> bool:
     if type(key) is tuple:
         return all(type(item) in SCALARS or _is_immutable_key(item) for item in key)
-    return type(key) in IDENTITY_TYPES or type(key) in TORCH_CONSTANTS or isinstance(key, (type, enum.Enum)) or type(key).__module__ == "typing"
+    return (
+        type(key) in IDENTITY_TYPES
+        or type(key) in TORCH_CONSTANTS
+        or isinstance(key, (type, enum.Enum))
+        or type(key).__module__ == "typing"
+    )

@@ -21,7 +21,25 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.machine import Machine
 
-_PLAIN = frozenset({int, float, bool, str, tuple, list, type(None), bytes, complex, dict, set, frozenset, torch.Size, torch.dtype, range})
+_PLAIN = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        tuple,
+        list,
+        type(None),
+        bytes,
+        complex,
+        dict,
+        set,
+        frozenset,
+        torch.Size,
+        torch.dtype,
+        range,
+    }
+)
 """Types whose operators among themselves are native (tuples and lists of tensors only concatenate and repeat)."""
 
 
@@ -49,7 +67,9 @@ def _binary_table() -> dict[str, BinaryOperator]:
         plain = f"{name}_" if name in ("and", "or") else name
         left, right, inplace = f"__{name}__", f"__r{name}__", f"__i{name}__"
         table[symbol] = BinaryOperator(getattr(operator, plain), left, right)
-        table[f"{symbol}="] = BinaryOperator(getattr(operator, f"i{name}"), left, right, inplace, getattr(operator, plain))
+        table[f"{symbol}="] = BinaryOperator(
+            getattr(operator, f"i{name}"), left, right, inplace, getattr(operator, plain)
+        )
     return table
 
 
@@ -62,7 +82,12 @@ COMPARISONS = {
     ">": BinaryOperator(operator.gt, "__gt__", "__lt__"),
     ">=": BinaryOperator(operator.ge, "__ge__", "__le__"),
 }
-UNARY_FUNCTIONS: dict[str, Callable[[Any], Any]] = {"__neg__": operator.neg, "__pos__": operator.pos, "__invert__": operator.invert, "__abs__": abs}
+UNARY_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "__neg__": operator.neg,
+    "__pos__": operator.pos,
+    "__invert__": operator.invert,
+    "__abs__": abs,
+}
 
 
 def special_method(machine: Machine, obj: Any, name: str) -> Any:
@@ -129,7 +154,10 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         attempts.reverse()
     methods = [python_method(machine, type(receiver), name) for receiver, name, _ in attempts]
     if op.left == "__ne__":  # the default __ne__ inverts __eq__
-        methods = [m or python_method(machine, type(a[0]), "__eq__") for m, a in zip(methods, attempts, strict=True)]
+        methods = [
+            m or python_method(machine, type(a[0]), "__eq__")
+            for m, a in zip(methods, attempts, strict=True)
+        ]
     if methods == [None, None]:
         return op.function(left, right)
     for method, (receiver, name, other) in zip(methods, attempts, strict=True):
@@ -201,10 +229,13 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
         return truth(machine, machine.tape.call_method("__contains__", (container, item)))
     if machine.objects.is_known(container) and isinstance(container, dict):
         return machine.lazy_dict_has(container, item)
-    if python_method(machine, kind, "__iter__") is not None or _needs_compare(machine, container, item):
+    if python_method(machine, kind, "__iter__") is not None or _needs_compare(
+        machine, container, item
+    ):
         eq = COMPARISONS["=="]
         return any(
-            entry is item or truth(machine, compare(machine, eq, entry, item)) for entry in native_iterable(machine, container)
+            entry is item or truth(machine, compare(machine, eq, entry, item))
+            for entry in native_iterable(machine, container)
         )
     machine.guard_native_read(container)
     return item in container
@@ -217,7 +248,8 @@ def _needs_compare(machine: Machine, container: Any, item: Any) -> bool:
     if isinstance(item, torch.Tensor) or python_method(machine, type(item), "__eq__") is not None:
         return True
     return any(
-        isinstance(entry, torch.Tensor) or python_method(machine, type(entry), "__eq__") is not None for entry in container
+        isinstance(entry, torch.Tensor) or python_method(machine, type(entry), "__eq__") is not None
+        for entry in container
     )
 
 
@@ -246,10 +278,19 @@ def instance_of(machine: Machine, obj: Any, classes: Any) -> bool:
 
 def _native_check(classes: Any) -> bool:
     """Whether an `__instancecheck__` written in Python may run natively: those of abc, typing and torch read types only."""
-    return type(classes).__module__.partition(".")[0] in ("abc", "typing", "typing_extensions", "_py_abc", "torch", "enum")
+    return type(classes).__module__.partition(".")[0] in (
+        "abc",
+        "typing",
+        "typing_extensions",
+        "_py_abc",
+        "torch",
+        "enum",
+    )
 
 
-def format_value(machine: Machine, value: Any, conversion: Callable[[Any], str] | None, spec: Any) -> str:
+def format_value(
+    machine: Machine, value: Any, conversion: Callable[[Any], str] | None, spec: Any
+) -> str:
     """One part of a formatted string."""
     if isinstance(value, torch.Tensor):
         raise GraphBreak("data-dependent", "a tensor is formatted as text")

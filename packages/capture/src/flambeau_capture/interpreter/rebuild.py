@@ -83,12 +83,19 @@ class Rebuilder:
     def _recipe(self, value: Any, kind: type) -> Recipe:
         if isinstance(value, torch.Tensor):
             found = self.machine.tape.input_of(value)
-            return FromGraph(self.machine.tape.value_of(value)) if found is None else FromOrigin(found[1].origin)
+            return (
+                FromGraph(self.machine.tape.value_of(value))
+                if found is None
+                else FromOrigin(found[1].origin)
+            )
         if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
             inner = from_symbolic(value)
             if not isinstance(inner, Expr):
                 if isinstance(inner, FloatExpr) or not isinstance(inner, (int, float, bool)):
-                    raise GraphBreak("unsupported-result", f"a symbolic {kind.__name__} computed from sizes is returned")
+                    raise GraphBreak(
+                        "unsupported-result",
+                        f"a symbolic {kind.__name__} computed from sizes is returned",
+                    )
                 return Const(inner)
             return SizeValue(inner, int)
         objects = self.machine.objects
@@ -97,7 +104,9 @@ class Rebuilder:
             return FromOrigin(origin)
         if id(value) in self.machine.made_functions:
             return self._function(value)
-        if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType, re.Match)):
+        if kind in IDENTITY_TYPES or isinstance(
+            value, (type, enum.Enum, types.ModuleType, re.Match)
+        ):
             return Const(value)
         builder = _BUILDERS.get(kind)
         if builder is not None:
@@ -114,7 +123,11 @@ class Rebuilder:
 
     def _state(self, value: Any) -> dict[str, Recipe] | None:
         state = getattr(value, "__dict__", None)
-        return {name: self.recipe(item) for name, item in state.items()} if isinstance(state, dict) and state else None
+        return (
+            {name: self.recipe(item) for name, item in state.items()}
+            if isinstance(state, dict) and state
+            else None
+        )
 
     # ------------------------------------------------------------ kinds of object
 
@@ -142,7 +155,9 @@ class Rebuilder:
         return MakeSet(self._many(value), type(value))
 
     def _slice(self, value: slice) -> Recipe:
-        return MakeSlice(self.recipe(value.start), self.recipe(value.stop), self.recipe(value.step), type(value))
+        return MakeSlice(
+            self.recipe(value.start), self.recipe(value.stop), self.recipe(value.step), type(value)
+        )
 
     def _method(self, value: types.MethodType) -> Recipe:
         return MakeMethod(self.recipe(value.__func__), self.recipe(value.__self__))
@@ -161,9 +176,14 @@ class Rebuilder:
         return made
 
     def _function(self, value: types.FunctionType) -> Recipe:
-        made = self._keep(value, MakeFunction(value.__code__, value.__globals__, value.__name__, value.__qualname__))
+        made = self._keep(
+            value,
+            MakeFunction(value.__code__, value.__globals__, value.__name__, value.__qualname__),
+        )
         made.defaults = None if value.__defaults__ is None else self.recipe(value.__defaults__)
-        made.kwdefaults = None if value.__kwdefaults__ is None else self.recipe(value.__kwdefaults__)
+        made.kwdefaults = (
+            None if value.__kwdefaults__ is None else self.recipe(value.__kwdefaults__)
+        )
         made.closure = None if value.__closure__ is None else tuple(self._many(value.__closure__))
         made.annotations = self.recipe(value.__annotations__) if value.__annotations__ else None
         made.state = self._state(value)
@@ -176,7 +196,11 @@ class Rebuilder:
         return CallRecipe(types.SimpleNamespace, (), self._state(value) or {})
 
     def _view(self, value: Any) -> Recipe:
-        raise GraphBreak("unsupported-result", f"a {type(value).__name__} is returned", hint="return list(...) of it")
+        raise GraphBreak(
+            "unsupported-result",
+            f"a {type(value).__name__} is returned",
+            hint="return list(...) of it",
+        )
 
     def _object(self, value: Any, kind: type) -> Recipe:
         if issubclass(kind, Native):
@@ -194,7 +218,10 @@ class Rebuilder:
         if isinstance(value, (set, frozenset)):
             return self._set(value)
         if not kind.__flags__ & (1 << 9) or kind.__new__ is not object.__new__:
-            raise GraphBreak("unsupported-result", f"a {kind.__module__}.{kind.__qualname__} is returned or stored")
+            raise GraphBreak(
+                "unsupported-result",
+                f"a {kind.__module__}.{kind.__qualname__} is returned or stored",
+            )
         made = self._keep(value, MakeObject(kind))
         for name, item in (getattr(value, "__dict__", None) or {}).items():
             made.state[name] = self.recipe(item)
@@ -233,7 +260,9 @@ def guard_distinct(machine: Machine) -> None:
     objects = machine.objects
     changed = [shadow.real for shadow in objects.shadows.values() if shadow.is_changed()]
     changed += [obj for obj, _ in objects.overlays.values() if objects.is_known(obj)]
-    held = [(shadow.real, shadow.origin) for shadow in objects.shadows.values()] + list(objects.known.values())
+    held = [(shadow.real, shadow.origin) for shadow in objects.shadows.values()] + list(
+        objects.known.values()
+    )
     origin_of = {id(obj): origin for obj, origin in held}
     done: set[int] = set()
     for obj in changed:
@@ -253,20 +282,32 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         overlay = objects.overlay_of(obj)
         assert overlay is not None
         value = overlay[name]
-        if value is DELETED and name not in (getattr(obj, "__dict__", None) or {}) and not _has_slot(obj, name):
+        if (
+            value is DELETED
+            and name not in (getattr(obj, "__dict__", None) or {})
+            and not _has_slot(obj, name)
+        ):
             continue
         if raw and _restored(machine, obj, name, value):
             continue
         target = rebuild.recipe(obj)
-        found.append(DelAttr(target, name, raw) if value is DELETED else SetAttr(target, name, rebuild.recipe(value), raw))
+        found.append(
+            DelAttr(target, name, raw)
+            if value is DELETED
+            else SetAttr(target, name, rebuild.recipe(value), raw)
+        )
     for (cls, name), (value,) in objects.classes_written.items():
         found.append(SetAttr(Const(cls), name, rebuild.recipe(value), raw=False))
     for (_, name), (module_globals, value) in objects.globals_written.items():
         if value is DELETED and name not in module_globals:
             continue
-        found.append(StoreGlobal(module_globals, name, None if value is DELETED else rebuild.recipe(value)))
+        found.append(
+            StoreGlobal(module_globals, name, None if value is DELETED else rebuild.recipe(value))
+        )
     for cell, value in objects.cells_written.values():
-        found.append(StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value)))
+        found.append(
+            StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value))
+        )
     for function, args, kwargs in machine.deferred:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
@@ -289,7 +330,9 @@ def _has_slot(obj: Any, name: str) -> bool:
     """Whether a real attribute that is not in the instance dict is there: a slot, or an entry of a module's tables."""
     if isinstance(obj, torch.nn.Module):
         return any(name in obj.__dict__[table] for table in ("_parameters", "_buffers", "_modules"))
-    return isinstance(getattr(type(obj), name, None), types.MemberDescriptorType) and hasattr(obj, name)
+    return isinstance(getattr(type(obj), name, None), types.MemberDescriptorType) and hasattr(
+        obj, name
+    )
 
 
 def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -> None:
@@ -297,9 +340,16 @@ def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -
     copy, target = shadow.copy, FromOrigin(shadow.origin)
     if shadow.contents_changed():
         if isinstance(copy, list):
-            found.append(ReplaceList(target, [rebuild.recipe(item) for item in list.__iter__(copy)]))
+            found.append(
+                ReplaceList(target, [rebuild.recipe(item) for item in list.__iter__(copy)])
+            )
         elif isinstance(copy, dict):
-            found.append(ReplaceDict(target, [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in dict.items(copy)]))
+            found.append(
+                ReplaceDict(
+                    target,
+                    [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in dict.items(copy)],
+                )
+            )
         else:
             found.append(ReplaceSet(target, [rebuild.recipe(item) for item in copy]))
     if shadow.state_snapshot is not None:

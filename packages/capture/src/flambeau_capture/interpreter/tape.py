@@ -28,12 +28,27 @@ if TYPE_CHECKING:
     from flambeau_prims.sizes import Expr
 
 _CONSTANTS = frozenset(
-    {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)}
+    {
+        int,
+        float,
+        bool,
+        complex,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        type(...),
+    }
 )
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-_NESTING: dict[Any, int] = {torch.autocast_increment_nesting: 1, torch.autocast_decrement_nesting: -1}
+_NESTING: dict[Any, int] = {
+    torch.autocast_increment_nesting: 1,
+    torch.autocast_decrement_nesting: -1,
+}
 _NOT_RECORDED = frozenset(
     {
         "backward", "register_hook", "register_post_accumulate_grad_hook", "share_memory_", "storage", "untyped_storage", "_typed_storage",
@@ -66,7 +81,11 @@ class SpecTracer(Tracer):
 
 
 _UPDATES_STATISTICS = frozenset(
-    {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default, torch.ops.aten.miopen_batch_norm.default}
+    {
+        torch.ops.aten.native_batch_norm.default,
+        torch.ops.aten.cudnn_batch_norm.default,
+        torch.ops.aten.miopen_batch_norm.default,
+    }
 )
 """(input, weight, bias, running_mean, running_var, training, ...): in training both statistics are written, as no schema says."""
 
@@ -90,7 +109,9 @@ class Tape:
         self.functions = FunctionTable(device)
         self.calls: list[Call] = []
         self.inputs: list[Input] = []
-        self._input_of: dict[int, tuple[torch.Tensor, FakeTensor, Input]] = {}  # by id of the real tensor
+        self._input_of: dict[
+            int, tuple[torch.Tensor, FakeTensor, Input]
+        ] = {}  # by id of the real tensor
         self._values: dict[int, tuple[Any, GraphValue]] = {}  # by id of the fake tensor
         self._input_of_fake: dict[int, tuple[torch.Tensor, Input]] = {}
         self._duck: dict[int, Expr] = {}
@@ -110,10 +131,17 @@ class Tape:
             raise GraphBreak("unsupported-tensor", f"a fake tensor at {origin.text()}")
         if type(real) not in _TENSOR_TYPES:
             raise GraphBreak("tensor-subclass", f"{origin.text()} is a {type(real).__name__}")
-        if real.layout is not torch.strided or real.is_quantized or torch._C._functorch.is_functorch_wrapped_tensor(real):
+        if (
+            real.layout is not torch.strided
+            or real.is_quantized
+            or torch._C._functorch.is_functorch_wrapped_tensor(real)
+        ):
             raise GraphBreak("unsupported-tensor", f"{origin.text()} has layout {real.layout}")
         if real.is_conj() or real.is_neg() or real.is_nested:
-            raise GraphBreak("unsupported-tensor", f"{origin.text()} is a lazily conjugated, negated or nested tensor")
+            raise GraphBreak(
+                "unsupported-tensor",
+                f"{origin.text()} is a lazily conjugated, negated or nested tensor",
+            )
         dims = self._dynamic_dims(real, origin)
         fake = fake_like(real, self.env, dims, source=origin.text())
         value = GraphValue(fake.spec, _name_of(origin), real.requires_grad, fake.storage_record)
@@ -154,7 +182,10 @@ class Tape:
         """The graph value of a fake tensor."""
         found = self._values.get(id(fake))
         if found is None:
-            raise GraphBreak("unknown-c-function", "a tensor was computed by native code that the tape does not see")
+            raise GraphBreak(
+                "unknown-c-function",
+                "a tensor was computed by native code that the tape does not see",
+            )
         return found[1]
 
     def real_type(self, fake: torch.Tensor) -> type:
@@ -176,23 +207,36 @@ class Tape:
 
     # ------------------------------------------------------------ calls
 
-    def call_function(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def call_function(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         """Run and record `target(*args, **kwargs)`."""
         return self._call("function", target, target, args, kwargs or {})
 
-    def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def call_method(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Run and record `args[0].name(*args[1:], **kwargs)`."""
         if name == "backward":
             raise GraphBreak("backward", "call of Tensor.backward")
         if name in _NOT_RECORDED:
             raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
-        return self._call("method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True)
+        return self._call(
+            "method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True
+        )
 
-    def call_state(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_state(
+        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Run for real and record a call that changes torch's state (grad mode, autocast)."""
         result = target(*args, **kwargs)
         self.autocast_nesting += _NESTING.get(target, 0)
-        self.calls.append(Call("function", target, args, kwargs, None, self.machine.where, pure=False))
+        self.calls.append(
+            Call("function", target, args, kwargs, None, self.machine.where, pure=False)
+        )
         return result
 
     def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
@@ -208,7 +252,14 @@ class Tape:
         return bool(tensor)
 
     def _call(
-        self, kind: Any, target: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, receiver: bool = False
+        self,
+        kind: Any,
+        target: Any,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        receiver: bool = False,
     ) -> Any:
         tracer = self.tracer
         tracer.written, tracer.random = [], False
@@ -228,12 +279,17 @@ class Tape:
         if not new and not written:
             return result
         recorded_args = tuple([self._argument(arg) for arg in args])
-        recorded_kwargs = {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}
+        recorded_kwargs = (
+            {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}
+        )
         known = self._values
         mutates = tuple({id(t): known[id(t)][1] for t in written if id(t) in known}.values())
         stem = target if kind == "method" else getattr(target, "__name__", "value")
         for tensor in new:
-            known[id(tensor)] = (tensor, GraphValue(tensor.spec, stem, tensor.requires_grad, tensor.storage_record))  # type: ignore[attr-defined]
+            known[id(tensor)] = (
+                tensor,
+                GraphValue(tensor.spec, stem, tensor.requires_grad, tensor.storage_record),
+            )  # type: ignore[attr-defined]
         self.calls.append(
             Call(
                 kind, target, recorded_args, recorded_kwargs, self._result(result), self.machine.where,
@@ -247,7 +303,10 @@ class Tape:
             if id(result) not in self._values:
                 new.append(result)
         elif isinstance(result, torch.Tensor):
-            raise GraphBreak("operator-unsupported", "a torch call returned a tensor with real data while fake tensors are traced")
+            raise GraphBreak(
+                "operator-unsupported",
+                "a torch call returned a tensor with real data while fake tensors are traced",
+            )
         elif isinstance(result, (tuple, list)):
             for item in result:
                 self._find_new(item, new)
@@ -259,7 +318,11 @@ class Tape:
         if isinstance(result, FakeTensor):
             return self._values[id(result)][1]
         if isinstance(result, (tuple, list)):
-            return tuple([self._result(item) for item in result]) if isinstance(result, tuple) else [self._result(item) for item in result]
+            return (
+                tuple([self._result(item) for item in result])
+                if isinstance(result, tuple)
+                else [self._result(item) for item in result]
+            )
         if isinstance(result, dict):
             return {key: self._result(item) for key, item in result.items()}
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -284,7 +347,9 @@ class Tape:
         if isinstance(arg, dict):
             return {key: self._argument(item) for key, item in arg.items()}
         if kind is slice:
-            return slice(self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step))
+            return slice(
+                self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step)
+            )
         if kind is range:
             return tuple(arg)
         for plain in (int, float, str):
@@ -298,7 +363,10 @@ class Tape:
 
 def _name_of(origin: Origin) -> str:
     """A name for a placeholder: what the user calls it, made an identifier."""
-    text = "".join(character if character.isalnum() else "_" for character in origin.text().replace("L['", "").replace("']", ""))
+    text = "".join(
+        character if character.isalnum() else "_"
+        for character in origin.text().replace("L['", "").replace("']", "")
+    )
     text = text.strip("_")
     return text if text and not text[0].isdigit() else f"arg_{text}"
 
@@ -307,7 +375,9 @@ def _in_module(origin: Origin, scope: Scope) -> bool:
     """Whether a tensor is read from an nn.Module: sizes of buffers are static unless they were seen to change."""
     current: Any = origin
     while current is not None:
-        if isinstance(current, InstanceDict) and isinstance(current.base.load(scope), torch.nn.Module):
+        if isinstance(current, InstanceDict) and isinstance(
+            current.base.load(scope), torch.nn.Module
+        ):
             return True
         current = getattr(current, "base", None)
     return False

@@ -37,9 +37,14 @@ def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> 
         return _grad(machine, tensor)
     raw = getattr(torch.Tensor, name, MISSING)
     if raw is not MISSING:
-        if isinstance(raw, (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+        if isinstance(
+            raw, (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+        ):
             return types.MethodType(raw, tensor)
-        if name in ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks") and getattr(tensor, name) is None:
+        if (
+            name in ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks")
+            and getattr(tensor, name) is None
+        ):
             return None
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is read")
     return _own_attribute(machine, tensor, name)
@@ -62,7 +67,9 @@ def _own_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> Any:
         if name in real.__dict__:
             return machine.objects.wrap(real.__dict__[name], DictEntry(base, name))
         machine.guard("ABSENT", base, name)
-    raise AttributeError(f"{machine.tape.real_type(tensor).__name__!r} object has no attribute {name!r}")
+    raise AttributeError(
+        f"{machine.tape.real_type(tensor).__name__!r} object has no attribute {name!r}"
+    )
 
 
 def store_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str, value: Any) -> None:
@@ -70,7 +77,11 @@ def store_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str, va
     if name == "requires_grad":
         machine.tape.call_method("requires_grad_", (tensor, value))
         return
-    if name == "data" or (hasattr(torch.Tensor, name) and name != "grad") or machine.tape.input_of(tensor) is None:
+    if (
+        name == "data"
+        or (hasattr(torch.Tensor, name) and name != "grad")
+        or machine.tape.input_of(tensor) is None
+    ):
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is set")
     machine.objects.write_overlay(tensor, name, value)
     machine.note_attribute_write(tensor, name, raw=False)

@@ -11,7 +11,18 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
-_ANSWERED_NATIVELY = frozenset({"__len__", "__contains__", "__hash__", "__dir__", "is_shared", "__format__", "__repr__", "__iter__"})
+_ANSWERED_NATIVELY = frozenset(
+    {
+        "__len__",
+        "__contains__",
+        "__hash__",
+        "__dir__",
+        "is_shared",
+        "__format__",
+        "__repr__",
+        "__iter__",
+    }
+)
 
 
 def _python_functions() -> dict[int, tuple[Any, Literal["function", "method"], str]]:
@@ -19,7 +30,11 @@ def _python_functions() -> dict[int, tuple[Any, Literal["function", "method"], s
     found: dict[int, tuple[Any, Literal["function", "method"], str]] = {}
     for module in (F, torch.functional):
         for name, value in vars(module).items():
-            if type(value) is types.FunctionType and value.__module__ in ("torch.nn.functional", "torch.functional", "torch._jit_internal"):
+            if type(value) is types.FunctionType and value.__module__ in (
+                "torch.nn.functional",
+                "torch.functional",
+                "torch._jit_internal",
+            ):
                 found[id(value)] = (value, "function", name)
     for name, value in vars(torch.Tensor).items():
         if type(value) is types.FunctionType and name not in _ANSWERED_NATIVELY:
@@ -31,7 +46,11 @@ PYTHON_FUNCTIONS = _python_functions()
 
 
 def call_python(
-    machine: Machine, function: Any, recorded: tuple[Any, Literal["function", "method"], str], args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Machine,
+    function: Any,
+    recorded: tuple[Any, Literal["function", "method"], str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Record a call of one of PYTHON_FUNCTIONS."""
     _, kind, name = recorded
@@ -53,14 +72,27 @@ def _operators() -> dict[int, Any]:
             if type(value) is types.BuiltinFunctionType:
                 found[id(value)] = value
     for name, value in vars(torch).items():
-        if type(value) is types.BuiltinFunctionType and getattr(torch._C._VariableFunctions, name, None) is not None:
+        if (
+            type(value) is types.BuiltinFunctionType
+            and getattr(torch._C._VariableFunctions, name, None) is not None
+        ):
             found[id(value)] = value
     return found
 
 
 _OPERATORS = _operators()
 
-_READING_PREFIXES = ("is_", "_is_", "has_", "_has_", "get_", "_get_", "_len_", "_cuda_is", "_cuda_get")
+_READING_PREFIXES = (
+    "is_",
+    "_is_",
+    "has_",
+    "_has_",
+    "get_",
+    "_get_",
+    "_len_",
+    "_cuda_is",
+    "_cuda_get",
+)
 _OTHER_READERS = (
     (torch, ("promote_types", "result_type", "can_cast", "is_floating_point", "is_complex", "is_signed", "is_same_size", "numel")),
     (torch._C, ("_are_functorch_transforms_active", "_log_api_usage_once", "_accelerator_getAccelerator")),
@@ -71,13 +103,19 @@ _OTHER_READERS = (
 
 def _by_name(module: Any, names: tuple[str, ...]) -> dict[int, Any]:
     """The functions of a module that this version of torch has, by identity."""
-    return {id(value): value for name in names if (value := getattr(module, name, None)) is not None}
+    return {
+        id(value): value for name in names if (value := getattr(module, name, None)) is not None
+    }
 
 
 def _readers() -> dict[int, Any]:
     found: dict[int, Any] = {}
     for name, value in vars(torch._C).items():
-        if type(value) is types.BuiltinFunctionType and name.startswith(_READING_PREFIXES) and id(value) not in _OPERATORS:
+        if (
+            type(value) is types.BuiltinFunctionType
+            and name.startswith(_READING_PREFIXES)
+            and id(value) not in _OPERATORS
+        ):
             found[id(value)] = value
     for module, names in _OTHER_READERS:
         found |= _by_name(module, names)
@@ -111,7 +149,9 @@ def is_torch_builtin(function: Any) -> bool:
     return key in _OPERATORS or key in _READERS or key in _SETTERS
 
 
-def call_builtin(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_builtin(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A call of a C function of torch."""
     key = id(function)
     if key in _SETTERS:

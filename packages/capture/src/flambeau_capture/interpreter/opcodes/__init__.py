@@ -27,7 +27,19 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.decode import Handler
     from flambeau_capture.interpreter.frame import Frame
 
-_FILES = (calls, containers, control_flow, exceptions, functions, generators, load_store, matching, modules, operators, stack)
+_FILES = (
+    calls,
+    containers,
+    control_flow,
+    exceptions,
+    functions,
+    generators,
+    load_store,
+    matching,
+    modules,
+    operators,
+    stack,
+)
 
 
 def _unsupported(name: str) -> Handler:

@@ -61,7 +61,9 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
     above, below = stack.pop(), stack.pop()
     function = below if _NULL_AFTER else above
     if type(kwargs) is not dict:
-        kwargs = dict(native_iterable(machine, kwargs)) if not isinstance(kwargs, dict) else dict(kwargs)
+        kwargs = (
+            dict(native_iterable(machine, kwargs)) if not isinstance(kwargs, dict) else dict(kwargs)
+        )
     if type(args) is not tuple:
         args = tuple(native_iterable(machine, args))
     stack.append(machine.call(function, args, dict(kwargs)))

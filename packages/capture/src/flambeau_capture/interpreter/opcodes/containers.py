@@ -105,7 +105,10 @@ def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any]:
         keys = load_attr(machine, mapping, "keys")
     except AttributeError:
         raise TypeError(f"{type(mapping).__name__!r} object is not a mapping") from None
-    return {key: load_item(machine, mapping, key) for key in native_iterable(machine, machine.call(keys, (), {}))}
+    return {
+        key: load_item(machine, mapping, key)
+        for key in native_iterable(machine, machine.call(keys, (), {}))
+    }
 
 
 def LIST_TO_TUPLE(frame: Frame, arg: Any) -> None:
@@ -115,7 +118,11 @@ def LIST_TO_TUPLE(frame: Frame, arg: Any) -> None:
 def UNPACK_SEQUENCE(frame: Frame, arg: int) -> None:
     stack = frame.stack
     value = stack.pop()
-    items = value if type(value) is tuple or type(value) is list else tuple(native_iterable(frame.machine, value))
+    items = (
+        value
+        if type(value) is tuple or type(value) is list
+        else tuple(native_iterable(frame.machine, value))
+    )
     if len(items) != arg:
         if len(items) < arg:
             raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
@@ -128,7 +135,9 @@ def UNPACK_EX(frame: Frame, arg: int) -> None:
     stack = frame.stack
     items = list(native_iterable(frame.machine, stack.pop()))
     if len(items) < before + after:
-        raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+        raise ValueError(
+            f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
     end = len(items) - after
     stack.extend(reversed(items[end:]))
     stack.append(items[before:end])

@@ -30,7 +30,9 @@ def CHECK_EXC_MATCH(frame: Frame, arg: Any) -> None:
     wanted = stack.pop()
     for cls in wanted if isinstance(wanted, tuple) else (wanted,):
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed"
+            )
     stack.append(isinstance(stack[-1], wanted))
 
 
@@ -67,11 +69,17 @@ def BEFORE_WITH(frame: Frame, arg: Any) -> None:
     machine, stack = frame.machine, frame.stack
     manager = stack.pop()
     if isinstance(manager, torch.device):
-        raise GraphBreak("side-effect", "torch.device is used as a context manager", hint="pass device= to the factories")
+        raise GraphBreak(
+            "side-effect",
+            "torch.device is used as a context manager",
+            hint="pass device= to the factories",
+        )
     enter = special_method(machine, manager, "__enter__")
     leave = special_method(machine, manager, "__exit__")
     if enter is None or leave is None:
-        raise TypeError(f"{type(manager).__name__!r} object does not support the context manager protocol")
+        raise TypeError(
+            f"{type(manager).__name__!r} object does not support the context manager protocol"
+        )
     stack.append(leave)
     stack.append(machine.call(enter, (), {}))
 

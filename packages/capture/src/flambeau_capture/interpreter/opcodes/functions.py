@@ -35,8 +35,13 @@ def SET_FUNCTION_ATTRIBUTE(frame: Frame, arg: int) -> None:
     function = stack.pop()
     value = stack.pop()
     if arg == _CLOSURE:
-        made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, value)
-        made.__kwdefaults__, made.__annotations__ = function.__kwdefaults__, function.__annotations__
+        made = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, value
+        )
+        made.__kwdefaults__, made.__annotations__ = (
+            function.__kwdefaults__,
+            function.__annotations__,
+        )
         frame.machine.made_functions[id(made)] = made
         function = made
     else:

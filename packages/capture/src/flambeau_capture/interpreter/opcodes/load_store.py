@@ -35,9 +35,10 @@ def LOAD_FAST(frame: Frame, arg: int) -> None:
     value = frame.locals[arg]
     if value is UNBOUND:
         name = frame.code.local_names[arg]
-        raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+        raise UnboundLocalError(
+            f"cannot access local variable {name!r} where it is not associated with a value"
+        )
     frame.stack.append(value)
-
 
 
 def LOAD_FAST_CHECK(frame: Frame, arg: int) -> None:
@@ -71,7 +72,9 @@ def STORE_FAST_STORE_FAST(frame: Frame, arg: tuple[int, int]) -> None:
 def DELETE_FAST(frame: Frame, arg: int) -> None:
     if frame.locals[arg] is UNBOUND:
         name = frame.code.local_names[arg]
-        raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
+        raise UnboundLocalError(
+            f"cannot access local variable {name!r} where it is not associated with a value"
+        )
     frame.locals[arg] = UNBOUND
 
 
@@ -96,7 +99,11 @@ def LOAD_CLOSURE(frame: Frame, arg: int) -> None:
 
 
 def LOAD_DEREF(frame: Frame, arg: int) -> None:
-    frame.stack.append(frame.machine.load_cell(frame.locals[arg], frame.code.local_names[arg], arg >= frame.code.free_start))
+    frame.stack.append(
+        frame.machine.load_cell(
+            frame.locals[arg], frame.code.local_names[arg], arg >= frame.code.free_start
+        )
+    )
 
 
 def LOAD_CLASSDEREF(frame: Frame, arg: int) -> None:

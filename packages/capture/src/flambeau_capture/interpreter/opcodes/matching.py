@@ -25,7 +25,10 @@ def MATCH_MAPPING(frame: Frame, arg: Any) -> None:
 
 def MATCH_SEQUENCE(frame: Frame, arg: Any) -> None:
     subject = frame.stack[-1]
-    frame.stack.append(isinstance(subject, collections.abc.Sequence) and not isinstance(subject, (str, bytes, bytearray)))
+    frame.stack.append(
+        isinstance(subject, collections.abc.Sequence)
+        and not isinstance(subject, (str, bytes, bytearray))
+    )
 
 
 def MATCH_KEYS(frame: Frame, arg: Any) -> None:
@@ -51,7 +54,9 @@ def MATCH_CLASS(frame: Frame, arg: int) -> None:
             positional = getattr(cls, "__match_args__", ())
             accepted = len(positional)
         if arg > accepted:
-            raise TypeError(f"{cls.__name__}() accepts {accepted} positional sub-patterns ({arg} given)")
+            raise TypeError(
+                f"{cls.__name__}() accepts {accepted} positional sub-patterns ({arg} given)"
+            )
         names = (*positional[:arg], *names)
     try:
         values.extend(load_attr(machine, subject, name) for name in names)

@@ -23,5 +23,7 @@ def IMPORT_FROM(frame: Frame, arg: str) -> None:
     except AttributeError:
         found = sys.modules.get(f"{module.__name__}.{arg}")
         if found is None:
-            raise ImportError(f"cannot import name {arg!r} from {module.__name__!r}", name=module.__name__) from None
+            raise ImportError(
+                f"cannot import name {arg!r} from {module.__name__!r}", name=module.__name__
+            ) from None
     frame.stack.append(found)

@@ -15,4 +15,13 @@ from flambeau_capture.interpreter.substitutes import (
 from flambeau_capture.interpreter.substitutes.registry import SUBSTITUTES
 from flambeau_capture.interpreter.substitutes.torch_queries import dynamo_substitute
 
-__all__ = ["SUBSTITUTES", "copying", "dynamo_substitute", "introspection", "iterables", "operators", "output", "torch_queries"]
+__all__ = [
+    "SUBSTITUTES",
+    "copying",
+    "dynamo_substitute",
+    "introspection",
+    "iterables",
+    "operators",
+    "output",
+    "torch_queries",
+]

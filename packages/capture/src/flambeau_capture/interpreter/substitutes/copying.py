@@ -29,8 +29,23 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
     method = python_method(machine, kind, "__copy__")
     if method is not None:
         return machine.call(method, (obj,), {})
-    if kind in (list, dict, set, tuple, frozenset, str, int, float, bool, type(None), collections.OrderedDict, collections.deque):
-        return copy.copy(machine.whole_dict(obj) if kind is dict and machine.objects.is_known(obj) else obj)
+    if kind in (
+        list,
+        dict,
+        set,
+        tuple,
+        frozenset,
+        str,
+        int,
+        float,
+        bool,
+        type(None),
+        collections.OrderedDict,
+        collections.deque,
+    ):
+        return copy.copy(
+            machine.whole_dict(obj) if kind is dict and machine.objects.is_known(obj) else obj
+        )
     if isinstance(obj, (type, types.FunctionType, types.ModuleType)):
         return obj
     if not hasattr(obj, "__dict__") or isinstance(obj, (list, dict, set, tuple)):
@@ -45,7 +60,9 @@ def _tensor_deepcopy(machine: Machine, args: Any, kwargs: Any) -> Any:
     """A leaf with the same contents, as eager makes it."""
     tensor = args[0]
     if not tensor.is_leaf:
-        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment")
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment"
+        )
     if machine.tape.real_type(tensor) is not torch.Tensor:
         raise GraphBreak("tensor-subclass", "a parameter is copied")
     made = machine.tape.call_method("clone", (machine.tape.call_method("detach", (tensor,)),))
@@ -59,9 +76,16 @@ def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
     kind = type(obj)
     if python_method(machine, kind, "__reduce__") is not None:
         return machine.call(attributes.load_attr(machine, obj, "__reduce__"), (), {})
-    if isinstance(obj, (list, dict, set, tuple)) or not hasattr(obj, "__dict__") or kind.__new__ is not object.__new__:
+    if (
+        isinstance(obj, (list, dict, set, tuple))
+        or not hasattr(obj, "__dict__")
+        or kind.__new__ is not object.__new__
+    ):
         if machine.objects.is_known(obj):
-            raise GraphBreak("unknown-c-function", f"a {kind.__qualname__} that existed before the call is copied or pickled")
+            raise GraphBreak(
+                "unknown-c-function",
+                f"a {kind.__qualname__} that existed before the call is copied or pickled",
+            )
         return object.__reduce_ex__(*args)
     if python_method(machine, kind, "__getstate__") is not None:
         state = machine.call(attributes.load_attr(machine, obj, "__getstate__"), (), {})

@@ -69,7 +69,9 @@ def _object_getattribute(machine: Machine, args: Any, kwargs: Any) -> Any:
     obj, name = args
     found = attributes.generic_load(machine, obj, name)
     if found is MISSING:
-        raise AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj)
+        raise AttributeError(
+            f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj
+        )
     return found
 
 
@@ -103,7 +105,11 @@ def _module_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
 
 @substitute_for(vars)
 def _vars(machine: Machine, args: Any, kwargs: Any) -> Any:
-    return attributes.load_attr(machine, args[0], "__dict__") if args else _locals(machine, args, kwargs)
+    return (
+        attributes.load_attr(machine, args[0], "__dict__")
+        if args
+        else _locals(machine, args, kwargs)
+    )
 
 
 @substitute_for(super)
@@ -145,7 +151,9 @@ def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
 def _globals(machine: Machine, args: Any, kwargs: Any) -> Any:
     frame = machine.frame
     assert frame is not None
-    machine.objects.register(frame.globals, GlobalsDict(frame.globals, frame.globals.get("__name__", "")))
+    machine.objects.register(
+        frame.globals, GlobalsDict(frame.globals, frame.globals.get("__name__", ""))
+    )
     return frame.globals
 
 
@@ -165,11 +173,13 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
     return found
 
 
-
-
 for _function in native.PYTHON_NATIVE.values():
     if not has_substitute(_function):
-        substitute_for(_function)(functools.partial(lambda function, machine, args, kwargs: function(*args, **kwargs), _function))
+        substitute_for(_function)(
+            functools.partial(
+                lambda function, machine, args, kwargs: function(*args, **kwargs), _function
+            )
+        )
 
 
 if sys.version_info >= (3, 12):

@@ -53,7 +53,11 @@ def _float(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(str)
 def _str(machine: Machine, args: Any, kwargs: Any) -> str:
-    return operations.to_text(machine, args[0], str) if len(args) == 1 and not kwargs else str(*args, **kwargs)
+    return (
+        operations.to_text(machine, args[0], str)
+        if len(args) == 1 and not kwargs
+        else str(*args, **kwargs)
+    )
 
 
 @substitute_for(repr)
@@ -89,7 +93,9 @@ def _reversed(machine: Machine, args: Any, kwargs: Any) -> Any:
     method = python_method(machine, type(obj), "__reversed__")
     if method is not None:
         return machine.call(method, (obj,), {})
-    if python_method(machine, type(obj), "__getitem__") is not None and not isinstance(obj, (dict, list, tuple)):
+    if python_method(machine, type(obj), "__getitem__") is not None and not isinstance(
+        obj, (dict, list, tuple)
+    ):
         size = operations.length(machine, obj)
         return iter([load_item(machine, obj, index) for index in range(size - 1, -1, -1)])
     return reversed(obj)
@@ -117,7 +123,9 @@ def _all(machine: Machine, args: Any, kwargs: Any) -> bool:
 @substitute_for(functools.reduce)
 def _reduce(machine: Machine, args: Any, kwargs: Any) -> Any:
     function, items, *initial = args
-    return functools.reduce(native.InterpretedCallable(machine, function), native_iterable(machine, items), *initial)
+    return functools.reduce(
+        native.InterpretedCallable(machine, function), native_iterable(machine, items), *initial
+    )
 
 
 def _extreme(function: Any) -> Substitute:
@@ -139,19 +147,29 @@ substitute_for(min)(_extreme(min))
 @substitute_for(sorted)
 def _sorted(machine: Machine, args: Any, kwargs: Any) -> Any:
     items = list(native_iterable(machine, args[0]))
-    return sorted(items, key=native.sorting_key(machine, items, kwargs.get("key")), reverse=kwargs.get("reverse", False))
+    return sorted(
+        items,
+        key=native.sorting_key(machine, items, kwargs.get("key")),
+        reverse=kwargs.get("reverse", False),
+    )
 
 
 @substitute_for(list.sort)
 def _list_sort(machine: Machine, args: Any, kwargs: Any) -> None:
     (items,) = args
-    list.sort(items, key=native.sorting_key(machine, items, kwargs.get("key")), reverse=kwargs.get("reverse", False))
+    list.sort(
+        items,
+        key=native.sorting_key(machine, items, kwargs.get("key")),
+        reverse=kwargs.get("reverse", False),
+    )
 
 
 def _taking_callback(function: Any, position: int = 0) -> None:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         prepared = [
-            (native.InterpretedCallable(machine, arg) if arg is not None else None) if at == position else native_iterable(machine, arg)
+            (native.InterpretedCallable(machine, arg) if arg is not None else None)
+            if at == position
+            else native_iterable(machine, arg)
             for at, arg in enumerate(args)
         ]
         return function(*prepared, **kwargs)
@@ -159,7 +177,14 @@ def _taking_callback(function: Any, position: int = 0) -> None:
     substitute_for(function)(substitute)
 
 
-for _function in (map, filter, itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.filterfalse):
+for _function in (
+    map,
+    filter,
+    itertools.starmap,
+    itertools.takewhile,
+    itertools.dropwhile,
+    itertools.filterfalse,
+):
     _taking_callback(_function)
 _taking_callback(itertools.groupby, 1)
 
@@ -168,7 +193,9 @@ _taking_callback(itertools.groupby, 1)
 def _accumulate(machine: Machine, args: Any, kwargs: Any) -> Any:
     items, *rest = args
     function = rest[0] if rest else kwargs.pop("func", operator.add)
-    return itertools.accumulate(native_iterable(machine, items), native.InterpretedCallable(machine, function), **kwargs)
+    return itertools.accumulate(
+        native_iterable(machine, items), native.InterpretedCallable(machine, function), **kwargs
+    )
 
 
 @substitute_for(functools.cmp_to_key)
@@ -182,6 +209,8 @@ def _index(machine: Machine, args: Any, kwargs: Any) -> int:
     eq = operations.COMPARISONS["=="]
     for at in range(len(sequence))[slice(*bounds) if bounds else slice(None)]:
         item = sequence[at]
-        if item is wanted or operations.truth(machine, operations.compare(machine, eq, item, wanted)):
+        if item is wanted or operations.truth(
+            machine, operations.compare(machine, eq, item, wanted)
+        ):
             return at
     raise ValueError(f"{wanted!r} is not in {type(sequence).__name__}")

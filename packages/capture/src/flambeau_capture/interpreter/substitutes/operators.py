@@ -37,8 +37,12 @@ def _declare_operators() -> None:
     substitute_for(operator.setitem)(lambda machine, args, kwargs: store_item(machine, *args))
     substitute_for(operator.delitem)(lambda machine, args, kwargs: delete_item(machine, *args))
     substitute_for(operator.truth)(lambda machine, args, kwargs: operations.truth(machine, *args))
-    substitute_for(operator.not_)(lambda machine, args, kwargs: not operations.truth(machine, *args))
-    substitute_for(operator.contains)(lambda machine, args, kwargs: operations.contains(machine, *args))
+    substitute_for(operator.not_)(
+        lambda machine, args, kwargs: not operations.truth(machine, *args)
+    )
+    substitute_for(operator.contains)(
+        lambda machine, args, kwargs: operations.contains(machine, *args)
+    )
 
 
 @substitute_for(pow)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @substitute_for(print)
 def _print(machine: Machine, args: Any, kwargs: Any) -> None:
-    shown = tuple(arg if operations.holds_tensor(arg) else operations.to_text(machine, arg, str) for arg in args)
+    shown = tuple(
+        arg if operations.holds_tensor(arg) else operations.to_text(machine, arg, str)
+        for arg in args
+    )
     machine.defer(print, shown, kwargs)
 
 

@@ -43,7 +43,11 @@ def _torch_check(machine: Machine, args: Any, kwargs: Any) -> None:
     condition = args[0] if args else kwargs["cond"]
     if not operations.truth(machine, condition):
         message = args[1] if len(args) > 1 else kwargs.get("message")
-        raise RuntimeError(machine.call(message, (), {}) if message is not None else "Expected cond to be True, but got False.")
+        raise RuntimeError(
+            machine.call(message, (), {})
+            if message is not None
+            else "Expected cond to be True, but got False."
+        )
 
 
 @substitute_for(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
@@ -56,9 +60,15 @@ def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
     """The function is called as it is: what is recomputed in the backward pass is decided by the partition of the graph."""
     function, *rest = args
     if "context_fn" in kwargs:
-        raise GraphBreak("higher-order-operator", "torch.utils.checkpoint.checkpoint with context_fn")
+        raise GraphBreak(
+            "higher-order-operator", "torch.utils.checkpoint.checkpoint with context_fn"
+        )
     options = ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
-    return machine.call(function, tuple(rest), {name: value for name, value in kwargs.items() if name not in options})
+    return machine.call(
+        function,
+        tuple(rest),
+        {name: value for name, value in kwargs.items() if name not in options},
+    )
 
 
 def _takes_functions(name: str) -> Substitute:
@@ -72,7 +82,18 @@ for _name in ("cond", "while_loop", "vmap"):
     _function = getattr(torch, _name, None)
     if _function is not None:
         substitute_for(_function)(_takes_functions(_name))
-for _name in ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian", "functional_call", "linearize", "vmap"):
+for _name in (
+    "grad",
+    "grad_and_value",
+    "vjp",
+    "jvp",
+    "jacrev",
+    "jacfwd",
+    "hessian",
+    "functional_call",
+    "linearize",
+    "vmap",
+):
     _function = getattr(torch.func, _name, None)
     if _function is not None and not has_substitute(_function):
         substitute_for(_function)(_takes_functions(f"func.{_name}"))
@@ -82,7 +103,16 @@ def _run_natively(function: Any) -> Substitute:
     return lambda machine, args, kwargs: function(*args, **kwargs)
 
 
-for _name in ("sym_int", "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite", "sym_sum", "sym_sqrt"):
+for _name in (
+    "sym_int",
+    "sym_float",
+    "sym_max",
+    "sym_min",
+    "sym_not",
+    "sym_ite",
+    "sym_sum",
+    "sym_sqrt",
+):
     _function = getattr(torch, _name, None)
     if _function is not None:
         substitute_for(_function)(_run_natively(_function))
@@ -101,7 +131,9 @@ for _module, _names in (
         if _function is not None and not has_substitute(_function):
             substitute_for(_function)(_run_natively(_function))
 
-substitute_for(torch.autograd.profiler.record_function.__enter__)(lambda machine, args, kwargs: args[0])
+substitute_for(torch.autograd.profiler.record_function.__enter__)(
+    lambda machine, args, kwargs: args[0]
+)
 substitute_for(torch.autograd.profiler.record_function.__exit__)(_answer(None))
 
 
@@ -115,7 +147,9 @@ def _dynamo_function(name: str) -> Substitute:
             raise GraphBreak("explicit-break", "torch._dynamo.graph_break()")
 
         return break_here
-    return lambda machine, args, kwargs: args[0] if args and name in ("allow_in_graph", "disable", "run") else None
+    return lambda machine, args, kwargs: (
+        args[0] if args and name in ("allow_in_graph", "disable", "run") else None
+    )
 
 
 def dynamo_substitute(function: types.FunctionType) -> Substitute:
