@@ -9,7 +9,12 @@ import torch
 
 from flambeau_runtime.program import Device, Dtype, Expr, Layout, MemoryFormat, Ref
 
-_LAYOUTS: dict[str, torch.layout] = {"strided": torch.strided, "sparse_coo": torch.sparse_coo, "sparse_csr": torch.sparse_csr, "_mkldnn": torch._mkldnn}  # type: ignore[attr-defined]
+_LAYOUTS: dict[str, torch.layout] = {
+    "strided": torch.strided,
+    "sparse_coo": torch.sparse_coo,
+    "sparse_csr": torch.sparse_csr,
+    "_mkldnn": torch._mkldnn,
+}  # type: ignore[attr-defined]
 
 
 def find_operator(name: str) -> Callable[..., Any]:
@@ -19,8 +24,22 @@ def find_operator(name: str) -> Callable[..., Any]:
         found = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
     except (AttributeError, ValueError) as error:
         raise ValueError(f"there is no operator overload {name!r} in this torch") from error
+    if name in _NEEDS_GRAD_MODE:
+        return _with_grad_mode(found)
     # OpOverload.__call__ only forwards to _op: one Python frame less a call.
     return getattr(found, "_op", found)
+
+
+_NEEDS_GRAD_MODE = frozenset({"aten.mkldnn_rnn_layer.default"})
+"""Operators that leave out what their backward needs (oneDNN's workspace) while grad mode is off, as it is where programs run."""
+
+
+def _with_grad_mode(operator: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad():
+            return operator(*args, **kwargs)
+
+    return call
 
 
 def constant(arg: Any) -> Any:
@@ -54,10 +73,14 @@ def map_argument(arg: Any, fn: Callable[[Ref | Expr], Any]) -> Any:
     return constant(arg)
 
 
-def view_of(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
+def view_of(
+    base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int
+) -> torch.Tensor:
     """A tensor on `base`'s storage; the offset counts from `base`'s own start, in elements of `dtype`."""
     start = base.storage_offset() * base.element_size() // dtype.itemsize + offset
-    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), start, shape, stride)
+    return torch.empty(0, dtype=dtype, device=base.device).set_(
+        base.untyped_storage(), start, shape, stride
+    )
 
 
 def out_of_bounds(kernel: str) -> str:
