@@ -90,12 +90,18 @@ def observe(function: Callable[..., Any], args: tuple[Any, ...], *, seed: int, b
         return run
     run.rng = torch.get_rng_state()
     run.inputs = inputs
+    # Eager counts writes to no elements too.
     run.moved = [
-        not skip and tensor._version != version
+        not skip and tensor.numel() > 0 and tensor._version != version
         for tensor, version, skip in zip(inputs, versions, inference, strict=True)
     ]
     outputs = tensors(run.leaves)
-    run.relations = _relations(outputs, inputs)
+    try:
+        run.relations = _relations(outputs, inputs)
+    except RuntimeError as error:
+        # A view that may not be used any more, since its base was written to.
+        run.error = _message(error)
+        return run
     if backward:
         _differentiate(run, outputs, inputs)
     return run
@@ -131,8 +137,11 @@ def _to_double(value: Any) -> Any:
     return value
 
 
-def compare_tensor(ours: Any, theirs: Any, exact: Any, factor: float) -> str | None:
-    """What differs between a compiled and an eager tensor, or None.  `exact` may be None: then eager is the reference."""
+def compare_tensor(ours: Any, theirs: Any, exact: Any, factor: float, least: float = 0.0) -> str | None:
+    """What differs between a compiled and an eager tensor, or None.
+
+    `exact` may be None: then eager is the reference.  Errors of a few units in the last place of `least` are allowed in any case.
+    """
     if ours is None or theirs is None:
         return None if ours is theirs else f"{_kind(ours)} where eager has {_kind(theirs)}"
     if ours.dtype != theirs.dtype:
@@ -161,7 +170,7 @@ def compare_tensor(ours: Any, theirs: Any, exact: Any, factor: float) -> str | N
     usable = finite & torch.isfinite(exact64)
     if not usable.any():
         return None
-    scale = exact64[usable].abs().max().item()
+    scale = max(exact64[usable].abs().max().item(), least)
     floor = (8 if factor else 64) * torch.finfo(ours.dtype).eps * scale + torch.finfo(ours.dtype).tiny
     error = (ours64 - exact64)[usable].abs().max().item()
     allowed = factor * (theirs64 - exact64)[usable].abs().max().item() + floor
@@ -180,6 +189,7 @@ def compare(
     exact: Run | None,
     *,
     factor: float = 4.0,
+    least: float = 0.0,
     versions: bool = True,
     messages: bool = True,
 ) -> list[str]:
@@ -201,7 +211,7 @@ def compare(
     exact_leaves = exact.leaves if exact is not None else [None] * len(theirs.leaves)
     for number, (mine, other, best) in enumerate(zip(ours.leaves, theirs.leaves, exact_leaves, strict=True)):
         if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor):
-            text = compare_tensor(mine, other, best, factor)
+            text = compare_tensor(mine, other, best, factor, least)
         elif isinstance(mine, torch.Tensor) or isinstance(other, torch.Tensor) or type(mine) is not type(other):
             text = f"{_kind(mine)}, not {_kind(other)}"
         else:
@@ -213,7 +223,7 @@ def compare(
         if len(best_of) != len(getattr(theirs, name)):
             best_of = [None] * len(getattr(theirs, name))
         for number, (mine, other, best) in enumerate(zip(getattr(ours, name), getattr(theirs, name), best_of, strict=True)):
-            text = compare_tensor(mine, other, best, factor)
+            text = compare_tensor(mine, other, best, factor, least)
             if text:
                 found.append(f"{name[:-1]} {number}: {text}")
     for name in ("moved", "relations", "grad_error"):
@@ -233,6 +243,7 @@ def differences(
     backward: bool = True,
     calls: int = 2,
     factor: float = 4.0,
+    least: float = 0.0,
     exact: bool = True,
     versions: bool = True,
     messages: bool = True,
@@ -253,7 +264,7 @@ def differences(
         theirs = run(function, inputs())
         ours = run(compiled, inputs())
         best = run(function, _to_double(inputs())) if exact and theirs.error is None else None
-        found += [f"call {call}: {text}" for text in compare(ours, theirs, best, factor=factor, versions=versions, messages=messages)]
+        found += [f"call {call}: {text}" for text in compare(ours, theirs, best, factor=factor, least=least, versions=versions, messages=messages)]
         if found:
             break
     return found

@@ -24,7 +24,9 @@ def difference(source: Source, **options: Any) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = differences(scope["program"], scope["make"], calls=1, factor=16.0, **options)
+            found = differences(
+                scope["program"], scope["make"], calls=1, factor=16.0, least=1.0, **options
+            )
     except Exception as error:
         lines = str(error).splitlines()
         return f"{type(error).__name__}: {lines[0] if lines else ''}"
@@ -57,11 +59,15 @@ def _smaller(source: Source) -> Iterator[Source]:
     for number, text in enumerate(source.inputs):
         if text not in ("torch.randn(3, 5)", "torch.randn(3, 5).requires_grad_()"):
             for simple in ("torch.randn(3, 5)", "torch.randn(3, 5).requires_grad_()"):
-                yield replace(source, inputs=(*source.inputs[:number], simple, *source.inputs[number + 1 :]))
+                yield replace(
+                    source, inputs=(*source.inputs[:number], simple, *source.inputs[number + 1 :])
+                )
     for number, text in enumerate(source.inputs):
         if text.endswith(".requires_grad_()"):
             plain = text.removesuffix(".requires_grad_()")
-            yield replace(source, inputs=(*source.inputs[:number], plain, *source.inputs[number + 1 :]))
+            yield replace(
+                source, inputs=(*source.inputs[:number], plain, *source.inputs[number + 1 :])
+            )
 
 
 def check(seed: int, **options: Any) -> str | None:

@@ -27,10 +27,14 @@ class Source:
     def text(self) -> str:
         """The program as Python source that runs on its own."""
         names = ", ".join(f"x{n}" for n in range(len(self.inputs)))
-        body = "\n".join(f"    {line}" for statement in self.statements for line in statement.splitlines())
+        body = "\n".join(
+            f"    {line}" for statement in self.statements for line in statement.splitlines()
+        )
         made = "".join(f"    {text},\n" for text in self.inputs)
         returned = ", ".join(self.outputs) + ("," if len(self.outputs) == 1 else "")
-        return f"def program({names}):\n{body}\n    return ({returned})\n\n\ndef make():\n    return (\n{made})\n".replace("\n)\n", "\n    )\n")
+        return f"def program({names}):\n{body}\n    return ({returned})\n\n\ndef make():\n    return (\n{made})\n".replace(
+            "\n)\n", "\n    )\n"
+        )
 
     def load(self) -> dict[str, Any]:
         """`program` and `make` of the text."""
@@ -56,7 +60,9 @@ class Generator:
         for number in range(self.random.randint(1, 3)):
             shape = self.random.choice(SHAPES)
             text = self.random.choice(INPUTS).replace("({s},)", f"({shape},)" if shape else "()")
-            text = text.replace("{s}", shape or "()").replace("(), 2)", "2)").replace("(2, ())", "(2)")
+            text = (
+                text.replace("{s}", shape or "()").replace("(), 2)", "2)").replace("(2, ())", "(2)")
+            )
             try:
                 self.scope[f"x{number}"] = eval(text, self.scope)
             except (RuntimeError, TypeError, IndexError):
@@ -93,7 +99,11 @@ class Generator:
             text = f"{target} = {expression}\nfor step in range({self.random.randint(1, 3)}):\n    {target} = {target} * 0.5 + step"
             exact = False
         elif form < 0.1:
-            text = f"if {used[0]}.shape[-1] > {self.random.randint(0, 6)}:\n    {target} = {expression}\nelse:\n    {target} = {used[0]}" if used else f"{target} = {expression}"
+            text = (
+                f"if {used[0]}.shape[-1] > {self.random.randint(0, 6)}:\n    {target} = {expression}\nelse:\n    {target} = {used[0]}"
+                if used
+                else f"{target} = {expression}"
+            )
         else:
             text = f"{target} = {expression}"
         if not self._run(text, target):
@@ -140,7 +150,11 @@ class Generator:
     def _sane(value: Any) -> bool:
         if not isinstance(value, torch.Tensor) or value.numel() > _LARGEST:
             return False
-        return not (value.is_floating_point() and value.numel() and bool((value.detach().abs() > _HUGE).any()))
+        return not (
+            value.is_floating_point()
+            and value.numel()
+            and bool((value.detach().abs() > _HUGE).any())
+        )
 
     def _fill(self, template: str) -> tuple[str, list[str]] | None:
         """The template with its placeholders replaced, and the variables used; None if there is no variable of a kind."""
@@ -181,4 +195,6 @@ def generate(seed: int, statements: int = 8) -> Source:
 
 def without(source: Source, statement: int) -> Source:
     """The program less one statement."""
-    return replace(source, statements=source.statements[:statement] + source.statements[statement + 1 :])
+    return replace(
+        source, statements=source.statements[:statement] + source.statements[statement + 1 :]
+    )

@@ -92,8 +92,6 @@ torch.where({b}, {n}, {k})
 {e}.min({d})[1]
 {e}.sort({d})[0]
 {e}.topk(1, {d})[0]
-{e}.to(torch.bfloat16)
-{e}.to(torch.float16)
 {e}.to(torch.int64)
 {e}.bool()
 {f}.gather({d}, {i} % 2 if {i}.shape == {f}.shape else torch.zeros({f}.shape, dtype=torch.long))
@@ -168,7 +166,6 @@ F.cross_entropy({f}, torch.zeros({f}.shape[0], dtype=torch.long)) if {f}.ndim ==
 {f}.scatter_add(0, torch.zeros({f}.shape, dtype=torch.long), {f})
 F.dropout({f}, 0.4)
 {f} + torch.rand({f}.shape)
-{f}.to(torch.bfloat16) * 2
 {f}.to(torch.float32)
 {f}.to(torch.float64)
 torch.cdist({f}, {f} + 1) if {f}.ndim == 2 else {f}
@@ -215,4 +212,19 @@ torch.rand({s}) > 0.5
 torch.randn(1).expand({s})
 """.strip().splitlines()
 
-SHAPES = ["3, 5", "3, 5", "5", "5", "4, 3, 5", "1, 5", "3, 1", "2, 3, 4, 4", "7, 13", "17", "1", "0, 5", "33, 9", ""]
+SHAPES = [
+    "3, 5",
+    "3, 5",
+    "5",
+    "5",
+    "4, 3, 5",
+    "1, 5",
+    "3, 1",
+    "2, 3, 4, 4",
+    "7, 13",
+    "17",
+    "1",
+    "0, 5",
+    "33, 9",
+    "",
+]

@@ -72,7 +72,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     "a list of scales in one tensor": ("_foreach_addcdiv", "_foreach_addcmul"),
     "rare, and no faster as loops": (
         "logspace", "tril_indices", "triu_indices", "_unsafe_masked_index", "_masked_softmax", "_masked_softmax_backward", "_fw_primal",
-        "cross", "linalg_cross", "_cdist_forward", "_cdist_backward", "_pdist_forward", "_embedding_bag", "_euclidean_dist",
+        "cross", "linalg_cross", "_cdist_forward", "_cdist_backward", "_pdist_forward", "_embedding_bag", "_embedding_bag_forward_only", "_euclidean_dist",
         "ctc_loss", "_ctc_loss", "multi_margin_loss", "multilabel_margin_loss_forward", "channel_shuffle", "native_channel_shuffle",
         "pixel_shuffle", "pixel_unshuffle", "_assert_async", "_local_scalar_dense", "item", "equal", "is_same_size",
         "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "numel", "storage_offset", "record_stream",

@@ -48,7 +48,8 @@ def mse_loss(b: Builder, x: Value, target: Value, reduction: int = MEAN) -> Valu
 def mse_loss_backward(b: Builder, grad: Value, x: Value, target: Value, reduction: int) -> Value:
     """2 (x - target) grad."""
     grad, x, target = b.promote([grad, x, target])
-    return b.mul(b.mul(b.sub(x, target), 2.0), _scaled_gradient(b, grad, x, reduction))
+    slope = b.mul(b.sub(x, target), 2.0)
+    return b.cast(b.mul(slope, _scaled_gradient(b, grad, x, reduction)), b.result.dtype)
 
 
 @decomposition(aten.smooth_l1_loss.default)
@@ -72,7 +73,8 @@ def smooth_l1_loss_backward(
     grad = _scaled_gradient(b, grad, x, reduction)
     d = b.sub(x, target)
     inside = b.div(b.mul(d, grad), beta) if beta != 0 else grad
-    return b.where(b.le(d, -beta), b.neg(grad), b.where(b.ge(d, beta), grad, inside))
+    slope = b.where(b.le(d, -beta), b.neg(grad), b.where(b.ge(d, beta), grad, inside))
+    return b.cast(slope, b.result.dtype)
 
 
 @decomposition(aten.huber_loss.default)
@@ -82,7 +84,8 @@ def huber_loss(
     """d**2 / 2 for |d| <= delta, else delta (|d| - delta / 2)."""
     z = b.abs(b.sub(*b.promote([x, target])))
     outside = b.mul(b.sub(z, 0.5 * delta), delta)
-    return reduced(b, b.where(b.le(z, delta), b.mul(b.mul(z, z), 0.5), outside), reduction)
+    loss = reduced(b, b.where(b.le(z, delta), b.mul(b.mul(z, z), 0.5), outside), reduction)
+    return b.cast(loss, b.result.dtype)
 
 
 @decomposition(aten.huber_loss_backward.default)
@@ -94,7 +97,8 @@ def huber_loss_backward(
     grad = _scaled_gradient(b, grad, x, reduction)
     d = b.sub(x, target)
     far = b.mul(grad, delta)
-    return b.where(b.le(d, -delta), b.neg(far), b.where(b.ge(d, delta), far, b.mul(d, grad)))
+    slope = b.where(b.le(d, -delta), b.neg(far), b.where(b.ge(d, delta), far, b.mul(d, grad)))
+    return b.cast(slope, b.result.dtype)
 
 
 @decomposition(aten.soft_margin_loss.default)
@@ -112,7 +116,7 @@ def soft_margin_loss_backward(
     grad, x, target = b.promote([grad, x, target])
     z = b.exp(b.neg(b.mul(x, target)))
     slope = b.neg(b.div(b.mul(target, z), b.add(z, 1.0)))
-    return b.mul(slope, _scaled_gradient(b, grad, x, reduction))
+    return b.cast(b.mul(slope, _scaled_gradient(b, grad, x, reduction)), b.result.dtype)
 
 
 # Binary cross entropy ------------------------------------------------------------------------------------------------------------

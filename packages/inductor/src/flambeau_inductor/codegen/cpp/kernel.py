@@ -1,13 +1,13 @@
 """Writes one kernel of the loop IR as C++: a function that does a share of the work, and the entry that shares it out.
 
-    static void k_part(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end) {
-      const float *__restrict b0 = (const float *)buffers[0];
-      for (int64_t i0 = begin; i0 < end; ++i0) {
-        #pragma omp simd
-        for (int64_t i1 = 0; i1 < 768; ++i1) { ... }
-      }
-    }
-    EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, ints, 0, n); }
+static void k_part(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end) {
+  const float *__restrict b0 = (const float *)buffers[0];
+  for (int64_t i0 = begin; i0 < end; ++i0) {
+    #pragma omp simd
+    for (int64_t i1 = 0; i1 < 768; ++i1) { ... }
+  }
+}
+EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, ints, 0, n); }
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class KernelWriter:
         self.depth = 0
         self.checked = is_checked(kernel)
         self.checks = {s.value: s for s in kernel.body if isinstance(s, CheckIndex)}
-        self.dtypes = {s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))}
+        self.dtypes = {
+            s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))
+        }
         self.phases: tuple[Phase, ...] = ()
         self.keep_rows = False
         self.staged: dict[str, str] = {}
@@ -129,7 +131,9 @@ class KernelWriter:
                     self.printer.make_safe(name, self.checks[name].size)
             if isinstance(statement, Load) and statement.name in self.staged:
                 test = " != 0" if statement.dtype == torch.bool else ""
-                self.replay.values[statement.name] = self.printer.bind(statement, self.staged[statement.name] + test)
+                self.replay.values[statement.name] = self.printer.bind(
+                    statement, self.staged[statement.name] + test
+                )
                 self.replay.dtypes[statement.name] = statement.dtype
             else:
                 self.replay.step(statement)
@@ -172,7 +176,9 @@ class KernelWriter:
         for number, param in enumerate(self.kernel.params):
             const = "const " if param.access == "read" else ""
             ctype = storage_type(param.dtype)
-            self.line(f"{const}{ctype} *__restrict {param.name} = ({const}{ctype} *)buffers[{number}];")
+            self.line(
+                f"{const}{ctype} *__restrict {param.name} = ({const}{ctype} *)buffers[{number}];"
+            )
         self.size_declarations()
         if self.checked:
             self.line("int64_t bad = 0;")
@@ -212,19 +218,29 @@ class KernelWriter:
         staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
         with self.lead_loops(self.tiled_lead()):
             self.line(f"const int64_t first = {lead}_tile * {TILE_LEAD}, size = {self.size(tile)};")
-            self.line(f"const int64_t last = first + {TILE_LEAD} < size ? first + {TILE_LEAD} : size;")
+            self.line(
+                f"const int64_t last = first + {TILE_LEAD} < size ? first + {TILE_LEAD} : size;"
+            )
             with self.block(f"for (int64_t part = 0; part < {size}; part += {TILE_VECTOR})"):
-                self.line(f"const int64_t stop = part + {TILE_VECTOR} < {size} ? part + {TILE_VECTOR} : {size};")
+                self.line(
+                    f"const int64_t stop = part + {TILE_VECTOR} < {size} ? part + {TILE_VECTOR} : {size};"
+                )
                 for load in staged:
-                    self.line(f"{storage_type(load.dtype)} {load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] __attribute__((aligned(64)));")
+                    self.line(
+                        f"{storage_type(load.dtype)} {load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] __attribute__((aligned(64)));"
+                    )
                 if staged:
                     with self.block(""):
                         self.line(f"const int64_t {lead} = first, {name} = part;")
                         for load in staged:
                             stride = self.printer.index_text(stride_along(load.index, vector) or 0)
                             place = f"{load.buffer} + {self.printer.index_text(load.index)}"
-                            self.line(f"stage_tile({place}, {stride}, last - first, stop - part, {load.name}_tile);")
-                self.staged = {load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged}
+                            self.line(
+                                f"stage_tile({place}, {stride}, last - first, stop - part, {load.name}_tile);"
+                            )
+                self.staged = {
+                    load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged
+                }
                 with self.loop(lead, "first", "last"):
                     self.vector_body(vector, "part", "stop", self.kernel.body)
 
@@ -299,14 +315,20 @@ class KernelWriter:
                 self.line(f"{ctype} keep_{name}[{max(row, 1)}] __attribute__((aligned(64)));")
             else:
                 count = self.product(self.kernel.inner)
-                self.line(f"{ctype} *__restrict keep_{name} = ({ctype} *)__builtin_malloc({count} * sizeof({ctype}));")
+                self.line(
+                    f"{ctype} *__restrict keep_{name} = ({ctype} *)__builtin_malloc({count} * sizeof({ctype}));"
+                )
         return kept
 
     def write_row_phase(self, phase: Phase, first_begin: str, first_end: str) -> None:
         """Row statements; then the loops over the inner axes, the first one from `first_begin` to `first_end`."""
-        self.statements(s for s in phase.row if not isinstance(s, Store) or self.plan.kind != "whole")
+        self.statements(
+            s for s in phase.row if not isinstance(s, Store) or self.plan.kind != "whole"
+        )
         self.row_stores(phase)
-        folds = {reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces}
+        folds = {
+            reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces
+        }
         for name, fold in folds.items():
             for ctype, suffix, start in fold.state:
                 self.line(f"{ctype} {name}_all{suffix} = {start};")
@@ -340,12 +362,16 @@ class KernelWriter:
             opened[-1].__enter__()
         bounds = (begin, end) if len(inner) == 1 else ("0", self.size(inner[-1]))
         static = static_product(inner[-1:])
-        bounded = any(fold.bounded for fold in folds.values()) and (static is None or static > PART_LENGTH)
+        bounded = any(fold.bounded for fold in folds.values()) and (
+            static is None or static > PART_LENGTH
+        )
         if bounded:
             head = f"for (int64_t part = {bounds[0]}; part < {bounds[1]}; part += {PART_LENGTH})"
             opened.append(self.block(head))
             opened[-1].__enter__()
-            self.line(f"const int64_t stop = part + {PART_LENGTH} < {bounds[1]} ? part + {PART_LENGTH} : {bounds[1]};")
+            self.line(
+                f"const int64_t stop = part + {PART_LENGTH} < {bounds[1]} ? part + {PART_LENGTH} : {bounds[1]};"
+            )
             bounds = ("part", "stop")
         self.vector_loop(phase, folds, *bounds)
         for context in reversed(opened):
@@ -372,12 +398,19 @@ class KernelWriter:
         with self.loop(axis.symbol.name, begin, end):
             for name in phase.fetches:
                 test = " != 0" if self.dtypes[name] == torch.bool else ""
-                self.line(f"const {value_type(self.dtypes[name])} {name} = keep_{name}[{position}]{test};")
+                self.line(
+                    f"const {value_type(self.dtypes[name])} {name} = keep_{name}[{position}]{test};"
+                )
             self.statements(inside)
             for name in phase.keeps:
                 self.line(f"keep_{name}[{position}] = {name};")
             for reduce in phase.reduces:
-                names = {"q": f"{reduce.name}_part", "s": f"{reduce.name}_all", "v": reduce.value, "at": position}
+                names = {
+                    "q": f"{reduce.name}_part",
+                    "s": f"{reduce.name}_all",
+                    "v": reduce.value,
+                    "at": position,
+                }
                 for text in folds[reduce.name].take:
                     self.line(text.format(**names))
         for name, fold in folds.items():
@@ -403,7 +436,9 @@ class KernelWriter:
             if isinstance(statement, Reduce):
                 fold = fold_of(statement, self.dtypes[statement.value])
                 fields += [f"{ctype} {statement.name}{suffix};" for ctype, suffix, _ in fold.state]
-        self.line(f"struct {self.name}_partial {{ {' '.join(fields)} }} __attribute__((aligned(64)));")
+        self.line(
+            f"struct {self.name}_partial {{ {' '.join(fields)} }} __attribute__((aligned(64)));"
+        )
 
     def write_whole(self) -> None:
         """Each thread folds its stretch of the first inner axis; all then join all parts, in the same order."""
@@ -441,15 +476,24 @@ class KernelWriter:
         self.line(f"const int64_t units = ({size} + {COLUMN_UNIT - 1}) / {COLUMN_UNIT};")
         with self.block("for (int64_t unit = begin, taken; unit < end; unit += taken)"):
             self.line(f"const int64_t first = unit % units * {COLUMN_UNIT};")
-            self.line("taken = end - unit < units - unit % units ? end - unit : units - unit % units;")
-            self.line(f"if (taken > {COLUMN_BLOCK // COLUMN_UNIT}) taken = {COLUMN_BLOCK // COLUMN_UNIT};")
-            self.line(f"const int64_t most = taken * {COLUMN_UNIT}, count = {size} - first < most ? {size} - first : most;")
+            self.line(
+                "taken = end - unit < units - unit % units ? end - unit : units - unit % units;"
+            )
+            self.line(
+                f"if (taken > {COLUMN_BLOCK // COLUMN_UNIT}) taken = {COLUMN_BLOCK // COLUMN_UNIT};"
+            )
+            self.line(
+                f"const int64_t most = taken * {COLUMN_UNIT}, count = {size} - first < most ? {size} - first : most;"
+            )
             self.line("int64_t rest = unit / units;")
             for axis in reversed(self.plan.lead):
                 length = self.size(axis)
                 self.line(f"const int64_t {axis.symbol.name} = rest % {length}; rest /= {length};")
             # Folds stand in arrays, one element a column, even where all columns fold the same values.
-            moving = dependents(self.kernel.body, {name, *(s.name for s in self.kernel.body if isinstance(s, Reduce))})
+            moving = dependents(
+                self.kernel.body,
+                {name, *(s.name for s in self.kernel.body if isinstance(s, Reduce))},
+            )
             arrays: set[str] = set()
             for number, phase in enumerate(self.phases):
                 self.write_column_phase(phase, self.phases[number + 1 :], moving, arrays)
@@ -463,7 +507,9 @@ class KernelWriter:
             self.line(f"const int64_t {vector.symbol.name} = first + c;")
             yield
 
-    def load_arrays(self, statements: Sequence[Statement], arrays: set[str], extra: Iterable[str] = ()) -> None:
+    def load_arrays(
+        self, statements: Sequence[Statement], arrays: set[str], extra: Iterable[str] = ()
+    ) -> None:
         """The column's values of what earlier loops left in arrays and these statements read."""
         wanted = set(extra)
         for statement in statements:
@@ -471,20 +517,28 @@ class KernelWriter:
         for name in sorted(wanted & arrays):
             self.line(f"const {value_type(self.dtypes[name])} {name} = {name}_column[c];")
 
-    def write_column_phase(self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]) -> None:
+    def write_column_phase(
+        self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]
+    ) -> None:
         self.column_rows(phase, later, moving, arrays)
         if not (phase.inner or phase.reduces):
             return
-        folds = {reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces}
+        folds = {
+            reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces
+        }
         for name, fold in folds.items():
             for ctype, suffix, start in fold.state:
                 self.line(f"{ctype} {name}_all{suffix}[{COLUMN_BLOCK}];")
-                self.line(f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_all{suffix}[c] = {start};")
+                self.line(
+                    f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_all{suffix}[c] = {start};"
+                )
             if fold.bounded:
                 (ctype, _, start) = fold.part[0]
                 self.line(f"{ctype} {name}_part[{COLUMN_BLOCK}] = {{}};")
                 if start[0] != "0":
-                    self.line(f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_part[c] = {start};")
+                    self.line(
+                        f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_part[c] = {start};"
+                    )
         bounded = {name: fold for name, fold in folds.items() if fold.bounded}
         count = f"folded_{next(iter(bounded), '')}"
         if bounded:
@@ -503,18 +557,27 @@ class KernelWriter:
             self.flush_columns(bounded)
         self.finish_columns(phase, folds, arrays)
 
-    def column_rows(self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]) -> None:
+    def column_rows(
+        self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]
+    ) -> None:
         """The row statements of a phase: those of the whole block, then those of each column."""
         self.statements(s for s in phase.row if not varies(s, moving))
         rows = [s for s in phase.row if varies(s, moving)]
         if not rows:
             return
-        used_later = [s for p in (phase, *later) for s in p.inner] + [s for p in later for s in p.row]
+        used_later = [s for p in (phase, *later) for s in p.inner] + [
+            s for p in later for s in p.row
+        ]
         kept = [
             s.name for s in rows
             if not isinstance(s, (Store, CheckIndex)) and any(varies(other, {s.name}) for other in used_later)
         ]  # fmt: skip
-        kept += [r.value for p in (phase, *later) for r in p.reduces if r.value in {getattr(s, "name", None) for s in rows}]
+        kept += [
+            r.value
+            for p in (phase, *later)
+            for r in p.reduces
+            if r.value in {getattr(s, "name", None) for s in rows}
+        ]
         for name in dict.fromkeys(kept):
             self.line(f"{value_type(self.dtypes[name])} {name}_column[{COLUMN_BLOCK}];")
         checks = ("bad", "|") if any(isinstance(s, CheckIndex) for s in rows) else None
@@ -525,10 +588,14 @@ class KernelWriter:
                 self.line(f"{name}_column[c] = {name};")
         arrays.update(kept)
 
-    def column_body(self, phase: Phase, folds: dict[str, Fold], moving: set[str], arrays: set[str]) -> None:
+    def column_body(
+        self, phase: Phase, folds: dict[str, Fold], moving: set[str], arrays: set[str]
+    ) -> None:
         self.statements(s for s in phase.inner if not varies(s, moving))
         inside = [s for s in phase.inner if varies(s, moving)]
-        with self.column_loop(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None):
+        with self.column_loop(
+            ("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None
+        ):
             self.load_arrays(inside, arrays, (reduce.value for reduce in phase.reduces))
             self.statements(inside)
             for reduce in phase.reduces:
@@ -550,7 +617,9 @@ class KernelWriter:
             final = folds[reduce.name].final
             if final.startswith("{s}_nan"):
                 final = "{s}"
-            final = final.replace("{s}_at", f"{reduce.name}_all_at[c]").format(s=f"{reduce.name}_all[c]")
+            final = final.replace("{s}_at", f"{reduce.name}_all_at[c]").format(
+                s=f"{reduce.name}_all[c]"
+            )
             self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{COLUMN_BLOCK}];")
             self.line(f"for (int64_t c = 0; c < count; ++c) {reduce.name}_column[c] = {final};")
             self.replay.values[reduce.name] = reduce.name
@@ -564,7 +633,9 @@ class KernelWriter:
         plan = self.plan
         keyword = "return " if self.checked else ""
         call = f"{self.name}_part(buffers, ints"
-        with self.block(f"EXPORT {self.result} {self.name}(void *const *buffers, const int64_t *ints)"):
+        with self.block(
+            f"EXPORT {self.result} {self.name}(void *const *buffers, const int64_t *ints)"
+        ):
             self.size_declarations()
             n, step = self.work_units()
             self.line(f"const int64_t n = {n};")
@@ -585,7 +656,9 @@ class KernelWriter:
             with self.block(""):
                 self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")
                 status = "bad = " if self.checked else ""
-                self.line(f"{status}{call}, share(n, t, count, {step}), share(n, t + 1, count, {step}));")
+                self.line(
+                    f"{status}{call}, share(n, t, count, {step}), share(n, t + 1, count, {step}));"
+                )
             if self.checked:
                 self.line("return bad;")
 
@@ -598,7 +671,10 @@ class KernelWriter:
         units = self.product(lead) if lead else "1"
         if plan.kind == "columns":
             assert plan.vector is not None
-            return f"(({self.size(plan.vector)} + {COLUMN_UNIT - 1}) / {COLUMN_UNIT}) * ({units})", 1
+            return (
+                f"(({self.size(plan.vector)} + {COLUMN_UNIT - 1}) / {COLUMN_UNIT}) * ({units})",
+                1,
+            )
         return units, 1
 
     def write_whole_entry(self) -> None:
@@ -606,7 +682,9 @@ class KernelWriter:
         keyword = "return " if self.checked else ""
         call = f"{self.name}_part(buffers, ints"
         step = 64 if len(self.kernel.inner) == 1 else 1
-        with self.block(f"EXPORT {self.result} {self.name}(void *const *buffers, const int64_t *ints)"):
+        with self.block(
+            f"EXPORT {self.result} {self.name}(void *const *buffers, const int64_t *ints)"
+        ):
             self.size_declarations()
             self.line(f"const int64_t n = {self.size(self.kernel.inner[0])};")
             if self.plan.static_work is None:
@@ -619,8 +697,12 @@ class KernelWriter:
             if self.checked:
                 self.line("int64_t bad = 0;")
             limit = min(self.threads or MAX_THREADS, MAX_THREADS)
-            self.line(f"const int most = omp_get_max_threads() < {limit} ? omp_get_max_threads() : {limit};")
-            self.line(f"#pragma omp parallel num_threads(most){' reduction(|:bad)' if self.checked else ''}")
+            self.line(
+                f"const int most = omp_get_max_threads() < {limit} ? omp_get_max_threads() : {limit};"
+            )
+            self.line(
+                f"#pragma omp parallel num_threads(most){' reduction(|:bad)' if self.checked else ''}"
+            )
             with self.block(""):
                 self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")
                 status = "bad = " if self.checked else ""
