@@ -47,7 +47,15 @@ def build(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
-        command = [*compiler, *FLAGS, f'-DSOURCE_HASH="{source_hash()}"', f"-I{include}", *sources, "-o", str(made)]
+        command = [
+            *compiler,
+            *FLAGS,
+            f'-DSOURCE_HASH="{source_hash()}"',
+            f"-I{include}",
+            *sources,
+            "-o",
+            str(made),
+        ]
         if sys.platform == "darwin":
             command += ["-undefined", "dynamic_lookup"]
         else:
@@ -65,11 +73,15 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         """Builds into build/ (into src/ for an editable install) and tells hatchling to include it."""
         if os.environ.get("FLAMBEAU_NO_EXTENSION") == "1":
             return
-        target = (ROOT / "src" if version == "editable" else ROOT / "build" / sysconfig.get_platform()) / EXTENSION
+        target = (
+            ROOT / "src" if version == "editable" else ROOT / "build" / sysconfig.get_platform()
+        ) / EXTENSION
         try:
             build(target)
         except (OSError, subprocess.CalledProcessError) as error:
-            self.app.display_warning(f"flambeau_runtime: no C compiler that works ({error}); programs will run in the Python executor")
+            self.app.display_warning(
+                f"flambeau_runtime: no C compiler that works ({error}); programs will run in the Python executor"
+            )
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

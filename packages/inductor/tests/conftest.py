@@ -23,7 +23,9 @@ OPTIONS = InductorOptions(debug_checks=True)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="rewrite the golden texts; review their diff")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden texts; review their diff"
+    )
 
 
 class GraphTester:

@@ -23,14 +23,20 @@ LOAD = Load("v0", F32, "b0", symbol("i0"))
     [
         ((Compute("v1", F32, "neg", ("v0",)),), "before it is defined"),
         ((LOAD, LOAD), "defined twice"),
-        ((LOAD, Compute("v1", F32, "add", ("v0",))), "no such operator, or not of that many operands"),
+        (
+            (LOAD, Compute("v1", F32, "add", ("v0",))),
+            "no such operator, or not of that many operands",
+        ),
         ((LOAD, Compute("v1", F32, "lt", ("v0", "v0"))), "the result should be torch.bool"),
         ((LOAD, Compute("v1", F32, "where", ("v0", "v0", "v0"))), "a condition must be bool"),
         ((LOAD, Reduce("v1", F32, "mean", "v0")), "no such reduction"),
         ((Load("v0", F32, "b0", symbol("i7")),), "i7 is no axis"),
         ((LOAD, Store("b1", symbol("v0"), "v0")), "an indirect index must be an int64 value"),
         (
-            (Load("v0", torch.bfloat16, "b0", symbol("i0")), Compute("v1", torch.bfloat16, "neg", ("v0",))),
+            (
+                Load("v0", torch.bfloat16, "b0", symbol("i0")),
+                Compute("v1", torch.bfloat16, "neg", ("v0",)),
+            ),
             "arithmetic in a storage type",
         ),
     ],

@@ -19,7 +19,10 @@ def compile_dynamic(build, *hints, inputs, options=None):
     """inputs(*symbols) -> Specs or Exprs; build(builder, symbols, *values) -> outputs."""
     env = SizeEnv()
     symbols = [env.symbol(hint, f"size {n}") for n, hint in enumerate(hints)]
-    given = [Value(f"x{n}", item) if isinstance(item, Spec) else item for n, item in enumerate(inputs(*symbols))]
+    given = [
+        Value(f"x{n}", item) if isinstance(item, Spec) else item
+        for n, item in enumerate(inputs(*symbols))
+    ]
     graph = Graph(given, env=env)
     builder = Builder(graph.nodes, [f"x{n}" for n in range(len(given))])
     outputs = build(builder, symbols, *given)
@@ -69,7 +72,12 @@ def test_merged_dims_and_slices():
     def build(b, symbols, x):
         m, n = symbols
         flat = b.reshape(b.exp(x), (m * n,))
-        return b.neg(b.slice(flat, 0, 1, m * n, 1)), b.sum(flat, (0,)), b.pad(x, (0, 1), (1, 0), 0.0), b.cat([x, x], 0)
+        return (
+            b.neg(b.slice(flat, 0, 1, m * n, 1)),
+            b.sum(flat, (0,)),
+            b.pad(x, (0, 1), (1, 0), 0.0),
+            b.cat([x, x], 0),
+        )
 
     _, run = compile_dynamic(build, 3, 4, inputs=lambda m, n: [Spec.of((m, n))])
     x = torch.randn(5, 7)
@@ -82,7 +90,11 @@ def test_merged_dims_and_slices():
 def test_sizes_as_numbers():
     def build(b, symbols, x):
         (n,) = symbols
-        return b.mul(x, n), b.mul(x, float_of("/", 1.0, n)), b.add(b.iota(n, 0, 1, torch.int64, torch.device("cpu")), n)
+        return (
+            b.mul(x, n),
+            b.mul(x, float_of("/", 1.0, n)),
+            b.add(b.iota(n, 0, 1, torch.int64, torch.device("cpu")), n),
+        )
 
     _, run = compile_dynamic(build, 4, inputs=lambda n: [Spec.of((n,))])
     x = torch.randn(6)
@@ -97,7 +109,10 @@ def test_symbols_from_int_inputs_and_multiples():
         return b.expand(b.unsqueeze(b.reshape(x, (symbols[1], 3)), 0), (symbols[0], symbols[1], 3))
 
     program, run = compile_dynamic(
-        lambda b, s, x, n: b.exp(build(b, s, x, n)), 2, 4, inputs=lambda m, n: [Spec.of((n * 3,)), m]
+        lambda b, s, x, n: b.exp(build(b, s, x, n)),
+        2,
+        4,
+        inputs=lambda m, n: [Spec.of((n * 3,)), m],
     )
     assert len(program.symbols) == 2
     x = torch.randn(15)
@@ -106,7 +121,10 @@ def test_symbols_from_int_inputs_and_multiples():
 
 def test_strides_of_a_transposed_input():
     _, run = compile_dynamic(
-        lambda b, s, x: (b.exp(x), b.sum(x, (0,))), 3, 4, inputs=lambda m, n: [Spec.of((m, n), stride=(1, m))]
+        lambda b, s, x: (b.exp(x), b.sum(x, (0,))),
+        3,
+        4,
+        inputs=lambda m, n: [Spec.of((m, n), stride=(1, m))],
     )
     x = torch.randn(5, 6).t()
     torch.testing.assert_close(run(x), (x.exp(), x.sum(0)))

@@ -121,7 +121,12 @@ ONE_KERNEL = {
 def test_kernels(tester, golden, case):
     dtype = torch.bfloat16 if case is half_precision else torch.float32
     tensors = [torch.randn(shape).to(dtype) for shape in CASES[case]]
-    program = tester.check(case, *tensors, rtol=2e-2 if case is half_precision else None, atol=1e-2 if case is half_precision else None)
+    program = tester.check(
+        case,
+        *tensors,
+        rtol=2e-2 if case is half_precision else None,
+        atol=1e-2 if case is half_precision else None,
+    )
     explanation = explain_graph(tester.graph(case, tensors))
     golden(case.__name__, f"{explanation}\n\n{format_program(program)}")
     if case in ONE_KERNEL:
@@ -137,7 +142,9 @@ def test_refusals_have_reasons(tester):
 def test_equal_layers_share_kernels(tester):
     def layers(b, x, w, *rest):
         for _ in range(4):
-            node = Node(torch.ops.aten.mm.default, (softmax(b, x), w), {}, (Value(b.fresh_name(), x.spec),))
+            node = Node(
+                torch.ops.aten.mm.default, (softmax(b, x), w), {}, (Value(b.fresh_name(), x.spec),)
+            )
             node.outputs[0].producer = node
             b.nodes.append(node)
             x = b.add(b.tanh(node.outputs[0]), x)
@@ -151,7 +158,9 @@ def test_equal_layers_share_kernels(tester):
 def test_memory_is_reused_and_freed(tester):
     def build(b, x, w):
         for _ in range(4):
-            node = Node(torch.ops.aten.mm.default, (b.exp(x), w), {}, (Value(b.fresh_name(), x.spec),))
+            node = Node(
+                torch.ops.aten.mm.default, (b.exp(x), w), {}, (Value(b.fresh_name(), x.spec),)
+            )
             node.outputs[0].producer = node
             b.nodes.append(node)
             x = node.outputs[0]
@@ -184,5 +193,7 @@ def test_the_same_values_in_specs_of_other_strides(tester):
     """Channels-last and contiguous operands in one graph."""
     x = torch.randn(2, 5, 4, 3)
     y = torch.randn(2, 5, 4, 3).to(memory_format=torch.channels_last)
-    tester.check(lambda b, x, y: (b.add(x, y), b.add(y, b.exp(y)), b.sum(b.mul(x, y), (0, 2, 3))), x, y)
+    tester.check(
+        lambda b, x, y: (b.add(x, y), b.add(y, b.exp(y)), b.sum(b.mul(x, y), (0, 2, 3))), x, y
+    )
     assert spec_of(y).stride != spec_of(x).stride

@@ -40,9 +40,15 @@ def kernel_of(tester, build, x):
 def test_phases_compute_the_kernel(tester, build, keep_cost):
     x = torch.randn(5, 9)
     kernel = kernel_of(tester, build, x)
-    buffers = {param.name: x.clone() if param.access == "read" else torch.zeros(5, 9) for param in kernel.params}
+    buffers = {
+        param.name: x.clone() if param.access == "read" else torch.zeros(5, 9)
+        for param in kernel.params
+    }
     run_kernel(kernel, list(buffers.values()), ())
-    again = {name: tensor.clone() if name == "b0" else torch.zeros(5, 9) for name, tensor in buffers.items()}
+    again = {
+        name: tensor.clone() if name == "b0" else torch.zeros(5, 9)
+        for name, tensor in buffers.items()
+    }
     evaluator = Evaluator(kernel, {name: tensor.view(-1) for name, tensor in again.items()}, {})
     replay = Replay(evaluator)
     kept: set[str] = set()

@@ -16,7 +16,11 @@ from flambeau_prims.primitives import PRIMS, Kind
 from flambeau_prims.spec import spec_of
 
 F32, F64, I64, I32, BOOL = torch.float32, torch.float64, torch.int64, torch.int32, torch.bool
-POINTWISE = [prim for prim in PRIMS.values() if prim.kind is Kind.POINTWISE and prim.name not in ("where", "cast")]
+POINTWISE = [
+    prim
+    for prim in PRIMS.values()
+    if prim.kind is Kind.POINTWISE and prim.name not in ("where", "cast")
+]
 LAYOUTS = ["contiguous", "transposed", "sliced", "expanded", "scalar", "empty"]
 
 
@@ -59,7 +63,10 @@ def test_pointwise(tester, prim, layout):
     tensors = [make(layout if n == 0 else "contiguous", dtype) for n in range(len(prim.params))]
     if layout in ("scalar", "empty"):
         tensors = [make(layout, dtype) for _ in tensors]
-    if prim.name in ("floor_divide", "trunc_divide", "fmod", "remainder") and not dtype.is_floating_point:
+    if (
+        prim.name in ("floor_divide", "trunc_divide", "fmod", "remainder")
+        and not dtype.is_floating_point
+    ):
         tensors[1] = tensors[1].abs() + 1
     tester.check(lambda b, *xs: b.emit(prim, *xs), *tensors)
 
@@ -83,20 +90,33 @@ def test_numbers_as_operands(tester, number):
 
 def test_where(tester):
     condition, x, y = make("transposed", BOOL), make("contiguous", F32), make("sliced", F32)
-    tester.check(lambda b, c, x, y: (b.where(c, x, y), b.where(c, x, 1.5), b.where(c, 0, y)), condition, x, y)
+    tester.check(
+        lambda b, c, x, y: (b.where(c, x, y), b.where(c, x, 1.5), b.where(c, 0, y)), condition, x, y
+    )
 
 
-@pytest.mark.parametrize("to", [F32, F64, torch.float16, torch.bfloat16, I64, I32, torch.uint8, torch.int8, BOOL])
-@pytest.mark.parametrize("source", [F32, F64, torch.bfloat16, torch.float16, I64, I32, torch.uint8, BOOL])
+@pytest.mark.parametrize(
+    "to", [F32, F64, torch.float16, torch.bfloat16, I64, I32, torch.uint8, torch.int8, BOOL]
+)
+@pytest.mark.parametrize(
+    "source", [F32, F64, torch.bfloat16, torch.float16, I64, I32, torch.uint8, BOOL]
+)
 def test_cast(tester, source, to):
     low = 0.0 if to is torch.uint8 else -3.0
-    tester.check(lambda b, x: b.cast(x, to), make("sliced", source, max(low, 0.0) if source is torch.uint8 else low))
+    tester.check(
+        lambda b, x: b.cast(x, to),
+        make("sliced", source, max(low, 0.0) if source is torch.uint8 else low),
+    )
 
 
 @pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
 @pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin"])
 def test_reduction(tester, name, dims):
-    for x in (torch.randn(3, 5, 7), torch.randn(7, 3, 5).permute(1, 2, 0), torch.randn(3, 10, 7)[:, ::2]):
+    for x in (
+        torch.randn(3, 5, 7),
+        torch.randn(7, 3, 5).permute(1, 2, 0),
+        torch.randn(3, 10, 7)[:, ::2],
+    ):
         tester.check(lambda b, x: getattr(b, name)(x, dims), x)
 
 
@@ -105,9 +125,15 @@ def test_reduction(tester, name, dims):
 def test_split_reduction(tester, name, parts):
     """Even and uneven stretches, contiguous and not, floats and integers."""
     options = InductorOptions(debug_checks=True, reduction_parts=parts)
-    for x in (torch.randn(9, 5, 6), torch.randn(6, 9, 5).permute(1, 2, 0), torch.randint(-3, 4, (9, 5, 6))):
+    for x in (
+        torch.randn(9, 5, 6),
+        torch.randn(6, 9, 5).permute(1, 2, 0),
+        torch.randint(-3, 4, (9, 5, 6)),
+    ):
         for dims in ((0,), (1, 2), (0, 2), (0, 1, 2)):
-            tester.check(lambda b, x, dims=dims: getattr(b, name)(b.neg(x), dims), x, options=options)
+            tester.check(
+                lambda b, x, dims=dims: getattr(b, name)(b.neg(x), dims), x, options=options
+            )
     bits = torch.rand(7, 6) > 0.7
     tester.check(lambda b, x: (b.any(x, (0,)), b.all(x, (0, 1))), bits, options=options)
 
@@ -259,14 +285,18 @@ def test_every_primitive_has_a_lowering():
 
 
 def test_outputs_that_are_inputs_or_equal(tester):
-    program = tester.check(lambda b, x: ((y := b.exp(x)), x, y, b.permute(x, (1, 0))), torch.randn(3, 4))
+    program = tester.check(
+        lambda b, x: ((y := b.exp(x)), x, y, b.permute(x, (1, 0))), torch.randn(3, 4)
+    )
     assert program.outputs[0] == program.outputs[2] and program.outputs[1] == "arg0"
 
 
 def run_writes(tester, build, *tensors):
     """build(builder, *values) -> (outputs, writes)."""
     graph = Graph([Value(f"x{i}", spec_of(t)) for i, t in enumerate(tensors)])
-    outputs, graph.writes = build(Builder(graph.nodes, [v.name for v in graph.inputs]), *graph.inputs)
+    outputs, graph.writes = build(
+        Builder(graph.nodes, [v.name for v in graph.inputs]), *graph.inputs
+    )
     graph.outputs = list(outputs)
     program, run = tester.compile(graph)
     return program, run(*tensors)
@@ -298,7 +328,9 @@ def test_writes_that_swap(tester):
 def test_old_value_is_returned_beside_a_write(tester):
     x = torch.randn(3, 4)
     old, want = x.clone(), x + 1
-    _, (a, b_) = run_writes(tester, lambda b, x: ((x, b.permute(x, (1, 0))), [(x, b.add(x, 1.0))]), x)
+    _, (a, b_) = run_writes(
+        tester, lambda b, x: ((x, b.permute(x, (1, 0))), [(x, b.add(x, 1.0))]), x
+    )
     torch.testing.assert_close(x, want)
     torch.testing.assert_close((a, b_), (old, old.t()))
 
@@ -384,8 +416,12 @@ def test_inputs_may_start_anywhere_in_their_storage(tester):
     """The offset of an input is not part of what a program is compiled for."""
     memory = torch.randn(200)
     x, moved = memory[7:67].view(6, 10), memory[90:150].view(6, 10)
-    graph = tester.graph(lambda b, x: (b.permute(x, (1, 0)), b.exp(b.slice(x, 0, 1, 4, 1)), b.select(x, 1, 3)), [x])
+    graph = tester.graph(
+        lambda b, x: (b.permute(x, (1, 0)), b.exp(b.slice(x, 0, 1, 4, 1)), b.select(x, 1, 3)), [x]
+    )
     _, run = tester.compile(graph)
     for given in (x, moved):
-        for mine, theirs in zip(run(given), (given.t(), given[1:4].exp(), given[:, 3]), strict=True):
+        for mine, theirs in zip(
+            run(given), (given.t(), given[1:4].exp(), given[:, 3]), strict=True
+        ):
             torch.testing.assert_close(mine, theirs)

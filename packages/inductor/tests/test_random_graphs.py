@@ -51,7 +51,11 @@ class RandomGraph:
     def writes(self) -> None:
         """Now and then a new value for an input of the same shape, in dense memory."""
         for target in self.graph.inputs:
-            fitting = [value for value in self.pool if value.spec.shape == target.spec.shape and value is not target]
+            fitting = [
+                value
+                for value in self.pool
+                if value.spec.shape == target.spec.shape and value is not target
+            ]
             if fitting and self.rng.random() < 0.4:
                 self.graph.writes.append((target, self.rng.choice(fitting)))
 
@@ -113,7 +117,10 @@ class RandomGraph:
         if not x.spec.ndim:
             return self.unary(x)
         d = self.rng.randrange(x.spec.ndim)
-        parts = [x if self.rng.random() < 0.5 else self.unary(x) for _ in range(self.rng.choice([2, 3, 6]))]
+        parts = [
+            x if self.rng.random() < 0.5 else self.unary(x)
+            for _ in range(self.rng.choice([2, 3, 6]))
+        ]
         return self.b.cat(parts, d)
 
     def flip(self, x):
@@ -123,7 +130,9 @@ class RandomGraph:
         if not x.spec.ndim:
             return self.unary(x)
         d = self.rng.randrange(x.spec.ndim)
-        steps = self.b.iota(x.spec.shape[d], x.spec.shape[d] - 1, -1, torch.int64, torch.device("cpu"))
+        steps = self.b.iota(
+            x.spec.shape[d], x.spec.shape[d] - 1, -1, torch.int64, torch.device("cpu")
+        )
         return self.b.index(x, [None] * d + [steps])
 
     def copy(self, x):
@@ -146,10 +155,18 @@ class RandomGraph:
         return node.outputs[0]
 
 
-STEPS = (
-    ["unary", "binary", "broadcast"] * 3
-    + ["reduce", "permute", "reshape", "window", "pad", "cat", "flip", "gather", "copy", "extern"]
-)
+STEPS = ["unary", "binary", "broadcast"] * 3 + [
+    "reduce",
+    "permute",
+    "reshape",
+    "window",
+    "pad",
+    "cat",
+    "flip",
+    "gather",
+    "copy",
+    "extern",
+]
 OPTIONS = [
     InductorOptions(debug_checks=True),
     InductorOptions(debug_checks=True, inline_cost=1000, inline_reads=100),
@@ -161,8 +178,14 @@ def own_copies(tensors):
     """The same values in the same strides, in memory of their own."""
     copies = []
     for tensor in tensors:
-        extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        copies.append(torch.zeros(extent, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride()).copy_(tensor))
+        extent = 1 + sum(
+            (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        copies.append(
+            torch.zeros(extent, dtype=tensor.dtype)
+            .as_strided(tensor.shape, tensor.stride())
+            .copy_(tensor)
+        )
     return copies
 
 
@@ -187,10 +210,16 @@ def check_seed(tester, seed: int) -> None:
         mine, theirs = own_copies(made.tensors), own_copies(made.tensors)
         _, run = tester.compile(made.graph, options)
         got = run(*mine)
-        for value, a, (b, stride) in zip(made.graph.outputs, got, reference(made.graph, theirs), strict=True):
+        for value, a, (b, stride) in zip(
+            made.graph.outputs, got, reference(made.graph, theirs), strict=True
+        ):
             assert a.stride() == stride, (seed, value)
-            torch.testing.assert_close(a, b, equal_nan=True, msg=_named(f"seed {seed}.{number}, {value}"))
-        torch.testing.assert_close(mine, theirs, equal_nan=True, msg=_named(f"seed {seed}.{number}, writes"))
+            torch.testing.assert_close(
+                a, b, equal_nan=True, msg=_named(f"seed {seed}.{number}, {value}")
+            )
+        torch.testing.assert_close(
+            mine, theirs, equal_nan=True, msg=_named(f"seed {seed}.{number}, writes")
+        )
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20))
@@ -209,13 +238,18 @@ class RandomDynamicGraph(RandomGraph):
         self.symbols = [self.env.symbol(5, "a"), self.env.symbol(7, "b")]
         a, b = self.symbols
         choices = [1, 2, 3, a, b, 2 * a, a * b]
-        shapes = [[self.rng.choice(choices) for _ in range(self.rng.randint(1, 3))] for _ in range(self.rng.randint(1, 2))]
+        shapes = [
+            [self.rng.choice(choices) for _ in range(self.rng.randint(1, 3))]
+            for _ in range(self.rng.randint(1, 2))
+        ]
         specs = [Spec.of(shape, dtype=torch.float64) for shape in ([a], [b], *shapes)]
         self.graph = Graph([Value(f"x{n}", spec) for n, spec in enumerate(specs)], env=self.env)
         self.b = Builder(self.graph.nodes, [value.name for value in self.graph.inputs])
         self.pool = list(self.graph.inputs)
         for _ in range(self.rng.randint(3, 12)):
-            self.pool.append(getattr(self, self.rng.choice(DYNAMIC_STEPS))(self.rng.choice(self.pool[-5:])))
+            self.pool.append(
+                getattr(self, self.rng.choice(DYNAMIC_STEPS))(self.rng.choice(self.pool[-5:]))
+            )
         self.graph.outputs = [self.rng.choice(self.pool[len(specs) :]), self.pool[-1]]
 
     def reshape(self, x):
@@ -246,13 +280,36 @@ class RandomDynamicGraph(RandomGraph):
         return y
 
 
-DYNAMIC_STEPS = ["unary", "binary", "broadcast", "broadcast", "reduce", "permute", "reshape", "window", "pad", "cat", "flip", "copy"]
+DYNAMIC_STEPS = [
+    "unary",
+    "binary",
+    "broadcast",
+    "broadcast",
+    "reduce",
+    "permute",
+    "reshape",
+    "window",
+    "pad",
+    "cat",
+    "flip",
+    "copy",
+]
 
 
 def admits(env: SizeEnv, values: dict[str, int]) -> bool:
     """Whether the guards that building the graph took hold for these sizes."""
-    relations = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-    return all(relations[g.op](env.evaluate(g.lhs, values), env.evaluate(g.rhs, values)) for g in env.guards)
+    relations = {
+        "==": operator.eq,
+        "!=": operator.ne,
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+    }
+    return all(
+        relations[g.op](env.evaluate(g.lhs, values), env.evaluate(g.rhs, values))
+        for g in env.guards
+    )
 
 
 @pytest.mark.parametrize("first", range(0, 80, 20))
@@ -266,9 +323,14 @@ def test_random_dynamic_graphs(tester, first):
                 values = {"s0": a, "s1": b}
                 if not admits(made.env, values):
                     continue
-                shapes = [[made.env.evaluate(size, values) for size in x.spec.shape] for x in made.graph.inputs]
+                shapes = [
+                    [made.env.evaluate(size, values) for size in x.spec.shape]
+                    for x in made.graph.inputs
+                ]
                 tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
                 for mine, theirs in zip(run(*tensors), run_graph(made.graph, tensors), strict=True):
-                    torch.testing.assert_close(mine, theirs, equal_nan=True, msg=_named(f"seed {seed}, {values}"))
+                    torch.testing.assert_close(
+                        mine, theirs, equal_nan=True, msg=_named(f"seed {seed}, {values}")
+                    )
                 checked += 1
     assert checked > 100

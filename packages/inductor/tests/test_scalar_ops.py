@@ -20,11 +20,17 @@ def test_the_table_is_the_pointwise_primitives():
     assert set(SCALAR_OPS) == {prim.name for prim in PRIMS.values() if prim.kind is Kind.POINTWISE}
     for name, op in SCALAR_OPS.items():
         assert op.name == name and op.cost > 0
-        assert op.arity == len([kind for _, kind in PRIMS[name].params if kind in ("operand", "tensor")])
+        assert op.arity == len(
+            [kind for _, kind in PRIMS[name].params if kind in ("operand", "tensor")]
+        )
 
 
 def test_the_protocol_has_every_operator():
-    methods = {name for name, member in vars(ScalarOps).items() if inspect.isfunction(member) and not name.startswith("_")}
+    methods = {
+        name
+        for name, member in vars(ScalarOps).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    }
     assert methods == set(SCALAR_OPS) | OTHERS
 
 
@@ -39,6 +45,8 @@ def test_reductions_have_kinds():
 
 
 def test_unknown_device_is_an_error():
-    with pytest.raises(ValueError, match="no code generator for device 'mps:0'; there are: cpu, cuda"):
+    with pytest.raises(
+        ValueError, match="no code generator for device 'mps:0'; there are: cpu, cuda"
+    ):
         backend_for("mps:0")
     assert set(BACKENDS) == {"cpu", "cuda"}

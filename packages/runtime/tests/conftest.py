@@ -8,7 +8,9 @@ import torch
 from flambeau_runtime import RuntimeOptions, native
 
 if native.source_is_newer():
-    pytest.exit(f"csrc/ was edited since the C extension was built: {native.BUILD_HINT}", returncode=3)
+    pytest.exit(
+        f"csrc/ was edited since the C extension was built: {native.BUILD_HINT}", returncode=3
+    )
 
 
 @pytest.fixture(scope="session")

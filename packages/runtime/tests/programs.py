@@ -24,7 +24,9 @@ typedef long int64_t;
 #define EXPORT extern "C" __attribute__((visibility("default")))
 """
 
-SIN_COS = HEAD + """
+SIN_COS = (
+    HEAD
+    + """
 extern "C" float sinf(float);
 extern "C" float cosf(float);
 EXPORT void sin_plus_cos(void *const *buffers, const int64_t *ints) {
@@ -33,8 +35,11 @@ EXPORT void sin_plus_cos(void *const *buffers, const int64_t *ints) {
   for (int64_t i = 0; i < ints[0]; ++i) y[i] = sinf(x[i]) + cosf(x[i]);
 }
 """
+)
 
-RELU = HEAD + """
+RELU = (
+    HEAD
+    + """
 EXPORT void relu(void *const *buffers, const int64_t *ints) {
   const float *x = (const float *)buffers[0];
   float *y = (float *)buffers[1];
@@ -53,6 +58,7 @@ EXPORT int64_t take(void *const *buffers, const int64_t *ints) {
   return 0;
 }
 """
+)
 
 
 def sin_cos(shape=()) -> Program:
@@ -108,7 +114,9 @@ def mixed() -> Program:
             Extern("aten.cat.default", ([Ref("r2"), Ref("r2")], 0), outputs=("joined",)),
             Free("r2"),
             View("tail", "joined"),
-            Extern("aten.mul.Scalar", (Ref("tail"), Expr("s1*2 - 7//2 - -s1 % 2")), outputs=("scaled",)),
+            Extern(
+                "aten.mul.Scalar", (Ref("tail"), Expr("s1*2 - 7//2 - -s1 % 2")), outputs=("scaled",)
+            ),
             View("bits", "scaled"),
             Launch("add_one", ("acc",), (3,)),
         ),

@@ -36,7 +36,9 @@ class Library:
 
     def __init__(self, kernels: dict[str, Kernel], options: RuntimeOptions = OPTIONS) -> None:
         self.kernels = kernels
-        (path,) = cpp.build([write_source([(kernel, name) for name, kernel in kernels.items()])], options)
+        (path,) = cpp.build(
+            [write_source([(kernel, name) for name, kernel in kernels.items()])], options
+        )
         self.library = ctypes.CDLL(str(path))
 
     def run(self, name: str, tensors, ints=()) -> int:

@@ -27,7 +27,14 @@ from flambeau_inductor.ir import (
 sys.path.insert(0, str(Path(__file__).parent))
 from run_cpp import I0, I1, I2, K0, K1, R0, R1, Library, axes, params
 
-F32, F64, I64, BOOL, BF16, F16 = torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.float16
+F32, F64, I64, BOOL, BF16, F16 = (
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.bool,
+    torch.bfloat16,
+    torch.float16,
+)
 ZERO = I0 * 0
 READ, WRITE = (F32, "read"), (F32, "write")
 
@@ -94,7 +101,9 @@ def whole_and_back() -> Kernel:
         Store("b2", ZERO, "v4"),
         Store("b3", ZERO, "v6"),
     )
-    return Kernel("cpu", params(READ, WRITE, WRITE, (I64, "write")), (K0,), (), axes((R0, K0)), body)
+    return Kernel(
+        "cpu", params(READ, WRITE, WRITE, (I64, "write")), (K0,), (), axes((R0, K0)), body
+    )
 
 
 def copy_of(shape, index, dtype=F32) -> Kernel:
@@ -104,7 +113,14 @@ def copy_of(shape, index, dtype=F32) -> Kernel:
     for name, size in zip(names, shape, strict=True):
         place = place * size + name
     body = (Load("v0", dtype, "b0", index), Store("b1", place.expand(), "v0"))
-    return Kernel("cpu", params((dtype, "read"), (dtype, "write")), (), axes(*zip(names, shape, strict=True)), (), body)
+    return Kernel(
+        "cpu",
+        params((dtype, "read"), (dtype, "write")),
+        (),
+        axes(*zip(names, shape, strict=True)),
+        (),
+        body,
+    )
 
 
 def embedding(dynamic: bool) -> Kernel:
@@ -116,7 +132,9 @@ def embedding(dynamic: bool) -> Kernel:
         Store("b2", 64 * I0 + I1, "v1"),
     )
     sizes = (K0, K1) if dynamic else (K0,)
-    return Kernel("cpu", params(READ, (I64, "read"), WRITE), sizes, axes((I0, K0), (I1, 64)), (), body)
+    return Kernel(
+        "cpu", params(READ, (I64, "read"), WRITE), sizes, axes((I0, K0), (I1, 64)), (), body
+    )
 
 
 def pad_low_high() -> Kernel:
@@ -148,7 +166,9 @@ def update_and_two_outputs() -> Kernel:
         Store("b1", I0, "v0"),
         Store("b2", I0, "v3"),
     )
-    return Kernel("cpu", params((F32, "update"), WRITE, (BOOL, "write")), (K0,), axes((I0, K0)), (), body)
+    return Kernel(
+        "cpu", params((F32, "update"), WRITE, (BOOL, "write")), (K0,), axes((I0, K0)), (), body
+    )
 
 
 def unflatten() -> Kernel:
@@ -163,16 +183,26 @@ KERNELS = {
     "softmax_dynamic": softmax(K1),
     "softmax_long": softmax(100_000),
     "rows": fold(F32, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
-    "rows_two_inner": fold(F32, KINDS, [(I0, K0)], [(R0, 3), (R1, K1)], 3 * K1 * I0 + K1 * R0 + R1, (K0, K1)),
-    "rows_outside_in": fold(F32, KINDS, [(I0, K0)], [(R0, 3), (R1, K1)], K1 * K0 * R0 + K1 * I0 + R1, (K0, K1)),
+    "rows_two_inner": fold(
+        F32, KINDS, [(I0, K0)], [(R0, 3), (R1, K1)], 3 * K1 * I0 + K1 * R0 + R1, (K0, K1)
+    ),
+    "rows_outside_in": fold(
+        F32, KINDS, [(I0, K0)], [(R0, 3), (R1, K1)], K1 * K0 * R0 + K1 * I0 + R1, (K0, K1)
+    ),
     "columns": fold(F32, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
-    "columns_static": fold(F32, KINDS, [(I0, 300)], [(R0, 9), (R1, K1)], 300 * (K1 * R0 + R1) + I0, (K0, K1)),
+    "columns_static": fold(
+        F32, KINDS, [(I0, 300)], [(R0, 9), (R1, K1)], 300 * (K1 * R0 + R1) + I0, (K0, K1)
+    ),
     "columns_double": fold(F64, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
     "short_rows": fold(F32, KINDS, [(I0, K0)], [(R0, 3)], 3 * I0 + R0, (K0, K1)),
     "rows_int": fold(I64, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
     "columns_int": fold(I64, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
-    "rows_bool": fold(BOOL, ("any", "all", "max", "min"), [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
-    "columns_bool": fold(BOOL, ("any", "all", "max", "min"), [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
+    "rows_bool": fold(
+        BOOL, ("any", "all", "max", "min"), [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)
+    ),
+    "columns_bool": fold(
+        BOOL, ("any", "all", "max", "min"), [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)
+    ),
     "whole_float": fold(F32, KINDS, [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
     "whole_int": fold(I64, KINDS, [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
     "whole_bool": fold(BOOL, ("any", "all"), [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
@@ -226,7 +256,12 @@ def test_folds(library, name, k0, k1):
     kernel = KERNELS[name]
     dtype = kernel.params[0].dtype
     outer = 300 if name == "columns_static" else k0
-    count = outer * {"rows_two_inner": 3 * k1, "rows_outside_in": 3 * k1, "columns_static": 9 * k1, "short_rows": 3}.get(name, k1)
+    count = outer * {
+        "rows_two_inner": 3 * k1,
+        "rows_outside_in": 3 * k1,
+        "columns_static": 9 * k1,
+        "short_rows": 3,
+    }.get(name, k1)
     inner = count // outer if outer else 0
     if inner == 0 and outer:
         pytest.skip("an extreme of nothing has no value; see test_empty_sums")
@@ -239,7 +274,9 @@ def values(dtype, count) -> torch.Tensor:
         return torch.rand(count) > 0.3
     if dtype == I64:
         return torch.randint(-3, 4, (count,))
-    return torch.randint(-900, 900, (count,)).to(dtype) / 512 + 1  # many ties; near 1, so that products stay finite
+    return (
+        torch.randint(-900, 900, (count,)).to(dtype) / 512 + 1
+    )  # many ties; near 1, so that products stay finite
 
 
 def check_folds(library, name, x, outer, ints):
@@ -255,16 +292,35 @@ def check_folds(library, name, x, outer, ints):
         if kind in ("sum", "prod"):
             want = getattr(rows.double() if x.dtype.is_floating_point else rows, kind)(1)
             scale = rows.double().abs().sum(1) if kind == "sum" else want.abs().double()
-            slack = torch.finfo(x.dtype).eps * (4 if kind == "sum" else 2 * math.sqrt(rows.shape[1]) + 4) if x.dtype.is_floating_point else 0
-            usable = torch.isfinite(want.to(x.dtype)) & (want.abs().double() > 1e-30) if kind == "prod" else slice(None)
-            assert ((got.double() - want.double()).abs() <= slack * scale + 1e-30)[usable].all(), kind
+            slack = (
+                torch.finfo(x.dtype).eps
+                * (4 if kind == "sum" else 2 * math.sqrt(rows.shape[1]) + 4)
+                if x.dtype.is_floating_point
+                else 0
+            )
+            usable = (
+                torch.isfinite(want.to(x.dtype)) & (want.abs().double() > 1e-30)
+                if kind == "prod"
+                else slice(None)
+            )
+            assert ((got.double() - want.double()).abs() <= slack * scale + 1e-30)[usable].all(), (
+                kind
+            )
         elif kind in ("argmax", "argmin"):
             assert torch.equal(got, getattr(torch, kind)(rows, 1)), kind
         else:
             name_of = {"max": "amax", "min": "amin"}.get(kind, kind)
-            want = getattr(torch, name_of)(rows, 1) if rows.dtype != BOOL or kind in ("any", "all") else getattr(torch, name_of)(rows.int(), 1).bool()
+            want = (
+                getattr(torch, name_of)(rows, 1)
+                if rows.dtype != BOOL or kind in ("any", "all")
+                else getattr(torch, name_of)(rows.int(), 1).bool()
+            )
             assert torch.equal(got.isnan(), want.isnan()) if got.is_floating_point() else True
-            assert torch.equal(got.nan_to_num(), want.nan_to_num()) if got.is_floating_point() else torch.equal(got, want), kind
+            assert (
+                torch.equal(got.nan_to_num(), want.nan_to_num())
+                if got.is_floating_point()
+                else torch.equal(got, want)
+            ), kind
 
 
 def arrange(name, x, outer, ints) -> torch.Tensor:
@@ -296,10 +352,16 @@ def test_nan_wins_every_extreme(library, name):
         library.run(name, [x, *outs], [k0, k1])
         for kind, got in zip(KINDS[2:], outs[2:], strict=True):
             want = getattr(torch, {"max": "amax", "min": "amin"}.get(kind, kind))(rows, 1)
-            assert torch.equal(got, want) if kind.startswith("arg") else torch.allclose(got, want, rtol=0, atol=0, equal_nan=True)
+            assert (
+                torch.equal(got, want)
+                if kind.startswith("arg")
+                else torch.allclose(got, want, rtol=0, atol=0, equal_nan=True)
+            )
 
 
-@pytest.mark.parametrize(("k0", "k1"), [(1, 1), (3, 5), (1000, 1000), (1, 300_000), (300_000, 1), (7, 40_000)])
+@pytest.mark.parametrize(
+    ("k0", "k1"), [(1, 1), (3, 5), (1000, 1000), (1, 300_000), (300_000, 1), (7, 40_000)]
+)
 @pytest.mark.parametrize("name", ["whole_float", "whole_int", "whole_bool"])
 def test_whole(library, name, k0, k1):
     check_folds(library, name, values(KERNELS[name].params[0].dtype, k0 * k1), 1, [k0, k1])
@@ -314,7 +376,12 @@ def test_empty_sums(library):
 
 @pytest.mark.parametrize("count", [1, 1000, 1_000_003])
 def test_whole_and_back(library, count):
-    x, y, total, at = torch.randn(count), torch.empty(count), torch.empty(1), torch.empty(1, dtype=I64)
+    x, y, total, at = (
+        torch.randn(count),
+        torch.empty(count),
+        torch.empty(1),
+        torch.empty(1, dtype=I64),
+    )
     library.run("whole_and_back", [x, y, total, at], [count])
     assert torch.equal(y, x - x.max()) and at.item() == x.argmax().item()
     exact = x.double().sum() + x.max().double()
@@ -334,7 +401,9 @@ def test_standardize(library, name, k0, k1):
     want = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
     eager = torch.nn.functional.layer_norm(rows, (k1,)).double()
     assert (got.double() - want).abs().max() <= 2 * (eager - want).abs().max() + 1e-6
-    torch.testing.assert_close(scale.double(), 1 / (centred.square().mean(1) + 1e-5).sqrt(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        scale.double(), 1 / (centred.square().mean(1) + 1e-5).sqrt(), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("length", [100_000, 5_000_000])
@@ -343,16 +412,30 @@ def test_long_sums_are_no_farther_than_eager(library, length):
     exact = x.double().sum()
     theirs = abs(x.sum().double() - exact)
     outs = [torch.empty(1, dtype=p.dtype) for p in KERNELS["rows"].params[1:]]
-    for name, ints in (("rows", [1, length]), ("whole_float", [1, length]), ("columns", [1, length])):
+    for name, ints in (
+        ("rows", [1, length]),
+        ("whole_float", [1, length]),
+        ("columns", [1, length]),
+    ):
         library.run(name, [x, *outs], ints)
         assert abs(outs[0].double() - exact) <= theirs + 1e-7 * exact, name
 
 
-@pytest.mark.parametrize("name", [n for n in KERNELS if n.startswith(("transpose", "reversed", "broadcast", "point"))])
+@pytest.mark.parametrize(
+    "name", [n for n in KERNELS if n.startswith(("transpose", "reversed", "broadcast", "point"))]
+)
 def test_copies(library, name):
     kernel = KERNELS[name]
     count = math.prod(int(axis.size) for axis in kernel.outer)
-    library.check(name, [torch.randn(count).to(kernel.params[0].dtype), torch.zeros(count, dtype=kernel.params[0].dtype)], rtol=0, atol=0)
+    library.check(
+        name,
+        [
+            torch.randn(count).to(kernel.params[0].dtype),
+            torch.zeros(count, dtype=kernel.params[0].dtype),
+        ],
+        rtol=0,
+        atol=0,
+    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

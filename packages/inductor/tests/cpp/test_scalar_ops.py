@@ -23,7 +23,16 @@ from flambeau_runtime.build import cpp, isa
 sys.path.insert(0, str(Path(__file__).parent))
 from run_cpp import I0, K0, Library, axes, params
 
-DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 HALVES = (torch.float16, torch.bfloat16)
 SPECIAL = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2.0, 3.0, -3.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 1e-30,
@@ -56,7 +65,14 @@ def kernel_of(name: str, dtype: torch.dtype) -> Kernel:
     loads = tuple(Load(f"v{n}", dtype, f"b{n}", I0) for n in range(arity))
     compute = Compute("v9", result, name, tuple(f"v{n}" for n in range(arity)))
     described = [(dtype, "read")] * arity + [(result, "write")]
-    return Kernel("cpu", params(*described), (K0,), axes((I0, K0)), (), (*loads, compute, Store(f"b{arity}", I0, "v9")))
+    return Kernel(
+        "cpu",
+        params(*described),
+        (K0,),
+        axes((I0, K0)),
+        (),
+        (*loads, compute, Store(f"b{arity}", I0, "v9")),
+    )
 
 
 def cast_kernel(source: torch.dtype, to: torch.dtype) -> Kernel:
@@ -82,15 +98,31 @@ def operands(dtype: torch.dtype, arity: int) -> list[torch.Tensor]:
         columns = [torch.randint(0, 2, (999,)).bool() for _ in range(arity)]
         special = [False, True]
     elif dtype.is_floating_point:
-        columns = [torch.cat([torch.randn(1001, dtype=dtype) * scale for scale in (1, 0.01, 30, 1000)]) for _ in range(arity)]
+        columns = [
+            torch.cat([torch.randn(1001, dtype=dtype) * scale for scale in (1, 0.01, 30, 1000)])
+            for _ in range(arity)
+        ]
         special = list(SPECIAL)
     else:
         info = torch.iinfo(dtype)
-        columns = [torch.cat([torch.randint(max(info.min, -9), 10, (555,)), torch.randint(info.min, info.max, (556,))]) for _ in range(arity)]
-        special = [value for value in (0, 1, -1, 2, 3, -7, 63, info.min, info.max) if info.min <= value <= info.max]
+        columns = [
+            torch.cat(
+                [
+                    torch.randint(max(info.min, -9), 10, (555,)),
+                    torch.randint(info.min, info.max, (556,)),
+                ]
+            )
+            for _ in range(arity)
+        ]
+        special = [
+            value
+            for value in (0, 1, -1, 2, 3, -7, 63, info.min, info.max)
+            if info.min <= value <= info.max
+        ]
     tuples = list(itertools.product(special, repeat=arity))
     return [
-        torch.cat([column.to(dtype), torch.tensor([t[n] for t in tuples], dtype=dtype)]) for n, column in enumerate(columns)
+        torch.cat([column.to(dtype), torch.tensor([t[n] for t in tuples], dtype=dtype)])
+        for n, column in enumerate(columns)
     ]
 
 
@@ -103,14 +135,30 @@ def test_every_other_loop_is_vectorised(tmp_path):
     level = isa.detect()
     if level == "baseline":
         pytest.skip("this machine has no AVX2")
-    kernels = [(kernel_of(name, dtype), f"{name}_{short(dtype)}") for name, dtype in CASES if name not in SCALAR_LOOPS]
+    kernels = [
+        (kernel_of(name, dtype), f"{name}_{short(dtype)}")
+        for name, dtype in CASES
+        if name not in SCALAR_LOOPS
+    ]
     casts = itertools.product((*DTYPES, *HALVES), repeat=2)
     kernels += [(cast_kernel(a, b), f"cast_{short(a)}_{short(b)}") for a, b in casts]
     source = tmp_path / "kernels.cpp"
     source.write_text(write_source(kernels))
-    flags = [*cpp.BASE_FLAGS, f"-DGLIBC_MINOR={cpp.glibc_minor()}", *isa.compiler_flags(level), "-fopt-info-vec"]
-    report = subprocess.run(["g++", *flags, str(source), "-o", str(tmp_path / "out.so")], capture_output=True, text=True, check=False)
-    vectorised = {int(line) for line in re.findall(r":(\d+):\d+: optimized: loop vectorized", report.stderr)}
+    flags = [
+        *cpp.BASE_FLAGS,
+        f"-DGLIBC_MINOR={cpp.glibc_minor()}",
+        *isa.compiler_flags(level),
+        "-fopt-info-vec",
+    ]
+    report = subprocess.run(
+        ["g++", *flags, str(source), "-o", str(tmp_path / "out.so")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    vectorised = {
+        int(line) for line in re.findall(r":(\d+):\d+: optimized: loop vectorized", report.stderr)
+    }
     missed, name = [], ""
     for number, line in enumerate(source.read_text().splitlines(), 1):
         name = match[1] if (match := re.match(r"static \w+ (\w+)_part", line)) else name
@@ -124,16 +172,23 @@ def test_every_operator_is_implemented():
     assert not missing
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda case: str(case).removeprefix("torch."))
+@pytest.mark.parametrize(
+    ("name", "dtype"), CASES, ids=lambda case: str(case).removeprefix("torch.")
+)
 def test_operator(library, name, dtype):
     torch.manual_seed(0)
     arity = SCALAR_OPS[name].arity
     inputs = operands(dtype, arity)
-    if name in ("floor_divide", "trunc_divide", "fmod", "remainder") and not dtype.is_floating_point:
+    if (
+        name in ("floor_divide", "trunc_divide", "fmod", "remainder")
+        and not dtype.is_floating_point
+    ):
         # Eager raises or traps here: division by zero, and the least integer by -1.
         fine = (inputs[1] != 0) & ~((inputs[1] == -1) & (inputs[0] == torch.iinfo(dtype).min))
         inputs = [column[fine].contiguous() for column in inputs]
-    result = torch.empty(len(inputs[0]), dtype=torch.bool if SCALAR_OPS[name].result == "bool" else dtype)
+    result = torch.empty(
+        len(inputs[0]), dtype=torch.bool if SCALAR_OPS[name].result == "bool" else dtype
+    )
     library.run(f"{name}_{short(dtype)}", [*inputs, result], [len(result)])
     eager = PRIMS[name].reference(*inputs)
     if not result.dtype.is_floating_point:
@@ -148,7 +203,10 @@ def compare(name, inputs, result, eager, exact):
     dtype = result.dtype
 
     def show(wrong):
-        rows = [(*[c[i].item() for c in inputs], result[i].item(), eager[i].item()) for i in wrong.nonzero()[:5, 0].tolist()]
+        rows = [
+            (*[c[i].item() for c in inputs], result[i].item(), eager[i].item())
+            for i in wrong.nonzero()[:5, 0].tolist()
+        ]
         return f"{name} {dtype}: (operands, ours, eager) {rows}"
 
     wrong_class = (result.isnan() != eager.isnan()) | (result.isinf() != eager.isinf())
@@ -156,7 +214,9 @@ def compare(name, inputs, result, eager, exact):
     wrong_class &= (result.isnan() != rounded.isnan()) | (result.isinf() != rounded.isinf())
     assert not wrong_class.any(), show(wrong_class)
     finite = torch.isfinite(rounded) & torch.isfinite(result)
-    unit = (torch.nextafter(rounded.abs(), torch.full_like(rounded, math.inf)) - rounded.abs()).double()
+    unit = (
+        torch.nextafter(rounded.abs(), torch.full_like(rounded, math.inf)) - rounded.abs()
+    ).double()
     unit = unit.clamp(min=torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps)
     error, theirs = (result.double() - exact).abs() / unit, (eager.double() - exact).abs() / unit
     bad = finite & (error > ULPS.get(name, 4.0)) & (error > 1.01 * theirs)
@@ -171,16 +231,22 @@ def test_cast(library, source):
     torch.manual_seed(0)
     for to in (*DTYPES, *HALVES):
         if source in HALVES:
-            values = torch.arange(-32768, 32768, dtype=torch.int16).view(source)  # every half there is
+            values = torch.arange(-32768, 32768, dtype=torch.int16).view(
+                source
+            )  # every half there is
         else:
             (values,) = operands(source, 1)
         if (source.is_floating_point and not to.is_floating_point) and to != torch.bool:
             # Beyond the target's range the conversion is undefined, in eager too.
             info = torch.iinfo(to)
             wide = values.double()
-            values = values[torch.isfinite(wide) & (wide >= float(info.min)) & (wide < float(info.max))].contiguous()
+            values = values[
+                torch.isfinite(wide) & (wide >= float(info.min)) & (wide < float(info.max))
+            ].contiguous()
         result = torch.empty(len(values), dtype=to)
         library.run(f"cast_{short(source)}_{short(to)}", [values, result], [len(values)])
         torch.testing.assert_close(result, values.to(to), rtol=0, atol=0, equal_nan=True)
         if to.is_floating_point and source.is_floating_point:
-            assert torch.equal(torch.signbit(result)[~result.isnan()], torch.signbit(values)[~result.isnan()])
+            assert torch.equal(
+                torch.signbit(result)[~result.isnan()], torch.signbit(values)[~result.isnan()]
+            )

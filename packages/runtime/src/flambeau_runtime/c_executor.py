@@ -38,7 +38,20 @@ from flambeau_runtime.program import (
 )
 
 # The numbers are those of `enum Opcode` in csrc/executor.c.
-(ALLOCATE, RAW, VIEW, MOVE, LAUNCH, LAUNCH_GPU, MATMUL, CALL, FREE, RELEASE_GIL, TAKE_GIL, RETURN) = range(12)
+(
+    ALLOCATE,
+    RAW,
+    VIEW,
+    MOVE,
+    LAUNCH,
+    LAUNCH_GPU,
+    MATMUL,
+    CALL,
+    FREE,
+    RELEASE_GIL,
+    TAKE_GIL,
+    RETURN,
+) = range(12)
 OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
 
 # torch's ScalarType numbers, fixed by its serialisation format.
@@ -118,7 +131,9 @@ class Assembler:
                     found[nbytes] = None
         for step in self.program.steps:
             if isinstance(step, Launch):
-                found.update(dict.fromkeys(dim for dim in (*step.ints, *step.grid) if isinstance(dim, str)))
+                found.update(
+                    dict.fromkeys(dim for dim in (*step.ints, *step.grid) if isinstance(dim, str))
+                )
             elif isinstance(step, Extern):
                 found.update(dict.fromkeys(expressions_of((step.args, step.kwargs))))
             elif isinstance(step, View):
@@ -136,7 +151,9 @@ class Assembler:
         """Where these values stand, one after another, in the table."""
         found = self.sequences.get(sizes)
         if found is None:
-            found = self.sequences[sizes] = len(self.symbols) + len(self.expressions) + len(self.tail)
+            found = self.sequences[sizes] = (
+                len(self.symbols) + len(self.expressions) + len(self.tail)
+            )
             self.tail.extend(sizes)
         return found
 
@@ -155,7 +172,9 @@ class Assembler:
     def _emit(self, step: Step) -> None:
         if isinstance(step, Launch):
             if len(step.buffers) > _MAX_BUFFERS:
-                raise ValueError(f"kernel {step.kernel} takes {len(step.buffers)} buffers; {_MAX_BUFFERS} is the most")
+                raise ValueError(
+                    f"kernel {step.kernel} takes {len(step.buffers)} buffers; {_MAX_BUFFERS} is the most"
+                )
             ints = self._sequence(step.ints)
             buffers = [self.slots[name] for name in step.buffers]
             kernel = self.kernels[step.kernel]
@@ -164,7 +183,9 @@ class Assembler:
                 counts = [len(buffers), len(step.ints), ints, grid]
                 self.code += [LAUNCH_GPU, self._object(kernel), *counts, *buffers]
                 return
-            message = self._object(out_of_bounds(step.kernel)) if step.kernel in self.checked else -1
+            message = (
+                self._object(out_of_bounds(step.kernel)) if step.kernel in self.checked else -1
+            )
             self.code += [LAUNCH, kernel, len(buffers), ints, message, *buffers]
         elif isinstance(step, Extern):
             self._emit_extern(step)
@@ -180,7 +201,11 @@ class Assembler:
         old = self.tensors[step.reuse] if step.reuse is not None else None
         is_raw = step.name in self.raw
         if old is not None and is_raw == (old.name in self.raw):
-            same_layout = (tensor.shape, tensor.stride, tensor.dtype) == (old.shape, old.stride, old.dtype)
+            same_layout = (tensor.shape, tensor.stride, tensor.dtype) == (
+                old.shape,
+                old.stride,
+                old.dtype,
+            )
             if is_raw or (same_layout and tensor.offset == old.offset):
                 self.code += [MOVE, slot, self.slots[old.name]]
                 return
@@ -195,14 +220,29 @@ class Assembler:
             return
         device = torch.device(tensor.device)
         sizes = self._sequence((*tensor.shape, *tensor.stride))
-        self.code += [ALLOCATE, slot, DTYPE_CODES[tensor.dtype], DEVICE_CODES[device.type], device.index or 0, len(tensor.shape), sizes]
+        self.code += [
+            ALLOCATE,
+            slot,
+            DTYPE_CODES[tensor.dtype],
+            DEVICE_CODES[device.type],
+            device.index or 0,
+            len(tensor.shape),
+            sizes,
+        ]
 
     def _emit_view(self, name: str, base_name: str) -> None:
         tensor, base = self.tensors[name], self.tensors[base_name]
         slot, base_slot = self.slots[name], self.slots[base_name]
         if tensor.dtype == base.dtype:
             sizes = self._sequence((*tensor.shape, *tensor.stride))
-            self.code += [VIEW, slot, base_slot, len(tensor.shape), sizes, self._value(difference(tensor.offset, base.offset))]
+            self.code += [
+                VIEW,
+                slot,
+                base_slot,
+                len(tensor.shape),
+                sizes,
+                self._value(difference(tensor.offset, base.offset)),
+            ]
             return
         trees = (
             ("t", base_slot),
@@ -225,11 +265,26 @@ class Assembler:
         outputs = tuple(-1 if name is None else self.slots[name] for name in step.outputs)
         self._emit_call(find_operator(step.op), trees, keywords, step.op, outputs)
 
-    def _emit_call(self, function: Any, trees: tuple[Any, ...], keywords: tuple[str, ...], what: str, outputs: tuple[int, ...]) -> None:
+    def _emit_call(
+        self,
+        function: Any,
+        trees: tuple[Any, ...],
+        keywords: tuple[str, ...],
+        what: str,
+        outputs: tuple[int, ...],
+    ) -> None:
         self.below = True
         message = self._object(f"while {self.program.name} called {what}")
         names = self._object(keywords) if keywords else -1
-        self.code += [CALL, self._object(function), self._object(trees), names, message, len(outputs), *outputs]
+        self.code += [
+            CALL,
+            self._object(function),
+            self._object(trees),
+            names,
+            message,
+            len(outputs),
+            *outputs,
+        ]
 
     def _emit_matmul(self, step: Extern) -> bool:
         """Call a matrix product through the C interface if this call is of the plain form and all is on one kind of device."""
@@ -238,18 +293,32 @@ class Assembler:
             return False
         function, n_tensors, scaled = known
         names = [step.out[0][1], *refs_of(step.args)]
-        if len(names) != n_tensors or len(step.args) != n_tensors - 1 or not set(step.kwargs) <= ({"beta", "alpha"} if scaled else set()):
+        if (
+            len(names) != n_tensors
+            or len(step.args) != n_tensors - 1
+            or not set(step.kwargs) <= ({"beta", "alpha"} if scaled else set())
+        ):
             return False
         beta, alpha = step.kwargs.get("beta", 1), step.kwargs.get("alpha", 1)
         kinds = {torch.device(self.tensors[name].device).type for name in names}
-        if len(kinds) != 1 or not (isinstance(beta, (int, float)) and isinstance(alpha, (int, float))):
+        if len(kinds) != 1 or not (
+            isinstance(beta, (int, float)) and isinstance(alpha, (int, float))
+        ):
             return False
         address = find_shim(self.core, f"aoti_torch_{kinds.pop()}_{function}")
         if not address:
             return False
         scales = struct.unpack("qq", struct.pack("dd", beta, alpha))
         tensors = [self.slots[name] for name in names]
-        self.code += [MATMUL, address, self._object(step.op), n_tensors, int(scaled), *scales, *tensors]
+        self.code += [
+            MATMUL,
+            address,
+            self._object(step.op),
+            n_tensors,
+            int(scaled),
+            *scales,
+            *tensors,
+        ]
         return True
 
     def _tree(self, arg: Any) -> tuple[str, Any]:
@@ -291,7 +360,11 @@ class Assembler:
         for text, index in self.expressions.items():
             code = self._postfix(text)
             postfix += [index, len(code), *code]
-        symbols = [item for s, at in zip(program.symbols, self.symbols.values(), strict=True) for item in (s.input, -1 if s.dim is None else s.dim, at)]
+        symbols = [
+            item
+            for s, at in zip(program.symbols, self.symbols.values(), strict=True)
+            for item in (s.input, -1 if s.dim is None else s.dim, at)
+        ]
         return self.core.Executor(
             name=program.name,
             program=program,
@@ -338,7 +411,9 @@ def byte_size(tensor: Tensor) -> Dim:
     if all(isinstance(dim, int) for dim in (*tensor.shape, *tensor.stride)):
         if 0 in tensor.shape:
             return 0
-        return itemsize * (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride, strict=True)))  # type: ignore[operator,misc]
+        return itemsize * (
+            1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride, strict=True))
+        )  # type: ignore[operator,misc]
     spans = "".join(f" + ({n} - 1)*({s})" for n, s in zip(tensor.shape, tensor.stride, strict=True))
     return f"max(0, 1{spans})*{itemsize}"
 

@@ -68,7 +68,12 @@ class Cache:
             digest, suffix = entry["sha256"], entry["suffix"]
         except (ValueError, KeyError, TypeError):
             return None
-        if not (isinstance(digest, str) and digest.isalnum() and isinstance(suffix, str) and "/" not in suffix):
+        if not (
+            isinstance(digest, str)
+            and digest.isalnum()
+            and isinstance(suffix, str)
+            and "/" not in suffix
+        ):
             return None
         path = self.root / "objects" / f"{digest}{suffix}"
         content = _owned_content(path)

@@ -42,13 +42,19 @@ def check_program(program: Program) -> None:
     kernels = {kernel.name for kernel in program.kernels}
     for kernel in program.kernels:
         if not 0 <= kernel.source < len(program.sources):
-            raise ProgramError(f"{program.name}: kernel {kernel.name} names source {kernel.source}, which is not there")
+            raise ProgramError(
+                f"{program.name}: kernel {kernel.name} names source {kernel.source}, which is not there"
+            )
     live = {name for name in program.inputs if name in tensors}
     for step in program.steps:
         try:
             _check_step(step, tensors, kernels, symbols, live)
         except ProgramError as error:
-            shown = format_step(step, tensors) if not isinstance(step, (Allocate, View)) or step.name in tensors else step
+            shown = (
+                format_step(step, tensors)
+                if not isinstance(step, (Allocate, View)) or step.name in tensors
+                else step
+            )
             raise ProgramError(f"{program.name}: {error}, in `{shown}`") from None
     for out in program.outputs:
         if isinstance(out, Expr):
@@ -66,12 +72,18 @@ def _check_symbols(program: Program, tensors: dict[str, Tensor]) -> set[str]:
         if symbol.name in symbols:
             raise ProgramError(f"{program.name}: symbol {symbol.name} is declared twice")
         if not 0 <= symbol.input < len(program.inputs):
-            raise ProgramError(f"{program.name}: symbol {symbol.name} comes from input {symbol.input}, which is not there")
+            raise ProgramError(
+                f"{program.name}: symbol {symbol.name} comes from input {symbol.input}, which is not there"
+            )
         source = tensors.get(program.inputs[symbol.input])
         if (symbol.dim is None) != (source is None):
-            raise ProgramError(f"{program.name}: symbol {symbol.name} must come from an int input, or from a tensor's dim")
+            raise ProgramError(
+                f"{program.name}: symbol {symbol.name} must come from an int input, or from a tensor's dim"
+            )
         if source is not None and not 0 <= (symbol.dim or 0) < len(source.shape):
-            raise ProgramError(f"{program.name}: symbol {symbol.name}: {source.name} has no dim {symbol.dim}")
+            raise ProgramError(
+                f"{program.name}: symbol {symbol.name}: {source.name} has no dim {symbol.dim}"
+            )
         symbols.add(symbol.name)
     return symbols
 
@@ -94,7 +106,9 @@ def _check_dims(dims: tuple[Dim, ...], symbols: set[str]) -> None:
             raise ProgramError(f"unknown symbol {', '.join(sorted(unknown))} in {dim!r}")
 
 
-def _check_step(step: Step, tensors: dict[str, Tensor], kernels: set[str], symbols: set[str], live: set[str]) -> None:
+def _check_step(
+    step: Step, tensors: dict[str, Tensor], kernels: set[str], symbols: set[str], live: set[str]
+) -> None:
     if isinstance(step, Free):
         _need(step.name, live)
         live.discard(step.name)
@@ -153,7 +167,9 @@ def refs_of(arg: Any) -> list[str]:
 def check_arguments(program: Program, args: tuple[Any, ...]) -> None:
     """Raise TypeError or ValueError unless the arguments are as the Program's inputs say."""
     if len(args) != len(program.inputs):
-        raise TypeError(f"{program.name} takes {len(program.inputs)} positional arguments, got {len(args)}")
+        raise TypeError(
+            f"{program.name} takes {len(program.inputs)} positional arguments, got {len(args)}"
+        )
     tensors = {tensor.name: tensor for tensor in program.tensors}
     symbols = {}
     for symbol in program.symbols:
@@ -172,11 +188,14 @@ def check_arguments(program: Program, args: tuple[Any, ...]) -> None:
         stride = tuple(evaluate(dim, symbols) for dim in declared.stride)
         device = torch.device(declared.device)
         if arg.dtype != getattr(torch, declared.dtype) or arg.device.type != device.type:
-            raise ValueError(f"{where} must be {declared.dtype} on {declared.device}, not {arg.dtype} on {arg.device}")
+            raise ValueError(
+                f"{where} must be {declared.dtype} on {declared.device}, not {arg.dtype} on {arg.device}"
+            )
         if tuple(arg.shape) != shape:
             raise ValueError(f"{where} must have shape {shape}, not {tuple(arg.shape)}")
         differing = any(
-            size > 1 and want != have for size, want, have in zip(shape, stride, arg.stride(), strict=True)
+            size > 1 and want != have
+            for size, want, have in zip(shape, stride, arg.stride(), strict=True)
         )
         if differing and arg.numel():
             raise ValueError(f"{where} must have stride {stride}, not {arg.stride()}")

@@ -68,7 +68,9 @@ def kernel_devices(program: Program) -> dict[str, torch.device]:
     """The device of each kernel written in Triton: that of the first buffer of its first launch."""
     tensors = {tensor.name: tensor for tensor in program.tensors}
     triton_kernels = {
-        kernel.name for kernel in program.kernels if program.sources[kernel.source].language == "triton"
+        kernel.name
+        for kernel in program.kernels
+        if program.sources[kernel.source].language == "triton"
     }
     devices: dict[str, torch.device] = {}
     for step in program.steps:
@@ -83,7 +85,9 @@ def capability(device: torch.device) -> int:
     return major * 10 + minor
 
 
-def cubin(text: str, kernel: Kernel, target: int, options: RuntimeOptions, *, aligned: bool) -> Cubin:
+def cubin(
+    text: str, kernel: Kernel, target: int, options: RuntimeOptions, *, aligned: bool
+) -> Cubin:
     """The cubin of one kernel, from the cache or built now."""
     cache = Cache(options.cache_dir)
     facts = json.dumps([kernel.name, kernel.meta, target, aligned], sort_keys=True)

@@ -1,7 +1,7 @@
 """C++ kernels as Python functions, for `output_code` files and for trying a kernel by hand.
 
-    add, = cpp_kernels(text, "add")
-    add([x, y, out], [x.numel()])
+add, = cpp_kernels(text, "add")
+add([x, y, out], [x.numel()])
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from flambeau_runtime.options import RuntimeOptions
 LooseKernel = Callable[..., None]
 
 
-def cpp_kernels(text: str, *names: str, options: RuntimeOptions | None = None) -> tuple[LooseKernel, ...]:
+def cpp_kernels(
+    text: str, *names: str, options: RuntimeOptions | None = None
+) -> tuple[LooseKernel, ...]:
     """Build a source (or take it from the cache); one function a name, called with tensors and ints.
 
     A name that ends in "!" is a checked kernel: it returns a status, and the function raises IndexError if that is not 0.

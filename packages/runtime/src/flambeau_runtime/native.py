@@ -77,7 +77,9 @@ def source_is_newer() -> bool:
     folder = Path(__file__).parents[2] / "csrc"
     if _core is None or not folder.is_dir():
         return False
-    digest = hashlib.sha256()  # as source_hash in hatch_build.py, whose import would bring hatchling in
+    digest = (
+        hashlib.sha256()
+    )  # as source_hash in hatch_build.py, whose import would bring hatchling in
     for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())

@@ -35,7 +35,7 @@ _HEAD = '''\
 import torch
 '''
 
-_MAIN = '''
+_MAIN = """
 
 if __name__ == "__main__":
     import time
@@ -47,7 +47,7 @@ if __name__ == "__main__":
     print(f"{(time.perf_counter() - began) * 1e3:.3f} ms a call")
     for result in results:
         print(f"{result.dtype}{list(result.shape)}" if isinstance(result, torch.Tensor) else result)
-'''
+"""
 
 EXAMPLE_SIZE = 8
 """What each symbol is in `example_inputs`: a Program does not hold the sizes it was traced with."""
@@ -70,7 +70,9 @@ def _source(program: Program, index: int) -> str:
         return f"\n# {source.language} source {index}\n{source.text.rstrip()}\n"
     names = [kernel for kernel in program.kernels if kernel.source == index]
     targets = ", ".join(kernel.name for kernel in names)
-    wanted = ", ".join(f'"{kernel.name}{"!" if kernel.meta.get("checked") else ""}"' for kernel in names)
+    wanted = ", ".join(
+        f'"{kernel.name}{"!" if kernel.meta.get("checked") else ""}"' for kernel in names
+    )
     text = source.text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     return f'\n({targets},) = cpp_kernels(\n    """\n{text}""",\n    {wanted},\n)\n'
 
@@ -79,7 +81,9 @@ def _call(program: Program, tensors: dict[str, Tensor]) -> str:
     lines = ["@torch.no_grad()", f"def call({', '.join(program.inputs)}):"]
     for symbol in program.symbols:
         name = program.inputs[symbol.input]
-        lines.append(f"    {symbol.name} = {name}" + ("" if symbol.dim is None else f".shape[{symbol.dim}]"))
+        lines.append(
+            f"    {symbol.name} = {name}" + ("" if symbol.dim is None else f".shape[{symbol.dim}]")
+        )
     for step in program.steps:
         lines += [f"    {line}" for line in _step(step, program, tensors)]
     outputs = [out.text if isinstance(out, Expr) else str(out) for out in program.outputs]
@@ -98,7 +102,9 @@ def _step(step: Step, program: Program, tensors: dict[str, Tensor]) -> list[str]
     if isinstance(step, View):
         tensor = tensors[step.name]
         moved = difference(tensor.offset, tensors[step.base].offset)
-        where = f"{step.base}.storage_offset() + {moved}, {_dims(tensor.shape)}, {_dims(tensor.stride)}"
+        where = (
+            f"{step.base}.storage_offset() + {moved}, {_dims(tensor.shape)}, {_dims(tensor.stride)}"
+        )
         empty = f"torch.empty(0, dtype=torch.{tensor.dtype}, device={tensor.device!r})"
         return [f"{step.name} = {empty}.set_({step.base}.untyped_storage(), {where})"]
     if isinstance(step, Launch):
@@ -116,7 +122,9 @@ def _launch(step: Launch, program: Program) -> str:
         ints = f", [{', '.join(map(str, step.ints))}]" if step.ints else ""
         return f"{step.kernel}([{', '.join(step.buffers)}]{ints})"
     constants = [f"{name}={value}" for name, value in kernel.meta.get("constants", {}).items()]
-    constants += [f"{name}={kernel.meta[name]}" for name in ("num_warps", "num_stages") if name in kernel.meta]
+    constants += [
+        f"{name}={kernel.meta[name]}" for name in ("num_warps", "num_stages") if name in kernel.meta
+    ]
     arguments = ", ".join([*step.buffers, *map(str, step.ints), *constants])
     return f"{step.kernel}[{_dims(step.grid)}]({arguments})"
 
@@ -155,7 +163,11 @@ def _example_inputs(program: Program, tensors: dict[str, Tensor]) -> str:
     lines += [f"    {symbol.name} = {EXAMPLE_SIZE}" for symbol in program.symbols]
     lines.append("    torch.manual_seed(0)")
     indices = _index_inputs(program)
-    ints = {program.inputs[symbol.input]: symbol.name for symbol in program.symbols if symbol.dim is None}
+    ints = {
+        program.inputs[symbol.input]: symbol.name
+        for symbol in program.symbols
+        if symbol.dim is None
+    }
     for name in program.inputs:
         tensor = tensors.get(name)
         if tensor is None:
@@ -166,15 +178,27 @@ def _example_inputs(program: Program, tensors: dict[str, Tensor]) -> str:
             f"dtype=torch.{tensor.dtype}, device={tensor.device!r})"
         )
         lines.append(f"    {name}{_fill(tensor, name in indices)}")
-    lines.append(f"    return ({', '.join(program.inputs)}{',' if len(program.inputs) == 1 else ''})")
+    lines.append(
+        f"    return ({', '.join(program.inputs)}{',' if len(program.inputs) == 1 else ''})"
+    )
     return "\n".join(lines) + "\n"
 
 
 def _index_inputs(program: Program) -> set[str]:
     """Inputs of checked kernels, which may be indices: they are filled with zeros."""
     checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
-    found = {name for step in program.steps if isinstance(step, Launch) and step.kernel in checked for name in step.buffers}
-    return found | {name for step in program.steps if isinstance(step, Extern) for name in refs_of((step.args, step.kwargs))}
+    found = {
+        name
+        for step in program.steps
+        if isinstance(step, Launch) and step.kernel in checked
+        for name in step.buffers
+    }
+    return found | {
+        name
+        for step in program.steps
+        if isinstance(step, Extern)
+        for name in refs_of((step.args, step.kwargs))
+    }
 
 
 def _fill(tensor: Tensor, is_index: bool) -> str:

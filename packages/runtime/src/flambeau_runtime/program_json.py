@@ -31,7 +31,9 @@ class FormatError(ValueError):
 
 def dumps(program: Program) -> str:
     """The program as JSON text."""
-    return json.dumps({"format": FORMAT, "program": _encode(program)}, separators=(",", ":"), allow_nan=False)
+    return json.dumps(
+        {"format": FORMAT, "program": _encode(program)}, separators=(",", ":"), allow_nan=False
+    )
 
 
 def loads(text: str | bytes) -> Program:

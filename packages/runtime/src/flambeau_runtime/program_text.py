@@ -26,11 +26,15 @@ from flambeau_runtime.program import (
 def format_program(program: Program) -> str:
     """The whole program, without the text of its sources."""
     tensors = {tensor.name: tensor for tensor in program.tensors}
-    heads = [_declaration(tensors[name]) if name in tensors else f"{name}: int" for name in program.inputs]
+    heads = [
+        _declaration(tensors[name]) if name in tensors else f"{name}: int"
+        for name in program.inputs
+    ]
     lines = [f"{program.name}({', '.join(heads)}) {{"]
     if program.symbols:
         origins = [
-            f"{symbol.name} = {program.inputs[symbol.input]}" + ("" if symbol.dim is None else f".shape[{symbol.dim}]")
+            f"{symbol.name} = {program.inputs[symbol.input]}"
+            + ("" if symbol.dim is None else f".shape[{symbol.dim}]")
             for symbol in program.symbols
         ]
         lines.append(f"  symbols: {', '.join(origins)}")

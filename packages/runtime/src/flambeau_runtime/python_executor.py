@@ -37,9 +37,12 @@ class PythonExecutor:
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
         checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
         self._kernels = {
-            name: (_CHECKED_KERNEL_TYPE if name in checked else _KERNEL_TYPE)(address) for name, address in kernels.items()
+            name: (_CHECKED_KERNEL_TYPE if name in checked else _KERNEL_TYPE)(address)
+            for name, address in kernels.items()
         }
-        self._operators = {step.op: find_operator(step.op) for step in program.steps if isinstance(step, Extern)}
+        self._operators = {
+            step.op: find_operator(step.op) for step in program.steps if isinstance(step, Extern)
+        }
         self._excluded = excluded
 
     def __repr__(self) -> str:
@@ -48,15 +51,24 @@ class PythonExecutor:
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         program = self.program
         if len(args) != len(program.inputs):
-            raise TypeError(f"{program.name} takes {len(program.inputs)} positional arguments, got {len(args)}")
+            raise TypeError(
+                f"{program.name} takes {len(program.inputs)} positional arguments, got {len(args)}"
+            )
         for position, (name, arg) in enumerate(zip(program.inputs, args, strict=True)):
             if name in self._tensors and not isinstance(arg, torch.Tensor):
-                raise TypeError(f"{program.name}: argument {position} must be a tensor, not {type(arg).__name__}")
+                raise TypeError(
+                    f"{program.name}: argument {position} must be a tensor, not {type(arg).__name__}"
+                )
         values = dict(zip(program.inputs, args, strict=True))
         unversioned = {name for name in program.mutated if values[name].is_inference()}
         if unversioned and not torch.is_inference_mode_enabled():
-            raise RuntimeError(f"{program.name} mutates an inference tensor outside of inference mode; give it a clone")
-        sizes = {s.name: args[s.input] if s.dim is None else args[s.input].shape[s.dim] for s in program.symbols}
+            raise RuntimeError(
+                f"{program.name} mutates an inference tensor outside of inference mode; give it a clone"
+            )
+        sizes = {
+            s.name: args[s.input] if s.dim is None else args[s.input].shape[s.dim]
+            for s in program.symbols
+        }
         with torch._C._ExcludeDispatchKeyGuard(self._excluded):
             for step in program.steps:
                 self._run(step, values, sizes)
@@ -65,13 +77,19 @@ class PythonExecutor:
                 continue
             torch.autograd.graph.increment_version(values[name])
         return tuple(
-            evaluate(out.text, sizes) if isinstance(out, Expr) else None if out is None else values[out]
+            evaluate(out.text, sizes)
+            if isinstance(out, Expr)
+            else None
+            if out is None
+            else values[out]
             for out in program.outputs
         )
 
     def _run(self, step: Step, values: dict[str, Any], sizes: dict[str, int]) -> None:
         if isinstance(step, Launch):
-            buffers = (ctypes.c_void_p * len(step.buffers))(*(values[name].data_ptr() for name in step.buffers))
+            buffers = (ctypes.c_void_p * len(step.buffers))(
+                *(values[name].data_ptr() for name in step.buffers)
+            )
             ints = (ctypes.c_int64 * len(step.ints))(*(evaluate(dim, sizes) for dim in step.ints))
             if self._kernels[step.kernel](buffers, ints):
                 raise IndexError(out_of_bounds(step.kernel))

@@ -71,7 +71,11 @@ def test_compile_error_keeps_the_text(fresh):
 def test_one_openmp_runtime(fresh):
     load(mixed(), fresh)
     maps = Path("/proc/self/maps").read_text().splitlines()
-    runtimes = {line.rpartition(" ")[2] for line in maps if os.path.basename(line.rpartition(" ")[2]).startswith(("libgomp", "libiomp", "libomp."))}
+    runtimes = {
+        line.rpartition(" ")[2]
+        for line in maps
+        if os.path.basename(line.rpartition(" ")[2]).startswith(("libgomp", "libiomp", "libomp."))
+    }
     assert len(runtimes) == 1
     (path,) = cpp.build([RELU], fresh)
     assert b"libgomp" in path.read_bytes()
@@ -83,7 +87,9 @@ def test_isa_levels(fresh, level):
     if order(level) < order(isa.detect()):
         pytest.skip(f"this machine has no {level}")
     x = torch.randn(100)
-    torch.testing.assert_close(load(sin_cos((100,)), dataclasses.replace(fresh, isa=level))(x)[0], x.sin() + x.cos())
+    torch.testing.assert_close(
+        load(sin_cos((100,)), dataclasses.replace(fresh, isa=level))(x)[0], x.sin() + x.cos()
+    )
 
 
 def test_unknown_options(fresh):

@@ -38,7 +38,13 @@ from programs import RELU, mixed, sin_cos
 
 
 def mixed_inputs(batch=5, **kwargs):
-    return torch.randn(batch, 8), torch.randn(8, 16, **kwargs), torch.randn(16, **kwargs), 7, torch.zeros(3)
+    return (
+        torch.randn(batch, 8),
+        torch.randn(8, 16, **kwargs),
+        torch.randn(16, **kwargs),
+        7,
+        torch.zeros(3),
+    )
 
 
 def mixed_reference(x, w, b, n, acc):
@@ -75,7 +81,10 @@ def test_executors_agree_bit_for_bit(cache_dir):
     if native.core() is None:
         pytest.skip(f"no C executor: {native.unavailable()}")
     x, w, b, n, _ = mixed_inputs()
-    c, python = (load(mixed(), RuntimeOptions(cache_dir=cache_dir, executor=e))(x, w, b, n, torch.zeros(3)) for e in ("c", "python"))
+    c, python = (
+        load(mixed(), RuntimeOptions(cache_dir=cache_dir, executor=e))(x, w, b, n, torch.zeros(3))
+        for e in ("c", "python")
+    )
     for mine, theirs in zip(c, python, strict=True):
         if isinstance(mine, torch.Tensor):
             assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
@@ -109,7 +118,9 @@ def test_runs_below_autograd_and_autocast(options):
     inputs = mixed_inputs(requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = load(mixed(), options)(*inputs)
-    assert all(not t.requires_grad and t.grad_fn is None for t in got if isinstance(t, torch.Tensor))
+    assert all(
+        not t.requires_grad and t.grad_fn is None for t in got if isinstance(t, torch.Tensor)
+    )
     torch.testing.assert_close(got[0], mixed_reference(*inputs)[0].detach())
     assert got[0].dtype == torch.float32
     probe = inputs[1] * 2
@@ -162,9 +173,23 @@ def test_extern_arguments(options):
     cases = [
         (("aten.split.Tensor", (Ref("x"), 2), ("a", "b")), x.split(2)),
         (("aten.max.dim", (Ref("x"), 1), ("a", None)), (x.max(1)[0], None)),
-        (("aten._to_copy.default", (Ref("x"),), ("a",), {"dtype": Dtype("float64"), "device": Device("cpu")}), (x.double(),)),
-        (("aten.stack.default", ([Ref("x"), Ref("x")],), ("a",), {"dim": 1}), (torch.stack([x, x], 1),)),
-        (("aten.index.Tensor", (Ref("x"), [None, Ref("i")]), ("a",), None, ("x", "i")), (x[:, [2, 0]],)),
+        (
+            (
+                "aten._to_copy.default",
+                (Ref("x"),),
+                ("a",),
+                {"dtype": Dtype("float64"), "device": Device("cpu")},
+            ),
+            (x.double(),),
+        ),
+        (
+            ("aten.stack.default", ([Ref("x"), Ref("x")],), ("a",), {"dim": 1}),
+            (torch.stack([x, x], 1),),
+        ),
+        (
+            ("aten.index.Tensor", (Ref("x"), [None, Ref("i")]), ("a",), None, ("x", "i")),
+            (x[:, [2, 0]],),
+        ),
         (("aten.mean.dim", (Ref("x"), [0, 1], True), ("a",)), (x.mean((0, 1), True),)),
     ]
     for described, want in cases:
@@ -177,13 +202,18 @@ def test_extern_arguments(options):
                 assert torch.equal(mine, theirs) and mine.dtype == theirs.dtype
 
 
-@pytest.mark.parametrize("op", ["aten.mm.out", "aten.bmm.out", "aten.addmm.out", "aten.baddbmm.out"])
+@pytest.mark.parametrize(
+    "op", ["aten.mm.out", "aten.bmm.out", "aten.addmm.out", "aten.baddbmm.out"]
+)
 def test_matrix_products(options, op):
     batch = (3,) if "bmm" in op else ()
     a, b, bias = torch.randn(*batch, 4, 5), torch.randn(*batch, 5, 6), torch.randn(6)
     scales = {"beta": 0.5, "alpha": 2} if "add" in op else {}
     args = (Ref("bias"), Ref("a"), Ref("b")) if scales else (Ref("a"), Ref("b"))
-    tensors = [Tensor(n, tuple(t.shape), t.stride(), "float32") for n, t in (("bias", bias), ("a", a), ("b", b))]
+    tensors = [
+        Tensor(n, tuple(t.shape), t.stride(), "float32")
+        for n, t in (("bias", bias), ("a", a), ("b", b))
+    ]
     out = torch.empty(*batch, 4, 6)
     program = Program(
         inputs=("bias", "a", "b"),
@@ -194,14 +224,20 @@ def test_matrix_products(options, op):
         steps=(Allocate("out"), Extern(op, args, scales, out=(("out", "out"),))),
         outputs=("out",),
     )
-    want = (a.double() @ b.double()) * scales.get("alpha", 1) + scales.get("beta", 0) * bias.double()
+    want = (a.double() @ b.double()) * scales.get("alpha", 1) + scales.get(
+        "beta", 0
+    ) * bias.double()
     torch.testing.assert_close(load(program, options)(bias, a, b)[0], want.float())
 
 
 def test_checked_kernel(options):
     program = Program(
         inputs=("x", "at"),
-        tensors=(Tensor("x", (5,), (1,), "float32"), Tensor("at", (), (), "int64"), Tensor("y", (), (), "float32")),
+        tensors=(
+            Tensor("x", (5,), (1,), "float32"),
+            Tensor("at", (), (), "int64"),
+            Tensor("y", (), (), "float32"),
+        ),
         symbols=(),
         sources=(Source("cpp", RELU),),
         kernels=(Kernel("take", 0, {"checked": True}),),
@@ -273,7 +309,9 @@ def test_threads(options):
         for _ in range(30):
             batch = int(torch.randint(1, 400, (), generator=generator))
             inputs = mixed_inputs(batch)
-            want = mixed_reference(*[t.clone() if isinstance(t, torch.Tensor) else t for t in inputs])
+            want = mixed_reference(
+                *[t.clone() if isinstance(t, torch.Tensor) else t for t in inputs]
+            )
             got = run(*inputs)
             if not torch.allclose(got[0], want[0], rtol=1e-4, atol=1e-4) or got[1] != want[1]:
                 wrong.append(batch)
@@ -289,7 +327,10 @@ def test_threads(options):
 def test_a_view_of_an_input_with_an_offset(options):
     program = Program(
         inputs=("x",),
-        tensors=(Tensor("x", (4, 6), (12, 1), "float32", offset=3), Tensor("v", (2, 6), (12, 1), "float32", offset=27)),
+        tensors=(
+            Tensor("x", (4, 6), (12, 1), "float32", offset=3),
+            Tensor("v", (2, 6), (12, 1), "float32", offset=27),
+        ),
         symbols=(),
         sources=(),
         kernels=(),
@@ -310,7 +351,9 @@ def test_output_code_runs(options, tmp_path):
     namespace = {"__name__": "written_program"}
     exec(compile(text, "output_code.py", "exec"), namespace)
     inputs = mixed_inputs()
-    want = load(mixed(), options)(*[t.clone() if isinstance(t, torch.Tensor) else t for t in inputs])
+    want = load(mixed(), options)(
+        *[t.clone() if isinstance(t, torch.Tensor) else t for t in inputs]
+    )
     got = namespace["call"](*inputs)
     for mine, theirs in zip(got, want, strict=True):
         assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
@@ -320,18 +363,27 @@ def test_output_code_runs(options, tmp_path):
 def test_symbols_in_extern_and_outputs(options):
     program = Program(
         inputs=("x",),
-        tensors=(Tensor("x", ("s0", "s1"), ("s1", 1), "float32"), Tensor("y", ("s1", "s0"), ("s0", 1), "float32")),
+        tensors=(
+            Tensor("x", ("s0", "s1"), ("s1", 1), "float32"),
+            Tensor("y", ("s1", "s0"), ("s0", 1), "float32"),
+        ),
         symbols=(Symbol("s0", 0, 0), Symbol("s1", 0, 1)),
         sources=(),
         kernels=(),
-        steps=(Extern("aten.reshape.default", (Ref("x"), [Expr("s1"), Expr("s0")]), outputs=("y",)),),
+        steps=(
+            Extern("aten.reshape.default", (Ref("x"), [Expr("s1"), Expr("s0")]), outputs=("y",)),
+        ),
         outputs=("y", Expr("s0*s1"), Expr("(s0 + s1)//2 % 3")),
     )
     run = load(program, options)
     for shape in ((2, 3), (5, 4), (0, 7)):
         x = torch.randn(shape)
         y, numel, odd = run(x)
-        assert torch.equal(y, x.reshape(shape[1], shape[0])) and numel == x.numel() and odd == sum(shape) // 2 % 3
+        assert (
+            torch.equal(y, x.reshape(shape[1], shape[0]))
+            and numel == x.numel()
+            and odd == sum(shape) // 2 % 3
+        )
 
 
 def test_calls_are_fast(cache_dir):

@@ -53,7 +53,10 @@ def program(dims: int = 1) -> Program:
     return Program(
         name="program",
         inputs=("x",),
-        tensors=(Tensor("x", shape, stride, "float32", "cuda:0"), Tensor("y", shape, stride, "float32", "cuda:0")),
+        tensors=(
+            Tensor("x", shape, stride, "float32", "cuda:0"),
+            Tensor("y", shape, stride, "float32", "cuda:0"),
+        ),
         symbols=(Symbol("s0", 0, 0),) * dims,
         sources=(Source("triton", SOURCE),),
         kernels=(Kernel("sin_plus_cos", 0, meta),),

@@ -32,14 +32,27 @@ def test_store_and_lookup(cache):
 
 
 def test_keys_are_delimited():
-    assert len({key_of("a", "b"), key_of("ab"), key_of("ab", ""), key_of("", "ab"), key_of("b", "a")}) == 5
+    assert (
+        len({key_of("a", "b"), key_of("ab"), key_of("ab", ""), key_of("", "ab"), key_of("b", "a")})
+        == 5
+    )
 
 
 def entry_of(cache):
     return next((cache.root / "entries").rglob("*.json"))
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"null", b"[]", b'{"sha256": 3, "suffix": ".so"}', b'{"sha256": "../x", "suffix": "/../y"}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'{"sha256": 3, "suffix": ".so"}',
+        b'{"sha256": "../x", "suffix": "/../y"}',
+    ],
+)
 def test_damaged_entry_is_a_miss(cache, damage):
     cache.store("cpp", KEY, b"content", ".so")
     entry_of(cache).write_bytes(damage)
@@ -104,8 +117,14 @@ for turn in range(150):
 
 def test_two_processes_never_see_half_a_file(tmp_path):
     root = tmp_path / "cache"
-    code = WRITER.replace('cache.lookup("cpp", key).unlink(missing_ok=True)', 'cache.store("cpp", key, content + b"", ".so")')
-    running = [subprocess.Popen([sys.executable, "-c", code, str(root)], stderr=subprocess.PIPE) for _ in range(2)]
+    code = WRITER.replace(
+        'cache.lookup("cpp", key).unlink(missing_ok=True)',
+        'cache.store("cpp", key, content + b"", ".so")',
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, str(root)], stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
     for process in running:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors.decode()

@@ -59,7 +59,9 @@ def test_json_round_trip(program):
 
 def test_json_keeps_special_arguments():
     step = Extern(
-        "aten.x.default", (math.inf, -0.0, 1.5, [1, True, None], (Dtype("float32"), 2**62)), {"m": MemoryFormat("channels_last")}
+        "aten.x.default",
+        (math.inf, -0.0, 1.5, [1, True, None], (Dtype("float32"), 2**62)),
+        {"m": MemoryFormat("channels_last")},
     )
     program = dataclasses.replace(sin_cos(), steps=(step,))
     back = program_json.loads(program_json.dumps(program)).steps[0]
@@ -79,14 +81,33 @@ def test_json_refuses_other_text(text):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("s0*12 + 1", 61), ("-s0 // 2", -3), ("(s0 - 7) % 4", 2), ("max(s0, 2, 9) - min(s0, 3)", 6), ("2*(s0 + s1)*s0", 80)],
+    [
+        ("s0*12 + 1", 61),
+        ("-s0 // 2", -3),
+        ("(s0 - 7) % 4", 2),
+        ("max(s0, 2, 9) - min(s0, 3)", 6),
+        ("2*(s0 + s1)*s0", 80),
+    ],
 )
 def test_dims(text, value):
     assert dims.evaluate(text, {"s0": 5, "s1": 3}) == value
     assert dims.symbols_of(text) <= {"s0", "s1"}
 
 
-@pytest.mark.parametrize("text", ["__import__('os')", "s0.bit_length()", "s0 ** 2", "s0 / 2", "1 if s0 else 2", "f(s0)", "s0 +", "1.5", "'a'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os')",
+        "s0.bit_length()",
+        "s0 ** 2",
+        "s0 / 2",
+        "1 if s0 else 2",
+        "f(s0)",
+        "s0 +",
+        "1.5",
+        "'a'",
+    ],
+)
 def test_dims_refuse_other_python(text):
     with pytest.raises(ValueError, match="size expression"):
         dims.postfix(text)
@@ -107,15 +128,27 @@ def broken():
     yield "after it is freed", steps(Allocate("h"), Allocate("r", reuse="h"), Free("h"))
     yield "unknown symbol", steps(Launch("relu", ("x", "x"), ("s7*2",)))
     yield "read before", steps(Extern("aten.neg.default", (Ref("h"),), outputs=("r",)))
-    yield "either results or out", steps(Allocate("h"), Extern("aten.neg.out", (Ref("x"),), outputs=("r",), out=(("out", "h"),)))
+    yield (
+        "either results or out",
+        steps(
+            Allocate("h"), Extern("aten.neg.out", (Ref("x"),), outputs=("r",), out=(("out", "h"),))
+        ),
+    )
     yield "not there at the end", dataclasses.replace(sin_cos(), steps=())
     yield "not an input", dataclasses.replace(sin_cos(), mutated=("y",))
     yield "declared twice", dataclasses.replace(sin_cos(), tensors=sin_cos().tensors * 2)
     yield "no dim", dataclasses.replace(sin_cos(), symbols=(Symbol("s0", 0, 3),))
-    yield "unknown dtype", dataclasses.replace(sin_cos(), tensors=(*sin_cos().tensors, Tensor("z", (), (), "float33")))
+    yield (
+        "unknown dtype",
+        dataclasses.replace(
+            sin_cos(), tensors=(*sin_cos().tensors, Tensor("z", (), (), "float33"))
+        ),
+    )
 
 
-@pytest.mark.parametrize(("message", "program"), list(broken()), ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    ("message", "program"), list(broken()), ids=lambda x: x if isinstance(x, str) else ""
+)
 def test_checker_refuses(message, program):
     with pytest.raises(ProgramError, match=message):
         check_program(program)

@@ -35,7 +35,8 @@ class CppBackend:
             group = pending[number::count]
             sources.append(Source("cpp", write_source(group, options.threads)))
             kernels += [
-                ProgramKernel(name, number, {"checked": True} if is_checked(kernel) else {}) for kernel, name in group
+                ProgramKernel(name, number, {"checked": True} if is_checked(kernel) else {})
+                for kernel, name in group
             ]
         launches = tuple(Launch(names[s.kernel], s.buffers, s.ints) for s in scheduled)
         return Emitted(tuple(sources), tuple(kernels), launches)

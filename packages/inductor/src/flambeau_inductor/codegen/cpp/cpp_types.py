@@ -26,7 +26,9 @@ _INTEGER_LIMITS = {
 def storage_type(dtype: torch.dtype) -> str:
     """The type of an element in memory; ValueError for a dtype that kernels do not take."""
     if dtype not in _STORAGE:
-        raise ValueError(f"C++ kernels do not take {dtype}; they take {', '.join(map(str, _STORAGE))}")
+        raise ValueError(
+            f"C++ kernels do not take {dtype}; they take {', '.join(map(str, _STORAGE))}"
+        )
     return _STORAGE[dtype]
 
 

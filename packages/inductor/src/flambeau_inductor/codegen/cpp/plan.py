@@ -1,9 +1,9 @@
 """How a kernel becomes loops: which axis is vectorised, and what the threads share out.
 
-    pointwise   no inner axes; one outer axis is the vector axis, the others are rows shared out to threads
-    rows        each outer point folds its inner axes, vectorised along the innermost of them
-    columns     the inner axes are walked one by one while a block of an outer axis is folded side by side (column sums)
-    whole       a fold to a single outer point: threads share the inner axes and combine their parts
+pointwise   no inner axes; one outer axis is the vector axis, the others are rows shared out to threads
+rows        each outer point folds its inner axes, vectorised along the innermost of them
+columns     the inner axes are walked one by one while a block of an outer axis is folded side by side (column sums)
+whole       a fold to a single outer point: threads share the inner axes and combine their parts
 """
 
 from __future__ import annotations
@@ -187,7 +187,11 @@ def _column_axis(kernel: Kernel) -> Axis | None:
             best, best_score = axis, score
     if best is not None and hinted_size(best, kernel) < SHORT_ROW:
         return None
-    if best is None and static_product(kernel.inner) is not None and static_product(kernel.inner) <= SHORT_ROW:  # type: ignore[operator]
+    if (
+        best is None
+        and static_product(kernel.inner) is not None
+        and static_product(kernel.inner) <= SHORT_ROW
+    ):  # type: ignore[operator]
         longest = max(kernel.outer, key=lambda axis: hinted_size(axis, kernel))
         return longest if hinted_size(longest, kernel) >= 2 * SHORT_ROW else None
     return best

@@ -329,7 +329,10 @@ def prelude(kernels: Iterable[str], parallel: bool) -> str:
         if entry not in needed:
             needed.add(entry)
             pending += _entries_in(FUNCTIONS[entry])
-    order = [*sorted(needed & _LEAVES), *(name for name in FUNCTIONS if name in needed and name not in _LEAVES)]
+    order = [
+        *sorted(needed & _LEAVES),
+        *(name for name in FUNCTIONS if name in needed and name not in _LEAVES),
+    ]
     return TYPES + (THREADS if parallel else "") + "".join(FUNCTIONS[name] for name in order)
 
 

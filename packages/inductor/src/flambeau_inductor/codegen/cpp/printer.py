@@ -1,6 +1,6 @@
 """Prints a loop body as C++: the implementer of the scalar operators whose values are C++ expressions.
 
-    v2 = sub v0 v1   ->   const float v2 = v0 - v1;
+v2 = sub v0 v1   ->   const float v2 = v0 - v1;
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class CppPrinter:
         element = f"{buffer}[{self.index_text(index)}]"
         if dtype == torch.bool:
             element = f"{element} != 0"
-        conditions = [self.guards[name] for name in sorted(free_names(index)) if name in self.guards]
+        conditions = [
+            self.guards[name] for name in sorted(free_names(index)) if name in self.guards
+        ]
         conditions += [mask] if mask else []
         if not conditions:
             return element
@@ -77,7 +79,9 @@ class CppPrinter:
         """Replace an index by one that is safe to read at, valid only where the index is in bounds; the condition's name."""
         self.checks += 1
         valid, safe = f"{value}_valid{self.checks}", f"{value}_safe{self.checks}"
-        self.lines.append(f"const bool {valid} = (uint64_t){value} < (uint64_t)({self.index_text(size)});")
+        self.lines.append(
+            f"const bool {valid} = (uint64_t){value} < (uint64_t)({self.index_text(size)});"
+        )
         self.lines.append(f"const int64_t {safe} = {valid} ? {self.renamed.get(value, value)} : 0;")
         before = self.guards.get(value)
         self.renamed[value] = safe
@@ -176,7 +180,9 @@ class CppPrinter:
         return f"int_divide({a}, {b})"
 
     def fmod(self, a: str, b: str, dtype: torch.dtype) -> str:
-        return f"fmod{_suffix(dtype)}({a}, {b})" if dtype.is_floating_point else f"int_fmod({a}, {b})"
+        return (
+            f"fmod{_suffix(dtype)}({a}, {b})" if dtype.is_floating_point else f"int_fmod({a}, {b})"
+        )
 
     def remainder(self, a: str, b: str, dtype: torch.dtype) -> str:
         return f"{_kind(dtype)}_remainder({a}, {b})"

@@ -52,7 +52,9 @@ def fold_of(reduce: Reduce, dtype: torch.dtype) -> Fold:
     if kind in ("any", "all"):
         sign, start = ("|", "0") if kind == "any" else ("&", "1")
         one = (("int32_t", "", start),)
-        return Fold(one, one, (sign,), (f"{{q}} {sign}= {{v}};",), (f"{{s}} {sign}= {{q}};",), "{s} != 0")
+        return Fold(
+            one, one, (sign,), (f"{{q}} {sign}= {{v}};",), (f"{{s}} {sign}= {{q}};",), "{s} != 0"
+        )
     return _position(kind, dtype)
 
 
@@ -66,7 +68,9 @@ def _arithmetic(sign: str, start: int, dtype: torch.dtype) -> Fold:
         )  # fmt: skip
     one = (("uint64_t", "", str(start)),)
     take = f"{{q}} {sign}= (uint64_t){{v}};"
-    return Fold(one, one, (sign,), (take,), (f"{{s}} {sign}= {{q}};",), f"({value_type(dtype)}){{s}}")
+    return Fold(
+        one, one, (sign,), (take,), (f"{{s}} {sign}= {{q}};",), f"({value_type(dtype)}){{s}}"
+    )
 
 
 def _extreme(kind: str, dtype: torch.dtype) -> Fold:
@@ -74,7 +78,10 @@ def _extreme(kind: str, dtype: torch.dtype) -> Fold:
     start = limits(dtype)[0 if kind == "max" else 1]
     ctype = "int32_t" if dtype == torch.bool else value_type(dtype)
     one = (ctype, "", start)
-    take, join = f"{{q}} = {{v}} {sign} {{q}} ? {{v}} : {{q}};", f"{{s}} = {{q}} {sign} {{s}} ? {{q}} : {{s}};"
+    take, join = (
+        f"{{q}} = {{v}} {sign} {{q}} ? {{v}} : {{q}};",
+        f"{{s}} = {{q}} {sign} {{s}} ? {{q}} : {{s}};",
+    )
     if not dtype.is_floating_point:
         final = "{s} != 0" if dtype == torch.bool else "{s}"
         return Fold((one,), (one,), (kind,), (take,), (join,), final)
