@@ -411,9 +411,8 @@ def byte_size(tensor: Tensor) -> Dim:
     if all(isinstance(dim, int) for dim in (*tensor.shape, *tensor.stride)):
         if 0 in tensor.shape:
             return 0
-        return itemsize * (
-            1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride, strict=True))
-        )  # type: ignore[operator,misc]
+        extents = zip(tensor.shape, tensor.stride, strict=True)
+        return itemsize * (1 + sum((n - 1) * s for n, s in extents))  # type: ignore[operator,misc]
     spans = "".join(f" + ({n} - 1)*({s})" for n, s in zip(tensor.shape, tensor.stride, strict=True))
     return f"max(0, 1{spans})*{itemsize}"
 

@@ -13,8 +13,8 @@ _LAYOUTS: dict[str, torch.layout] = {
     "strided": torch.strided,
     "sparse_coo": torch.sparse_coo,
     "sparse_csr": torch.sparse_csr,
-    "_mkldnn": torch._mkldnn,
-}  # type: ignore[attr-defined]
+    "_mkldnn": torch._mkldnn,  # type: ignore[attr-defined]
+}
 
 
 def find_operator(name: str) -> Callable[..., Any]:
