@@ -29,9 +29,9 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
         return machine.tape.getitem(obj, key)
     if isinstance(obj, type):
         method = python_method(machine, type(obj), "__getitem__")
-        return (
-            operator.getitem(obj, key) if method is None else machine.call(method, (obj, key), {})
-        )  # type: ignore[call-overload]
+        if method is not None:
+            return machine.call(method, (obj, key), {})
+        return operator.getitem(obj, key)  # type: ignore[call-overload]
     method = python_method(machine, kind, "__getitem__")
     if method is not None:
         return machine.call(method, (obj, key), {})

@@ -286,10 +286,8 @@ class Tape:
         mutates = tuple({id(t): known[id(t)][1] for t in written if id(t) in known}.values())
         stem = target if kind == "method" else getattr(target, "__name__", "value")
         for tensor in new:
-            known[id(tensor)] = (
-                tensor,
-                GraphValue(tensor.spec, stem, tensor.requires_grad, tensor.storage_record),
-            )  # type: ignore[attr-defined]
+            spec, storage = tensor.spec, tensor.storage_record  # type: ignore[attr-defined]
+            known[id(tensor)] = (tensor, GraphValue(spec, stem, tensor.requires_grad, storage))
         self.calls.append(
             Call(
                 kind, target, recorded_args, recorded_kwargs, self._result(result), self.machine.where,

@@ -187,8 +187,8 @@ def _column_axis(kernel: Kernel) -> Axis | None:
             best, best_score = axis, score
     if best is not None and hinted_size(best, kernel) < SHORT_ROW:
         return None
-    row = static_product(kernel.inner)
-    if best is None and row is not None and row <= SHORT_ROW:
+    static_row = static_product(kernel.inner)
+    if best is None and static_row is not None and static_row <= SHORT_ROW:
         longest = max(kernel.outer, key=lambda axis: hinted_size(axis, kernel))
         return longest if hinted_size(longest, kernel) >= 2 * SHORT_ROW else None
     return best
