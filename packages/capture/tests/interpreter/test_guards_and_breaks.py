@@ -300,6 +300,49 @@ def test_dynamic_sizes():
     assert count(fn) == 1, [e.text for e in flambeau_capture.state_of(fn).events]
 
 
+def symbolic_numbers_in_python(x, n):
+    table = {x.shape[0]: "rows", (n, "k"): n}
+    table[n] = 1
+    texts = [
+        str(n),
+        f"{n:>3} {x.shape}",
+        "%s %d" % (n, n),
+        "{} {}".format(n, x.shape[1]),
+        repr([n]),
+    ]  # noqa: UP031, UP032
+    kept = [
+        n in table,
+        n in (1, 4),
+        {n} | {3},
+        [0] * n,
+        n * 1.5,
+        n / 2,
+        n // 3,
+        -n % 8,
+        divmod(n, 3),
+        hash(n),
+    ]
+    return (
+        x * n,
+        table,
+        texts,
+        kept,
+        min(n, 10),
+        max(n, x.shape[0]),
+        int(n),
+        float(n),
+        isinstance(n, int),
+        type(n) is int,
+    )
+
+
+def test_symbolic_numbers_in_python():
+    fn = compiled(symbolic_numbers_in_python, dynamic=True)
+    for shape, n in (((3, 4), 4), ((5, 7), 6), ((5, 7), 6)):
+        x = torch.randn(*shape)
+        same(fn(x, n), symbolic_numbers_in_python(x, n))
+
+
 def test_dynamic_sizes_are_learnt():
     def softmax(x):
         e = torch.exp(x - x.amax(-1, keepdim=True))

@@ -21,6 +21,7 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.native import is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import IDENTITY_TYPES, SCALARS
 from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
+from flambeau_capture.interpreter.symbolic import concrete, concrete_key
 from flambeau_capture.origins import Attribute, CallOf, DictEntry, FunctionField, Item
 from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.reasons import GraphBreak
@@ -261,6 +262,10 @@ def _call_builtin(
         function = getattr(machine.whole_dict(receiver), function.__name__)
     machine.check_receiver(receiver)
     args, kwargs = prepare_arguments(machine, function, args, kwargs)
+    if type(receiver) is str:
+        args, kwargs = concrete(args), concrete(kwargs)
+    elif args and isinstance(receiver, (dict, set)):
+        args = (concrete_key(args[0]), *args[1:])
     return function(*args, **kwargs)
 
 

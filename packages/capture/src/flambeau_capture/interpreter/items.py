@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import python_method
+from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if method is not None:
         return machine.call(method, (obj, key), {})
     if isinstance(obj, dict):
+        key = concrete_key(key)
         if machine.objects.is_known(obj):
             return machine.lazy_dict_item(obj, key)
         return _dict_item(machine, obj, key)
@@ -68,7 +70,7 @@ def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
         machine.call(method, (obj, key, value), {})
         return
     _check_native(machine, obj)
-    obj[key] = value
+    obj[concrete_key(key) if isinstance(obj, dict) else key] = value
 
 
 def delete_item(machine: Machine, obj: Any, key: Any) -> None:
@@ -78,7 +80,7 @@ def delete_item(machine: Machine, obj: Any, key: Any) -> None:
         machine.call(method, (obj, key), {})
         return
     _check_native(machine, obj)
-    del obj[key]
+    del obj[concrete_key(key) if isinstance(obj, dict) else key]
 
 
 def _check_native(machine: Machine, obj: Any) -> None:

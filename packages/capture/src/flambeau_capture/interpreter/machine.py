@@ -142,6 +142,8 @@ class Machine:
             )
         elif isinstance(error, RecursionError):
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
+        elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in str(error):
+            broken = GraphBreak("operator-unsupported", "a symbolic size is used as a key")
         elif isinstance(error, RuntimeError) and any(
             text in str(error) for text in _NEEDS_CONCRETE_SIZES
         ):

@@ -20,6 +20,7 @@ import inspect
 import itertools
 import math
 import operator
+import os
 import re
 import sys
 import threading
@@ -73,7 +74,8 @@ def _pure_ids() -> dict[int, Any]:
         sys.getrecursionlimit, sys.intern, sys.getsizeof, id, functools.cmp_to_key, functools.partial, collections.Counter, types.MethodType,
         types.SimpleNamespace, types.MappingProxyType, types.GenericAlias, re.compile, sys.getdefaultencoding, object.__new__, tuple.__new__,
         dict.__new__, list.__new__, set.__new__, frozenset.__new__, int.__new__, float.__new__, str.__new__, dict.fromkeys,
-        inspect.Parameter, array.array, threading.get_ident, weakref.ref, collections._count_elements,  # type: ignore[attr-defined]
+        inspect.Parameter, array.array, threading.get_ident,
+        os.fspath, weakref.ref, collections._count_elements,  # type: ignore[attr-defined]
 
         torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Generator,
     ]  # fmt: skip

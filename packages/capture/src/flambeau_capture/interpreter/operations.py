@@ -14,6 +14,7 @@ import torch
 
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.symbolic import concrete, concrete_key
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     """`left op right`."""
     left_kind, right_kind = type(left), type(right)
     if left_kind in _PLAIN and right_kind in _PLAIN:
+        if left_kind is str and op.left == "__mod__":
+            right = concrete(right)
         return op.function(left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         on_number = op.plain is not None and not isinstance(left, torch.Tensor)
@@ -238,6 +241,8 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
             for entry in native_iterable(machine, container)
         )
     machine.guard_native_read(container)
+    if isinstance(container, (dict, set, frozenset)):
+        item = concrete_key(item)
     return item in container
 
 
@@ -298,12 +303,14 @@ def format_value(
         value = to_text(machine, value, conversion)
     elif python_method(machine, type(value), "__format__") is None and not spec:
         return to_text(machine, value, str)
+    value = concrete(value)
     method = python_method(machine, type(value), "__format__")
     return format(value, spec) if method is None else machine.call(method, (value, spec), {})
 
 
 def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> str:
     """`str(value)`, `repr(value)` or `ascii(value)`."""
+    value = concrete(value)
     kind = type(value)
     if kind in (str, int, float, bool):
         return conversion(value)

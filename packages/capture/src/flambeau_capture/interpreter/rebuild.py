@@ -51,7 +51,6 @@ from flambeau_capture.record import (
     StoreCell,
     StoreGlobal,
 )
-from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -91,12 +90,8 @@ class Rebuilder:
         if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
             inner = from_symbolic(value)
             if not isinstance(inner, Expr):
-                if isinstance(inner, FloatExpr) or not isinstance(inner, (int, float, bool)):
-                    raise GraphBreak(
-                        "unsupported-result",
-                        f"a symbolic {kind.__name__} computed from sizes is returned",
-                    )
-                return Const(inner)
+                # A float or condition computed from sizes: its value of this call, with a guard.
+                return Const(float(value) if kind is torch.SymFloat else bool(value))
             return SizeValue(inner, int)
         objects = self.machine.objects
         origin = objects.origin_of(value)

@@ -8,6 +8,7 @@ from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.operations import format_value
+from flambeau_capture.interpreter.symbolic import concrete_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +36,13 @@ def BUILD_LIST(frame: Frame, arg: int) -> None:
 
 
 def BUILD_SET(frame: Frame, arg: int) -> None:
-    frame.stack.append(set(_pop_many(frame, arg)))
+    frame.stack.append({concrete_key(item) for item in _pop_many(frame, arg)})
 
 
 def BUILD_MAP(frame: Frame, arg: int) -> None:
     items = _pop_many(frame, 2 * arg)
-    frame.stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+    keys = [concrete_key(key) for key in items[::2]]
+    frame.stack.append(dict(zip(keys, items[1::2], strict=True)))
 
 
 def BUILD_CONST_KEY_MAP(frame: Frame, arg: int) -> None:
@@ -63,13 +65,13 @@ def LIST_APPEND(frame: Frame, arg: int) -> None:
 
 def SET_ADD(frame: Frame, arg: int) -> None:
     item = frame.stack.pop()
-    frame.stack[-arg].add(item)
+    frame.stack[-arg].add(concrete_key(item))
 
 
 def MAP_ADD(frame: Frame, arg: int) -> None:
     stack = frame.stack
     value, key = stack.pop(), stack.pop()
-    stack[-arg][key] = value
+    stack[-arg][concrete_key(key)] = value
 
 
 def LIST_EXTEND(frame: Frame, arg: int) -> None:

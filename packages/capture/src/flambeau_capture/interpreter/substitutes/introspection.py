@@ -13,6 +13,7 @@ from flambeau_capture.interpreter import attributes, native, operations
 from flambeau_capture.interpreter.classes import MISSING, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND
 from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.origins import GlobalsDict
 from flambeau_capture.reasons import GraphBreak
 
@@ -144,7 +145,7 @@ def _id(machine: Machine, args: Any, kwargs: Any) -> int:
 @substitute_for(hash)
 def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
     method = python_method(machine, type(args[0]), "__hash__")
-    return hash(args[0]) if method is None else machine.call(method, args, {})
+    return hash(concrete_key(args[0])) if method is None else machine.call(method, args, {})
 
 
 @substitute_for(globals)
