@@ -167,6 +167,14 @@ _reason(
 )
 
 
+_reason(
+    "internal-error",
+    "the interpreter itself failed",
+    "this is a defect of flambeau_capture, not of the program, which runs eagerly",
+    "please report it, with the text above and the function",
+)
+
+
 class GraphBreak(BaseException):
     """Ends the capture of a frame.  A BaseException, so that no `except Exception` of the captured program sees it."""
 

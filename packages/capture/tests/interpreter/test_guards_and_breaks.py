@@ -1,3 +1,4 @@
+# ruff: noqa: UP031, UP032 (old ways of formatting are among what is tested)
 """What was read is guarded: a change recompiles, anything else does not.  What cannot be captured is left to eager, with a reason."""
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from capture_harness import breaks, check, compiled, same
 
 import flambeau_capture
 import flambeau_prims
+from flambeau_capture.interpreter import tape
 from flambeau_capture.reasons import REASONS
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -220,6 +222,18 @@ def test_escaping_exceptions_are_eagers():
     assert count(fn) == 1, "an exception for some arguments does not end the capture of others"
 
 
+def test_own_defects_are_no_exceptions_of_the_program(monkeypatch):
+    def fn(x):
+        try:
+            return x.cos()
+        except (NameError, AttributeError):
+            return x
+
+    monkeypatch.delattr(tape.Tape, "value_of")
+    found = breaks(fn, X)
+    assert found.id == "internal-error" and "value_of" in found.cause
+
+
 def test_every_reason_is_whole():
     package = Path(flambeau_capture.__file__).parent
     sources = "".join(
@@ -309,7 +323,7 @@ def symbolic_numbers_in_python(x, n):
         "%s %d" % (n, n),
         "{} {}".format(n, x.shape[1]),
         repr([n]),
-    ]  # noqa: UP031, UP032
+    ]
     kept = [
         n in table,
         n in (1, 4),

@@ -5,6 +5,8 @@ One Machine captures one call.  It belongs to one thread and is dropped when its
 
 from __future__ import annotations
 
+import dis
+import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,32 @@ _SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE
 
 _NEEDS_CONCRETE_SIZES = ("with symbolic sizes", "SymIntArrayRef expected")
 """What torch's C++ says of symbolic sizes where it can do nothing with them."""
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OWN_READS = (
+    "LOAD_GLOBAL",
+    "LOAD_NAME",
+    "LOAD_FAST",
+    "LOAD_FAST_CHECK",
+    "LOAD_ATTR",
+    "LOAD_METHOD",
+)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a name or attribute was missing in this package's own code.
+
+    What the program does is done for it by calls (getattr, descriptors) and explicit raises, never by our own reads.
+    """
+    traceback = error.__traceback__
+    if traceback is None:
+        return False
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    opcode = dis.opname[code.co_code[traceback.tb_lasti]]
+    return code.co_filename.startswith(_PACKAGE) and opcode in _OWN_READS
 
 
 class Machine:
@@ -135,9 +163,13 @@ class Machine:
 
     def translate_error(self, error: BaseException, frame: Frame) -> BaseException:
         """The error as the program would see it, or a GraphBreak where the stack below could not do what was asked."""
-        if isinstance(error, Unsupported):
-            id = error.reason if error.reason in REASONS else "operator-unsupported"
+        if isinstance(error, (NameError, AttributeError)) and _is_ours(error):
             broken: GraphBreak | None = GraphBreak(
+                "internal-error", f"{type(error).__name__}: {error}"
+            )
+        elif isinstance(error, Unsupported):
+            id = error.reason if error.reason in REASONS else "operator-unsupported"
+            broken = GraphBreak(
                 id, error.text.replace("FakeTensor(", "a tensor ("), hint=error.hint
             )
         elif isinstance(error, RecursionError):
