@@ -34,7 +34,7 @@ def run(*words: str | Path, cwd: Path = ROOT, clean: bool = False) -> None:
     environment = dict(os.environ)
     if clean:
         for name in list(environment):
-            if name.startswith(("HATCH_", "PYTHONPATH", "VIRTUAL_ENV")):
+            if name.startswith(("HATCH_ENV", "PYTHONPATH", "VIRTUAL_ENV")):
                 del environment[name]
     status = subprocess.run(command, cwd=cwd, env=environment, check=False).returncode
     if status:
