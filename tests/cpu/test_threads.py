@@ -150,25 +150,22 @@ def test_two_processes_and_one_empty_cache(tmp_path: Path) -> None:
         finish(process)
 
 
-@pytest.mark.parametrize("damage", ["truncate", "garbage", "empty", "directories"])
-def test_a_damaged_cache_is_rebuilt(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_cache_is_rebuilt(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     finish(start(cache))
-    files = [path for path in cache.rglob("*") if path.is_file()]
-    assert files
-    for path in files:
-        content = path.read_bytes()
-        path.chmod(0o600)
-        if damage == "truncate":
-            path.write_bytes(content[: len(content) // 2])
-        elif damage == "garbage":
-            path.write_bytes(os.urandom(len(content)))
-        elif damage == "empty":
-            path.write_bytes(b"")
-        else:
-            path.unlink()
-            path.mkdir()
-    finish(start(cache))
+    for damage in ("truncate", "garbage", "missing"):
+        files = [path for path in cache.rglob("*") if path.is_file()]
+        assert files
+        for path in files:
+            content = path.read_bytes()
+            path.chmod(0o600)
+            if damage == "truncate":
+                path.write_bytes(content[: len(content) // 2])
+            elif damage == "garbage":
+                path.write_bytes(os.urandom(len(content)))
+            elif path.suffix == ".so":
+                path.unlink()
+        finish(start(cache))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -72,7 +72,9 @@ def _smaller(source: Source) -> Iterator[Source]:
 
 def check(seed: int, **options: Any) -> str | None:
     """The program of this seed, shrunk, and how it differs; None if it does not."""
-    source = generate(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        source = generate(seed)
     if difference(source, **options) is None:
         return None
     small = shrink(source, **options)

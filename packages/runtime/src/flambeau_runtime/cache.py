@@ -113,12 +113,12 @@ def _owned_content(path: Path) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
+    status = os.fstat(descriptor)
+    owned = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    if not owned or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(descriptor)
+        return None
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            return None
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return None
         return file.read()
 
 
