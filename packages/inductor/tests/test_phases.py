@@ -25,6 +25,17 @@ def row_results(b, x):
     return y, s, b.neg(b.sum(y, (1,)))
 
 
+def needed_late(b, x):
+    """A costly value that no fold needs before the second one, though nothing but loads stands before it."""
+
+    def spread(row):
+        return b.expand(b.unsqueeze(row, 1), x.spec.shape)
+
+    total = b.sum(x, (1,))
+    costly = b.exp(b.sin(b.exp(x)))
+    return b.mul(costly, spread(b.sum(b.mul(costly, spread(total)), (1,))))
+
+
 def pointwise(b, x):
     return b.exp(x)
 
@@ -36,7 +47,7 @@ def kernel_of(tester, build, x):
 
 
 @pytest.mark.parametrize("keep_cost", [None, 0, 10, 1000])
-@pytest.mark.parametrize("build", [softmax, row_results, pointwise])
+@pytest.mark.parametrize("build", [softmax, row_results, needed_late, pointwise])
 def test_phases_compute_the_kernel(tester, build, keep_cost):
     x = torch.randn(5, 9)
     kernel = kernel_of(tester, build, x)

@@ -54,13 +54,7 @@ def missing_symbols(graph: Graph) -> list[Expr]:
     for expr in _sizes_in(graph):
         used |= expr.symbols()
     missing = used - given_symbols(graph.inputs).keys()
-    env = graph.env
-    found = []
-    for name in sorted(missing, key=lambda name: int(name[1:])):
-        symbol = env.make({(env.symbols[name].index,): 1})
-        assert isinstance(symbol, Expr)
-        found.append(symbol)
-    return found
+    return [graph.env.bare_symbol(name) for name in sorted(missing, key=lambda name: int(name[1:]))]
 
 
 def _sizes_in(graph: Graph) -> set[Expr]:

@@ -182,6 +182,10 @@ class SizeEnv:
         self.ranges.assume_lower(found, lower)
         return found
 
+    def bare_symbol(self, name: str) -> Expr:
+        """A symbol itself, also after an equality has replaced it in all later results."""
+        return self._interned[(((self.symbols[name].index,), 1),)]
+
     @property
     def guards(self) -> list[SizeGuard]:
         """The relations that the traced program depends on; symbols' lower bounds are among them."""

@@ -59,6 +59,8 @@ class _Splitter:
         self.inner = inner_names(kernel.body, kernel.inner)
         self.defined = {s.name: s for s in self.body if not isinstance(s, (Store, CheckIndex))}
         self.level: dict[str, int] = {}
+        self.home: dict[str, int] = {}
+        """The first phase that needs an inner value: it is computed there, which may be later than its level allows."""
 
     def split(self) -> tuple[Phase, ...]:
         level_of = [self.level_of(statement) for statement in self.body]
@@ -72,6 +74,9 @@ class _Splitter:
             else:
                 rows[level].append(statement)
         needed = [self.closure(level, roots[level]) for level in range(count)]
+        for level, names in enumerate(needed):
+            for name in names:
+                self.home.setdefault(name, level)
         kept = self.choose_kept(needed)
         phases = []
         for level in range(count):
@@ -79,11 +84,11 @@ class _Splitter:
             inner = tuple(
                 s for s, at in zip(self.body, level_of, strict=True)
                 if (isinstance(s, (Store, CheckIndex)) and at == level and is_inner(s, self.inner))
-                or ((name := defined_name(s)) in names and not (name in kept and at < level))
+                or ((name := defined_name(s)) in names and not self.is_fetched(name, kept, level))
             )  # fmt: skip
             keeps = tuple(name for s in inner if (name := defined_name(s)) in kept)
             fetches = tuple(
-                n for n in self.body_order(names) if n in kept and self.level[n] < level
+                n for n in self.body_order(names) if self.is_fetched(n, kept, level)
             )
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
             phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
@@ -118,9 +123,13 @@ class _Splitter:
             if name in found or name not in self.inner or isinstance(self.defined[name], Reduce):
                 continue
             found.add(name)
-            if not (name in kept and self.level[name] < level):
+            if not self.is_fetched(name, kept, level):
                 pending += self.reads(self.defined[name])
         return found
+
+    def is_fetched(self, name: str, kept: frozenset[str], level: int) -> bool:
+        """Whether a phase reads a value that an earlier phase has kept."""
+        return name in kept and self.home[name] < level
 
     def choose_kept(self, needed: list[set[str]]) -> frozenset[str]:
         """The values needed in two or more phases whose own cost, from the last kept ones on, exceeds `keep_cost`."""
