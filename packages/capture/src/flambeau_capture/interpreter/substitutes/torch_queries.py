@@ -90,7 +90,6 @@ for _name in (
     "jacrev",
     "jacfwd",
     "hessian",
-    "functional_call",
     "linearize",
     "vmap",
 ):
