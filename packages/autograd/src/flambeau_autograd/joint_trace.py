@@ -155,6 +155,7 @@ class _JointTracer:
         with _modes_restored():
             with FunctionTable(tracer.device), tracer:
                 flat, grad_after = self._forward()
+                _settle(flat)
             split = len(tracer.nodes)
             aliases = AliasMap([value for value in self._inputs if isinstance(value, Value)])
             aliases.extend_inputs(tracer.constants)
@@ -455,3 +456,10 @@ def _modes_restored() -> Iterator[None]:
             torch.set_autocast_enabled(name, enabled)
             torch.set_autocast_dtype(name, dtype)
         torch.set_autocast_cache_enabled(cache)
+
+
+def _settle(flat: Sequence[Any]) -> None:
+    """Have autograd find the histories of outputs now: for a view whose base was written to it takes the view again."""
+    for value in flat:
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            _ = value.grad_fn
