@@ -109,6 +109,8 @@ def call_function(
     if function.__dict__ and id(function) not in machine.made_functions:
         if getattr(function, "_torchdynamo_disable", False):
             raise GraphBreak("compiler-disable", f"call of {function.__qualname__}")
+        if getattr(function, "_dynamo_marked_constant", False) and is_constant((args, kwargs)):
+            return _call_constant(machine, function, args, kwargs)
         original = getattr(function, "_torchdynamo_orig_callable", None)
         if original is not None:  # compiled by torch.compile: what it compiles is captured here
             return call(machine, original, args, kwargs)
@@ -128,6 +130,32 @@ def call_function(
         machine.depth -= 1
         machine.handling = handling
     return frame.value
+
+
+_CONSTANTS = frozenset({int, float, bool, str, bytes, type(None), torch.dtype, torch.device})
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is immutable and the same in every call."""
+    if type(value) is tuple:
+        return all(is_constant(item) for item in value)
+    if type(value) is dict:
+        return all(is_constant(item) for item in value.values())
+    return type(value) in _CONSTANTS
+
+
+def _call_constant(
+    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A function whose author marked its result as constant (`torch.compiler.assume_constant_result`): called as it is."""
+    machine.guard_function(function)
+    result = function(*args, **kwargs)
+    if not is_constant(result):
+        raise GraphBreak(
+            "unknown-c-function",
+            f"{function.__qualname__} is marked as constant, but returned a {type(result).__name__}",
+        )
+    return result
 
 
 def bind(

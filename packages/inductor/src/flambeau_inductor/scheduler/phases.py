@@ -87,9 +87,7 @@ class _Splitter:
                 or ((name := defined_name(s)) in names and not self.is_fetched(name, kept, level))
             )  # fmt: skip
             keeps = tuple(name for s in inner if (name := defined_name(s)) in kept)
-            fetches = tuple(
-                n for n in self.body_order(names) if self.is_fetched(n, kept, level)
-            )
+            fetches = tuple(n for n in self.body_order(names) if self.is_fetched(n, kept, level))
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
             phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
         return tuple(phases)

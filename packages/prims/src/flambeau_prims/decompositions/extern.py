@@ -73,6 +73,8 @@ REASONS: dict[str, tuple[str, ...]] = {
     "rare, and no faster as loops": (
         "logspace", "tril_indices", "triu_indices", "_unsafe_masked_index", "_masked_softmax", "_masked_softmax_backward", "_fw_primal",
         "cross", "linalg_cross", "_cdist_forward", "_cdist_backward", "_pdist_forward", "_embedding_bag", "_embedding_bag_forward_only", "_euclidean_dist",
+        "_embedding_bag_backward", "_embedding_bag_per_sample_weights_backward",
+        "multi_margin_loss_backward", "multilabel_margin_loss_backward",
         "ctc_loss", "_ctc_loss", "multi_margin_loss", "multilabel_margin_loss_forward", "channel_shuffle", "native_channel_shuffle",
         "pixel_shuffle", "pixel_unshuffle", "_assert_async", "_local_scalar_dense", "item", "equal", "is_same_size",
         "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "numel", "storage_offset", "record_stream",

@@ -23,7 +23,7 @@ from flambeau_prims.strides import (
     wrap_dim,
     wrap_dims,
 )
-from flambeau_prims.unsupported import DataDependent
+from flambeau_prims.unsupported import DataDependent, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -432,6 +432,32 @@ def embedding_bag_forward_only(
         sizes = sizes.replace(shape=offsets.shape)
         where = where if is_empty(where.shape) else sizes
     return result, bags, sizes, where
+
+
+@rule(aten._embedding_bag_backward.default)
+def embedding_bag_backward(
+    grad: Spec,
+    indices: Spec,
+    offsets: Spec,
+    offset2bag: Spec,
+    bag_size: Spec,
+    maximum_indices: Spec,
+    num_weights: Size,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    *_options: Any,
+) -> Spec:
+    """The gradient of the table."""
+    if sparse:
+        raise Unsupported("the sparse gradient of an embedding bag")
+    return fresh(grad, (num_weights, grad.shape[1]))
+
+
+@rule(aten._embedding_bag_per_sample_weights_backward.default)
+def embedding_bag_weights_backward(grad: Spec, weight: Spec, indices: Spec, *_options: Any) -> Spec:
+    """The gradient of the weights, one for each index."""
+    return fresh(grad, indices.shape)
 
 
 # 4. Joining

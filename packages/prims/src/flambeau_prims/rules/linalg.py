@@ -184,3 +184,11 @@ def matrix_exp(self: Spec) -> Spec:
 def weight_norm(v: Spec, g: Spec, dim: int = 0) -> tuple[Spec, Spec]:
     """The weight v * g / |v|, and the norms."""
     return elementwise((v,), v.dtype), _fresh(g, g.shape)
+
+
+@rule(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(
+    grad_w: Spec, saved_v: Spec, saved_g: Spec, saved_norms: Spec, dim: int
+) -> tuple[Spec, Spec]:
+    """The gradients of v and of g."""
+    return _fresh(saved_v, saved_v.shape), _fresh(saved_g, saved_g.shape)

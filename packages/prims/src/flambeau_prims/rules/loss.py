@@ -163,6 +163,32 @@ def nll_loss_backward(
     return _fresh(self, self.shape)
 
 
+@rule(aten.multi_margin_loss.default)
+def multi_margin_loss(
+    self: Spec,
+    target: Spec,
+    p: float = 1,
+    margin: float = 1,
+    weight: Spec | None = None,
+    reduction: int = MEAN,
+) -> Spec:
+    """The loss of each row, or reduced."""
+    return _fresh(self, target.shape if reduction == NONE else ())
+
+
+@rule(aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss(self: Spec, target: Spec, reduction: int) -> tuple[Spec, Spec]:
+    """The loss of each row, or reduced, and which classes are targets."""
+    rows = self.shape[:-1] if self.ndim == 2 and reduction == NONE else ()
+    return _fresh(self, rows), _fresh(self, target.shape)
+
+
+@rule(aten.multi_margin_loss_backward.default, aten.multilabel_margin_loss_backward.default)
+def margin_loss_backward(grad_output: Spec, self: Spec, target: Spec, *_options: Any) -> Spec:
+    """The gradient of the scores."""
+    return _fresh(self, self.shape)
+
+
 @rule(aten.nll_loss2d_forward.default)
 def nll_loss2d_forward(
     self: Spec, target: Spec, weight: Spec | None, reduction: int, ignore_index: Size
