@@ -70,7 +70,8 @@ def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[
             elif out.numel() and other.numel() and out.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
                 offset = out.data_ptr() - other.data_ptr()
                 facts.append(f"shares {name}'s memory at {offset}")
-                if out._base is other:
+                # What requires no grad has a base nobody reads.
+                if out.requires_grad and out._base is other:
                     facts.append(f"is a view of {name}")
         found.append(", ".join(facts))
     return found

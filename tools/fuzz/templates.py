@@ -75,9 +75,9 @@ torch.where({b}, {n}, {k})
 {b}.any({d})
 {b}.all()
 {b}.sum()
-{f}.amax({d})
-{f}.amin({d}, keepdim=True)
-{f}.max()
+{e}.amax({d})
+{e}.amin({d}, keepdim=True)
+{e}.max()
 {e} > {c}
 {e} == 0
 {e} <= {e2}
@@ -101,7 +101,6 @@ F.pad({f}, (1, 1))
 F.pad({f}, (0, 1, 1, 0), value={c})
 F.max_pool2d({f}, 2) if {f}.ndim in (3, 4) else {f}
 F.embedding(torch.zeros(2, dtype=torch.long), {f})
-{f}.double()
 {f}.new_ones(2)
 """.strip().splitlines()
 
@@ -167,7 +166,6 @@ F.cross_entropy({f}, torch.zeros({f}.shape[0], dtype=torch.long)) if {f}.ndim ==
 F.dropout({f}, 0.4)
 {f} + torch.rand({f}.shape)
 {f}.to(torch.float32)
-{f}.to(torch.float64)
 torch.cdist({f}, {f} + 1) if {f}.ndim == 2 else {f}
 torch.trapezoid({f})
 {f}.diff(dim={d})

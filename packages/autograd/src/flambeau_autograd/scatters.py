@@ -75,10 +75,8 @@ def _reshape(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
 
 def _expand(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
     if not sizes.eq(new.spec.numel, base.spec.numel):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
+        # Most of eager's operators refuse this; some (masked_fill_, index_put_) only warn.
+        raise ViewWrite("a write to an expanded tensor, several of whose elements are one place in memory")
     return reshaped(emit, new, base.spec.shape)
 
 
