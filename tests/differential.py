@@ -39,7 +39,11 @@ class Run:
 def leaves_of(value: Any) -> list[Any]:
     """The leaves of a nested result, in order; containers contribute their type's name."""
     if isinstance(value, dict):
-        return [type(value).__name__, *value, *(leaf for item in value.values() for leaf in leaves_of(item))]
+        return [
+            type(value).__name__,
+            *value,
+            *(leaf for item in value.values() for leaf in leaves_of(item)),
+        ]
     if isinstance(value, (tuple, list)):
         return [type(value).__name__, *(leaf for item in value for leaf in leaves_of(item))]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -67,7 +71,11 @@ def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[
         for name, other in others:
             if out is other:
                 facts.append(f"is {name}")
-            elif out.numel() and other.numel() and out.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+            elif (
+                out.numel()
+                and other.numel()
+                and out.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+            ):
                 offset = out.data_ptr() - other.data_ptr()
                 facts.append(f"shares {name}'s memory at {offset}")
                 # What requires no grad has a base nobody reads.
@@ -77,12 +85,16 @@ def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[
     return found
 
 
-def observe(function: Callable[..., Any], args: tuple[Any, ...], *, seed: int, backward: bool) -> Run:
+def observe(
+    function: Callable[..., Any], args: tuple[Any, ...], *, seed: int, backward: bool
+) -> Run:
     """Run a program on `args` and note what it shows."""
     run = Run()
     inputs = tensors(leaves_of(args))
     inference = [tensor.is_inference() for tensor in inputs]
-    versions = [0 if skip else tensor._version for tensor, skip in zip(inputs, inference, strict=True)]
+    versions = [
+        0 if skip else tensor._version for tensor, skip in zip(inputs, inference, strict=True)
+    ]
     torch.manual_seed(seed)
     try:
         run.leaves = leaves_of(function(*args))
@@ -114,7 +126,9 @@ def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Ten
     total = None
     for out in outputs:
         if out.requires_grad and not out.is_complex():
-            weight = torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) + 0.5
+            weight = (
+                torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) + 0.5
+            )
             term = (out * weight).sum().double()
             total = term if total is None else total + term
     leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
@@ -138,7 +152,9 @@ def _to_double(value: Any) -> Any:
     return value
 
 
-def compare_tensor(ours: Any, theirs: Any, exact: Any, factor: float, least: float = 0.0) -> str | None:
+def compare_tensor(
+    ours: Any, theirs: Any, exact: Any, factor: float, least: float = 0.0
+) -> str | None:
     """What differs between a compiled and an eager tensor, or None.
 
     `exact` may be None: then eager is the reference.  Errors of a few units in the last place of `least` are allowed in any case.
@@ -156,7 +172,11 @@ def compare_tensor(ours: Any, theirs: Any, exact: Any, factor: float, least: flo
         return f"strides {ours.stride()}, not {theirs.stride()} of shape {tuple(ours.shape)}"
     ours, theirs = ours.detach(), theirs.detach()
     if not ours.is_floating_point():
-        return None if torch.equal(ours, theirs) else f"values {ours.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
+        return (
+            None
+            if torch.equal(ours, theirs)
+            else f"values {ours.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
+        )
     ours64, theirs64 = ours.double(), theirs.double()
     if isinstance(exact, torch.Tensor) and exact.shape == ours.shape and exact.is_floating_point():
         exact64 = exact.detach().double()
@@ -172,7 +192,9 @@ def compare_tensor(ours: Any, theirs: Any, exact: Any, factor: float, least: flo
     if not usable.any():
         return None
     scale = max(exact64[usable].abs().max().item(), least)
-    floor = (8 if factor else 64) * torch.finfo(ours.dtype).eps * scale + torch.finfo(ours.dtype).tiny
+    floor = (8 if factor else 64) * torch.finfo(ours.dtype).eps * scale + torch.finfo(
+        ours.dtype
+    ).tiny
     error = (ours64 - exact64)[usable].abs().max().item()
     allowed = factor * (theirs64 - exact64)[usable].abs().max().item() + floor
     if error <= allowed:
@@ -210,20 +232,32 @@ def compare(
     if exact is not None and (exact.error is not None or len(exact.leaves) != len(theirs.leaves)):
         exact = None
     exact_leaves = exact.leaves if exact is not None else [None] * len(theirs.leaves)
-    for number, (mine, other, best) in enumerate(zip(ours.leaves, theirs.leaves, exact_leaves, strict=True)):
+    for number, (mine, other, best) in enumerate(
+        zip(ours.leaves, theirs.leaves, exact_leaves, strict=True)
+    ):
         if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor):
             text = compare_tensor(mine, other, best, factor, least)
-        elif isinstance(mine, torch.Tensor) or isinstance(other, torch.Tensor) or type(mine) is not type(other):
+        elif (
+            isinstance(mine, torch.Tensor)
+            or isinstance(other, torch.Tensor)
+            or type(mine) is not type(other)
+        ):
             text = f"{_kind(mine)}, not {_kind(other)}"
         else:
-            text = None if mine == other or (mine != mine and other != other) else f"{mine!r}, not {other!r}"
+            text = (
+                None
+                if mine == other or (mine != mine and other != other)
+                else f"{mine!r}, not {other!r}"
+            )
         if text:
             found.append(f"output {number}: {text}")
     for name in ("inputs", "grads"):
         best_of = getattr(exact, name) if exact is not None else [None] * len(getattr(theirs, name))
         if len(best_of) != len(getattr(theirs, name)):
             best_of = [None] * len(getattr(theirs, name))
-        for number, (mine, other, best) in enumerate(zip(getattr(ours, name), getattr(theirs, name), best_of, strict=True)):
+        for number, (mine, other, best) in enumerate(
+            zip(getattr(ours, name), getattr(theirs, name), best_of, strict=True)
+        ):
             text = compare_tensor(mine, other, best, factor, least)
             if text:
                 found.append(f"{name[:-1]} {number}: {text}")
@@ -231,6 +265,7 @@ def compare(
         mine, other = getattr(ours, name), getattr(theirs, name)
         if mine != other and (versions or name != "moved"):
             found.append(f"{name}: {mine}, not {other}")
+    assert ours.rng is not None and theirs.rng is not None
     if not torch.equal(ours.rng, theirs.rng):
         found.append("the random generator stands elsewhere")
     return found
@@ -265,7 +300,12 @@ def differences(
         theirs = run(function, inputs())
         ours = run(compiled, inputs())
         best = run(function, _to_double(inputs())) if exact and theirs.error is None else None
-        found += [f"call {call}: {text}" for text in compare(ours, theirs, best, factor=factor, least=least, versions=versions, messages=messages)]
+        found += [
+            f"call {call}: {text}"
+            for text in compare(
+                ours, theirs, best, factor=factor, least=least, versions=versions, messages=messages
+            )
+        ]
         if found:
             break
     return found

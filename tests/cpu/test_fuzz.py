@@ -9,7 +9,9 @@ from tools.fuzz.check import check
 
 @pytest.mark.parametrize("batch", range(10))
 def test_random_programs(batch: int) -> None:
-    found = [text for seed in range(20 * batch, 20 * batch + 20) if (text := check(seed)) is not None]
+    found = [
+        text for seed in range(20 * batch, 20 * batch + 20) if (text := check(seed)) is not None
+    ]
     assert not found, "\n\n".join(found)
 
 

@@ -26,5 +26,7 @@ def test_as_eager(table: str, name: str) -> None:
     with warnings.catch_warnings():
         # Eager's own warnings are not the subject; ours (a fallback, a limit) would be errors of the comparison.
         warnings.simplefilter("ignore")
-        found = differences(program.function, program.make, **{"fullgraph": True, **program.options})
+        found = differences(
+            program.function, program.make, **{"fullgraph": True, **program.options}
+        )
     assert not found, "\n".join(found)

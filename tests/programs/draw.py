@@ -20,7 +20,9 @@ def uniform(*shape: int, low: float = 0.1, high: float = 2.0) -> torch.Tensor:
     return (torch.rand(shape) * (high - low) + low).requires_grad_()
 
 
-def ints(*shape: int, low: int = -9, high: int = 9, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+def ints(
+    *shape: int, low: int = -9, high: int = 9, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
     """Integers in [low, high)."""
     return torch.randint(low, high, shape).to(dtype)
 
@@ -49,5 +51,22 @@ def channels_last(*shape: int) -> torch.Tensor:
 
 def special(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Infinities, NaN, zeros of both signs, tiny, huge and ordinary numbers."""
-    values = [float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1e-40, -1e-30, 1e30, -3e38, 0.5, -0.5, 1.5, 2.5, -1.5, 1.0, -1.0]
+    values = [
+        float("inf"),
+        float("-inf"),
+        float("nan"),
+        0.0,
+        -0.0,
+        1e-40,
+        -1e-30,
+        1e30,
+        -3e38,
+        0.5,
+        -0.5,
+        1.5,
+        2.5,
+        -1.5,
+        1.0,
+        -1.0,
+    ]
     return torch.tensor(values, dtype=torch.float64).to(dtype)

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from tests.programs.draw import bools, channels_last, grad, ints, rand, strided, transposed
 from tests.programs.program import Program, program
 
+# fmt: off
+# A line a program.
 PROGRAMS: dict[str, Program] = {}
 add = program(PROGRAMS)
 

@@ -119,6 +119,9 @@ CASES: dict[str, tuple[object, object]] = {
     "transpose_self_write": (statements("x.copy_(x.T * 2)", returns="x"), lambda: (rand(5, 5), rand(1))),
     "sum_of_written": (statements("x.add_(y)", "s = x.sum()", "x.zero_()", returns="s"), two),
     "input_returned_before_write": (statements("z = x", "x.add_(1)", returns="z, x.view(-1)"), two),
+    "view_out_of_written_base": (statements("z = x.exp()", "v = z.unsqueeze(1)", "z.zero_()", returns="v"), lambda: (grad(4, 6), rand(1))),
+    "written_view_out": (statements("z = -x", "v = z[..., 1:-1]", "v[0] = 0.5", returns="v"), lambda: (grad(4, 6), rand(1))),
+    "expanded_mask_write": (statements("v = x.expand(2, *x.shape)", "v[v > 0] = -1.25", returns="v"), two),
     "set_requires_grad": (statements("z = x.detach() * 1", "z.requires_grad_()", "w = z * 2", returns="w.detach()"), two),
 }  # fmt: skip
 

@@ -11,6 +11,8 @@ from torch import nn
 from tests.programs.draw import channels_last, grad, ints, rand, transposed
 from tests.programs.program import Program, program
 
+# fmt: off
+# A line a program.
 PROGRAMS: dict[str, Program] = {}
 add = program(PROGRAMS)
 
@@ -41,7 +43,7 @@ add("conv_unbatched", lambda x, w: F.conv2d(x, w), lambda: (grad(3, 9, 7), grad(
 add("interpolate", lambda x: (F.interpolate(x, scale_factor=2), F.interpolate(x, size=(7, 3)), F.interpolate(x, scale_factor=2, mode="bilinear"), F.interpolate(x, size=(3, 9), mode="bilinear", align_corners=True), F.interpolate(x, scale_factor=1.7, mode="bicubic"), F.interpolate(x, size=(3, 2), mode="area"), F.interpolate(x, size=(8, 9), mode="nearest-exact")), lambda: (grad(2, 3, 5, 4),))
 add("interpolate_others", lambda x: (F.interpolate(x, scale_factor=2, mode="linear"), F.interpolate(x[..., None], scale_factor=2), F.interpolate(x, size=9, mode="linear", align_corners=True)), lambda: (grad(2, 3, 5),))
 add("interpolate_antialias", lambda x: (F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True), F.interpolate(x, scale_factor=0.5, mode="bilinear")), lambda: (grad(2, 3, 8, 7),))
-add("grid_sample", lambda x, theta: F.grid_sample(x, F.affine_grid(theta, (2, 3, 4, 4), align_corners=False), align_corners=False), lambda: (grad(2, 3, 5, 4), grad(2, 2, 3)), factor=32.0)
+add("grid_sample", lambda x, theta: F.grid_sample(x, F.affine_grid(theta, [2, 3, 4, 4], align_corners=False), align_corners=False), lambda: (grad(2, 3, 5, 4), grad(2, 2, 3)), factor=32.0)
 
 # Attention --------------------------------------------------------------------------------------------------------------
 add("attention", lambda q, k, v: (F.scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True), F.scaled_dot_product_attention(q, k, v, scale=0.3)), lambda: (grad(2, 3, 7, 8), grad(2, 3, 7, 8), grad(2, 3, 7, 8)))

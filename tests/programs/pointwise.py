@@ -7,9 +7,21 @@ import math
 import torch
 import torch.nn.functional as F
 
-from tests.programs.draw import bools, channels_last, grad, ints, rand, special, strided, transposed, uniform
+from tests.programs.draw import (
+    bools,
+    channels_last,
+    grad,
+    ints,
+    rand,
+    special,
+    strided,
+    transposed,
+    uniform,
+)
 from tests.programs.program import Program, program
 
+# fmt: off
+# A line a program.
 PROGRAMS: dict[str, Program] = {}
 add = program(PROGRAMS)
 
@@ -40,7 +52,7 @@ for _dtype in (torch.int32, torch.int16, torch.int8, torch.uint8):
 add("negative_division", lambda x, y: (x // y, x % y, torch.div(x, y, rounding_mode="trunc"), torch.fmod(x, y), torch.gcd(x, y), torch.bitwise_and(x, y), x >> 1, torch.floor_divide(x, 3), x % -3, x // -2), lambda: (ints(50), torch.where(bools(50), ints(50, low=1), ints(50, high=0))))
 add("float_division", lambda x, y: (x // y, x % y, torch.fmod(x, y), torch.div(x, y, rounding_mode="trunc"), x // 0.3, x % -0.7, 5 // y, 5 % y), lambda: (grad(40), grad(40)))
 add("boolean", lambda x, y: (x & y, x | y, x ^ y, ~x, x + y, x * y, x == y, x.logical_not(), torch.logical_xor(x, y), x.any(), x.all(), x.sum(), x.float(), x.int() - 3, x / 2, x < y, torch.maximum(x, y)), lambda: (bools(5, 6), bools(6)))
-add("comparisons", lambda x, y: (x < y, x <= y, x == y, x != 0, x > 1, 2 >= x, torch.eq(x, y), torch.isclose(x, x + 1e-9), torch.logical_and(x, y), x.bool()), lambda: (grad(3, 9), grad(9)))
+add("comparisons", lambda x, y: (x < y, x <= y, x == y, x != 0, x > 1, x <= 2, torch.eq(x, y), torch.isclose(x, x + 1e-9), torch.logical_and(x, y), x.bool()), lambda: (grad(3, 9), grad(9)))
 add("promotion", lambda f, d, i, b, h: (f + d, f + i, i + b, b + b, h + f, h + i, i * 2.0, b * 1.5, i / i, h * 2, f + d.sum(), i + 3, b + 1, h + torch.tensor(2.0), i + torch.tensor(2.5), f.sum() + d), lambda: (rand(4), rand(4, dtype=torch.float64), ints(4, low=1), bools(4), rand(4, dtype=torch.bfloat16)))
 for _dtype in (torch.bfloat16, torch.float16, torch.float64):
     add(f"chain_{str(_dtype)[6:]}", lambda x, y: ((x * y + 1).tanh(), x.exp() / (1 + y.exp()), F.gelu(x), x.sum(), x.mean(0), x.softmax(-1), x.float() + y, (x > y).to(x.dtype)), lambda dtype=_dtype: (grad(6, 9, dtype=dtype), grad(6, 9, dtype=dtype)))

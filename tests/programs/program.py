@@ -19,7 +19,9 @@ class Program(NamedTuple):
 def program(table: dict[str, Program]) -> Callable[..., None]:
     """A function that adds a program to a table, and refuses a name twice."""
 
-    def add(name: str, function: Callable[..., Any], make: Callable[[], tuple[Any, ...]], **options: Any) -> None:
+    def add(
+        name: str, function: Callable[..., Any], make: Callable[[], tuple[Any, ...]], **options: Any
+    ) -> None:
         if name in table:
             raise ValueError(f"two programs are named {name}")
         table[name] = Program(function, make, options)

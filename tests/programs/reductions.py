@@ -5,9 +5,21 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from tests.programs.draw import bools, channels_last, grad, ints, rand, special, strided, transposed, uniform
+from tests.programs.draw import (
+    bools,
+    channels_last,
+    grad,
+    ints,
+    rand,
+    special,
+    strided,
+    transposed,
+    uniform,
+)
 from tests.programs.program import Program, program
 
+# fmt: off
+# A line a program.
 PROGRAMS: dict[str, Program] = {}
 add = program(PROGRAMS)
 
