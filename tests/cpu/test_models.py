@@ -43,6 +43,20 @@ def llama() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     return transformers.LlamaModel(config), (torch.randint(0, 99, (2, 9)),), {}
 
 
+def gemma2() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    config = transformers.Gemma2Config(
+        vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, sliding_window=4,
+    )  # fmt: skip
+    return transformers.Gemma2Model(config), (torch.randint(1, 99, (2, 9)),), {}
+
+
+def ctrl() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Scales by numpy.sqrt of a setting."""
+    config = transformers.CTRLConfig(vocab_size=99, n_embd=32, n_layer=1, n_head=2, dff=64, n_positions=64)
+    return transformers.CTRLModel(config), (torch.randint(0, 99, (2, 9)),), {}
+
+
 def t5() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     config = transformers.T5Config(
         vocab_size=99, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, decoder_start_token_id=0
@@ -64,7 +78,7 @@ def convnext() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]] = {
-    "resnet": resnet, "bert": small_bert, "gpt2": gpt2, "llama": llama, "t5": t5, "vit": vit, "convnext": convnext,
+    "resnet": resnet, "bert": small_bert, "gpt2": gpt2, "llama": llama, "gemma2": gemma2, "ctrl": ctrl, "t5": t5, "vit": vit, "convnext": convnext,
 }  # fmt: skip
 
 

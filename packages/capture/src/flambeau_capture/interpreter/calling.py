@@ -94,9 +94,20 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
     method = python_method(machine, kind, "__call__")
     if method is not None:
         return call(machine, method, (function, *args), kwargs)
+    if (
+        _is_numpy_function(kind)
+        and not kwargs
+        and all(isinstance(arg, (int, float)) for arg in args)
+    ):
+        return function(*args)
     if not callable(function):
         raise TypeError(f"{kind.__name__!r} object is not callable")
     raise GraphBreak("unknown-c-function", f"call of a {kind.__module__}.{kind.__qualname__}")
+
+
+def _is_numpy_function(kind: type) -> bool:
+    """Whether this is the type of `numpy.sqrt`, pure on numbers; numpy itself may not be installed."""
+    return kind.__module__ == "numpy" and kind.__name__ == "ufunc"
 
 
 # ---------------------------------------------------------------- functions written in Python
