@@ -53,21 +53,38 @@ def gemma2() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
 def ctrl() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Scales by numpy.sqrt of a setting."""
-    config = transformers.CTRLConfig(vocab_size=99, n_embd=32, n_layer=1, n_head=2, dff=64, n_positions=64)
+    config = transformers.CTRLConfig(
+        vocab_size=99, n_embd=32, n_layer=1, n_head=2, dff=64, n_positions=64
+    )
     return transformers.CTRLModel(config), (torch.randint(0, 99, (2, 9)),), {}
 
 
 def t5() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     config = transformers.T5Config(
-        vocab_size=99, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, decoder_start_token_id=0
+        vocab_size=99,
+        d_model=32,
+        d_kv=16,
+        d_ff=64,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
     )
     tokens = torch.randint(1, 99, (2, 9))
-    return transformers.T5Model(config), (), {"input_ids": tokens, "decoder_input_ids": tokens[:, :5]}
+    return (
+        transformers.T5Model(config),
+        (),
+        {"input_ids": tokens, "decoder_input_ids": tokens[:, :5]},
+    )
 
 
 def vit() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=32,
+        patch_size=8,
     )
     return transformers.ViTModel(config), (torch.randn(2, 3, 32, 32),), {}
 
@@ -127,7 +144,11 @@ def test_training_step(name: str) -> None:
             assert ours.grad is None, name_
             continue
         torch.testing.assert_close(
-            ours.grad, theirs.grad, rtol=1e-4, atol=1e-5 * max(1.0, theirs.grad.abs().max().item()), msg=name_
+            ours.grad,
+            theirs.grad,
+            rtol=1e-4,
+            atol=1e-5 * max(1.0, theirs.grad.abs().max().item()),
+            msg=name_,
         )
     for (name_, ours), (_, theirs) in zip(model.named_buffers(), twin.named_buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, msg=name_)
@@ -148,6 +169,9 @@ def test_bert_forward_compiles_once_for_all_sizes(sizes: list[tuple[int, int]]) 
         for batch, length in sizes:
             tokens = torch.randint(0, 99, (batch, length))
             torch.testing.assert_close(
-                compiled(tokens).last_hidden_state, model(tokens).last_hidden_state, rtol=1e-4, atol=1e-5
+                compiled(tokens).last_hidden_state,
+                model(tokens).last_hidden_state,
+                rtol=1e-4,
+                atol=1e-5,
             )
     assert graphs == 1

@@ -76,7 +76,9 @@ def _reshape(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
 def _expand(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
     if not sizes.eq(new.spec.numel, base.spec.numel):
         # Most of eager's operators refuse this; some (masked_fill_, index_put_) only warn.
-        raise ViewWrite("a write to an expanded tensor, several of whose elements are one place in memory")
+        raise ViewWrite(
+            "a write to an expanded tensor, several of whose elements are one place in memory"
+        )
     return reshaped(emit, new, base.spec.shape)
 
 

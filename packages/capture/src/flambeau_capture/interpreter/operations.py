@@ -202,7 +202,11 @@ def truth(machine: Machine, value: Any) -> bool:
     method = python_method(machine, kind, "__len__")
     if method is not None:
         return bool(machine.call(method, (value,), {}))
-    if issubclass(kind, torch.nn.Module) and not hasattr(kind, "__bool__") and not hasattr(kind, "__len__"):
+    if (
+        issubclass(kind, torch.nn.Module)
+        and not hasattr(kind, "__bool__")
+        and not hasattr(kind, "__len__")
+    ):
         return True  # whatever it holds
     machine.guard_native_read(value)
     return bool(value)
