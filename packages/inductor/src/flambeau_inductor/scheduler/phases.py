@@ -84,9 +84,9 @@ class _Splitter:
             inner = tuple(
                 s for s, at in zip(self.body, level_of, strict=True)
                 if (isinstance(s, (Store, CheckIndex)) and at == level and is_inner(s, self.inner))
-                or ((name := defined_name(s)) in names and not self.is_fetched(name, kept, level))
+                or ((made := defined_name(s)) in names and not self.is_fetched(str(made), kept, level))
             )  # fmt: skip
-            keeps = tuple(name for s in inner if (name := defined_name(s)) in kept)
+            keeps = tuple(str(made) for s in inner if (made := defined_name(s)) in kept)
             fetches = tuple(n for n in self.body_order(names) if self.is_fetched(n, kept, level))
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
             phases.append(Phase(tuple(rows[level]), inner, reduces, keeps, fetches))
