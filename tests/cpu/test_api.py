@@ -349,3 +349,12 @@ def test_torchs_inductor_as_backend_callable() -> None:
     model = TwoLayers().eval()
     x = torch.randn(4, 5)
     torch.testing.assert_close(flambeau.compile(model, backend=compile_fx)(x), model(x))
+
+
+def test_modules_made_in_a_frame_after_torch_compile_was_used() -> None:
+    """torch.compile wraps nn.Module's constructor for the rest of the process; slicing a ModuleList calls it."""
+    torch.compile(double, backend="eager")(torch.randn(2))
+    layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+    compiled = flambeau.compile(lambda x: layers[:2][1](layers[:2][0](x)), fullgraph=True)
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(compiled(x), layers[1](layers[0](x)))

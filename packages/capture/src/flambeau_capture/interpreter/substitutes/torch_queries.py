@@ -153,4 +153,8 @@ def _dynamo_function(name: str) -> Substitute:
 
 def dynamo_substitute(function: types.FunctionType) -> Substitute:
     """A substitute for a function of torch._dynamo, which is found by its module's name: nothing here imports that."""
+    if function.__name__ in ("patched_init", "patched_setstate") and function.__closure__:
+        # Once torch.compile has run, nn.Module's own methods are wrapped to count instances for it: follow what is wrapped.
+        wrapped = function.__closure__[0].cell_contents
+        return lambda machine, args, kwargs: machine.call(wrapped, args, kwargs)
     return _dynamo_function(function.__name__)
