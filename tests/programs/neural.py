@@ -17,7 +17,7 @@ PROGRAMS: dict[str, Program] = {}
 add = program(PROGRAMS)
 
 # Products ----------------------------------------------------------------------------------------------------------
-add("matmuls", lambda x, y, v, b: (x @ y, x @ v, v @ y, v @ v, b @ x if False else b @ y, torch.mm(x, y), torch.mv(x, v), torch.dot(v, v), torch.matmul(b, v), x.T @ x), lambda: (grad(4, 6), grad(6, 5), grad(6), grad(2, 3, 6)))
+add("matmuls", lambda x, y, v, b: (x @ y, x @ v, v @ y, v @ v, b @ y, torch.mm(x, y), torch.mv(x, v), torch.dot(v, v), torch.matmul(b, v), x.T @ x), lambda: (grad(4, 6), grad(6, 5), grad(6), grad(2, 3, 6)))
 add("batched_matmuls", lambda x, y: (torch.bmm(x, y), x @ y, x @ y[0], x[0] @ y, torch.baddbmm(x @ y, x, y, beta=0.5), (x[:, None] @ y[None]).sum(0), x.transpose(1, 2) @ x), lambda: (grad(3, 4, 6), grad(3, 6, 5)))
 add("addmms", lambda b, x, y: (torch.addmm(b, x, y), torch.addmm(b, x, y, alpha=2, beta=0.5), F.linear(x, y.T, b), F.linear(x, y.T), torch.addmv(x[:, 0], x, y[:, 0]), F.linear(x, y.T, b).relu()), lambda: (grad(5), grad(4, 6), grad(6, 5)))
 add("empty_matmuls", lambda x, y: (x @ y, y @ x, (x @ y).sum()), lambda: (grad(4, 0), grad(0, 4)))
@@ -52,7 +52,7 @@ add("attention_by_hand", lambda q, k, v: ((q @ k.transpose(-1, -2)) / 8**0.5).ma
 add("attention_grouped", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), lambda: (grad(2, 4, 7, 8), grad(2, 2, 7, 8), grad(2, 2, 7, 8)))
 
 # Dropout ----------------------------------------------------------------------------------------------------------------
-add("dropouts", lambda x: (F.dropout(x, 0.4), F.dropout(x, 0.0), F.dropout(x, 1.0), F.dropout(x, 0.5, training=False), F.feature_dropout(x, 0.3) if False else F.dropout1d(x, 0.5), F.alpha_dropout(x, 0.2)), lambda: (grad(4, 6, 3),))
+add("dropouts", lambda x: (F.dropout(x, 0.4), F.dropout(x, 0.0), F.dropout(x, 1.0), F.dropout(x, 0.5, training=False), F.dropout1d(x, 0.5), F.alpha_dropout(x, 0.2)), lambda: (grad(4, 6, 3),))
 add("dropout_and_random", lambda x: (F.dropout(x + torch.rand_like(x), 0.4) * torch.randn(4, 1), torch.rand(2)), lambda: (grad(4, 6),))
 add("dropout_halves", lambda x: F.dropout(x, 0.4) * 2, lambda: (grad(4, 6, dtype=torch.bfloat16),))
 
