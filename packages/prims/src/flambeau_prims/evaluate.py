@@ -44,11 +44,11 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
 
 
 def bind_symbols(graph: Graph, inputs: Sequence[Tensor | int]) -> dict[str, int]:
-    """Values of the symbols: int inputs, and dims of tensor inputs that are a bare symbol."""
+    """Values of the symbols: int (and float) inputs, and dims of tensor inputs that are a bare symbol."""
     found: dict[str, int] = {}
     for value, given in zip(graph.inputs, inputs, strict=True):
         if isinstance(value, Expr):
-            found[repr(value)] = int(given)  # type: ignore[arg-type]
+            found[repr(value)] = given  # type: ignore[assignment]
             continue
         for size, actual in zip(value.spec.shape, given.shape, strict=True):  # type: ignore[union-attr]
             if isinstance(size, Expr) and repr(size).isidentifier():

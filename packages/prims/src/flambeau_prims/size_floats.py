@@ -1,14 +1,16 @@
-"""Symbolic floats and conditions: as much of both as programs that compute with sizes need.
+"""Symbolic floats and conditions: as much of both as programs that compute with sizes and with numbers of the user need.
 
 `x.shape[0] ** -0.5`, `math.sqrt(n)`, `n / 2 < 0.5 * m`: a FloatExpr is an expression tree over Sizes, with a hint; it prints as a
-Python expression.  A Condition is a relation that C++ or the program has formed but not asked yet; asking decides it as
-`sizes.eq` and its like do.
+Python expression.  Its leaf `symbol` is a float that the program is given (a learning rate): an int symbol of the SizeEnv stands for its
+64 bits, so that whatever carries sizes to compiled code carries floats too.  A Condition is a relation that C++ or the program has formed
+but not asked yet; asking decides it as `sizes.eq` and its like do.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau_prims import sizes
@@ -54,25 +56,44 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 
 class FloatExpr:
-    """`op(*args)`: a float computed from Sizes and numbers; `hint` is its value for the sizes seen while tracing."""
+    """`op(*args)`: a float computed from Sizes and numbers; `hint` is its value for the sizes seen while tracing.
+
+    Interned: made by `float_of` and `float_symbol` only.
+    """
 
     __slots__ = ("__weakref__", "args", "env", "hint", "op")
 
-    def __init__(self, op: str, args: tuple[Number, ...]) -> None:
-        self.op = op
-        self.args = args
-        self.env: SizeEnv = next(arg.env for arg in args if isinstance(arg, (Expr, FloatExpr)))
-        self.hint = float(_FUNCTIONS[op](*(number_hint(arg) for arg in args)))
+    op: str
+    args: tuple[Number, ...]
+    env: SizeEnv
+    hint: float
+
+    @property
+    def symbol(self) -> str | None:
+        """The name of the float that the program is given, for a leaf that is one."""
+        return str(self.args[0]) if self.op == "symbol" else None
+
+    def symbols(self) -> set[str]:
+        """Names of all symbols that occur, of sizes and of floats."""
+        found: set[str] = set()
+        for arg in self.args:
+            if isinstance(arg, (Expr, FloatExpr)):
+                found |= arg.symbols()
+        return found
 
     def format(self, names: Mapping[str, str]) -> str:
         """A Python expression (over module `math`), symbols called as `names` says."""
         texts = [_format_number(arg, names) for arg in self.args]
+        if self.op == "symbol":
+            return texts[0]
         if len(texts) == 2 and self.op not in ("min", "max"):
             return f"({texts[0]} {self.op} {texts[1]})"
         return f"{self.op}({', '.join(texts)})"
 
-    def evaluate(self, values: Mapping[str, int]) -> float:
-        """The value for these values of the symbols."""
+    def evaluate(self, values: Mapping[str, Any]) -> float:
+        """The value for these values of the symbols; those of floats are floats."""
+        if self.op == "symbol":
+            return float(values[str(self.args[0])])
         return float(
             _FUNCTIONS[self.op](
                 *(
@@ -88,16 +109,56 @@ class FloatExpr:
         return self.format({})
 
 
+def bits_of(value: float) -> int:
+    """The 64 bits of a float, as the int64 that stands for it in compiled code."""
+    return int(struct.unpack("q", struct.pack("d", value))[0])
+
+
+def float_symbol(env: SizeEnv, hint: float, source: object) -> FloatExpr:
+    """A new float that the program is given; nothing is assumed of its value."""
+    bits = env.symbol(bits_of(hint), source, lower=None, prefix="f")
+    return _interned(env, "symbol", (bits,), hint)
+
+
+def _interned(env: SizeEnv, op: str, args: tuple[Number, ...], hint: float) -> FloatExpr:
+    key = (op, *((type(arg), bits_of(arg) if type(arg) is float else arg) for arg in args))
+    found = env.floats.get(key)
+    if found is None:
+        found = env.floats[key] = FloatExpr()
+        found.op, found.args, found.env, found.hint = op, args, env, hint
+    return found
+
+
 def float_of(op: str, *args: Number) -> float | FloatExpr:
     """`op` of numbers: a float when all are plain."""
-    if any(isinstance(arg, (Expr, FloatExpr)) for arg in args):
-        return FloatExpr(op, args)
+    env = next((arg.env for arg in args if isinstance(arg, (Expr, FloatExpr))), None)
+    if env is not None:
+        hint = _FUNCTIONS[op](*(number_hint(arg) for arg in args))  # raises as the program does
+        if not _stays_defined(op, args):
+            return float(_FUNCTIONS[op](*(as_float(arg) for arg in args)))
+        return _interned(env, op, args, float(hint))
     return float(_FUNCTIONS[op](*args))  # type: ignore[arg-type]
+
+
+def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
+    """Whether `op` gives a real number for all values that the guards admit; guards are taken for that."""
+    if op in ("/", "//", "%"):
+        return Condition("!=", args[1], 0).ask()
+    if op in ("math.log", "math.log2") or op == "**":
+        return Condition(">", args[0], 0).ask()
+    if op == "math.sqrt":
+        return Condition(">=", args[0], 0).ask()
+    if op in ("math.acos", "math.asin"):
+        return Condition(">=", args[0], -1).ask() and Condition("<=", args[0], 1).ask()
+    return True
 
 
 def as_float(number: Number) -> float:
     """The number as a float; a symbolic one is specialised by fixing every size it is computed from."""
     if isinstance(number, FloatExpr):
+        if number.op == "symbol":
+            number.env.fixed_floats[str(number.args[0])] = number.hint
+            return number.hint
         for arg in number.args:
             as_float(arg)
         return number.hint
@@ -122,6 +183,8 @@ def number_hint(number: Number) -> int | float:
 
 
 def _format_number(number: Number, names: Mapping[str, str]) -> str:
+    if isinstance(number, float) and not math.isfinite(number):
+        return "math.nan" if math.isnan(number) else f"({number:+}".replace("inf", "math.inf)")
     text = number.format(names) if isinstance(number, (Expr, FloatExpr)) else repr(number)
     return f"({text})" if isinstance(number, Expr) and not text.isidentifier() else text
 
@@ -140,7 +203,6 @@ _RELATIONS: dict[
     ">": (sizes.gt, sizes.known_gt, sizes.known_le),
     ">=": (sizes.ge, sizes.known_ge, sizes.known_lt),
 }
-_NEGATION = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _PLAIN: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -165,7 +227,8 @@ class Condition:
             return any(ask(arg) for arg in self.args)
         a, b = self.args
         if isinstance(a, (float, FloatExpr)) or isinstance(b, (float, FloatExpr)):
-            return _ask_floats(self.op, a, b)
+            decided = self.known()
+            return _ask_floats(self.op, a, b) if decided is None else decided
         return _RELATIONS[self.op][0](a, b)
 
     def known(self) -> bool | None:
@@ -253,6 +316,5 @@ def _ask_floats(op: str, a: Number, b: Number) -> bool:
     answer = _PLAIN[op](number_hint(a), number_hint(b))
     env = next((side.env for side in (a, b) if isinstance(side, (Expr, FloatExpr))), None)
     if env is not None:
-        op = op if answer else _NEGATION[op]
-        env.ranges.record((op, str(a), str(b)), SizeGuard(op, a, b))
+        env.ranges.record((op, answer, str(a), str(b)), SizeGuard(op, a, b, holds=answer))
     return answer

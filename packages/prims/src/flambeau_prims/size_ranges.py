@@ -9,7 +9,7 @@ open is decided by the hint, and the answer becomes both a fact and a guard.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -27,23 +27,32 @@ Form: TypeAlias = "tuple[tuple[Monomial, int], ...]"
 class SizeGuard:
     """`lhs op rhs`, op one of == != <= >= < >; a condition on the symbols under which the traced program is right.
 
-    The sides are Sizes, or symbolic floats (`size_floats.FloatExpr`).
+    The sides are Sizes, or symbolic floats (`size_floats.FloatExpr`), of which neither `a < b` nor `a >= b` may hold: `holds` False says
+    that the relation does not.
     """
 
     op: str
     lhs: Any
     rhs: Any
+    holds: bool = True
 
     def format(self, names: Mapping[str, str]) -> str:
         """The guard as Python text, with symbols called as `names` says: `x.shape[0] <= 512`."""
         lhs, rhs = (
-            str(side) if isinstance(side, (int, float)) else side.format(names)
+            _side_text(side) if isinstance(side, (int, float)) else side.format(names)
             for side in (self.lhs, self.rhs)
         )
-        return f"{lhs} {self.op} {rhs}"
+        text = f"{lhs} {self.op} {rhs}"
+        return text if self.holds else f"not ({text})"
 
     def __str__(self) -> str:
         return self.format({})
+
+
+def _side_text(number: float) -> str:
+    if isinstance(number, float) and not isfinite(number):
+        return "math.nan" if number != number else f"{number:+}".replace("inf", "math.inf")
+    return repr(number)
 
 
 class Ranges:

@@ -170,16 +170,23 @@ class SizeEnv:
         self._opaque: dict[tuple[str, Size, Size], Atom] = {}
         self._memo: dict[tuple[Callable[..., Size], Expr, Size], Size] = {}
         self._substitutions: dict[int, Size] = {}
+        self.floats: dict[Any, Any] = {}
+        """Interned symbolic floats of this env (`size_floats.py`)."""
+        self.fixed_floats: dict[str, float] = {}
+        """Given floats, by name, that the trace has specialised: the program is right for exactly these bits."""
 
-    def symbol(self, hint: int, source: object, *, lower: int = 2) -> Expr:
+    def symbol(
+        self, hint: int, source: object, *, lower: int | None = 2, prefix: str = "s"
+    ) -> Expr:
         """A new symbol that is assumed (a guard says so) to be at least `lower`; `source` is what the caller knows it by."""
         atom = self._new_atom("symbol", (), hint)
-        atom.name = f"s{len(self.symbols)}"
+        atom.name = f"{prefix}{len(self.symbols)}"
         atom.source = source
         self.symbols[atom.name] = atom
         found = self.make({(atom.index,): 1})
         assert isinstance(found, Expr)
-        self.ranges.assume_lower(found, lower)
+        if lower is not None:
+            self.ranges.assume_lower(found, lower)
         return found
 
     def bare_symbol(self, name: str) -> Expr:

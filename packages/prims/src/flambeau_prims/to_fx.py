@@ -181,6 +181,8 @@ class SizeNodes:
         return self._builder.call(target, args, spec=env.make({(atom.index,): 1}))
 
     def _float(self, number: FloatExpr) -> fx.Node:
+        if isinstance(number.args[0], Expr) and number.op == "symbol":
+            return self._size(number.args[0])
         args = tuple(self.convert(arg) for arg in number.args)
         return self._builder.call(_FLOAT_TARGETS[number.op], args, spec=number)
 

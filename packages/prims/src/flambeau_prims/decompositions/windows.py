@@ -1,0 +1,103 @@
+"""The windows of pooling, along each dim of the image, and what one place of every window holds.
+
+A dim of size 5, windows of 3 in steps of 2 with 1 of padding: windows begin at -1, 1, 3.
+The first place of each (tap 0): [outside, x[1], x[3]]: x[1:4:2], with one element before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flambeau_prims import sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from flambeau_prims.builder import Builder
+    from flambeau_prims.graph import Value
+    from flambeau_prims.spec import Size
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows along one dim: `count` of them over `size` elements, each of `kernel` places, `dilation` apart.
+
+    `ceil`: the last window may reach beyond the padding.
+    """
+
+    size: Size
+    count: Size
+    kernel: int
+    step: int
+    pad: int
+    dilation: int
+    ceil: bool
+
+    def offset(self, tap: int) -> int:
+        """Where tap `tap` of the first window stands."""
+        return tap * self.dilation - self.pad
+
+    def inside(self, tap: int) -> tuple[Size, Size]:
+        """The first window whose tap stands in the image, and the first behind those."""
+        offset = self.offset(tap)
+        first = -(offset // self.step) if offset < 0 else 0
+        if not self.ceil and self.pad <= (self.kernel - 1 - tap) * self.dilation:
+            last = self.count  # windows end inside the padding, and as many places behind this one are left
+        else:
+            last = sizes.size_min(self.count, (self.size - 1 - offset) // self.step + 1)
+        return first, last
+
+
+def spread(values: Sequence[int] | int, ndim: int) -> tuple[int, ...] | None:
+    """One int a dim, where one may stand for all; None if some are not ints."""
+    found = (values,) if isinstance(values, int) else tuple(values)
+    if not all(isinstance(value, int) for value in found):
+        return None
+    return found * ndim if len(found) == 1 else found
+
+
+def windows_of(
+    image: Sequence[Size], counts: Sequence[Size], kernel: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], ceil: bool,
+) -> tuple[Windows, ...] | None:  # fmt: skip
+    """The windows of each dim of an image, given ATen's arguments; None if some of them are symbolic."""
+    ndim = len(image)
+    extents = spread(kernel, ndim)
+    steps = spread(stride, ndim) if stride else extents
+    pads, dilations = spread(padding, ndim), spread(dilation, ndim)
+    if extents is None or steps is None or pads is None or dilations is None:
+        return None
+    return tuple(
+        Windows(size, count, *window, ceil)
+        for size, count, *window in zip(image, counts, extents, steps, pads, dilations, strict=True)
+    )
+
+
+def at_taps(
+    b: Builder, x: Value, windows: Sequence[Windows], taps: Sequence[int], outside: float
+) -> Value | None:
+    """What the windows hold at these taps (one a dim), `outside` where that is no element of x; None if all are outside.
+
+    The windows run over the last dims of x.
+    """
+    lead = x.spec.ndim - len(windows)
+    lows: list[Size] = [0] * lead
+    highs: list[Size] = [0] * lead
+    for number, (window, tap) in enumerate(zip(windows, taps, strict=True)):
+        first, last = window.inside(tap)
+        if sizes.le(last, first):
+            return None
+        start = first * window.step + window.offset(tap)
+        stop = start + (last - first - 1) * window.step + 1
+        x = b.slice(x, lead + number, start, stop, window.step)
+        lows.append(first)
+        highs.append(window.count - last)
+    return b.pad(x, tuple(lows), tuple(highs), outside)
+
+
+def begins(b: Builder, window: Windows, scale: Size, dtype: torch.dtype, device: torch.device) -> Value:
+    """Where each window along a dim begins, times `scale`: one dim of `window.count`; below zero in the padding."""
+    return b.iota(window.count, -window.pad * scale, window.step * scale, dtype, device)
