@@ -207,8 +207,8 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
     """Conditions on symbolic sizes: those the SizeEnv noted, and that every size which defines no symbol is what its Expr says."""
     origins = symbol_origins(capture.inputs)
 
-    def guard(text: str, names: dict[str, Origin]) -> Guard:
-        return Guard("RELATION", next(iter(names.values())), Relation(text, names))
+    def guard(text: str, names: dict[str, Origin], where: str = "") -> Guard:
+        return Guard("RELATION", next(iter(names.values())), Relation(text, names), where)
 
     for item in capture.inputs:
         if isinstance(item.spec, Expr):
@@ -238,4 +238,5 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
                 if not isinstance(side, (int, float))
                 for symbol in symbols_of(side)
             }
-            yield guard(str(condition), {symbol: origins[symbol] for symbol in sorted(symbols)})
+            names = {symbol: origins[symbol] for symbol in sorted(symbols)}
+            yield guard(str(condition), names, condition.where)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from flambeau_capture.origins import Origin, TensorSize, TensorStride
+from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
 from flambeau_capture.record import Call, Capture, GraphValue, Input
 from flambeau_capture.size_nodes import SizeNodes, symbol_origins, symbols_of
 from flambeau_prims.size_floats import FloatExpr
@@ -143,7 +143,7 @@ class _Builder:
 
     @staticmethod
     def _tensor_behind(origin: Origin) -> Origin:
-        return origin.base if isinstance(origin, (TensorSize, TensorStride)) else origin
+        return origin.base if isinstance(origin, (RootOfSize, TensorSize, TensorStride)) else origin
 
     def _placeholder(self, item: Input) -> fx.Node:
         node = self.graph.placeholder(self._placeholder_name(item.value.name))

@@ -498,6 +498,26 @@ class TensorSize(Origin):
 
 
 @_interned
+class RootOfSize(Origin):
+    """The int n of which a size is scale*n + shift: of a derived dimension (an export's `2*batch`) whose root no tensor has."""
+
+    base: Origin
+    dim: int
+    scale: int
+    shift: int
+    bases = ("base",)
+
+    def text(self) -> str:
+        size = f"{self.base.text()}.size({self.dim})"
+        if self.shift:
+            size = f"({size} - {self.shift})" if self.shift > 0 else f"({size} + {-self.shift})"
+        return size if self.scale == 1 else f"{size} // {self.scale}"
+
+    def load(self, scope: Scope) -> Any:
+        return (TensorSize(self.base, self.dim).load(scope) - self.shift) // self.scale
+
+
+@_interned
 class TensorStride(Origin):
     """Stride of one dimension of a tensor, in elements, an int."""
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import types
+
+    import torch
 
     from flambeau_capture.origins import Origin, Scope
     from flambeau_prims.sizes import Expr, SizeEnv
@@ -388,6 +390,16 @@ CaptureFrame: TypeAlias = "Callable[[Scope, Any, DynamicDims], Capture | Break]"
 compiler does not support (that is a Break), and raises what the user's program raises only as a Raise effect."""
 
 
+class Declared(Protocol):
+    """Sizes and ints of one capture that are symbolic because the caller said so."""
+
+    def sizes_of(self, tensor: torch.Tensor) -> dict[int, Expr] | None:
+        """The symbolic sizes of a tensor by dimension; None for tensors that nothing was said about."""
+
+    def int_at(self, origin: Origin) -> Expr | None:
+        """The symbol of the int at `origin`; None for ints that nothing was said about."""
+
+
 @dataclass(frozen=True, slots=True)
 class DynamicDims:
     """Which sizes and ints are to be symbolic in this capture, by the text of their origin.
@@ -397,6 +409,10 @@ class DynamicDims:
 
     mode: bool | None = None
     changed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def declare(self, env: SizeEnv) -> Declared | None:
+        """Make the symbols that the caller has declared (an export's `dynamic_shapes`); None where none were."""
+        return None
 
     def is_dynamic(self, origin: Origin, dim: int = -1) -> bool:
         """Whether dimension `dim` of the tensor at `origin` (or the int there, for -1) should be a symbol."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from flambeau_capture.origins import Origin, TensorSize, TensorStride
+from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
 from flambeau_capture.record import Input
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import FloatExpr
@@ -59,7 +59,28 @@ def symbol_origins(inputs: Iterable[Input]) -> dict[str, Origin]:
                 name = symbol_name(size)
                 if name is not None:
                     found.setdefault(name, kind(item.origin, dim))
+    for item in inputs:
+        if not isinstance(item.spec, Expr):
+            for dim, size in enumerate(item.spec.shape):
+                if isinstance(size, Expr) and (affine := affine_in_a_symbol(size)) is not None:
+                    name, scale, shift = affine
+                    found.setdefault(name, RootOfSize(item.origin, dim, scale, shift))
     return found
+
+
+def affine_in_a_symbol(size: Expr) -> tuple[str, int, int] | None:
+    """(s, scale, shift) if the size is scale*s + shift for one symbol s and scale > 0."""
+    terms = dict(size.terms)
+    shift = terms.pop((), 0)
+    if len(terms) != 1:
+        return None
+    ((monomial, scale),) = terms.items()
+    atom = size.env.atoms[monomial[0]]
+    return (
+        (atom.name, scale, shift)
+        if len(monomial) == 1 and atom.kind == "symbol" and scale > 0
+        else None
+    )
 
 
 class SizeNodes:
@@ -136,15 +157,27 @@ class SizeNodes:
         origin = self._origins[name]
         match origin:
             case TensorSize(base=base, dim=dim):
-                node = self._graph.call_function(
-                    torch.ops.aten.sym_size.int, (self._placeholder_of(base), dim)
+                node = self._call(
+                    torch.ops.aten.sym_size.int, self._placeholder_of(base), dim, name
                 )
             case TensorStride(base=base, dim=dim):
-                node = self._graph.call_function(
-                    torch.ops.aten.sym_stride.int, (self._placeholder_of(base), dim)
-                )
+                target = torch.ops.aten.sym_stride.int
+                node = self._call(target, self._placeholder_of(base), dim, name)
+            case RootOfSize(base=base, dim=dim, scale=scale, shift=shift):
+                tensor = self._placeholder_of(base)
+                node = self._call(torch.ops.aten.sym_size.int, tensor, dim)
+                node.meta["spec"] = tensor.meta["spec"].shape[dim]
+                if shift:
+                    node = self._call(operator.sub, node, shift)
+                    node.meta["spec"] = tensor.meta["spec"].shape[dim] - shift
+                if scale != 1:
+                    node = self._call(operator.floordiv, node, scale, name)
             case _:
                 return self._placeholder_of(origin), self._placeholder_of(origin).meta["spec"]
         size = env.make({(env.symbols[name].index,): 1})
         node.meta["spec"] = size
         return node, size
+
+    def _call(self, target: Any, tensor: fx.Node, operand: int, name: str = "") -> fx.Node:
+        """A node named as the symbol that it computes."""
+        return self._graph.create_node("call_function", target, (tensor, operand), {}, name or None)

@@ -8,7 +8,7 @@ open is decided by the hint, and the answer becomes both a fact and a guard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,13 +28,14 @@ class SizeGuard:
     """`lhs op rhs`, op one of == != <= >= < >; a condition on the symbols under which the traced program is right.
 
     The sides are Sizes, or symbolic floats (`size_floats.FloatExpr`), of which neither `a < b` nor `a >= b` may hold: `holds` False says
-    that the relation does not.
+    that the relation does not.  `where` is the line of the traced program that asked.
     """
 
     op: str
     lhs: Any
     rhs: Any
     holds: bool = True
+    where: str = ""
 
     def format(self, names: Mapping[str, str]) -> str:
         """The guard as Python text, with symbols called as `names` says: `x.shape[0] <= 512`."""
@@ -125,7 +126,7 @@ class Ranges:
 
     def record(self, key: Any, guard: SizeGuard) -> None:
         """Add a guard of another kind (symbolic floats) under a key that names the question."""
-        self._guards[key] = guard
+        self._guards[key] = replace(guard, where=guard.where or self._env.place())
 
     def _narrow(self, form: Form, lower: Bound, upper: Bound) -> None:
         """Take lower <= form <= upper as facts and guards."""
@@ -176,9 +177,9 @@ class Ranges:
         key = (op, form, value if op == "!=" else None)
         if not isinstance(right, int) and (op, value) in ((">=", 1), ("<=", -1)):
             # Between two symbolic sides a strict relation reads better.
-            self._guards[key] = SizeGuard(op[0], left, right)
+            self._guards[key] = SizeGuard(op[0], left, right, where=self._env.place())
         else:
-            self._guards[key] = SizeGuard(op, left, right + value)
+            self._guards[key] = SizeGuard(op, left, right + value, where=self._env.place())
 
     def _drop_guards(self, form: Form) -> None:
         """Forget inequalities of a form that an equality is about to replace."""

@@ -166,6 +166,8 @@ class SizeEnv:
         """Interned Specs with sizes of this env (`spec.py`)."""
         self.rule_cache: dict[Any, Any] = {}
         """What `rules.registry.infer` found for arguments with sizes of this env."""
+        self.place: Callable[[], str] = str
+        """Says where the traced program is ("model.py:12"), for the guards taken there."""
         self._interned: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
         self._opaque: dict[tuple[str, Size, Size], Atom] = {}
         self._memo: dict[tuple[Callable[..., Size], Expr, Size], Size] = {}
@@ -176,11 +178,17 @@ class SizeEnv:
         """Given floats, by name, that the trace has specialised: the program is right for exactly these bits."""
 
     def symbol(
-        self, hint: int, source: object, *, lower: int | None = 2, prefix: str = "s"
+        self, hint: int, source: object, *, lower: int | None = 2, prefix: str = "s", name: str = ""
     ) -> Expr:
-        """A new symbol that is assumed (a guard says so) to be at least `lower`; `source` is what the caller knows it by."""
+        """A new symbol that is assumed (a guard says so) to be at least `lower`; `source` is what the caller knows it by.
+
+        `name` is an identifier that no other symbol has; without one the symbol is `prefix` and a number.
+        """
         atom = self._new_atom("symbol", (), hint)
-        atom.name = f"{prefix}{len(self.symbols)}"
+        number = len(self.symbols)
+        while not name or name in self.symbols:
+            name, number = f"{prefix}{number}", number + 1
+        atom.name = name
         atom.source = source
         self.symbols[atom.name] = atom
         found = self.make({(atom.index,): 1})

@@ -115,6 +115,9 @@ class Tape:
         self._values: dict[int, tuple[Any, GraphValue]] = {}  # by id of the fake tensor
         self._input_of_fake: dict[int, tuple[torch.Tensor, Input]] = {}
         self._duck: dict[int, Expr] = {}
+        self.declared = None if self.env is None else machine.dynamic.declare(self.env)
+        if self.env is not None:
+            self.env.place = lambda: machine.where if hasattr(machine, "frame") else ""
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
 
@@ -155,6 +158,10 @@ class Tape:
     def _dynamic_dims(self, real: torch.Tensor, origin: Origin) -> dict[int, Expr]:
         """Symbols for the sizes that are to be dynamic: sizes of 0 and 1 are specialised, equal sizes share a symbol."""
         env = self.env
+        if self.declared is not None:
+            declared = self.declared.sizes_of(real)
+            if declared is not None:
+                return declared
         if env is None or isinstance(real, torch.nn.Parameter):
             return {}
         if self.machine.dynamic.mode is True and _in_module(origin, self.machine.scope):
@@ -170,7 +177,8 @@ class Tape:
     def symbolic_int(self, value: int, origin: Origin) -> Any:
         """A SymInt for an int argument."""
         assert self.env is not None
-        expr = self.env.symbol(value, origin)
+        declared = None if self.declared is None else self.declared.int_at(origin)
+        expr = declared if declared is not None else self.env.symbol(value, origin)
         self.inputs.append(Input(origin, value, expr, GraphValue(expr, _name_of(origin))))
         return to_symint(expr)
 
