@@ -465,6 +465,39 @@ call_large(Compiled *self, PyObject *const *args, size_t nargsf, PyObject *kwnam
     return result;
 }
 
+/* While some thread is in a stance that concerns every call: callable(compiled) -> what to call in its place, or None.  Owned. */
+static PyObject *redirect;
+
+static PyObject *
+set_redirect(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    PyObject *former = redirect;
+    redirect = value == Py_None ? NULL : Py_NewRef(value);
+    Py_XDECREF(former);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef compiled_functions[] = {
+    {"set_redirect", set_redirect, METH_O, "Have every call of a compiled function ask this callable (None: no one) what to call in its place."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* 1 when the call went elsewhere, with *result set (NULL: an error is set). */
+static NOINLINE int
+call_redirected(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames, PyObject **result)
+{
+    PyObject *asked = Py_NewRef(redirect);
+    PyObject *target = PyObject_CallOneArg(asked, object);
+    Py_DECREF(asked);
+    if (target == Py_None) {
+        Py_DECREF(target);
+        return 0;
+    }
+    *result = target == NULL ? NULL : PyObject_Vectorcall(target, args, nargsf, kwnames);
+    Py_XDECREF(target);
+    return 1;
+}
+
 static PyObject *
 compiled_vectorcall(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -473,6 +506,9 @@ compiled_vectorcall(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
     PyObject *result;
     if (UNLIKELY(PyFunction_GET_CODE(self->function) != self->code)) {
         return PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    }
+    if (UNLIKELY(redirect != NULL) && call_redirected(object, args, nargsf, kwnames, &result)) {
+        return result;
     }
     Py_INCREF(self); /* the call may drop the caller's last reference */
     if (LIKELY(kwnames == NULL && nargs == self->positional && self->count == self->positional)) {

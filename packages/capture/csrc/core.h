@@ -80,6 +80,8 @@ extern PyTypeObject Compiled_Type;
  * the entry says that the function itself is to be run. */
 int entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result);
 
+extern PyMethodDef compiled_functions[];
+
 /* ---- hook.c ---- */
 
 extern PyTypeObject FrameHandler_Type;

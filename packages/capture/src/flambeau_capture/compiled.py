@@ -16,30 +16,22 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from flambeau_capture.core import core
-from flambeau_capture.entry import Backend, EntryInfo, current_state, make_entry, skip_entry
-from flambeau_capture.guards import check, kinds
+from flambeau_capture.entry import Backend, current_state, make_entry, skip_entry
+from flambeau_capture.events import Event, GuardFailure, failure_of
+from flambeau_capture.guards import kinds
 from flambeau_capture.options import CaptureOptions
-from flambeau_capture.origins import OriginLost, Scope
+from flambeau_capture.origins import Argument, DictEntry, Item, Origin, OriginLost, Scope
 from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims
+from flambeau_capture.stance import current_stance
 from flambeau_prims.sizes import Expr
 
 Compiled = PythonCompiled if core is None else core.Compiled
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a compiled callable: `kind` is "capture", "recompile", "break" or "limit"."""
-
-    kind: str
-    text: str
-    seconds: float = 0.0
 
 
 class _Capturing(threading.local):
@@ -81,6 +73,12 @@ class CompiledState:
         self.backend = backend
         self.options = options
         self.events: list[Event] = []
+        self.listener: Callable[[Event], None] | None = None
+        """Told of each event as it happens."""
+        self.resolve_backend: Callable[[Any], Backend] = _callable_backend
+        """What a stance's backend, a name perhaps, means for this callable."""
+        self._with_backend: dict[Any, Any] | None = {}
+        self._first_call: dict[str, tuple[int, ...] | int] | None = None
         self._compiled: Callable[[], Any] = lambda: None
         self._lock = threading.RLock()
         self._changed: dict[str, frozenset[int]] = {}
@@ -107,6 +105,25 @@ class CompiledState:
             self.events.clear()
             self._changed.clear()
             self._made = self._escaped = 0
+            self._first_call = None
+            if self._with_backend is not None:
+                self._with_backend.clear()
+
+    def with_backend(self, backend: Any) -> Any:
+        """The same function compiled by another backend, for a stance that forces it; None when this is that already."""
+        with self._lock:
+            if self._with_backend is None:
+                return None
+            found = self._with_backend.get(backend)
+            if found is None:
+                state = CompiledState(
+                    self.function, self.capture_frame, self.resolve_backend(backend), self.options
+                )
+                state._with_backend = None
+                found = Compiled(self.function, state.on_miss, state)
+                state.attach(found)
+                self._with_backend[backend] = found
+            return found
 
     # ------------------------------------------------------------ misses
 
@@ -122,24 +139,75 @@ class CompiledState:
                     return entry  # made by another thread meanwhile
             scope = Scope(self.function, arguments)
             entries = tuple(entry for entry in entries if not entry.info.is_dead())
-            reasons = [_failure(entry.info, scope) for entry in entries]
+            reasons = tuple(failure_of(entry.info.guards, scope) for entry in entries)
+            stance = current_stance().name
+            if stance != "default" and self._runs_eagerly(stance, scope, reasons):
+                return None
+            if stance == "aot_eager_then_compile" and self._is_first_call(scope):
+                return self._compile(
+                    compiled, entries, scope, reasons, backend=self.resolve_backend("aot_eager")
+                )
             if len(entries) >= self.options.recompile_limit:
                 return self._give_up(compiled, entries, arguments, reasons[0])
             if self.options.dynamic is None:
                 self._note_changes(entries, scope)
             return self._compile(compiled, entries, scope, reasons)
 
+    def _runs_eagerly(self, stance: str, scope: Scope, failures: tuple[GuardFailure, ...]) -> bool:
+        """Whether a stance other than the default has this call run as it is; RuntimeError where the stance is to fail."""
+        if stance == "fail_on_recompile":
+            because = "".join(f"\n- {failure}" for failure in failures)
+            raise RuntimeError(
+                f"{self.function.__qualname__} ({_place(self.function)}) would have to be compiled, and the stance is "
+                f"'fail_on_recompile'; {'guards that failed:' if because else 'nothing is compiled for it yet'}{because}"
+            )
+        if stance in ("force_eager", "eager_on_recompile") or (
+            stance == "eager_then_compile" and self._is_first_call(scope)
+        ):
+            text = f"{self.function.__qualname__} ran eagerly: the stance is {stance!r}"
+            if not self.events or self.events[-1].text != text:  # not one a call
+                self._note(Event("eager", text, failures=failures))
+            return True
+        return False
+
+    def _is_first_call(self, scope: Scope) -> bool:
+        """Whether this is the first call of all; its sizes are remembered, to be compared with the second's."""
+        if self._first_call is None:
+            if self._made:
+                return False
+            self._first_call = dict(_sizes(scope))
+            return True
+        for text, now in _sizes(scope):
+            then = self._first_call.pop(text, now)
+            if isinstance(then, tuple) and isinstance(now, tuple) and len(then) == len(now):
+                for dim, (before, after) in enumerate(zip(then, now, strict=True)):
+                    if before != after:
+                        self._note_change(text, dim)
+            elif type(then) is int and then != now:
+                self._note_change(text, -1)
+        return False
+
     def _compile(
-        self, compiled: Any, entries: tuple[Any, ...], scope: Scope, reasons: list[str]
+        self,
+        compiled: Any,
+        entries: tuple[Any, ...],
+        scope: Scope,
+        reasons: tuple[GuardFailure, ...],
+        *,
+        backend: Backend | None = None,
     ) -> Any:
+        """The entry for a call; with `backend`, one for this call only."""
         started = time.perf_counter()
         _CAPTURING.depth += 1
         try:
             state = current_state()
             with _no_collection():
                 captured = self._capture(scope)
+            capture_seconds = time.perf_counter() - started
             entry = (
-                None if isinstance(captured, Break) else make_entry(captured, self.backend, state)
+                None
+                if isinstance(captured, Break)
+                else make_entry(captured, backend or self.backend, state)
             )
         finally:
             _CAPTURING.depth -= 1
@@ -156,7 +224,10 @@ class CompiledState:
                 )
                 entry = None
         if isinstance(captured, Break):
-            self._note(Event("break", str(captured), time.perf_counter() - started))
+            seconds = time.perf_counter() - started
+            self._note(
+                Event("break", str(captured), seconds, capture_seconds, reasons, reason=captured)
+            )
             if self.options.fullgraph:
                 raise CaptureError(captured)
             if captured.id == "exception-escapes" and self._escaped < self.options.recompile_limit:
@@ -165,11 +236,13 @@ class CompiledState:
             compiled.entries = (*entries, skip_entry(len(scope.arguments), captured))
             return None
         kind, text = (
-            ("recompile", "; ".join(reasons))
+            ("recompile", "; ".join(map(str, reasons)))
             if reasons
             else ("capture", self.function.__qualname__)
         )
-        self._note(Event(kind, text, time.perf_counter() - started))
+        self._note(Event(kind, text, time.perf_counter() - started, capture_seconds, reasons))
+        if backend is not None:
+            return entry
         self._made += 1
         compiled.entries = (entry, *entries)
         return entry
@@ -184,7 +257,11 @@ class CompiledState:
         return captured
 
     def _give_up(
-        self, compiled: Any, entries: tuple[Any, ...], arguments: tuple[Any, ...], reason: str
+        self,
+        compiled: Any,
+        entries: tuple[Any, ...],
+        arguments: tuple[Any, ...],
+        reason: GuardFailure,
     ) -> None:
         limit = self.options.recompile_limit
         text = f"{self.function.__qualname__} was compiled {limit} times (recompile_limit); other calls run eagerly. Last failing guard: {reason}"
@@ -194,7 +271,7 @@ class CompiledState:
             _place(self.function),
             "make the value that varies a tensor, or raise recompile_limit",
         )
-        self._note(Event("limit", str(broken)))
+        self._note(Event("limit", str(broken), failures=(reason,), reason=broken))
         if self.options.fullgraph:
             raise CaptureError(broken)
         warnings.warn(f"flambeau: {broken}", RuntimeWarning, stacklevel=3)
@@ -224,6 +301,8 @@ class CompiledState:
 
     def _note(self, event: Event) -> None:
         self.events.append(event)
+        if self.listener is not None:
+            self.listener(event)
         if self.options.verbose:
             print(f"flambeau: {event.kind} of {self.function.__qualname__}: {event.text}")
 
@@ -235,13 +314,29 @@ def _load(origin: Any, scope: Scope) -> Any:
         return None
 
 
-def _failure(info: EntryInfo, scope: Scope) -> str:
-    failing = check.first_failing(info.guards, scope)
-    if failing is None:
-        return "all guards hold"
-    guard = info.guards[failing]
-    text = kinds.failure_text(guard, scope)
-    return f"{text} (read at {guard.where})" if guard.where else text
+def _callable_backend(backend: Any) -> Backend:
+    if not callable(backend):
+        raise ValueError(f"the backend {backend!r} has a name that only flambeau.compile knows")
+    return backend  # type: ignore[no-any-return]
+
+
+def _sizes(scope: Scope) -> Iterator[tuple[str, tuple[int, ...] | int]]:
+    """The shapes of the arguments that are tensors, and the ints, by the text of their origin."""
+    pending: list[tuple[Origin, Any]] = [
+        (Argument(name, index), value)
+        for index, (name, value) in enumerate(
+            zip(scope.function.__code__.co_varnames, scope.arguments, strict=False)
+        )
+    ]
+    for origin, value in pending:
+        if isinstance(value, torch.Tensor):
+            yield origin.text(), tuple(value.shape)
+        elif type(value) is int:
+            yield origin.text(), value
+        elif type(value) in (list, tuple):
+            pending += [(Item(origin, at), item) for at, item in enumerate(value)]
+        elif type(value) is dict:
+            pending += [(DictEntry(origin, key), item) for key, item in value.items()]
 
 
 def _place(function: types.FunctionType) -> str:
@@ -302,7 +397,7 @@ def compile_callable(
         )
         if options.fullgraph:
             raise CaptureError(reason)
-        state.events.append(Event("break", str(reason)))
+        state.events.append(Event("break", str(reason), reason=reason))
         compiled.entries = (skip_entry(bound_count(fn.__code__), reason),)
         compiled.on_miss = None
     return compiled

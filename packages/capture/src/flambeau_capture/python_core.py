@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flambeau_capture.stance import redirected
+
 
 @dataclass(eq=False, slots=True)
 class PythonEntry:
@@ -89,6 +91,9 @@ class PythonCompiled:
         function = self.__wrapped__
         if function.__code__ is not self._code:
             return function(*args, **kwargs)
+        target = redirected(self)
+        if target is not None:
+            return target(*args, **kwargs)
         binder = types.FunctionType(self._binder, {}, "bind", function.__defaults__)
         binder.__kwdefaults__ = function.__kwdefaults__
         try:

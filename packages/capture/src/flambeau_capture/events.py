@@ -1,0 +1,73 @@
+"""What happens to a compiled callable, as data: captures, recompilations with the guards that failed, breaks, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flambeau_capture.guards import check, kinds
+from flambeau_capture.origins import OriginLost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_capture.origins import Scope
+    from flambeau_capture.record import Break, Guard
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFailure:
+    """Why one entry did not serve a call: the first of its guards that did not hold, with what it wanted and what it found.
+
+    `text` is the whole in the user's terms; `origin` what was read (`L['x']`) and `where` the user's line that read it.
+    """
+
+    text: str
+    kind: str = ""
+    origin: str = ""
+    expected: str = ""
+    found: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} (read at {self.where})" if self.where else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a compiled callable.
+
+    kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call as it is), "break" or "limit".
+    text: what happened, for people.
+    seconds: how long it took, the backend's time included; `capture_seconds` is without it.
+    failures: for each entry there was, the guard that kept it from serving the call.
+    reason: why the call runs eagerly ("break" and "limit").
+    """
+
+    kind: str
+    text: str
+    seconds: float = 0.0
+    capture_seconds: float = 0.0
+    failures: tuple[GuardFailure, ...] = ()
+    reason: Break | None = None
+
+
+def failure_of(guards: Sequence[Guard], scope: Scope) -> GuardFailure:
+    """The first of these guards that does not hold on a call."""
+    failing = check.first_failing(guards, scope)
+    if failing is None:
+        return GuardFailure("all guards hold")
+    guard = guards[failing]
+    kind = kinds.KINDS[guard.kind]
+    try:
+        found = kind.found(guard.origin.load(scope), guard)
+    except OriginLost:
+        found = "is no longer there"
+    return GuardFailure(
+        text=f"{guard.origin.text()} {found}",
+        kind=guard.kind,
+        origin=guard.origin.text(),
+        expected=kind.text(guard),
+        found=found,
+        where=guard.where,
+    )

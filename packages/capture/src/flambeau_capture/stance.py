@@ -1,0 +1,175 @@
+"""The stance: what compiled callables do in place of compiling, for as long as it is in force.
+
+A stance is torch.compile's notion (`torch.compiler.set_stance`) and so belongs to the process, not to one compiled callable.  This
+module holds it: one default for the process, and one override a context (a `with` block or a decorated call), which neither
+other threads nor other asyncio tasks see.  `current_stance()` is what holds here and now.
+
+The default stance costs nothing: calls that an entry serves look at one C pointer.  Only while another stance is in force
+somewhere does each call of a compiled callable ask `_redirect` which callable is to run.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flambeau_capture.core import core
+from flambeau_capture.interop_dynamo import dynamo_stance
+
+STANCES = (
+    "default",
+    "force_eager",
+    "eager_on_recompile",
+    "fail_on_recompile",
+    "eager_then_compile",
+    "aot_eager_then_compile",
+)
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class Stance:
+    """`name` is one of STANCES; `backend`, with the default stance only, compiles in place of each callable's own."""
+
+    name: str = "default"
+    backend: Any = None
+
+    @property
+    def redirects(self) -> bool:
+        """Whether calls that an entry serves are concerned, too."""
+        return self.name == "force_eager" or self.backend is not None
+
+
+_DEFAULT = Stance()
+_SCOPED: contextvars.ContextVar[tuple[Stance, ...]] = contextvars.ContextVar("stances", default=())
+"""The stances of the blocks and decorated calls that this context is in, the innermost last."""
+
+
+class _Process:
+    """The stance of the process, and how many stances are in force that concern every call."""
+
+    def __init__(self) -> None:
+        self.stance = _DEFAULT
+        self.redirecting = 0
+        self.lock = threading.Lock()
+
+    def set(self, stance: Stance) -> Stance:
+        """Put a stance in force for the process; the former one."""
+        with self.lock:
+            former, self.stance = self.stance, stance
+            self._count(stance.redirects - former.redirects)
+        return former
+
+    def enter(self, stance: Stance) -> None:
+        """Put a stance in force in this context."""
+        with self.lock:
+            self._count(stance.redirects)
+        _SCOPED.set((*_SCOPED.get(), stance))
+
+    def leave(self, stance: Stance) -> None:
+        """End the innermost stance of this context."""
+        _SCOPED.set(_SCOPED.get()[:-1])
+        with self.lock:
+            self._count(-stance.redirects)
+
+    def _count(self, change: int) -> None:
+        self.redirecting += change
+        if core is not None:
+            core.set_redirect(_redirect if self.redirecting else None)
+
+
+_PROCESS = _Process()
+
+
+def current_stance() -> Stance:
+    """The stance in force in this context; torch.compile's own counts where none of ours is set."""
+    stance = _innermost()
+    return stance if stance != _DEFAULT else Stance(dynamo_stance())
+
+
+def _innermost() -> Stance:
+    scoped = _SCOPED.get()
+    return scoped[-1] if scoped else _PROCESS.stance
+
+
+def redirected(compiled: Any) -> Any:
+    """The callable to call in place of a compiled one, or None: for the Python twin of the core."""
+    return _redirect(compiled) if _PROCESS.redirecting else None
+
+
+def _redirect(compiled: Any) -> Any:
+    stance = _innermost()
+    if stance.name == "force_eager":
+        return compiled.__wrapped__
+    if stance.backend is not None:
+        return compiled.state.with_backend(stance.backend)
+    return None
+
+
+class set_stance:
+    """Put a stance in force: by the call, for the process; as a context manager, for the block; as a decorator, for the function.
+
+    set_stance("force_eager")                # until the next call of set_stance
+    with set_stance("force_eager"): ...      # in this block of this thread
+    @set_stance("force_eager")               # while f runs
+    def f(x): ...
+
+    stance: one of
+        "default"                 compile what was asked to be compiled
+        "force_eager"             run compiled callables as if they had not been compiled
+        "eager_on_recompile"      serve calls from what is compiled already; run all others eagerly
+        "fail_on_recompile"       raise RuntimeError where something would have to be compiled, with the guards that failed
+        "eager_then_compile"      run each callable's first call eagerly; compile at the second, dynamic where the two calls differ
+        "aot_eager_then_compile"  the same, with the first call run by the backend "aot_eager"
+    skip_guard_eval_unsafe: accepted; guards are evaluated all the same, since they cost less than a microsecond.
+    force_backend: with the default stance, the backend (a name or a callable) that compiles in place of each callable's own.
+
+    Between the construction and the `with` the stance is the process's for a moment, as torch's is.  Raises RuntimeError for an unknown
+    stance, and for force_backend with another stance than "default".
+    """
+
+    def __init__(
+        self,
+        stance: str = "default",
+        *,
+        skip_guard_eval_unsafe: bool = False,
+        force_backend: str | Callable[..., Any] | None = None,
+    ) -> None:
+        if stance not in STANCES:
+            raise RuntimeError(f"unknown stance {stance!r}; known: {', '.join(STANCES)}")
+        if force_backend is not None and stance != "default":
+            raise RuntimeError("force_backend goes with the stance 'default' only")
+        self._stance = Stance(stance, force_backend)
+        self._former: Stance | None = _PROCESS.set(self._stance)
+
+    def _withdraw(self) -> None:
+        """The construction was not a call for the process, after all."""
+        former, self._former = self._former, None
+        if former is not None:
+            _PROCESS.set(former)
+
+    def __enter__(self) -> None:
+        self._withdraw()
+        _PROCESS.enter(self._stance)
+
+    def __exit__(self, *exception: object) -> None:
+        _PROCESS.leave(self._stance)
+
+    def __call__(self, function: Function) -> Function:
+        self._withdraw()
+        stance = self._stance
+
+        @functools.wraps(function)
+        def under_stance(*args: Any, **kwargs: Any) -> Any:
+            _PROCESS.enter(stance)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _PROCESS.leave(stance)
+
+        return under_stance  # type: ignore[return-value]
