@@ -49,7 +49,25 @@ _reason(
     "unsupported-opcode",
     "a bytecode instruction without a handler",
     "the interpreter has no handler for this instruction",
-    "async functions and class bodies cannot be captured; call them outside the compiled function",
+    "call what uses it outside the compiled function",
+)
+_reason(
+    "class-statement",
+    "a class is made or changed in the frame in a way that runs code of the program natively",
+    "metaclasses and hooks written in C or in the standard library would run the program's own functions outside the interpreter",
+    "define the class outside the compiled function",
+)
+_reason(
+    "coroutine",
+    "an async function was called, or an async statement reached",
+    "a coroutine is suspended by its event loop, not by the frame",
+    "compile the synchronous parts of the function",
+)
+_reason(
+    "traceback",
+    "the traceback of an exception was read inside the frame",
+    "the frames that a traceback would show do not exist while a frame is captured",
+    "handle the exception without its traceback, or outside the compiled function",
 )
 _reason(
     "unsupported-argument",

@@ -110,7 +110,11 @@ def _call_getattr(
             return found
     elif fallback is not None:
         return machine.call(fallback, (obj, name), {})
-    if not is_trusted(kind.__module__) and lookup(machine, kind, name) is MISSING:
+    if (
+        not is_trusted(kind.__module__)
+        and kind not in machine.made_classes
+        and lookup(machine, kind, name) is MISSING
+    ):
         machine.guard("IS", TypeAttribute(Constant(kind), name), MISSING)
     raise error or AttributeError(
         f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=obj
@@ -289,6 +293,24 @@ def _function_attribute(machine: Machine, function: types.FunctionType, name: st
 
 
 def _class_attribute(machine: Machine, cls: type, name: str) -> Any:
+    """`cls.name`: through the metaclass's own `__getattribute__` and `__getattr__`, where it has them."""
+    meta = type(cls)
+    if meta is type or issubclass(meta, enum.EnumMeta):
+        return load_class_attribute(machine, cls, name)
+    getter = python_method(machine, meta, "__getattribute__")
+    try:
+        if getter is not None:
+            return machine.call(getter, (cls, name), {})
+        return load_class_attribute(machine, cls, name)
+    except AttributeError:
+        fallback = python_method(machine, meta, "__getattr__")
+        if fallback is None:
+            raise
+        return machine.call(fallback, (cls, name), {})
+
+
+def load_class_attribute(machine: Machine, cls: type, name: str) -> Any:
+    """What `type.__getattribute__` finds."""
     meta = type(cls)
     if issubclass(meta, enum.EnumMeta):
         return getattr(cls, name)
@@ -378,7 +400,11 @@ def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
         if raw is MISSING:
             continue
         what = type(raw)
-        if what is types.FunctionType and not is_trusted(cls.__module__):
+        if (
+            what is types.FunctionType
+            and not is_trusted(cls.__module__)
+            and cls not in machine.made_classes
+        ):
             machine.guard("IS", TypeAttribute(Constant(cls), name), raw)
         if what is staticmethod:
             return raw.__func__
@@ -417,10 +443,26 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
 
 
 def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
-    """`cls.name = value`, replayed at exit."""
+    """`cls.name = value`, through the metaclass's own `__setattr__`, where it has one."""
+    setter = python_method(machine, type(cls), "__setattr__")
+    if setter is not None and not issubclass(type(cls), enum.EnumMeta):
+        machine.call(setter, (cls, name, value), {})
+    else:
+        store_class_attribute(machine, cls, name, value)
+
+
+def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
+    """What `type.__setattr__` does; for a class that existed before the call, replayed at exit."""
+    if cls in machine.made_classes:
+        type(cls).__setattr__(cls, name, value) if issubclass(
+            type(cls), enum.EnumMeta
+        ) else type.__setattr__(cls, name, value)
+        machine.class_cache.clear()
+        machine.method_cache.clear()
+        return
     if (
         name.startswith("__")
-        or python_method(machine, type(cls), "__setattr__") is not None
+        or issubclass(type(cls), enum.EnumMeta)
         or not cls.__flags__ & _HEAP_TYPE
     ):
         raise GraphBreak(

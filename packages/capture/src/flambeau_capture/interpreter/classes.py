@@ -58,15 +58,22 @@ def lookup(machine: Machine, cls: type, name: str) -> Any:
         own = name == "forward" or not is_trusted(
             owner.__module__ if found is not MISSING else cls.__module__
         )
-        if own and _guardable(found):
+        if own and owner not in machine.made_classes and _guardable(found):
             machine.guard("IS", TypeAttribute(Constant(cls), name), found)
     return found
 
 
 def is_written(machine: Machine, cls: type, name: str) -> bool:
-    """Whether the attribute that `lookup` finds was set by the frame itself."""
-    written = machine.objects.classes_written
-    return bool(written) and any((owner, name) in written for owner in _mro_of(cls))
+    """Whether the attribute that `lookup` finds was set by the frame itself, or stands in a class that the frame made."""
+    written, made = machine.objects.classes_written, machine.made_classes
+    if not written and not made:
+        return False
+    for owner in _mro_of(cls):
+        if (owner, name) in written:
+            return True
+        if name in _dict_of(owner):
+            return owner in made
+    return False
 
 
 def _guardable(found: Any) -> bool:

@@ -28,6 +28,41 @@ class Sentinel:
         return self.name
 
 
+class Handled:
+    """On the stack under an exception that is being handled: the one that was handled before (None: none)."""
+
+    __slots__ = ("previous",)
+
+    def __init__(self, previous: BaseException | None) -> None:
+        self.previous = previous
+
+
+class Raiser:
+    """On the stack under an exception to be re-raised: where the instruction that raised it stands, in units."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+class Stopped(BaseException):
+    """Ends an interpretation in front of the step it was to stop at.
+
+    On its way out, `take` has the record made while every frame is as it was.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.frame: Frame | None = frame
+
+    def take(self, machine: Machine) -> None:
+        """Called in the innermost frame first: the rest has nothing to do."""
+        if self.frame is not None:
+            frame, self.frame = self.frame, None
+            machine.suspend(frame)
+
+
 NULL = Sentinel("NULL")
 UNBOUND = Sentinel("UNBOUND")
 RETURN = 1
@@ -38,7 +73,7 @@ class Frame:
     """The state of one activation of a Python function.  `ip` is the index of the next instruction."""
 
     __slots__ = (
-        "builtins", "code", "function", "generator", "globals", "ip", "keyword_names", "locals", "machine", "namespace",
+        "builtins", "code", "function", "generator", "globals", "in_place", "ip", "keyword_names", "locals", "machine", "namespace",
         "parent", "stack", "value",
     )  # fmt: skip
 
@@ -59,6 +94,7 @@ class Frame:
         self.stack: list[Any] = []
         self.ip = 0
         self.parent = parent
+        self.in_place = False
         self.value: Any = None
         self.keyword_names: tuple[str, ...] = ()
         self.generator: Any = None
@@ -74,37 +110,46 @@ def run(frame: Frame) -> int:
     """Run until the frame returns or yields; raises what the program raises and does not handle, and GraphBreak."""
     instructions = frame.code.instructions
     machine = frame.machine
+    stop = machine.stop_step
+    step = 0
     previous, machine.frame = machine.frame, frame
     try:
         while True:
             try:
                 while True:
+                    machine.step = step = machine.step + 1
                     index = frame.ip
+                    if step == stop:
+                        raise Stopped(frame)
                     frame.ip = index + 1
                     handler, argument = instructions[index]
                     signal = handler(frame, argument)
                     if signal is not None:
                         return signal
+            except Stopped as stopped:
+                stopped.take(machine)
+                raise
             except GraphBreak as error:
-                machine.note_break(frame, error)
+                machine.note_break(frame, error, step)
                 raise
             except BaseException as error:
-                unwind(frame, error)
+                unwind(frame, error, step)
     finally:
         machine.frame = previous
 
 
-def unwind(frame: Frame, error: BaseException) -> None:
+def unwind(frame: Frame, error: BaseException, step: int = 0) -> None:
     """Go to the handler of the instruction that raised, as the exception table says; re-raise where there is none."""
     index = frame.ip - 1
     target = frame.code.unwinds[index]
-    error = frame.machine.translate_error(error, frame)
+    error = frame.machine.translate_error(error, frame, step)
     if target is None:
-        frame.machine.note_error(frame, error)
+        frame.machine.note_error(frame, error, step)
         raise error
+    error.__traceback__ = None  # it holds our frames; the program is told that tracebacks break
     stack = frame.stack
     del stack[target.depth :]
     if target.push_lasti:
-        stack.append(index)
+        stack.append(Raiser(frame.code.offsets[index]))
     stack.append(error)
     frame.ip = target.target

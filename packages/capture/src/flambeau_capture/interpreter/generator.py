@@ -8,12 +8,15 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import RETURN, Frame, run, unwind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from flambeau_capture.interpreter.machine import Machine
 
 
 class InterpretedGenerator(Native):
@@ -61,7 +64,40 @@ class InterpretedGenerator(Native):
         if self.finished or not self.started:
             self.finished = True
             raise error
-        return self._resume(error)
+        receiver = self._delegate()
+        throw = None if receiver is None else _method(receiver, "throw", self.frame.machine)
+        if throw is None or isinstance(error, GeneratorExit):
+            self._close_delegate(receiver)
+            return self._resume(error)
+        try:
+            return self.frame.machine.call(throw, (error,), {})
+        except StopIteration as stop:
+            return self._resume(*self._delegate_returned(stop))
+        except BaseException as raised:
+            return self._resume(raised)
+
+    def _delegate(self) -> Any:
+        """The iterator that `yield from` is suspended on, or None."""
+        frame = self.frame
+        handler, argument = frame.code.instructions[frame.ip]
+        return frame.stack[-1] if handler.__name__ == "RESUME" and argument & 3 >= 2 else None
+
+    def _close_delegate(self, receiver: Any) -> None:
+        machine = self.frame.machine
+        close = None if receiver is None else _method(receiver, "close", machine)
+        if close is not None:
+            machine.call(close, (), {})
+
+    def _delegate_returned(self, stop: StopIteration) -> tuple[BaseException | None, bool]:
+        """What to resume with when the delegate answers a thrown exception by returning: its value is the value of `yield from`."""
+        frame = self.frame
+        if VERSION >= (3, 12):
+            return stop, True  # the frame has a handler of its own for it: CLEANUP_THROW
+        frame.stack[-1] = stop.value
+        frame.ip = frame.code.instructions[frame.ip - 2][
+            1
+        ]  # where the SEND of this YIELD_VALUE ends
+        return None, True
 
     def close(self) -> None:
         """Raise GeneratorExit in the generator."""
@@ -69,12 +105,14 @@ class InterpretedGenerator(Native):
             self.finished = True
             return
         try:
+            self._close_delegate(self._delegate())
             self._resume(GeneratorExit())
         except (GeneratorExit, StopIteration):
             return
         raise RuntimeError("generator ignored GeneratorExit")
 
-    def _resume(self, error: BaseException | None) -> Any:
+    def _resume(self, error: BaseException | None, ready: bool = False) -> Any:
+        """Run on to the next yield; `ready` says that the stack is as the next instruction expects it."""
         frame, machine = self.frame, self.frame.machine
         if self.running:
             raise ValueError("generator already executing")
@@ -85,7 +123,8 @@ class InterpretedGenerator(Native):
         self.running = True
         try:
             if error is not None:
-                frame.stack.append(None)
+                if not ready:
+                    frame.stack.append(None)
                 unwind(frame, error)
             signal = run(frame)
         except StopIteration as stop:
@@ -104,3 +143,11 @@ class InterpretedGenerator(Native):
             self.finished = True
             raise StopIteration(frame.value)
         return frame.value
+
+
+def _method(receiver: Any, name: str, machine: Machine) -> Any:
+    """A method of the iterator of a `yield from`, or None."""
+    try:
+        return load_attr(machine, receiver, name)
+    except AttributeError:
+        return None

@@ -19,6 +19,7 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
+from flambeau_capture.interpreter.suspend import suspend
 from flambeau_capture.interpreter.tape import Tape
 from flambeau_capture.origins import (
     CellContents,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.frame import Frame
     from flambeau_capture.options import CaptureOptions
-    from flambeau_capture.record import DynamicDims, Scope
+    from flambeau_capture.record import Capture, DynamicDims, Scope
 
 _SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE", "STATE"})
 """Guard kinds of which one origin may have several, with different payloads."""
@@ -88,6 +89,7 @@ class Machine:
         options: CaptureOptions,
         dynamic: DynamicDims,
         device: torch.device | str = "cpu",
+        stop_step: int = 0,
     ) -> None:
         self.scope = scope
         self.options = options
@@ -96,6 +98,10 @@ class Machine:
         self.frame: Frame | None = None
         self.handling: BaseException | None = None
         self.depth = 0
+        self.step = 0
+        self.stop_step = stop_step
+        self.suspended: Capture | GraphBreak | None = None
+        self.broken: list[tuple[Frame, int]] = []
         self.break_where = ""
         self.error_where = ""
         self._noted_error: BaseException | None = None
@@ -104,6 +110,7 @@ class Machine:
         self._closures: set[int] = set()
         self.torch_state: dict[str, Any] = {}
         self.made_functions: dict[int, Any] = {}
+        self.made_classes: dict[type, type] = {}
         self._followed: dict[int, types.FunctionType] = {}
         self._library_globals: dict[int, bool] = {}
         self.stop_value: Any = None
@@ -161,7 +168,7 @@ class Machine:
 
     # ------------------------------------------------------------ errors
 
-    def translate_error(self, error: BaseException, frame: Frame) -> BaseException:
+    def translate_error(self, error: BaseException, frame: Frame, step: int = 0) -> BaseException:
         """The error as the program would see it, or a GraphBreak where the stack below could not do what was asked."""
         if isinstance(error, (NameError, AttributeError)) and _is_ours(error):
             broken: GraphBreak | None = GraphBreak(
@@ -183,31 +190,48 @@ class Machine:
         else:
             broken = None
         if broken is not None:
-            self.note_break(frame, broken)
+            self.note_break(frame, broken, step)
             raise broken from error
         handling = self.handling
         if handling is not None and handling is not error and error.__context__ is None:
             error.__context__ = handling
         return error
 
-    def note_break(self, frame: Frame, error: GraphBreak) -> None:
-        """Remember the innermost place of a break."""
+    def note_break(self, frame: Frame, error: GraphBreak, step: int) -> None:
+        """Remember the innermost place of a break, and the step that each frame it leaves was at."""
+        if self._noted_error is not error:
+            self._noted_error = error
+            self.broken.clear()
+        self.broken.append((frame, step))
         if not self.break_where:
             self.break_where = self.user_place(frame)
             if self.break_where != frame.where:
                 error.detail += f" (in {frame.where})"
 
-    def note_error(self, frame: Frame, error: BaseException) -> None:
-        """Remember the innermost place of an exception that leaves its frame."""
+    def note_error(self, frame: Frame, error: BaseException, step: int) -> None:
+        """Remember the innermost place of an exception that leaves its frame, and the step that each frame it leaves was at."""
         if self._noted_error is not error:
             self._noted_error = error
             self.error_where = self.user_place(frame)
+            self.broken.clear()
+        self.broken.append((frame, step))
+
+    def suspend(self, frame: Frame) -> None:
+        """Make the record of everything up to the next instruction of `frame`, the innermost, to be taken up there again."""
+        try:
+            self.suspended = suspend(self, frame)
+        except GraphBreak as error:
+            self.suspended = error
 
     # ------------------------------------------------------------ calls
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`function(*args, **kwargs)`."""
         return calling.call(self, function, args, kwargs)
+
+    def call_in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`function(*args, **kwargs)`, which the running instruction pushes as it is."""
+        return calling.call(self, function, args, kwargs, in_place=True)
 
     def interpret(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function's own code, past any substitute."""

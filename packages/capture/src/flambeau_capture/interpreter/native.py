@@ -96,8 +96,7 @@ PYTHON_NATIVE: dict[int, Any] = {
         inspect.signature, inspect.getfullargspec, inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isgeneratorfunction,
         inspect.iscoroutinefunction, dataclasses.fields, dataclasses.is_dataclass, typing.get_type_hints, typing.get_origin,
         typing.get_args, typing.cast, re.compile, re.match, re.search, re.fullmatch, re.sub, re.split, re.findall, re.escape,
-        functools.namedtuple if hasattr(functools, "namedtuple") else collections.namedtuple, copyreg.__newobj__,  # type: ignore[attr-defined]
-        inspect.unwrap,
+        copyreg.__newobj__, inspect.unwrap,  # type: ignore[attr-defined]
         enum.EnumMeta.__call__, enum.EnumMeta.__getitem__, enum.EnumMeta.__iter__, enum.EnumMeta.__contains__, enum.EnumMeta.__len__,
         enum.Enum.__hash__, enum.Enum.__str__, enum.Enum.__repr__, enum.Enum.__format__,
     )
@@ -118,6 +117,7 @@ def is_pure(function: Any) -> bool:
                 "__subclasses__",
                 "mro",
                 "fromkeys",
+                "__init_subclass__",
             )
         if type(receiver) in _VALUE_TYPES or isinstance(receiver, type):
             return True
@@ -127,7 +127,9 @@ def is_pure(function: Any) -> bool:
         types.WrapperDescriptorType,
         types.ClassMethodDescriptorType,
     ):
-        return function.__objclass__ in _VALUE_TYPES
+        return function.__objclass__ in _VALUE_TYPES or issubclass(
+            function.__objclass__, BaseException
+        )
     return False
 
 
@@ -209,7 +211,8 @@ def prepare_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as native code may use them: what it iterates, and the big dicts that are read entry by entry otherwise."""
     if _iterates(function):
-        args = tuple([_iterable(machine, arg) for arg in args])
+        kept = 1 if getattr(function, "__name__", "") == "__new__" else 0  # the class
+        args = (*args[:kept], *[_iterable(machine, arg) for arg in args[kept:]])
     for arg in (*args, *kwargs.values()):
         if machine.objects.is_known(arg) and hasattr(type(arg), "__next__"):
             raise GraphBreak(

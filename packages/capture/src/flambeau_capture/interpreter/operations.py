@@ -270,6 +270,14 @@ def instance_of(machine: Machine, obj: Any, classes: Any) -> bool:
         return any(instance_of(machine, obj, cls) for cls in classes)
     if isinstance(classes, types.UnionType):
         return any(instance_of(machine, obj, cls) for cls in classes.__args__)
+    check = python_method(machine, type(classes), "__instancecheck__")
+    if check is not None and not _native_check(classes):
+        return type(obj) is classes or truth(machine, machine.call(check, (classes, obj), {}))
+    return instance_of_class(machine, obj, classes)
+
+
+def instance_of_class(machine: Machine, obj: Any, classes: Any) -> bool:
+    """What `type.__instancecheck__` does, or one of the standard library's."""
     if isinstance(obj, torch.Tensor):
         return machine.tape.tensor_instance_of(obj, classes)
     kind = type(obj)
@@ -281,9 +289,6 @@ def instance_of(machine: Machine, obj: Any, classes: Any) -> bool:
         return issubclass(bool, classes) or classes is torch.SymBool
     if issubclass(kind, Native):
         return kind.instance_of(classes)  # type: ignore[attr-defined]
-    check = python_method(machine, type(classes), "__instancecheck__")
-    if check is not None and not _native_check(classes):
-        return truth(machine, machine.call(check, (classes, obj), {}))
     return isinstance(obj, classes)
 
 

@@ -99,6 +99,12 @@ class Rebuilder:
             return FromOrigin(origin)
         if id(value) in self.machine.made_functions:
             return self._function(value)
+        made_classes = self.machine.made_classes
+        if made_classes and (
+            kind in made_classes or (isinstance(value, type) and value in made_classes)
+        ):
+            name = (value if isinstance(value, type) else kind).__qualname__
+            raise GraphBreak("unsupported-result", f"class {name}, made in the frame, outlives it")
         if kind in IDENTITY_TYPES or isinstance(
             value, (type, enum.Enum, types.ModuleType, re.Match)
         ):

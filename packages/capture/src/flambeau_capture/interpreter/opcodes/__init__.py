@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from flambeau_capture.interpreter.opcodes import (
     calls,
+    class_bodies,
     containers,
     control_flow,
     exceptions,
     functions,
     generators,
+    intrinsics,
     load_store,
     matching,
     modules,
@@ -29,11 +31,13 @@ if TYPE_CHECKING:
 
 _FILES = (
     calls,
+    class_bodies,
     containers,
     control_flow,
     exceptions,
     functions,
     generators,
+    intrinsics,
     load_store,
     matching,
     modules,

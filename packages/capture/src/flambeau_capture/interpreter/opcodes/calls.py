@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import NULL
 from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.operations import unary
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -51,7 +50,7 @@ def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
         del args[split:]
     else:
         kwargs = {}
-    stack.append(frame.machine.call(function, tuple(args), kwargs))
+    stack.append(frame.machine.call_in_place(function, tuple(args), kwargs))
 
 
 def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
@@ -66,30 +65,4 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
         )
     if type(args) is not tuple:
         args = tuple(native_iterable(machine, args))
-    stack.append(machine.call(function, args, dict(kwargs)))
-
-
-def CALL_INTRINSIC_1(frame: Frame, arg: int) -> None:
-    handler = _INTRINSICS_1.get(arg)
-    if handler is None:
-        raise frame.machine.unsupported_opcode(f"CALL_INTRINSIC_1 {arg}")
-    handler(frame)
-
-
-def _stop_iteration_error(frame: Frame) -> None:
-    error = frame.stack[-1]
-    if isinstance(error, StopIteration):
-        raised = RuntimeError("generator raised StopIteration")
-        raised.__cause__ = error
-        frame.stack[-1] = raised
-
-
-def _unary_positive(frame: Frame) -> None:
-    frame.stack[-1] = unary(frame.machine, "__pos__", frame.stack[-1])
-
-
-def _list_to_tuple(frame: Frame) -> None:
-    frame.stack[-1] = tuple(frame.stack[-1])
-
-
-_INTRINSICS_1 = {3: _stop_iteration_error, 5: _unary_positive, 6: _list_to_tuple}
+    stack.append(machine.call_in_place(function, args, dict(kwargs)))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.exception_groups import match_group, to_reraise
+from flambeau_capture.interpreter.frame import Handled
 from flambeau_capture.interpreter.operations import special_method
 from flambeau_capture.reasons import GraphBreak
 
@@ -16,13 +18,13 @@ if TYPE_CHECKING:
 def PUSH_EXC_INFO(frame: Frame, arg: Any) -> None:
     machine, stack = frame.machine, frame.stack
     error = stack.pop()
-    stack.append(machine.handling)
+    stack.append(Handled(machine.handling))
     stack.append(error)
     machine.handling = error
 
 
 def POP_EXCEPT(frame: Frame, arg: Any) -> None:
-    frame.machine.handling = frame.stack.pop()
+    frame.machine.handling = frame.stack.pop().previous
 
 
 def CHECK_EXC_MATCH(frame: Frame, arg: Any) -> None:
@@ -34,6 +36,22 @@ def CHECK_EXC_MATCH(frame: Frame, arg: Any) -> None:
                 "catching classes that do not inherit from BaseException is not allowed"
             )
     stack.append(isinstance(stack[-1], wanted))
+
+
+def CHECK_EG_MATCH(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    wanted = stack.pop()
+    rest, match = match_group(stack.pop(), wanted)
+    stack.append(rest)
+    stack.append(match)
+    if match is not None:
+        frame.machine.handling = match
+
+
+def PREP_RERAISE_STAR(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    errors = stack.pop()
+    stack.append(to_reraise(stack.pop(), errors))
 
 
 def RERAISE(frame: Frame, arg: int) -> None:
@@ -48,9 +66,29 @@ def RAISE_VARARGS(frame: Frame, arg: int) -> None:
     error = _as_exception(frame, stack.pop())
     if error is None:
         raise TypeError("exceptions must derive from BaseException")
+    if machine.objects.is_known(error):
+        raise GraphBreak(
+            "unsupported-mutation",
+            f"a {type(error).__name__} that existed before the call is raised, which sets its traceback",
+        )
     if arg == 2:
         error.__cause__ = cause
+    handling = machine.handling
+    if handling is not None and handling is not error:
+        _drop_from_chain(handling, error)
+        error.__context__ = handling
     raise error
+
+
+def _drop_from_chain(handling: BaseException, error: BaseException) -> None:
+    """Take `error` out of the chain of contexts that it is about to head, which would be a cycle."""
+    link, seen = handling, {id(handling)}
+    while (context := link.__context__) is not None and id(context) not in seen:
+        if context is error:
+            link.__context__ = None
+            return
+        seen.add(id(context))
+        link = context
 
 
 def _as_exception(frame: Frame, value: Any) -> BaseException | None:
@@ -81,10 +119,12 @@ def BEFORE_WITH(frame: Frame, arg: Any) -> None:
             f"{type(manager).__name__!r} object does not support the context manager protocol"
         )
     stack.append(leave)
-    stack.append(machine.call(enter, (), {}))
+    stack.append(machine.call_in_place(enter, (), {}))
 
 
 def WITH_EXCEPT_START(frame: Frame, arg: Any) -> None:
     stack = frame.stack
     error = stack[-1]
-    stack.append(frame.machine.call(stack[-4], (type(error), error, error.__traceback__), {}))
+    stack.append(
+        frame.machine.call_in_place(stack[-4], (type(error), error, error.__traceback__), {})
+    )

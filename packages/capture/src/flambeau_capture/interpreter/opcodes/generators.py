@@ -9,12 +9,18 @@ from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import RETURN, YIELD
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate
+from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
 
 
+_COROUTINE = 0x80 | 0x200  # CO_COROUTINE, CO_ASYNC_GENERATOR
+
+
 def RETURN_GENERATOR(frame: Frame, arg: Any) -> int:
+    if frame.code.flags & _COROUTINE:
+        raise GraphBreak("coroutine", f"call of async function {frame.code.name}")
     frame.generator = InterpretedGenerator(frame)
     frame.value = frame.generator
     return RETURN

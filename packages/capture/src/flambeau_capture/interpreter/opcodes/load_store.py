@@ -106,15 +106,6 @@ def LOAD_DEREF(frame: Frame, arg: int) -> None:
     )
 
 
-def LOAD_CLASSDEREF(frame: Frame, arg: int) -> None:
-    LOAD_DEREF(frame, arg)
-
-
-def LOAD_FROM_DICT_OR_DEREF(frame: Frame, arg: int) -> None:
-    frame.stack.pop()
-    LOAD_DEREF(frame, arg)
-
-
 def STORE_DEREF(frame: Frame, arg: int) -> None:
     frame.machine.store_cell(frame.locals[arg], frame.stack.pop())
 
@@ -164,14 +155,6 @@ def STORE_GLOBAL(frame: Frame, arg: str) -> None:
 def DELETE_GLOBAL(frame: Frame, arg: str) -> None:
     load_global(frame, arg)
     frame.machine.write_global(frame.globals, arg, DELETED)
-
-
-def LOAD_NAME(frame: Frame, arg: str) -> None:
-    frame.stack.append(load_global(frame, arg))
-
-
-def STORE_NAME(frame: Frame, arg: str) -> None:
-    raise GraphBreak("unsupported-opcode", "a class body is executed")
 
 
 # ---------------------------------------------------------------- attributes and items

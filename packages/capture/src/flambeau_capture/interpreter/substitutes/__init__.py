@@ -5,23 +5,30 @@ callbacks, output, and the questions by which libraries ask whether they are bei
 from __future__ import annotations
 
 from flambeau_capture.interpreter.substitutes import (
+    class_making,
     copying,
     introspection,
     iterables,
+    numbers,
     operators,
+    optimizers,
     output,
     torch_queries,
 )
-from flambeau_capture.interpreter.substitutes.registry import SUBSTITUTES
+from flambeau_capture.interpreter.substitutes.registry import CODE_SUBSTITUTES, SUBSTITUTES
 from flambeau_capture.interpreter.substitutes.torch_queries import dynamo_substitute
 
 __all__ = [
+    "CODE_SUBSTITUTES",
     "SUBSTITUTES",
+    "class_making",
     "copying",
     "dynamo_substitute",
     "introspection",
     "iterables",
+    "numbers",
     "operators",
+    "optimizers",
     "output",
     "torch_queries",
 ]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import attributes, native, operations
+from flambeau_capture.interpreter.class_building import new_class
 from flambeau_capture.interpreter.classes import MISSING, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND
 from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
 from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.origins import GlobalsDict
-from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -30,7 +30,7 @@ def _isinstance(machine: Machine, args: Any, kwargs: Any) -> bool:
 @substitute_for(type)
 def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) != 1:
-        raise GraphBreak("unsupported-opcode", "a class is made by type()")
+        return new_class(machine, (type, *args), kwargs)
     (obj,) = args
     if isinstance(obj, torch.Tensor):
         return machine.tape.real_type(obj)
