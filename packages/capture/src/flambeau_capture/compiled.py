@@ -24,6 +24,7 @@ from flambeau_capture.core import core
 from flambeau_capture.entry import Backend, current_state, make_entry, skip_entry
 from flambeau_capture.events import Event, GuardFailure, failure_of
 from flambeau_capture.guards import kinds
+from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import Argument, DictEntry, Item, Origin, OriginLost, Scope
 from flambeau_capture.python_core import PythonCompiled
@@ -222,6 +223,8 @@ class CompiledState:
                     guard.where,
                     "this is a defect of capture or a value that differs at each reading",
                 )
+            if not isinstance(captured, Break):
+                captured = violation(captured) or captured
                 entry = None
         if isinstance(captured, Break):
             seconds = time.perf_counter() - started
@@ -235,6 +238,10 @@ class CompiledState:
                 return None
             compiled.entries = (*entries, skip_entry(len(scope.arguments), captured))
             return None
+        if entry is not None:
+            captured = violation(captured) or captured  # the backend may have fixed a size, too
+        if isinstance(captured, Break) and captured.id == "dynamic-mark":
+            raise CaptureError(captured)
         kind, text = (
             ("recompile", "; ".join(map(str, reasons)))
             if reasons

@@ -186,6 +186,18 @@ _reason(
 
 
 _reason(
+    "not-resumable",
+    "a graph break where the frame cannot be taken up again",
+    "the function looks at its own local variables by name, or holds something that cannot be rebuilt in the middle of it",
+    "see the reason of the break itself; move it to a function of its own",
+)
+_reason(
+    "dynamic-mark",
+    "a size marked by mark_dynamic is outside of the marked range, or the program needs it to be one certain value",
+    "a size that the program marks as dynamic is never specialised silently",
+    "remove what fixes the size, or use maybe_mark_dynamic",
+)
+_reason(
     "internal-error",
     "the interpreter itself failed",
     "this is a defect of flambeau_capture, not of the program, which runs eagerly",

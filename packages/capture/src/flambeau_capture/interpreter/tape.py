@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.origins import InstanceDict, Origin, TensorSize
+from flambeau_capture.marks import bound, marks_of
+from flambeau_capture.interpreter import scalars
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue, Input
 from flambeau_prims.fake import FakeTensor, fake_like
@@ -117,7 +119,7 @@ class Tape:
         self._duck: dict[int, Expr] = {}
         self.declared = None if self.env is None else machine.dynamic.declare(self.env)
         if self.env is not None:
-            self.env.place = lambda: machine.where if hasattr(machine, "frame") else ""
+            self.env.place = self._place
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
 
@@ -162,24 +164,48 @@ class Tape:
             declared = self.declared.sizes_of(real)
             if declared is not None:
                 return declared
-        if env is None or isinstance(real, torch.nn.Parameter):
-            return {}
-        if self.machine.dynamic.mode is True and _in_module(origin, self.machine.scope):
+        marks = marks_of(real)
+        if env is None and any(mark.kind == "dynamic" for mark in marks.values()):
+            env = self.env = self.tracer.env = SizeEnv()
+            env.place = self._place
+        if env is None or (isinstance(real, torch.nn.Parameter) and not marks):
             return {}
         dims: dict[int, Expr] = {}
         for dim, size in enumerate(real.shape):
-            if size >= 2 and self.machine.dynamic.is_dynamic(origin, dim):
+            mark = marks.get(dim)
+            if size < 2 or (mark is not None and mark.kind == "static"):
+                continue
+            if (
+                mark is not None
+                and (mark.kind == "dynamic" or dynamic.mode is not False)
+                or (usually and dynamic.is_dynamic(origin, dim))
+            ):
                 if size not in self._duck:
                     self._duck[size] = env.symbol(size, TensorSize(origin, dim))
                 dims[dim] = self._duck[size]
         return dims
 
-    def symbolic_int(self, value: int, origin: Origin) -> Any:
-        """A SymInt for an int argument."""
+    def _place(self) -> str:
+        """The user's line, for guards on sizes; none once the capture is over."""
+        machine = self.__dict__.get("machine")
+        return machine.where if machine is not None and hasattr(machine, "frame") else ""
+
+    def symbolic_number(self, value: int | float, origin: Origin) -> Any:
+        """A SymInt or SymFloat for a number of the program; the same one for one origin."""
+        found = self._numbers.get(origin)
+        if found is None:
+            expr = self._number_symbol(value, origin)
+            self.inputs.append(Input(origin, value, expr, GraphValue(expr, _name_of(origin))))
+            found = self._numbers[origin] = to_symbolic(expr)
+        return found
+
+    def _number_symbol(self, value: int | float, origin: Origin) -> Expr | FloatExpr:
         assert self.env is not None
         declared = None if self.declared is None else self.declared.int_at(origin)
         expr = declared if declared is not None else self.env.symbol(value, origin)
         self.inputs.append(Input(origin, value, expr, GraphValue(expr, _name_of(origin))))
+                if mark is not None:
+                    bound(dims[dim], mark, origin, dim)
         return to_symint(expr)
 
     def input_of(self, fake: torch.Tensor) -> tuple[torch.Tensor, Input] | None:

@@ -1,0 +1,160 @@
+"""Marks on tensors that say which of their sizes are to be dynamic or static, made before the first compiled call.
+
+    mark_dynamic(x, 0, min=2, max=512)   # dimension 0 is symbolic from the first capture on; CaptureError if it cannot be
+    maybe_mark_dynamic(x, 0)             # symbolic where that costs nothing
+    mark_static(x)                       # never symbolic
+
+A mark is an attribute of the tensor object (`_flambeau_marks`), so a tensor computed from a marked one has none.  The marks of torch's own
+functions (torch._dynamo.mark_dynamic and its like) are read from the attributes those leave, and mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.origins import Origin
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Break
+from flambeau_prims import sizes
+from flambeau_prims.sizes import Expr, SizeEnv
+
+if TYPE_CHECKING:
+    from flambeau_capture.record import Capture
+
+_ATTRIBUTE = "_flambeau_marks"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is said of one dimension: `kind` is "dynamic" (must be), "maybe" (where it costs nothing) or "static"."""
+
+    kind: str
+    min: int | None = None
+    max: int | None = None
+
+
+def mark_dynamic(
+    tensor: torch.Tensor,
+    dim: int | list[int] | tuple[int, ...],
+    *,
+    min: int | None = None,
+    max: int | None = None,
+) -> None:
+    """Have dimension `dim` (or several) of a tensor be symbolic in every capture that reads it, from the first one on.
+
+    min, max: the captured graph serves sizes in this range only (guards say so); a marked tensor outside of it is a CaptureError.
+    A size of 0 or 1 is captured for itself, as always; so marked tensors of other sizes make a second graph.
+    If the program needs one certain size, the compiled call raises CaptureError, which names the line that does.
+    """
+    if min is not None and max is not None and min > max:
+        raise ValueError(f"min ({min}) is greater than max ({max})")
+    _mark(tensor, dim, Mark("dynamic", min, max))
+
+
+def maybe_mark_dynamic(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...]) -> None:
+    """Have dimension `dim` be symbolic where the program permits: no error where it needs one certain size."""
+    _mark(tensor, dim, Mark("maybe"))
+
+
+def mark_static(
+    tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...] | None = None
+) -> None:
+    """Have dimension `dim` (all of them without) never be symbolic, with `dynamic=True` neither; mark_dynamic takes precedence.
+
+    Called inside a compiled function, it specialises the size.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"mark_static takes a tensor, not a {type(tensor).__name__}")
+    _mark(tensor, tuple(range(tensor.dim())) if dim is None else dim, Mark("static"))
+
+
+def mark_unbacked(
+    tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], **arguments: Any
+) -> None:
+    """Not supported: raises NotImplementedError.
+
+    An unbacked size has no value while a program is captured, so that no branch can depend on it.
+    """
+    raise NotImplementedError(
+        "flambeau has no marks for unbacked sizes: sizes of inputs have values while a program is captured, and what it assumes of them is "
+        "guarded. Use mark_dynamic, which refuses programs that need one certain size"
+    )
+
+
+def _mark(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], mark: Mark) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"marks are for tensors, not for a {type(tensor).__name__}")
+    found = dict(getattr(tensor, _ATTRIBUTE, {}))
+    for one in (dim,) if isinstance(dim, int) else dim:
+        if not -tensor.dim() <= one < tensor.dim():
+            raise IndexError(f"dimension {one} of a tensor with {tensor.dim()} dimensions")
+        at = one % tensor.dim()
+        if not (mark.kind == "static" and at in found and found[at].kind == "dynamic"):
+            found[at] = mark
+    setattr(tensor, _ATTRIBUTE, found)
+
+
+def marks_of(tensor: torch.Tensor) -> Mapping[int, Mark]:
+    """What was said of a tensor's dimensions, by this module's functions or by torch's."""
+    attributes = tensor.__dict__
+    if not attributes:
+        return {}
+    marks = {dim: Mark("maybe") for dim in attributes.get("_dynamo_weak_dynamic_indices", ())}
+    marks |= {dim: Mark("static") for dim in attributes.get("_dynamo_static_indices", ())}
+    # A dimension that torch is told to treat as unbacked is one that must not be specialised.
+    for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices", "_dynamo_dynamic_indices"):  # fmt: skip
+        marks |= {dim: Mark("dynamic") for dim in attributes.get(name, ())}
+    for limits in attributes.get("_dynamo_dynamic_range", ()):
+        marks[limits.dim] = Mark("dynamic", limits.min, limits.max)
+    return {dim % tensor.dim(): mark for dim, mark in marks.items()} | attributes.get(_ATTRIBUTE, {})
+
+
+def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
+    """Take a mark's range as guards on the symbol; GraphBreak if the size at hand lies outside."""
+    within = (mark.min is None or size.hint >= mark.min) and (
+        mark.max is None or size.hint <= mark.max
+    )
+    if not within:
+        limits = f"{'-inf' if mark.min is None else mark.min} to {'inf' if mark.max is None else mark.max}"
+        raise GraphBreak(
+            "dynamic-mark",
+            f"dimension {dim} of {origin.text()} is marked as dynamic from {limits}, but is {size.hint}",
+        )
+    if mark.min is not None:
+        sizes.ge(size, mark.min)
+    if mark.max is not None:
+        sizes.le(size, mark.max)
+
+
+def violation(capture: Capture) -> Break | None:
+    """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that has become one certain size."""
+    env = capture.size_env
+    if env is None:
+        return None
+    for item in capture.inputs:
+        if isinstance(item.example, torch.Tensor):
+            for dim, mark in marks_of(item.example).items():
+                size = item.spec.shape[dim]  # type: ignore[union-attr]
+                if mark.kind == "dynamic" and isinstance(size, Expr):
+                    now = env.make(dict(size.terms))
+                    if isinstance(now, int):
+                        where = next(_specialising(env, size), "")
+                        text = (
+                            f"dimension {dim} of {item.origin.text()} is marked as dynamic, but the program needs it to be {now}"
+                            + ("" if where else " (found out by the backend)")
+                        )
+                        return GraphBreak("dynamic-mark", text).to_break(where)
+    return None
+
+
+def _specialising(env: SizeEnv, size: Expr) -> Iterator[str]:
+    """Where guards were taken that leave a symbol but one value."""
+    for guard in env.guards:
+        if guard.op == "==" and guard.where:
+            for side in (guard.lhs, guard.rhs):
+                if isinstance(side, Expr) and side.symbols() & size.symbols():
+                    yield guard.where
