@@ -14,7 +14,7 @@ import operator
 import re
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -24,6 +24,9 @@ from flambeau_capture.record import Call, Capture, GraphValue, Input
 from flambeau_capture.size_nodes import SizeNodes, symbol_origins, symbols_of
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
+
+Lifted: TypeAlias = "GraphValue | Expr | FloatExpr"
+"""What a subgraph reads of the graph around it."""
 
 _LITERALS = (
     int, float, bool, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, range,
@@ -84,6 +87,22 @@ def build_graph_module(
     module = CapturedGraphModule(builder.constants, builder.graph)
     module.meta["size_env"] = capture.size_env
     return module, builder.inputs
+
+
+def build_subgraph(
+    parameters: list[GraphValue], calls: list[Call], results: list[GraphValue]
+) -> tuple[fx.GraphModule, list[Lifted]]:
+    """A graph of its own for calls that another graph's node is to hold, and what it reads of that graph.
+
+    Its placeholders are `parameters`, then those readings: tensors and sizes that the calls do not compute.
+    """
+    calls = live_calls(calls, results)
+    builder = _SubgraphBuilder(parameters, calls, results)
+    for call in calls:
+        builder.add(call)
+    output = builder.graph.output(tuple(builder.nodes[value] for value in results))
+    output.meta["spec"] = tuple(value.spec for value in results)
+    return CapturedGraphModule(builder.constants, builder.graph), builder.lifted
 
 
 _GENERATED = ("_code", "_lineno_map", "_prologue_start")
@@ -223,6 +242,51 @@ class _Builder:
         name = f"constant_{sum(name.startswith('constant_') for name in self.constants.__dict__)}"
         object.__setattr__(self.constants, name, value)
         return self.graph.get_attr(name)
+
+
+class _SubgraphBuilder(_Builder):
+    """Builds a graph whose inputs are parameters and what it reads of the graph around it."""
+
+    def __init__(
+        self, parameters: list[GraphValue], calls: list[Call], results: list[GraphValue]
+    ) -> None:
+        self.graph = fx.Graph()
+        self.constants = torch.nn.Module()
+        self.nodes: dict[Any, Any] = {}
+        self._names: set[str] = set()
+        self.sizes = self  # sizes are computed outside, and passed as ints
+        self.lifted = _read_from_outside(parameters, calls, results)
+        for value in parameters:
+            node = self._parameter(value)
+            self.nodes.setdefault(value, node)
+        for value in self.lifted:
+            self.nodes[value] = self._parameter(value)
+
+    def _parameter(self, value: Lifted) -> fx.Node:
+        is_value = isinstance(value, GraphValue)
+        node = self.graph.placeholder(self._placeholder_name(value.name if is_value else "size"))
+        node.meta.update(spec=value.spec if is_value else value)
+        node.meta["requires_grad"] = is_value and value.requires_grad
+        return node
+
+    def node(self, size: Expr | FloatExpr) -> fx.Node:
+        """The placeholder of a size."""
+        return self.nodes[size]
+
+
+def _read_from_outside(
+    parameters: list[GraphValue], calls: list[Call], results: list[GraphValue]
+) -> list[Lifted]:
+    """The values and sizes that calls read and do not compute, in the order of their first use."""
+    known: set[Any] = set(parameters)
+    found: dict[Lifted, None] = {}
+    for call in calls:
+        for arg in (call.args, call.kwargs):
+            found.update((value, None) for value in values_in(arg) if value not in known)
+            found.update((size, None) for size in sizes_in(arg))
+        known.update(values_in(call.result))
+    found.update((value, None) for value in results if value not in known)
+    return list(found)
 
 
 def _specs(result: Any) -> Any:

@@ -137,9 +137,9 @@ _reason(
 )
 _reason(
     "autograd-function",
-    "torch.autograd.Function.apply was called",
-    "custom forward and backward pairs are not captured yet",
-    "use torch.library.custom_op with register_autograd",
+    "torch.autograd.Function.apply was called in a way that a graph cannot hold",
+    "forward and backward are captured as two graphs when they are called: the backward may only compute gradients of tensors",
+    "keep side effects out of backward, pass plain arguments, or use torch.library.custom_op with register_autograd",
 )
 _reason(
     "backward",

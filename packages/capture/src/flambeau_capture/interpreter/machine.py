@@ -20,6 +20,7 @@ from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.suspend import suspend
+from flambeau_capture.interpreter.switches import Switches
 from flambeau_capture.interpreter.tape import Tape
 from flambeau_capture.origins import (
     CellContents,
@@ -98,8 +99,10 @@ class Machine:
         self.frame: Frame | None = None
         self.handling: BaseException | None = None
         self.depth = 0
+        self.transforms = 0
         self.step = 0
         self.stop_step = stop_step
+        self.switches = Switches()
         self.suspended: Capture | GraphBreak | None = None
         self.broken: list[tuple[Frame, int]] = []
         self.break_where = ""

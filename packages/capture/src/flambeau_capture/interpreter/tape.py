@@ -6,24 +6,26 @@ a tensor, writes to one, or changes torch's state.  Tensors that existed before 
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.origins import InstanceDict, Origin, TensorSize
 from flambeau_capture.marks import bound, marks_of
 from flambeau_capture.interpreter import scalars
+from flambeau_capture.origins import InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue, Input
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.size_floats import FloatExpr, float_symbol
 from flambeau_prims.sizes import SizeEnv
-from flambeau_prims.sizes_node import from_symbolic, to_symint
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.tracer import Tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.origins import Scope
@@ -117,11 +119,15 @@ class Tape:
         self._values: dict[int, tuple[Any, GraphValue]] = {}  # by id of the fake tensor
         self._input_of_fake: dict[int, tuple[torch.Tensor, Input]] = {}
         self._duck: dict[int, Expr] = {}
+        self._numbers: dict[Origin, Any] = {}
+        self._computed: dict[FloatExpr, FloatExpr] = {}
         self.declared = None if self.env is None else machine.dynamic.declare(self.env)
         if self.env is not None:
             self.env.place = self._place
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
+        self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
+        """By id: tensors that exist inside a node's subgraph only, and what that node is."""
 
     # ------------------------------------------------------------ inputs
 
@@ -170,6 +176,8 @@ class Tape:
             env.place = self._place
         if env is None or (isinstance(real, torch.nn.Parameter) and not marks):
             return {}
+        dynamic = self.machine.dynamic
+        usually = not (dynamic.mode is True and _in_module(origin, self.machine.scope))
         dims: dict[int, Expr] = {}
         for dim, size in enumerate(real.shape):
             mark = marks.get(dim)
@@ -183,6 +191,8 @@ class Tape:
                 if size not in self._duck:
                     self._duck[size] = env.symbol(size, TensorSize(origin, dim))
                 dims[dim] = self._duck[size]
+                if mark is not None:
+                    bound(dims[dim], mark, origin, dim)
         return dims
 
     def _place(self) -> str:
@@ -201,12 +211,26 @@ class Tape:
 
     def _number_symbol(self, value: int | float, origin: Origin) -> Expr | FloatExpr:
         assert self.env is not None
+        if isinstance(value, float):
+            return float_symbol(self.env, value, origin)
         declared = None if self.declared is None else self.declared.int_at(origin)
-        expr = declared if declared is not None else self.env.symbol(value, origin)
-        self.inputs.append(Input(origin, value, expr, GraphValue(expr, _name_of(origin))))
-                if mark is not None:
-                    bound(dims[dim], mark, origin, dim)
-        return to_symint(expr)
+        if declared is not None:
+            return declared
+        return self.env.symbol(value, origin, lower=scalars.lower_bound(value))
+
+    def _number(self, inner: Any) -> Any:
+        """A symbolic number as a call's argument: floats computed from the program's are inputs, computed before the graph runs."""
+        if (
+            not isinstance(inner, FloatExpr)
+            or inner.symbol is not None
+            or not scalars.given_floats(inner)
+        ):
+            return inner
+        found = self._computed.get(inner)
+        if found is None:
+            made = self.symbolic_number(inner.hint, scalars.computed_origin(inner))
+            found = self._computed[inner] = from_symbolic(made)
+        return found
 
     def input_of(self, fake: torch.Tensor) -> tuple[torch.Tensor, Input] | None:
         """The real tensor and Input behind a fake tensor, or None for a tensor that the frame has computed."""
@@ -216,6 +240,12 @@ class Tape:
         """The graph value of a fake tensor."""
         found = self._values.get(id(fake))
         if found is None:
+            inside = self.enclosed.get(id(fake))
+            if inside is not None:
+                raise GraphBreak(
+                    "higher-order-operator",
+                    f"a tensor that {inside[1]} computes is used outside it",
+                )
             raise GraphBreak(
                 "unknown-c-function",
                 "a tensor was computed by native code that the tape does not see",
@@ -238,6 +268,35 @@ class Tape:
         if cls is FakeTensor:
             return False
         return isinstance(cls, type) and issubclass(kind, cls)
+
+    # ------------------------------------------------------------ subgraphs
+
+    def declare(self, fake: FakeTensor, name: str) -> GraphValue:
+        """Make a fake tensor a value of the graph that is being recorded: the parameter of a subgraph."""
+        value = GraphValue(fake.spec, name, fake.requires_grad, fake.storage_record)
+        self._values[id(fake)] = (fake, value)
+        return value
+
+    def values_made(self) -> int:
+        """A mark for `enclose` and `made_since`."""
+        return len(self._values)
+
+    def made_since(self, mark: int) -> dict[int, tuple[Any, GraphValue]]:
+        """The values made since a mark, by id of the fake tensor; inputs of the frame are not among them."""
+        made = itertools.islice(self._values.items(), mark, None)
+        return {key: entry for key, entry in made if key not in self._input_of_fake}
+
+    def enclose(self, mark: int, what: str) -> None:
+        """Hide the values made since a mark: they exist inside a node's subgraph only."""
+        for key, (fake, _) in self.made_since(mark).items():
+            del self._values[key]
+            self.enclosed[key] = (fake, what)
+
+    def fakes_of(self, values: Iterable[Any]) -> list[Any]:
+        """Graph values and sizes as the arguments of a call."""
+        wanted = list(values)
+        fakes = {value: fake for fake, value in self._values.values()} if wanted else {}
+        return [fakes[v] if isinstance(v, GraphValue) else to_symbolic(v) for v in wanted]
 
     # ------------------------------------------------------------ calls
 
@@ -272,6 +331,10 @@ class Tape:
             Call("function", target, args, kwargs, None, self.machine.where, pure=False)
         )
         return result
+
+    def record_setting(self, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Record a call that changes torch's state without making it."""
+        self.calls.append(Call("function", target, args, {}, None, self.machine.where, pure=False))
 
     def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
         """`tensor[key]`."""
@@ -369,7 +432,7 @@ class Tape:
         if kind in _CONSTANTS:
             return arg
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
-            return from_symbolic(arg)
+            return self._number(from_symbolic(arg))
         if kind is tuple or kind is torch.Size:
             return tuple([self._argument(item) for item in arg])
         if isinstance(arg, tuple):

@@ -5,6 +5,7 @@ callbacks, output, and the questions by which libraries ask whether they are bei
 from __future__ import annotations
 
 from flambeau_capture.interpreter.substitutes import (
+    autograd_function,
     class_making,
     copying,
     introspection,
@@ -14,6 +15,7 @@ from flambeau_capture.interpreter.substitutes import (
     optimizers,
     output,
     torch_queries,
+    transforms,
 )
 from flambeau_capture.interpreter.substitutes.registry import CODE_SUBSTITUTES, SUBSTITUTES
 from flambeau_capture.interpreter.substitutes.torch_queries import dynamo_substitute
@@ -21,6 +23,7 @@ from flambeau_capture.interpreter.substitutes.torch_queries import dynamo_substi
 __all__ = [
     "CODE_SUBSTITUTES",
     "SUBSTITUTES",
+    "autograd_function",
     "class_making",
     "copying",
     "dynamo_substitute",
@@ -31,4 +34,5 @@ __all__ = [
     "optimizers",
     "output",
     "torch_queries",
+    "transforms",
 ]

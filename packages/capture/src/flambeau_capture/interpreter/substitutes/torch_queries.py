@@ -50,11 +50,6 @@ def _torch_check(machine: Machine, args: Any, kwargs: Any) -> None:
         )
 
 
-@substitute_for(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
-def _function_apply(machine: Machine, args: Any, kwargs: Any) -> Any:
-    raise GraphBreak("autograd-function", f"call of {args[0].__qualname__}.apply")
-
-
 @substitute_for(torch.utils.checkpoint.checkpoint)
 def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
     """The function is called as it is: what is recomputed in the backward pass is decided by the partition of the graph."""
@@ -78,24 +73,10 @@ def _takes_functions(name: str) -> Substitute:
     return break_here
 
 
-for _name in ("cond", "while_loop", "vmap"):
+for _name in ("cond", "while_loop"):
     _function = getattr(torch, _name, None)
     if _function is not None:
         substitute_for(_function)(_takes_functions(_name))
-for _name in (
-    "grad",
-    "grad_and_value",
-    "vjp",
-    "jvp",
-    "jacrev",
-    "jacfwd",
-    "hessian",
-    "linearize",
-    "vmap",
-):
-    _function = getattr(torch.func, _name, None)
-    if _function is not None and not has_substitute(_function):
-        substitute_for(_function)(_takes_functions(f"func.{_name}"))
 
 
 def _run_natively(function: Any) -> Substitute:
