@@ -1,6 +1,7 @@
 """The table of substitutes, filled by this package's other files.
 
-A substitute takes (machine, args, kwargs).  Functions are found by identity: `SUBSTITUTES[id(function)]`.
+A substitute takes (machine, args, kwargs).  Functions are found by identity: `SUBSTITUTES[id(function)]`.  A function that
+a library makes anew each time is found by its code: `CODE_SUBSTITUTES[id(function.__code__)]` takes (machine, function, args, kwargs).
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import types
+
     from flambeau_capture.interpreter.machine import Machine
 
     Substitute = Callable[[Machine, tuple[Any, ...], dict[str, Any]], Any]
+    CodeSubstitute = Callable[[Machine, types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 
 SUBSTITUTES: dict[int, Substitute] = {}
+CODE_SUBSTITUTES: dict[int, CodeSubstitute] = {}
 _KEPT_ALIVE: list[Any] = []  # what SUBSTITUTES is keyed by, so that ids stay theirs
 
 
@@ -26,6 +31,19 @@ def substitute_for(*functions: Any) -> Callable[[Substitute], Substitute]:
                 raise ValueError(f"{function!r} has two substitutes")
             SUBSTITUTES[id(function)] = substitute
             _KEPT_ALIVE.append(function)
+        return substitute
+
+    return declare
+
+
+def substitute_for_code(code: types.CodeType) -> Callable[[CodeSubstitute], CodeSubstitute]:
+    """Decorator: stands in for every function of this code."""
+
+    def declare(substitute: CodeSubstitute) -> CodeSubstitute:
+        if id(code) in CODE_SUBSTITUTES:
+            raise ValueError(f"{code!r} has two substitutes")
+        CODE_SUBSTITUTES[id(code)] = substitute
+        _KEPT_ALIVE.append(code)
         return substitute
 
     return declare
