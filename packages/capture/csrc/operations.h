@@ -65,7 +65,7 @@ load_dict_key_at(PyObject *object, int64_t index)
 {
     PyObject *key;
     Py_ssize_t position = 0;
-    if (!PyDict_CheckExact(object)) {
+    if (!PyDict_Check(object) || PyODict_Check(object)) { /* an OrderedDict keeps an order of its own */
         return NULL;
     }
     for (; PyDict_Next(object, &position, &key, NULL); index--) {

@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
@@ -352,7 +353,7 @@ class DictEntry(Origin):
 
 @_interned
 class DictKeyAt(Origin):
-    """The `index`-th key of a dict (not of a subclass), in its order."""
+    """The `index`-th key of a dict (or a subclass but OrderedDict, which keeps an order of its own), in its order."""
 
     base: Origin
     index: int
@@ -363,11 +364,29 @@ class DictKeyAt(Origin):
 
     def load(self, scope: Scope) -> Any:
         table = self.base.load(scope)
-        if type(table) is dict:
-            for at, key in enumerate(table):
+        if isinstance(table, dict) and not isinstance(table, OrderedDict):
+            for at, key in enumerate(dict.__iter__(table)):
                 if at == self.index:
                     return key
         raise OriginLost(self.text())
+
+
+@_interned
+class DictEntryOf(Origin):
+    """`base[key]` of a dict (or a subclass, read as dict reads) for a key that is itself fetched: a tensor, a module."""
+
+    base: Origin
+    key: Origin
+    bases = ("base", "key")
+
+    def text(self) -> str:
+        return f"{self.base.text()}[{self.key.text()}]"
+
+    def load(self, scope: Scope) -> Any:
+        try:
+            return dict.__getitem__(self.base.load(scope), self.key.load(scope))
+        except (KeyError, TypeError):
+            raise OriginLost(self.text()) from None
 
 
 @_interned

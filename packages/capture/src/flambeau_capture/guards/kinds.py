@@ -26,7 +26,7 @@ from flambeau_capture.origins import CallOf, OriginLost, Scope
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from flambeau_capture.guards.program import ProgramBuilder
     from flambeau_capture.record import Guard
@@ -204,6 +204,23 @@ class INT(GuardKind):
     @classmethod
     def text(cls, guard: Guard) -> str:
         return "is an int"
+
+
+@_kind
+class FLOAT(GuardKind):
+    """A float of any value: a symbolic float."""
+
+    @classmethod
+    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
+        return type(value) is float
+
+    @classmethod
+    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+        builder.check("TYPE", guard.origin, payload=float)
+
+    @classmethod
+    def text(cls, guard: Guard) -> str:
+        return "is a float"
 
 
 @_kind
@@ -482,15 +499,19 @@ class KEYS(GuardKind):
 
     @classmethod
     def text(cls, guard: Guard) -> str:
-        return f"has exactly the keys {list(guard.payload)}"
+        return f"has exactly the keys {_keys_text(guard.payload)}"
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
         return (
-            f"has keys {list(_keys_in_order(value))}, had {list(guard.payload)}"
+            f"has keys {_keys_text(_keys_in_order(value))}, had {_keys_text(guard.payload)}"
             if isinstance(value, dict)
             else f"is {brief(value)}"
         )
+
+
+def _keys_text(keys: Iterable[Any]) -> str:
+    return f"[{', '.join(map(brief, keys))}]"
 
 
 def _keys_in_order(value: dict[Any, Any]) -> Iterator[Any]:

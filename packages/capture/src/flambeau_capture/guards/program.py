@@ -25,6 +25,7 @@ from flambeau_capture.guards.kinds import KINDS, distinct_storages
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.origins import Origin
 from flambeau_capture.record import Guard
+from flambeau_prims.size_floats import is_float_symbol
 
 
 class GuardProgram(Protocol):
@@ -171,9 +172,8 @@ class ProgramBuilder:
         """A condition on symbols; one that postfix programs cannot express is evaluated in Python."""
         relation: relations.Relation = guard.payload
         try:
-            words = relations.postfix(
-                relation.text, lambda name: self.symbol(relation.names[name]), self.codes
-            )
+            # Tried without loading symbols first: a relation that turns out to need Python must not ask for ints.
+            relations.postfix(relation.text, _index_of_an_int, self.codes)
         except relations.Inexpressible:
             names = list(relation.names)
             gathered = self._gather([self.load(origin) for origin in relation.names.values()])
@@ -182,6 +182,9 @@ class ProgramBuilder:
                 (gathered,),
             )
         else:
+            words = relations.postfix(
+                relation.text, lambda name: self.symbol(relation.names[name]), self.codes
+            )
             self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
 
     def distinct_memory(self, guard: Guard, tensors: tuple[Origin, ...], written: int) -> None:
@@ -257,6 +260,8 @@ class ProgramBuilder:
                 return "DICT_ENTRY", self.load(base), 0, key
             case origins.DictKeyAt(base=base, index=index):
                 return "DICT_KEY_AT", self.load(base), index, None
+            case origins.DictEntryOf(base=base, key=of):
+                return "CALL", 0, 0, (dict.__getitem__, (self.load(base), self.load(of)))
             case origins.Item(base=base, index=index):
                 return "ITEM", self.load(base), index, None
             case origins.TypeOf(base=base):
@@ -295,6 +300,12 @@ def _operation_codes() -> dict[str, int]:
     assert core is not None
     core.set_absent(origins.ABSENT)
     return core.operations()
+
+
+def _index_of_an_int(name: str) -> int:
+    if is_float_symbol(name):
+        raise relations.Inexpressible(name)
+    return 0
 
 
 def _as_bool(holds: Callable[..., bool]) -> Callable[..., bool]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.core import core
 from flambeau_capture.interpreter import torch_functions
 from flambeau_capture.interpreter.attributes import load_attr, store_attr
@@ -18,9 +19,14 @@ from flambeau_capture.interpreter.classes import Native, lookup, python_method
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
 from flambeau_capture.interpreter.items import load_item
+from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.native import is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import IDENTITY_TYPES, SCALARS
-from flambeau_capture.interpreter.substitutes import SUBSTITUTES, dynamo_substitute
+from flambeau_capture.interpreter.substitutes import (
+    CODE_SUBSTITUTES,
+    SUBSTITUTES,
+    dynamo_substitute,
+)
 from flambeau_capture.interpreter.symbolic import concrete, concrete_key
 from flambeau_capture.origins import Attribute, CallOf, DictEntry, FunctionField, Item
 from flambeau_capture.python_core import PythonCompiled
@@ -43,26 +49,45 @@ _SLOT_TYPES = (
 )
 
 
-def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`function(*args, **kwargs)`."""
+def call(
+    machine: Machine,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    in_place: bool = False,
+) -> Any:
+    """`function(*args, **kwargs)`.
+
+    With `in_place` the calling instruction pushes just this value: the frame of a Python function may then be left and taken up
+    again at a graph break inside it.
+    """
+    if machine.told and (about := machine.told.get(id(function))) is not None:
+        return about(machine, function, args, kwargs)
     kind = type(function)
     if kind is types.FunctionType:
         substitute = SUBSTITUTES.get(id(function))
         if substitute is not None:
+            if in_place and substitute is call_module:
+                return call_module(machine, args, kwargs, in_place=True)
             return substitute(machine, args, kwargs)
         recorded = torch_functions.PYTHON_FUNCTIONS.get(id(function))
         if recorded is not None:
             return torch_functions.call_python(machine, function, recorded, args, kwargs)
+        by_code = CODE_SUBSTITUTES.get(id(function.__code__))
+        if by_code is not None:
+            return by_code(machine, function, args, kwargs)
         module = function.__module__ or ""
         if module.startswith("torch._dynamo"):
             return dynamo_substitute(function)(machine, args, kwargs)
         if module in _TYPING:
             return _call_typing(machine, function, args, kwargs)
-        return call_function(machine, function, args, kwargs)
+        return call_function(machine, function, args, kwargs, in_place=in_place)
     if kind is types.MethodType:
         if isinstance(function.__self__, Native):
             return function(*args, **kwargs)
-        return call(machine, function.__func__, (function.__self__, *args), kwargs)
+        bound = (function.__self__, *args)
+        return call(machine, function.__func__, bound, kwargs, in_place=in_place)
     if kind in _SLOT_TYPES:
         return _call_slot(machine, function, args, kwargs)
     if (
@@ -78,13 +103,13 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
     if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
         return machine.tape.call_function(function, args, kwargs)
     if kind is functools.partial:
-        return _call_partial(machine, function, args, kwargs)
+        return _call_partial(machine, function, args, kwargs, in_place=in_place)
     if kind is _LRU_CACHE:
         return _call_cached(machine, function, args, kwargs)
     if issubclass(kind, Native):
         return function(*args, **kwargs)
     if kind is Compiled:
-        return call(machine, function.__wrapped__, args, kwargs)
+        return call(machine, function.__wrapped__, args, kwargs, in_place=in_place)
     if kind is weakref.ReferenceType:
         return _dereference(machine, function)
     if kind in _GETTERS:
@@ -93,7 +118,7 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
         return call(machine, function.__func__, args, kwargs)
     method = python_method(machine, kind, "__call__")
     if method is not None:
-        return call(machine, method, (function, *args), kwargs)
+        return call(machine, method, (function, *args), kwargs, in_place=in_place)
     if (
         _is_numpy_function(kind)
         and not kwargs
@@ -114,21 +139,30 @@ def _is_numpy_function(kind: type) -> bool:
 
 
 def call_function(
-    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Machine,
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    in_place: bool = False,
 ) -> Any:
-    """Interpret a call of a Python function."""
+    """Interpret a call of a Python function; `in_place` as in `call`."""
     if function.__dict__ and id(function) not in machine.made_functions:
-        if getattr(function, "_torchdynamo_disable", False):
-            raise GraphBreak("compiler-disable", f"call of {function.__qualname__}")
-        if getattr(function, "_dynamo_marked_constant", False) and is_constant((args, kwargs)):
+        disabled = disabled_reason(function)
+        if disabled is not None:
+            raise GraphBreak("compiler-disable", disabled)
+        if getattr(function, "_dynamo_marked_constant", False) and all(
+            _is_given(machine, value) for value in (*args, *kwargs.values())
+        ):
             return _call_constant(machine, function, args, kwargs)
-        original = getattr(function, "_torchdynamo_orig_callable", None)
-        if original is not None:  # compiled by torch.compile: what it compiles is captured here
-            return call(machine, original, args, kwargs)
+        original = innermost(function)
+        if original is not function:  # compiled by torch.compile: what it compiles is captured here
+            return call(machine, original, args, kwargs, in_place=in_place)
     machine.guard_function(function)
     decoded = decode(function.__code__, machine.handlers)
     values = bind(machine, function, decoded, args, kwargs)
     frame = Frame(machine, decoded, function, values, machine.frame)
+    frame.in_place = in_place
     if machine.depth >= machine.options.inline_depth:
         raise GraphBreak(
             "inline-depth", f"call of {function.__qualname__} at depth {machine.depth}"
@@ -155,12 +189,22 @@ def is_constant(value: Any) -> bool:
     return type(value) in _CONSTANTS
 
 
+def _is_given(machine: Machine, value: Any) -> bool:
+    """Whether a value is a constant, or an object that existed before the call and is as it was."""
+    return is_constant(value) or (
+        not isinstance(value, torch.Tensor)
+        and machine.objects.is_known(value)
+        and machine.objects.overlay_of(value) is None
+    )
+
+
 def _call_constant(
     machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """A function whose author marked its result as constant (`torch.compiler.assume_constant_result`): called as it is."""
     machine.guard_function(function)
-    result = function(*args, **kwargs)
+    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        result = function(*args, **kwargs)
     if not is_constant(result):
         raise GraphBreak(
             "unknown-c-function",
@@ -348,6 +392,8 @@ def _call_partial(
     function: functools.partial[Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    *,
+    in_place: bool,
 ) -> Any:
     target, first, named = function.func, function.args, function.keywords
     if machine.objects.is_known(function):
@@ -356,7 +402,7 @@ def _call_partial(
         target = machine.objects.wrap(target, Attribute(origin, "func"))
         first = machine.objects.wrap(first, Attribute(origin, "args"))
         named = machine.objects.wrap(named, Attribute(origin, "keywords"))
-    return call(machine, target, (*first, *args), {**named, **kwargs})
+    return call(machine, target, (*first, *args), {**named, **kwargs}, in_place=in_place)
 
 
 def _call_typing(

@@ -6,10 +6,13 @@ One Machine captures one call.  It belongs to one thread and is dropped when its
 from __future__ import annotations
 
 import dis
+import operator
 import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
@@ -19,14 +22,16 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
+from flambeau_capture.interpreter.substitutes import told
 from flambeau_capture.interpreter.suspend import suspend
 from flambeau_capture.interpreter.switches import Switches
 from flambeau_capture.interpreter.tape import Tape
 from flambeau_capture.origins import (
+    CallOf,
     CellContents,
     Closure,
     Constant,
-    DictEntry,
+    DictEntryOf,
     FunctionField,
     GlobalsDict,
     Item,
@@ -38,8 +43,6 @@ from flambeau_capture.record import Guard
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    import torch
-
     from flambeau_capture.interpreter.frame import Frame
     from flambeau_capture.options import CaptureOptions
     from flambeau_capture.record import Capture, DynamicDims, Scope
@@ -61,6 +64,10 @@ _OWN_READS = (
     "LOAD_ATTR",
     "LOAD_METHOD",
 )
+
+
+def _has_key(mapping: dict[Any, Any], key: Any) -> bool:
+    return dict.__contains__(mapping, key)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -124,6 +131,7 @@ class Machine:
         self.hookless: set[int] = set()
         self.hooks_guarded = False
         self.handlers = HANDLERS
+        self.told = told()
         self.objects = Objects(self)
         self.tape = Tape(self, device)
 
@@ -379,19 +387,34 @@ class Machine:
         assert origin is not None
         if isinstance(origin, GlobalsDict):
             return load_global_value(self, mapping, key)
-        if key not in mapping:
-            self.guard("ABSENT", origin, key)
+        if not self.lazy_dict_has(mapping, key):
             raise KeyError(key)
-        return self.objects.wrap(mapping[key], DictEntry(origin, key))
+        return self.objects.wrap(
+            mapping[self._real_key(key)], self.objects.entry_origin(origin, key)
+        )
 
     def lazy_dict_has(self, mapping: dict[Any, Any], key: Any) -> bool:
         """Whether a big dict that existed before the call has a key."""
         origin = self.objects.origin_of(mapping)
         assert origin is not None
-        found = key in mapping
-        if mapping is not sys.modules:
+        found = self._real_key(key) in mapping
+        entry = self.objects.entry_origin(origin, key)
+        if isinstance(entry, DictEntryOf):
+            if not found:
+                self.guard(
+                    "PREDICATE", CallOf(_has_key, (origin, entry.key)), (operator.not_, "False")
+                )
+        elif mapping is not sys.modules and not isinstance(key, torch.Tensor):
             self.guard("HAS_KEY" if found else "ABSENT", origin, key)
         return found
+
+    def _real_key(self, key: Any) -> Any:
+        """What the program's own dicts hold for a key that the frame sees."""
+        if isinstance(key, torch.Tensor):
+            found = self.tape.input_of(key)
+            return key if found is None else found[0]
+        shadow = self.objects.shadows.get(id(key))
+        return key if shadow is None else shadow.real
 
     def whole_dict(self, mapping: dict[Any, Any]) -> dict[Any, Any]:
         """A shadow of a big dict that existed before the call, guarded whole."""

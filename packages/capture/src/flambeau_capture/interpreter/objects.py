@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.origins import Argument, DictEntry, InstanceDict, Item, MethodPart, Origin
+from flambeau_capture.interpreter import scalars
+from flambeau_capture.origins import (
+    Argument,
+    DictEntry,
+    DictEntryOf,
+    DictKeyAt,
+    InstanceDict,
+    Item,
+    MethodPart,
+    Origin,
+)
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -52,7 +62,6 @@ LAZY_DICT_SIZE = 128
 """Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being shadowed whole."""
 
 DELETED = object()
-_INT32 = 2**31
 _CONSTANT_TUPLES = (tuple, torch.Size)
 
 
@@ -148,14 +157,10 @@ class Objects:
 
     def _wrap_scalar(self, value: Any, kind: type, origin: Origin) -> Any:
         machine = self.machine
-        if (
-            kind is int
-            and machine.dynamic_ints
-            and _is_argument(origin)
-            and machine.dynamic.is_dynamic(origin)
+        if (kind is int or kind is float) and scalars.is_symbolic(
+            value, machine.dynamic, origin, _is_argument(origin)
         ):
-            if 2 <= value < _INT32:
-                return machine.tape.symbolic_int(value, origin)
+            return machine.tape.symbolic_number(value, origin)
         machine.guard(
             "EQUALS" if kind in (int, float, complex, str, bytes) else "IS", origin, value
         )
@@ -208,6 +213,7 @@ class Objects:
             kind in _CONSTANT_TUPLES
             and _is_constant(value)
             and not (machine.dynamic_ints and _is_argument(origin))
+            and not machine.dynamic.has_changed_within(origin)
         ):
             machine.guard("EQUALS", origin, value)
             self.register(value, origin)
@@ -241,27 +247,49 @@ class Objects:
         if kind is not dict:
             machine.guard("TYPE", origin, kind)
         keys = tuple(dict.keys(value))
-        for key in keys:
-            if not (type(key) in SCALARS or _is_immutable_key(key)):
-                raise GraphBreak(
-                    "unsupported-input",
-                    f"a dict with keys of type {type(key).__name__} at {origin.text()}",
-                )
-        machine.guard("KEYS", origin, keys)
+        constant = all(type(key) in SCALARS or _is_immutable_key(key) for key in keys)
+        if constant:
+            machine.guard("KEYS", origin, keys)
         copy: Any = {} if kind is dict else new_object(kind)
         shadow = self._add_shadow(value, origin, copy, None)
-        setter = (
-            collections.OrderedDict.__setitem__
-            if isinstance(value, collections.OrderedDict)
-            else dict.__setitem__
-        )
-        for key in keys:
-            setter(copy, key, self.wrap(dict.__getitem__(value, key), DictEntry(origin, key)))
+        if constant:
+            setter = (
+                collections.OrderedDict.__setitem__
+                if isinstance(value, collections.OrderedDict)
+                else dict.__setitem__
+            )
+            for key in keys:
+                setter(copy, key, self.wrap(dict.__getitem__(value, key), DictEntry(origin, key)))
+        else:
+            self._fill_keyed_by_objects(copy, value, origin)
         if isinstance(value, collections.defaultdict):
             copy.default_factory = value.default_factory
         shadow.snapshot = dict(dict.items(copy))
         self._shadow_state(shadow)
         return copy
+
+    def _fill_keyed_by_objects(
+        self, copy: dict[Any, Any], value: dict[Any, Any], origin: Origin
+    ) -> None:
+        """The entries of a dict some of whose keys are tensors or objects that are hashed by identity; keys stand in as their fakes."""
+        self.machine.guard("LENGTH", origin, dict.__len__(value))
+        for at, (key, item) in enumerate(dict.items(value)):
+            if isinstance(value, collections.OrderedDict) or not _hashed_natively(key):
+                raise GraphBreak(
+                    "unsupported-input",
+                    f"a dict with keys of type {type(key).__name__} at {origin.text()}",
+                )
+            seen = self.wrap(key, DictKeyAt(origin, at))
+            dict.__setitem__(copy, seen, self.wrap(item, self.entry_origin(origin, seen)))
+
+    def entry_origin(self, mapping: Origin, key: Any) -> Origin:
+        """Where the entry of a dict under a key, as the frame sees it, can be fetched from."""
+        if isinstance(key, torch.Tensor):
+            found = self.machine.tape.input_of(key)
+            of = None if found is None else found[1].origin
+        else:
+            of = None if type(key) in SCALARS or _is_immutable_key(key) else self.origin_of(key)
+        return DictEntry(mapping, key) if of is None else DictEntryOf(mapping, of)
 
     def _shadow_set(self, value: Any, kind: type, origin: Origin) -> Any:
         for item in value:
@@ -339,6 +367,16 @@ def _is_constant(value: Any) -> bool:
         type(item) in SCALARS or (type(item) is tuple and _is_constant(item))
         for item in tuple.__iter__(value)
     )
+
+
+def _hashed_natively(key: Any) -> bool:
+    """Whether hashing and comparing a key runs no code of the program: scalars, tensors, objects known by identity, tuples of such."""
+    if type(key) is tuple:
+        return all(map(_hashed_natively, key))
+    if type(key) in SCALARS or _is_immutable_key(key) or isinstance(key, torch.Tensor):
+        return True
+    kind = type(key)
+    return kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
 
 
 def _is_immutable_key(key: Any) -> bool:

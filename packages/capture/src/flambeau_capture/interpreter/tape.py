@@ -14,6 +14,7 @@ import torch
 
 from flambeau_capture.marks import bound, marks_of
 from flambeau_capture.interpreter import scalars
+from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
 from flambeau_capture.origins import InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue, Input
@@ -317,6 +318,8 @@ class Tape:
             raise GraphBreak("backward", "call of Tensor.backward")
         if name in _NOT_RECORDED:
             raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
+        if kwargs and takes_tensor_as_number(name, kwargs):
+            return call_on_tensors(self, name, args, kwargs)
         return self._call(
             "method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from flambeau_capture.interpreter.substitutes import (
     autograd_function,
     class_making,
+    compiler_functions,
     copying,
     introspection,
     iterables,
@@ -17,14 +18,15 @@ from flambeau_capture.interpreter.substitutes import (
     torch_queries,
     transforms,
 )
+from flambeau_capture.interpreter.substitutes.compiler_functions import dynamo_substitute, told
 from flambeau_capture.interpreter.substitutes.registry import CODE_SUBSTITUTES, SUBSTITUTES
-from flambeau_capture.interpreter.substitutes.torch_queries import dynamo_substitute
 
 __all__ = [
     "CODE_SUBSTITUTES",
     "SUBSTITUTES",
     "autograd_function",
     "class_making",
+    "compiler_functions",
     "copying",
     "dynamo_substitute",
     "introspection",
@@ -33,6 +35,7 @@ __all__ = [
     "operators",
     "optimizers",
     "output",
+    "told",
     "torch_queries",
     "transforms",
 ]
