@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -19,31 +20,39 @@ def dynamo_stance() -> str:
     return name if isinstance(name, str) else "default"
 
 
-def is_allowed_in_graph(function: Any) -> bool:
-    """Whether torch.compiler.allow_in_graph was called on a function of the program's."""
-    return _is_among("_allowed_callable_ids", function)
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the program has told torch about functions: ids of those allowed and disallowed in graphs, and (original, substitute)."""
+
+    allowed: frozenset[int]
+    disallowed: frozenset[int]
+    substituted: tuple[tuple[Any, types.FunctionType], ...]
+    invoke_subgraph: Any
+    """The function that torch.compiler.nested_compile_region has its regions called by."""
 
 
-def is_disallowed_in_graph(function: Any) -> bool:
-    """Whether torch._dynamo.disallow_in_graph was called on a function."""
-    return _is_among("_disallowed_callable_ids", function)
+def functions_told() -> Told:
+    """What was said so far."""
+    return Told(
+        _ids("_allowed_callable_ids"),
+        _ids("_disallowed_callable_ids"),
+        tuple(_substituted()),
+        _loaded("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"),
+    )
 
 
-def _is_among(table: str, function: Any) -> bool:
+def _ids(table: str) -> frozenset[int]:
     ids = getattr(_loaded("torch._dynamo.trace_rules", table), "function_ids", None)
-    return isinstance(ids, set) and id(function) in ids
+    return frozenset(ids or ())
 
 
-def substitute_of(function: Any) -> Callable[..., Any] | None:
-    """What the program has registered by torch.compiler.substitute_in_graph for a function; torch's own substitutes are not used."""
+def _substituted() -> Iterator[tuple[Any, types.FunctionType]]:
+    """What the program has registered by torch.compiler.substitute_in_graph; the substitutes that torch ships are not used."""
     kind = _loaded("torch._dynamo.variables", "PolyfilledFunctionVariable")
-    if kind is None:
-        return None
-    try:
-        wrapped = kind._get_polyfill_handlers().get(function)
-    except TypeError:  # an unhashable callable
-        return None
-    found = getattr(wrapped, "__torch_dynamo_polyfill__", None)
-    if not isinstance(found, types.FunctionType):
-        return None
-    return None if (found.__module__ or "").partition(".")[0] == "torch" else found
+    if kind is not None:
+        for original, wrapped in list(kind._get_polyfill_handlers().items()):
+            found = getattr(wrapped, "__torch_dynamo_polyfill__", None)
+            if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(
+                "torch."
+            ):
+                yield original, found

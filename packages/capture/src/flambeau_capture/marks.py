@@ -60,9 +60,7 @@ def maybe_mark_dynamic(tensor: torch.Tensor, dim: int | list[int] | tuple[int, .
     _mark(tensor, dim, Mark("maybe"))
 
 
-def mark_static(
-    tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...] | None = None
-) -> None:
+def mark_static(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...] | None = None) -> None:
     """Have dimension `dim` (all of them without) never be symbolic, with `dynamic=True` neither; mark_dynamic takes precedence.
 
     Called inside a compiled function, it specialises the size.
@@ -110,7 +108,9 @@ def marks_of(tensor: torch.Tensor) -> Mapping[int, Mark]:
         marks |= {dim: Mark("dynamic") for dim in attributes.get(name, ())}
     for limits in attributes.get("_dynamo_dynamic_range", ()):
         marks[limits.dim] = Mark("dynamic", limits.min, limits.max)
-    return {dim % tensor.dim(): mark for dim, mark in marks.items()} | attributes.get(_ATTRIBUTE, {})
+    return {dim % tensor.dim(): mark for dim, mark in marks.items()} | attributes.get(
+        _ATTRIBUTE, {}
+    )
 
 
 def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:

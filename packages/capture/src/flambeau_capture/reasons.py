@@ -154,6 +154,12 @@ _reason(
     "remove the mark, or call it outside the compiled function",
 )
 _reason(
+    "compiler-function",
+    "a function that says something to the compiler was called from captured code (set_stance, disable, mark_dynamic, reset)",
+    "what it says would hold while the program is captured, and not at each call",
+    "call it outside the compiled function",
+)
+_reason(
     "explicit-break",
     "torch._dynamo.graph_break() was called",
     "the program asked for a graph break here",
@@ -196,6 +202,36 @@ _reason(
     "a size marked by mark_dynamic is outside of the marked range, or the program needs it to be one certain value",
     "a size that the program marks as dynamic is never specialised silently",
     "remove what fixes the size, or use maybe_mark_dynamic",
+)
+_reason(
+    "size-specialised",
+    "in an export, a size that dynamic_shapes says varies was fixed to one value",
+    "the program converts the size to an int, loops over it or compares it with ==",
+    "declare the size static or Dim.AUTO, or write the line so that it serves every size",
+)
+_reason(
+    "size-relation",
+    "in an export, the program needs a relation of sizes that dynamic_shapes does not promise",
+    "a comparison in the program, or an operator, holds for some of the declared sizes only",
+    "declare the Dims so that it always holds, or use Dim.AUTO",
+)
+_reason(
+    "export-input",
+    "in an export, a tensor was read from inside an argument of a class that export does not look into",
+    "arguments are taken apart into tensors through lists, tuples, dicts and dataclasses; other objects are taken as they are",
+    "pass the tensor itself, or put it into a dataclass or a dict",
+)
+_reason(
+    "export-effect",
+    "in an export, the program changes something that an exported graph cannot change",
+    "an exported graph writes to tensors in place and replaces buffers of the model; it keeps no other state and prints nothing",
+    "return the value instead, or make it a registered buffer",
+)
+_reason(
+    "export-result",
+    "in an export, the result holds an object that an exported graph cannot make",
+    "results are rebuilt from tensors, plain values, containers, dataclasses and plain objects, without the program's code",
+    "return tensors and plain containers",
 )
 _reason(
     "internal-error",

@@ -115,27 +115,3 @@ substitute_for(torch.autograd.profiler.record_function.__enter__)(
     lambda machine, args, kwargs: args[0]
 )
 substitute_for(torch.autograd.profiler.record_function.__exit__)(_answer(None))
-
-
-def _dynamo_function(name: str) -> Substitute:
-    """What a function of torch._dynamo, if the program has loaded it, answers during capture."""
-    if name in ("is_compiling", "is_dynamo_compiling"):
-        return _answer(True)
-    if name == "graph_break":
-
-        def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
-            raise GraphBreak("explicit-break", "torch._dynamo.graph_break()")
-
-        return break_here
-    return lambda machine, args, kwargs: (
-        args[0] if args and name in ("allow_in_graph", "disable", "run") else None
-    )
-
-
-def dynamo_substitute(function: types.FunctionType) -> Substitute:
-    """A substitute for a function of torch._dynamo, which is found by its module's name: nothing here imports that."""
-    if function.__name__ in ("patched_init", "patched_setstate") and function.__closure__:
-        # Once torch.compile has run, nn.Module's own methods are wrapped to count instances for it: follow what is wrapped.
-        wrapped = function.__closure__[0].cell_contents
-        return lambda machine, args, kwargs: machine.call(wrapped, args, kwargs)
-    return _dynamo_function(function.__name__)

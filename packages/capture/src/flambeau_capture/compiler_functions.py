@@ -1,0 +1,266 @@
+"""What a program says to the compiler through functions: torch.compiler's, with the same names and meanings.
+
+The marks that these leave on functions are the ones torch's leave, so that torch.compile honours ours as this package honours torch's:
+
+| attribute of a function | left by | meaning |
+|---|---|---|
+| `_torchdynamo_disable` | `disable` | calls are not captured: a graph break |
+| `_torchdynamo_disable_recursive` | `disable` | whether what the function calls is left alone, too |
+| `_torchdynamo_disable_msg` | `disable` | the reason given, or None |
+| `_torchdynamo_orig_callable`, `_torchdynamo_wrapper_id` | `disable` | the function itself; the id of the object that carries the mark |
+| `_dynamo_marked_constant` | `assume_constant_result` | the result is taken as a constant |
+
+Functions that must work for C functions, which have no attributes, are kept in tables: `allow_in_graph`, `disallow_in_graph`, `substitute_in_graph`.
+What they say holds for captures that begin later.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+import torch
+
+from flambeau_capture.capturing import is_capturing
+from flambeau_capture.core import core
+from flambeau_capture.frame_hook import call_with_handler
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+def is_compiling() -> bool:
+    """Whether a program is being captured here: True in captured code, and inside torch.compile and torch.export."""
+    return is_capturing() or bool(torch.compiler.is_compiling())
+
+
+def is_dynamo_compiling() -> bool:
+    """The same as is_compiling, but not inside torch.export."""
+    return is_capturing() or bool(torch.compiler.is_dynamo_compiling())
+
+
+def is_exporting() -> bool:
+    """Whether the program is being exported."""
+    return bool(torch.compiler.is_exporting())
+
+
+def cudagraph_mark_step_begin() -> None:
+    """Say that an iteration begins.  Nothing needs to be said: results of compiled callables are never overwritten by later calls."""
+
+
+def graph_break(message: str = "") -> None:
+    """End the graph here, inside compiled code; `message` stands in the reason.  Does nothing elsewhere."""
+
+
+def assume_constant_result(fn: Function) -> Function:
+    """Mark a function: with constant arguments it is called once while capturing, and its result is a constant of the graph, unchecked."""
+    fn._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return fn
+
+
+def nested_compile_region(fn: Function | None = None, **arguments: Any) -> Any:
+    """Mark a function as a region that occurs often.  Accepted, also as a decorator: the region is captured in line."""
+    return (lambda function: function) if fn is None else fn
+
+
+# ---------------------------------------------------------------- disable
+
+
+def disable_function(
+    fn: Callable[..., Any], recursive: bool = True, reason: str | None = None
+) -> Any:
+    """A callable that behaves as `fn` and is never captured: a call of it from captured code is a graph break.
+
+    recursive: what it calls runs as it is, too; else frames below it that can be captured are.  Compiled callables stay compiled either way.
+    """
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(disable_function(fn.__func__, recursive, reason))
+    fn = innermost(fn)
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(disable_function(fn.__func__, recursive, reason), fn.__self__)
+    disabled: Any = _left_alone(fn) if recursive else _skipped(fn)
+    disabled._torchdynamo_disable = True
+    disabled._torchdynamo_disable_msg = reason
+    disabled._torchdynamo_disable_recursive = recursive
+    disabled._torchdynamo_orig_callable = fn
+    disabled._torchdynamo_wrapper_id = id(disabled)
+    return disabled
+
+
+def innermost(fn: Any) -> Any:
+    """The function that torch.compile, torch.compiler.disable or our own `disable` were given: the outermost one decides."""
+    while _wraps(fn):
+        fn = fn._torchdynamo_orig_callable
+    return fn
+
+
+def _wraps(fn: Any) -> bool:
+    attributes = getattr(fn, "__dict__", {})
+    # functools.wraps copies the attributes to functions that are no wrappers of that kind.
+    return (
+        "_torchdynamo_orig_callable" in attributes
+        and attributes.get("_torchdynamo_wrapper_id") == id(fn)
+        and not isinstance(fn, torch.nn.Module)
+    )
+
+
+def disabled_reason(function: types.FunctionType) -> str | None:
+    """Why calls of a function are not to be captured, in words; None where nothing of that kind was said."""
+    attributes = function.__dict__
+    if not attributes.get("_torchdynamo_disable"):
+        return None
+    if attributes.get("_torchdynamo_wrapper_id", id(function)) != id(function):
+        return None
+    reason = attributes.get("_torchdynamo_disable_msg")
+    return f"call of {function.__qualname__}" + (f" ({reason})" if reason else "")
+
+
+def _left_alone(fn: Callable[..., Any]) -> types.FunctionType:
+    @functools.wraps(fn)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        return call_with_handler(None, fn, *args, **kwargs)
+
+    return _skip(disabled)
+
+
+def _skipped(fn: Callable[..., Any]) -> types.FunctionType:
+    """A function whose own frame the hook leaves alone: a copy with a code object of its own."""
+    if not isinstance(fn, types.FunctionType):
+
+        @functools.wraps(fn)
+        def disabled(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        return _skip(disabled)
+    copy = types.FunctionType(
+        fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
+    )
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return _skip(functools.update_wrapper(copy, fn))
+
+
+def _skip(function: Any) -> types.FunctionType:
+    if core is not None:
+        core.mark_skip(function.__code__)
+    return function  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- tables of functions
+
+_TABLES_LOCK = threading.Lock()
+_ALLOWED: dict[int, Any] = {}
+_DISALLOWED: dict[int, Any] = {}
+_SUBSTITUTED: dict[int, tuple[Any, types.FunctionType]] = {}
+
+
+def _key(fn: Any) -> Any:
+    """The function itself: bound methods are made anew at each reading."""
+    return fn.__func__ if isinstance(fn, types.MethodType) else fn
+
+
+@overload
+def allow_in_graph(fn: list[Any] | tuple[Any, ...]) -> list[Any]: ...
+@overload
+def allow_in_graph(fn: Function) -> Function: ...
+def allow_in_graph(fn: Any) -> Any:
+    """Have calls of a function (or several) become one node of the graph each, not followed by capture; the backend still sees inside.
+
+    Its arguments and results must be tensors, numbers and containers of these; tensors it reads otherwise are not seen.
+    """
+    if isinstance(fn, (list, tuple)):
+        return [allow_in_graph(one) for one in fn]
+    if not callable(fn):
+        raise TypeError(f"allow_in_graph takes a callable, not a {type(fn).__name__}")
+    with _TABLES_LOCK:
+        if _DISALLOWED.pop(id(_key(fn)), None) is None:
+            _ALLOWED[id(_key(fn))] = _key(fn)
+    return fn
+
+
+def disallow_in_graph(fn: Any) -> Any:
+    """Have calls of a function (or several) break the graph."""
+    if isinstance(fn, (list, tuple)):
+        return [disallow_in_graph(one) for one in fn]
+    if not callable(fn):
+        raise TypeError(f"disallow_in_graph takes a callable, not a {type(fn).__name__}")
+    with _TABLES_LOCK:
+        if _ALLOWED.pop(id(_key(fn)), None) is None:
+            _DISALLOWED[id(_key(fn))] = _key(fn)
+    return fn
+
+
+def substitute_in_graph(
+    original_fn: Callable[..., Any],
+    *,
+    can_constant_fold_through: bool = False,
+    skip_signature_check: bool = False,
+) -> Callable[[Function], Function]:
+    """Decorator: in captured code, the decorated Python function is followed in place of `original_fn`, usually a C function.
+
+    can_constant_fold_through: accepted; a call with constant arguments is computed while capturing in any case.
+    skip_signature_check: do not compare the two signatures.
+
+    Raises TypeError if either is no function or the signatures differ, ValueError if `original_fn` has a substitute already.
+    """
+    if not isinstance(
+        original_fn, (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
+    ):
+        raise TypeError(f"substitute_in_graph takes a function, not a {type(original_fn).__name__}")
+
+    def register(traceable_fn: Function) -> Function:
+        if not isinstance(traceable_fn, types.FunctionType):
+            raise TypeError(
+                f"substitute_in_graph takes a Python function, not a {type(traceable_fn).__name__}"
+            )
+        if not skip_signature_check:
+            _compare_signatures(original_fn, traceable_fn)
+        with _TABLES_LOCK:
+            if id(original_fn) in _SUBSTITUTED:
+                raise ValueError(f"{original_fn!r} has a substitute already")
+            _SUBSTITUTED[id(original_fn)] = (original_fn, traceable_fn)
+        return traceable_fn
+
+    return register
+
+
+def _compare_signatures(original: Callable[..., Any], traceable: Callable[..., Any]) -> None:
+    try:
+        wanted = inspect.signature(original)
+    except ValueError:  # a C function that does not say
+        return
+    found = inspect.signature(traceable)
+    if _signature_facts(wanted) != _signature_facts(found):
+        name = getattr(original, "__qualname__", repr(original))
+        raise TypeError(
+            f"{traceable.__qualname__}{found} cannot stand in for {name}{wanted}: the signatures differ"
+        )
+
+
+def _signature_facts(signature: inspect.Signature) -> list[tuple[Any, ...]]:
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        (item.kind,) if item.kind in stars else (item.kind, item.name, item.default)
+        for item in signature.parameters.values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Functions that the program has said something about."""
+
+    allowed: tuple[Any, ...]
+    disallowed: tuple[Any, ...]
+    substituted: tuple[tuple[Any, types.FunctionType], ...]
+    """(original, substitute)."""
+
+
+def functions_told() -> Told:
+    """What was said so far."""
+    with _TABLES_LOCK:
+        return Told(
+            tuple(_ALLOWED.values()), tuple(_DISALLOWED.values()), tuple(_SUBSTITUTED.values())
+        )

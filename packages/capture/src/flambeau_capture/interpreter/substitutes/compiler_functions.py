@@ -1,0 +1,163 @@
+"""What a captured program says to the compiler: the functions of `compiler_functions`, of torch.compiler and of torch._dynamo."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils._config_module as config_module
+
+from flambeau_capture import compiler_functions, interop_dynamo, marks, stance
+from flambeau_capture.interpreter.items import load_item
+from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.symbolic import concrete
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitutes.registry import CodeSubstitute, Substitute
+
+
+def _answer(value: Any) -> Substitute:
+    return lambda machine, args, kwargs: value
+
+
+def _breaks(name: str, id: str = "compiler-function") -> Substitute:
+    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
+        raise GraphBreak(id, f"call of {name}")
+
+    return break_here
+
+
+def _explicit_break(name: str) -> Substitute:
+    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
+        message = next((text for text in (*args, *kwargs.values()) if isinstance(text, str)), "")
+        raise GraphBreak("explicit-break", f"{name}({message!r})" if message else f"{name}()")
+
+    return break_here
+
+
+def _specialise(machine: Machine, args: Any, kwargs: Any) -> None:
+    """mark_static inside captured code: the sizes become what they are."""
+    given = dict(zip(("tensor", "dim"), args, strict=False)) | kwargs
+    tensor = given.get("tensor", given.get("t"))
+    dim = given.get("dim", given.get("index"))
+    if not isinstance(tensor, torch.Tensor):
+        raise GraphBreak("compiler-function", "mark_static of something that is no tensor")
+    sizes = tuple(tensor.shape)
+    chosen = range(len(sizes)) if dim is None else (dim,) if isinstance(dim, int) else dim
+    for at in chosen:
+        concrete(sizes[at])
+
+
+# ---------------------------------------------------------------- functions of ours
+
+substitute_for(compiler_functions.is_compiling, compiler_functions.is_dynamo_compiling)(
+    _answer(True)
+)
+substitute_for(compiler_functions.cudagraph_mark_step_begin)(_answer(None))
+substitute_for(compiler_functions.graph_break)(_explicit_break("flambeau.compiler.graph_break"))
+substitute_for(marks.mark_static)(_specialise)
+for _function in (
+    compiler_functions.disable_function, compiler_functions.allow_in_graph, compiler_functions.disallow_in_graph,
+    compiler_functions.substitute_in_graph, compiler_functions.assume_constant_result, marks.mark_dynamic, marks.maybe_mark_dynamic,
+    stance.set_stance, stance.set_stance.__enter__, stance.set_stance.__exit__,
+):  # fmt: skip
+    substitute_for(_function)(_breaks(_function.__qualname__))
+
+# ---------------------------------------------------------------- torch.compiler's, which import torch._dynamo when they are called
+
+substitute_for(torch.compiler.cudagraph_mark_step_begin)(_answer(None))
+for _name in (
+    "allow_in_graph", "assume_constant_result", "disable", "get_default_backend", "list_backends", "load_cache_artifacts", "reset",
+    "save_cache_artifacts", "set_default_backend", "set_enable_guard_collectives", "set_stance", "substitute_in_graph",
+):  # fmt: skip
+    _found = getattr(torch.compiler, _name, None)
+    if isinstance(_found, types.FunctionType) and not has_substitute(_found):
+        substitute_for(_found)(_breaks(f"torch.compiler.{_name}"))
+
+
+@substitute_for(config_module.ConfigModule.patch)
+def _config_patch(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """`with torch._dynamo.config.patch(...)`: settings of a compiler that is not this one."""
+    name = args[0].__name__
+    if name.startswith(("torch._dynamo", "torch._inductor", "torch._functorch")):
+        return contextlib.nullcontext()
+    raise GraphBreak("compiler-function", f"call of {name}.patch")
+
+
+# ---------------------------------------------------------------- torch._dynamo's
+
+_IGNORED = frozenset({"mark_static_address", "override_optimization_hint"})
+"""Hints to torch's code generation."""
+
+
+def dynamo_substitute(function: types.FunctionType) -> Substitute:
+    """A substitute for a function of torch._dynamo, which is found by its module's name: nothing here imports that."""
+    name = function.__name__
+    if name in ("patched_init", "patched_setstate") and function.__closure__:
+        # Once torch.compile has run, nn.Module's own methods are wrapped to count instances for it: follow what is wrapped.
+        wrapped = function.__closure__[0].cell_contents
+        return lambda machine, args, kwargs: machine.call(wrapped, args, kwargs)
+    if name in ("is_compiling", "is_dynamo_compiling"):
+        return _answer(True)
+    if name == "graph_break":
+        return _explicit_break("torch._dynamo.graph_break")
+    if name == "mark_static":
+        return _specialise
+    if name in _IGNORED:
+        return _answer(None)
+    if function.__qualname__ == "OptimizedModule.__call__":
+        return _call_optimized_module
+    if function.__qualname__.startswith("OptimizedModule."):
+        return lambda machine, args, kwargs: machine.interpret(function, args, kwargs)
+    return _breaks(f"{function.__module__}.{function.__qualname__}")
+
+
+def _call_optimized_module(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """A module compiled by torch.compile: what it compiles is captured here."""
+    from flambeau_capture.interpreter.attributes import load_attr
+
+    modules = load_attr(machine, args[0], "_modules")
+    return machine.call(load_item(machine, modules, "_orig_mod"), args[1:], kwargs)
+
+
+# ---------------------------------------------------------------- what the program has said beforehand
+
+
+def told() -> dict[int, CodeSubstitute]:
+    """What stands in, by id, for the functions that the program has said something about by now, to us or to torch."""
+    ours, theirs = compiler_functions.functions_told(), interop_dynamo.functions_told()
+    found: dict[int, CodeSubstitute] = {}
+    for key in (*theirs.disallowed, *map(id, ours.disallowed)):
+        found[key] = _disallowed
+    for key in (*theirs.allowed, *map(id, ours.allowed)):
+        found[key] = _opaque
+    for original, traceable in (*theirs.substituted, *ours.substituted):
+        found[id(original)] = _followed(traceable)
+    if theirs.invoke_subgraph is not None:
+        found[id(theirs.invoke_subgraph)] = _region
+    return found
+
+
+def _disallowed(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    name = getattr(function, "__qualname__", repr(function))
+    if (getattr(function, "__module__", None) or "").startswith("torch._dynamo"):
+        return dynamo_substitute(function)(machine, args, kwargs)  # graph_break and its like
+    raise GraphBreak("compiler-disable", f"call of {name}, which was disallowed in graphs")
+
+
+def _opaque(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    """One node, whatever the function does with its arguments."""
+    return machine.tape.call_function(function, args, kwargs)
+
+
+def _followed(traceable: types.FunctionType) -> CodeSubstitute:
+    return lambda machine, function, args, kwargs: machine.interpret(traceable, args, kwargs)
+
+
+def _region(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    """torch.compiler.nested_compile_region: captured in line."""
+    return machine.call(args[0], args[1:], kwargs)
