@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from flambeau_capture.capturing import CAPTURING
 from flambeau_capture.core import core
 from flambeau_capture.entry import Backend, current_state, make_entry, skip_entry
 from flambeau_capture.events import Event, GuardFailure, failure_of
@@ -28,23 +29,13 @@ from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import Argument, DictEntry, Item, Origin, OriginLost, Scope
 from flambeau_capture.python_core import PythonCompiled
+from flambeau_capture.resumption import Continuations
 from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims
 from flambeau_capture.stance import current_stance
+from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 
 Compiled = PythonCompiled if core is None else core.Compiled
-
-
-class _Capturing(threading.local):
-    """Whether this thread is inside a capture or a backend: what those call must not be captured in turn.
-
-    The package's one dynamically scoped value; it is per thread and restored on every exit.
-    """
-
-    depth = 0
-
-
-_CAPTURING = _Capturing()
 
 
 @contextlib.contextmanager
@@ -68,6 +59,7 @@ class CompiledState:
         capture_frame: CaptureFrame,
         backend: Backend,
         options: CaptureOptions,
+        continuations: Continuations | None = None,
     ) -> None:
         self.function = function
         self.capture_frame = capture_frame
@@ -78,6 +70,9 @@ class CompiledState:
         """Told of each event as it happens."""
         self.resolve_backend: Callable[[Any], Backend] = _callable_backend
         """What a stance's backend, a name perhaps, means for this callable."""
+        self._is_continuation = continuations is not None
+        """Whether the function is the rest of another, whose entries then return what their frames go on with."""
+        self._continuations = continuations or Continuations(self._continuation)
         self._with_backend: dict[Any, Any] | None = {}
         self._first_call: dict[str, tuple[int, ...] | int] | None = None
         self._compiled: Callable[[], Any] = lambda: None
@@ -103,6 +98,8 @@ class CompiledState:
             compiled = self._compiled()
             if compiled is not None:
                 compiled.entries = ()
+            if not self._is_continuation:
+                self._continuations.clear()
             self.events.clear()
             self._changed.clear()
             self._made = self._escaped = 0
@@ -126,12 +123,22 @@ class CompiledState:
                 self._with_backend[backend] = found
             return found
 
+    def _continuation(self, function: types.FunctionType) -> Any:
+        """The compiled rest of one of this callable's frames."""
+        state = CompiledState(
+            function, self.capture_frame, self.backend, self.options, self._continuations
+        )
+        state.listener = self._note
+        compiled = Compiled(function, state.on_miss, state)
+        state.attach(compiled)
+        return compiled
+
     # ------------------------------------------------------------ misses
 
     def on_miss(self, arguments: tuple[Any, ...]) -> Any:
         """An entry for a call that no entry serves; None runs the original function."""
         compiled = self._compiled()
-        if compiled is None or _CAPTURING.depth or not _may_capture():
+        if compiled is None or CAPTURING.depth or not _may_capture():
             return None
         with self._lock:
             entries = compiled.entries
@@ -150,7 +157,7 @@ class CompiledState:
                 )
             if len(entries) >= self.options.recompile_limit:
                 return self._give_up(compiled, entries, arguments, reasons[0])
-            if self.options.dynamic is None:
+            if self.options.dynamic is not False:
                 self._note_changes(entries, scope)
             return self._compile(compiled, entries, scope, reasons)
 
@@ -199,19 +206,31 @@ class CompiledState:
     ) -> Any:
         """The entry for a call; with `backend`, one for this call only."""
         started = time.perf_counter()
-        _CAPTURING.depth += 1
+        CAPTURING.depth += 1
         try:
             state = current_state()
             with _no_collection():
                 captured = self._capture(scope)
             capture_seconds = time.perf_counter() - started
+            if not isinstance(captured, Break):
+                captured = violation(captured) or captured
             entry = (
                 None
                 if isinstance(captured, Break)
-                else make_entry(captured, backend or self.backend, state)
+                else make_entry(
+                    captured,
+                    backend or self.backend,
+                    state,
+                    self._continuations,
+                    to_end=not self._is_continuation,
+                )
             )
         finally:
-            _CAPTURING.depth -= 1
+            CAPTURING.depth -= 1
+        if entry is not None:
+            captured = violation(captured) or captured  # the backend may have fixed a size, too
+        if isinstance(captured, Break) and captured.id == "dynamic-mark":
+            raise CaptureError(captured)
         if entry is not None:
             failing = entry.program.failed(self.function, scope.arguments)
             if failing is not None:
@@ -223,8 +242,6 @@ class CompiledState:
                     guard.where,
                     "this is a defect of capture or a value that differs at each reading",
                 )
-            if not isinstance(captured, Break):
-                captured = violation(captured) or captured
                 entry = None
         if isinstance(captured, Break):
             seconds = time.perf_counter() - started
@@ -238,16 +255,14 @@ class CompiledState:
                 return None
             compiled.entries = (*entries, skip_entry(len(scope.arguments), captured))
             return None
-        if entry is not None:
-            captured = violation(captured) or captured  # the backend may have fixed a size, too
-        if isinstance(captured, Break) and captured.id == "dynamic-mark":
-            raise CaptureError(captured)
         kind, text = (
             ("recompile", "; ".join(map(str, reasons)))
             if reasons
             else ("capture", self.function.__qualname__)
         )
         self._note(Event(kind, text, time.perf_counter() - started, capture_seconds, reasons))
+        if captured.cause is not None:
+            self._note(Event("break", str(captured.cause), reason=captured.cause))
         if backend is not None:
             return entry
         self._made += 1
@@ -291,17 +306,27 @@ class CompiledState:
                 value = _load(origin, scope)
                 if (
                     isinstance(value, torch.Tensor)
-                    and not isinstance(spec, Expr)
+                    and not isinstance(spec, (Expr, FloatExpr))
                     and value.ndim == len(spec.shape)
                 ):
                     for dim, (then, now) in enumerate(zip(spec.shape, value.shape, strict=True)):
                         if isinstance(then, Expr) or then != now:
                             self._note_change(origin.text(), dim)
             for guard in entry.info.guards:
-                if guard.kind == "INT" or (guard.kind == "EQUALS" and type(guard.payload) is int):
-                    now = _load(guard.origin, scope)
-                    if type(now) is int and now != guard.payload:
-                        self._note_change(guard.origin.text(), -1)
+                if guard.kind in ("INT", "FLOAT", "EQUALS"):
+                    self._note_numbers(guard, scope)
+
+    def _note_numbers(self, guard: Guard, scope: Scope) -> None:
+        """Remember that a number which an entry was made for (perhaps inside a tuple) is another one in this call."""
+        pending = [(guard.origin, guard.payload, guard.origin)]
+        while pending:
+            origin, then, source = pending.pop()
+            if type(then) is tuple:
+                pending += [(Item(origin, at), item, source) for at, item in enumerate(then)]
+            elif guard.kind != "EQUALS" or type(then) in (int, float):
+                now = _load(origin, scope)
+                if type(now) in (int, float) and not kinds.constants_equal(now, then):
+                    self._note_change(origin.text(), -1)
 
     def _note_change(self, text: str, dim: int) -> None:
         self._changed[text] = self._changed.get(text, frozenset()) | {dim}

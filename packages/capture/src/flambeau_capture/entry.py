@@ -6,6 +6,7 @@ guard program loaded: no Python frame of ours runs.  Any other calls a function 
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,9 @@ from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.origins import Constant, Origin, TensorSize, TensorStride
 from flambeau_capture.python_core import PythonEntry
 from flambeau_capture.record import Break, Capture, FromGraph, GraphValue, Guard, Input, MakeTuple
+from flambeau_capture.resumption import Continuations, frame_functions
 from flambeau_capture.size_nodes import symbol_name, symbol_origins, symbols_of
+from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
@@ -39,7 +42,7 @@ class EntryInfo:
     """What is kept about an entry, for reasons, reports and tests.  It holds no user object strongly."""
 
     guards: tuple[Guard, ...] = ()
-    inputs: tuple[tuple[Origin, Spec | Expr], ...] = ()
+    inputs: tuple[tuple[Origin, Spec | Expr | FloatExpr], ...] = ()
     graph_module: fx.GraphModule | None = None
     source: str = ""
     """Source of the entry function; "" when the graph is called directly."""
@@ -90,12 +93,27 @@ def graph_of(capture: Capture) -> Parts:
     return Parts(graph_module, inputs, outputs, cyclic)
 
 
-def make_entry(capture: Capture, backend: Backend, state: torch_state.UsualState) -> Any:
-    """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend."""
+def make_entry(
+    capture: Capture,
+    backend: Backend,
+    state: torch_state.UsualState,
+    continuations: Continuations | None = None,
+    *,
+    to_end: bool = True,
+    handler: Any = None,
+) -> Any:
+    """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend.
+
+    A capture with suspended frames needs `continuations`; without `to_end` its entry returns the Tail of the outermost frame.  `handler`
+    (a FrameHandler) is in force while the entry runs.
+    """
     parts = graph_of(capture)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
     graph = backend(parts.graph_module, [item.example for item in parts.inputs]) if runs else None
-    target, origins, item, source = _target(capture, parts, graph)
+    frames = (
+        frame_functions(capture.suspended, continuations) if continuations is not None else []
+    )
+    target, origins, item, source = _target(capture, parts, graph, frames, to_end=to_end)
     # After the backend: it may have taken guards on sizes.
     guards = tuple(all_guards(capture, state))
     info = EntryInfo(
@@ -105,6 +123,8 @@ def make_entry(capture: Capture, backend: Backend, state: torch_state.UsualState
         source=source,
     )
     checked = program.guard_program(guards, origins, len(capture.scope.arguments))
+    if handler is not None:
+        return new_entry(checked, target, item=item, info=info, handler=handler)
     return new_entry(checked, target, item=item, info=info)
 
 
@@ -128,12 +148,17 @@ def new_entry(
 
 
 def _target(
-    capture: Capture, parts: Parts, graph: Callable[..., Any] | None
+    capture: Capture,
+    parts: Parts,
+    graph: Callable[..., Any] | None,
+    frames: list[types.FunctionType],
+    *,
+    to_end: bool,
 ) -> tuple[Callable[..., Any], list[Origin], int, str]:
     """(callable, the origins it takes, which item of what it returns is the result, its source)."""
     origins = [item.origin for item in parts.inputs]
     result = capture.result
-    if graph is not None and not capture.effects:
+    if graph is not None and not capture.effects and not frames:
         if isinstance(result, FromGraph) and result.value in parts.outputs:
             return graph, origins, parts.outputs.index(result.value), ""
         if (
@@ -146,7 +171,7 @@ def _target(
     code = EntryCode(
         origins, parts.outputs, symbol_origins(capture.inputs), origin_of, cyclic=parts.cyclic
     )
-    function = code.function(capture, graph)
+    function = code.function(capture, graph, frames, to_end=to_end)
     return function, code.inputs, WHOLE_RESULT, code.source
 
 
@@ -193,6 +218,9 @@ def _memory_guards(capture: Capture) -> Iterator[Guard]:
 def _input_guard(item: Input) -> Guard:
     if isinstance(item.spec, Expr):
         return Guard("INT", item.origin)
+    if isinstance(item.spec, FloatExpr):
+        fixed = item.spec.env.fixed_floats.get(str(item.spec))
+        return Guard("FLOAT", item.origin) if fixed is None else Guard("EQUALS", item.origin, fixed)
     tensor: torch.Tensor = item.example
     words = core.tensor_words(tensor) if core is not None and configure() else None
     keys = torch._C._dispatch_keys(tensor).raw_repr()
@@ -213,6 +241,8 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
     for item in capture.inputs:
         if isinstance(item.spec, Expr):
             extents: list[tuple[Any, Origin]] = [(item.spec, item.origin)]
+        elif isinstance(item.spec, FloatExpr):
+            continue
         else:
             extents = [
                 (size, TensorSize(item.origin, dim)) for dim, size in enumerate(item.spec.shape)

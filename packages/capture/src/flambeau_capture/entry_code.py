@@ -16,7 +16,7 @@ import collections
 import functools
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -54,7 +54,9 @@ from flambeau_capture.record import (
     SizeValue,
     StoreCell,
     StoreGlobal,
+    SuspendedFrame,
 )
+from flambeau_capture.resume_code import run_frame, run_to_end
 from flambeau_capture.size_nodes import symbols_of
 
 _RECIPES = (
@@ -82,13 +84,20 @@ def _children(item: Recipe | Effect) -> Iterator[Recipe]:
             yield from _parts(getattr(item, field.name))
 
 
+def _needed(capture: Capture) -> tuple[Recipe, ...]:
+    """What the entry evaluates after the effects: its result, or what its suspended frames are given."""
+    if not capture.suspended:
+        return (capture.result,)
+    return tuple(recipe for frame in reversed(capture.suspended) for recipe in frame.arguments)
+
+
 def recipes_in(capture: Capture) -> tuple[list[Recipe], bool]:
     """Every recipe of the effects and the result, each once, in the order they are needed; and whether any holds itself."""
     found: dict[int, Recipe] = {}
     open_recipes: set[int] = set()
     cyclic = False
     pending = [
-        _children(effect) for effect in (*capture.effects, CallRecipe(tuple, (capture.result,)))
+        _children(effect) for effect in (*capture.effects, CallRecipe(tuple, _needed(capture)))
     ]
     pending.reverse()
     path: list[Recipe] = []
@@ -144,11 +153,24 @@ class EntryCode:
         self._fills: list[Callable[[], None]] = []
         self._building = 0
 
-    def function(self, capture: Capture, graph: Callable[..., Any] | None) -> types.FunctionType:
-        """The entry function of a capture whose graph runs as `graph` (None: nothing to run)."""
+    def function(
+        self,
+        capture: Capture,
+        graph: Callable[..., Any] | None,
+        frames: Sequence[Callable[..., Any]] = (),
+        *,
+        to_end: bool = True,
+    ) -> types.FunctionType:
+        """The entry function of a capture whose graph runs as `graph` (None: nothing to run).
+
+        `frames` take up the capture's suspended frames; without `to_end`, their Tail is what the function returns.
+        """
         for effect in capture.effects:
             self._effect(effect)
-        result = self.value(capture.result)
+        if capture.suspended:
+            result = self._suspended(capture.suspended, frames, to_end=to_end)
+        else:
+            result = self.value(capture.result)
         head = []
         if graph is not None:
             arguments = ", ".join(
@@ -164,6 +186,23 @@ class EntryCode:
         namespace = self._constants
         exec(compile(self.source, f"<flambeau entry of {name}>", "exec"), namespace)
         return namespace.pop("entry")
+
+    def _suspended(
+        self,
+        suspended: Sequence[SuspendedFrame],
+        frames: Sequence[Callable[..., Any]],
+        *,
+        to_end: bool,
+    ) -> str:
+        """The call that takes up the frames, each given the next one's value as its last argument."""
+        parts: list[str] = []
+        for frame, function in zip(reversed(suspended), reversed(frames), strict=True):
+            values = [self.value(recipe) for recipe in frame.arguments]
+            if parts:
+                values.append(self.assign(f"new_partial(run_frame, {', '.join(parts)})"))
+            parts = [self.constant(function), *values]
+        call = f"{parts[0]}({', '.join(parts[1:])})"
+        return f"run_to_end({call})" if to_end else call
 
     # ------------------------------------------------------------ values
 
@@ -529,4 +568,6 @@ _HELPERS: dict[str, Any] = {
     "new_function": types.FunctionType,
     "new_method": types.MethodType,
     "new_partial": functools.partial,
+    "run_frame": run_frame,
+    "run_to_end": run_to_end,
 }

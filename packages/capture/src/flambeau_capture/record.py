@@ -5,6 +5,7 @@
 3. `Guard` — a statement about an origin that must hold for the entry to be used again.
 4. Recipes — how the frame's result, and what its effects write, is built from origins, graph outputs and constants.
 5. Effects — what the frame did to objects that existed before the call, replayed in order after the graph has run.
+6. `SuspendedFrame` — a frame that a graph break has interrupted.
 
 `entry.py` turns a Capture into an fx.GraphModule and a callable.  Recipes and graph values are compared by identity: a recipe
 used twice is one object built once, and recipes of containers and objects may form cycles.
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from flambeau_capture.origins import Origin, Scope
+    from flambeau_capture.resume_code import Layout, Source, Successor
+    from flambeau_prims.size_floats import FloatExpr
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Spec
 
@@ -31,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class GraphValue:
-    """One tensor (spec: Spec) or symbolic int (spec: Expr) of the graph.  `name` is a hint, made unique later.
+    """One tensor (spec: Spec) or symbolic number (spec: Expr or FloatExpr) of the graph.  `name` is a hint, made unique later.
 
     Tensors that share memory have the same `storage` token; None where the capture does not say.
     """
 
-    spec: Spec | Expr
+    spec: Spec | Expr | FloatExpr
     name: str = ""
     requires_grad: bool = False
     storage: object | None = None
@@ -64,16 +67,17 @@ class Call:
 
 @dataclass(eq=False, slots=True)
 class Input:
-    """A tensor or int that the graph reads: where it comes from, the real object of this call, and what is assumed of it.
+    """A tensor, int or float that the graph reads: where it comes from, the real object of this call, and what is assumed of it.
 
     A Spec with Exprs as sizes is dynamic in those dimensions: sizes that are a plain symbol are *defined* by the
-    input, others are checked.  An Expr as spec is a symbolic int.  Each Input implies a TENSOR (or INT) guard; do not add one.
+    input, others are checked.  An Expr as spec is a symbolic int, a FloatExpr a symbolic float.
+    Each Input implies a TENSOR (or INT, FLOAT) guard; do not add one.
     Several origins that hold one tensor make one Input and an ALIAS guard each.
     """
 
     origin: Origin
     example: Any
-    spec: Spec | Expr
+    spec: Spec | Expr | FloatExpr
     value: GraphValue
 
 
@@ -119,9 +123,9 @@ class Const:
 
 @dataclass(eq=False, slots=True)
 class SizeValue:
-    """A Python int computed from the inputs' sizes (`numeric` may be float or bool: the type the user sees)."""
+    """A Python number computed from the inputs' sizes and numbers; `numeric` is the type that the user sees: int or float."""
 
-    expr: Expr
+    expr: Expr | FloatExpr
     numeric: type = int
 
 
@@ -340,6 +344,27 @@ Effect: TypeAlias = (
 )  # fmt: skip
 
 
+# ---------------------------------------------------------------- 6. frames at a graph break
+
+
+@dataclass(eq=False, slots=True)
+class SuspendedFrame:
+    """One frame at a graph break, as resume_code.py takes it up again.
+
+    The innermost `performs` the instruction at `index` in the interpreter; the others are in a call there, whose value is the next
+    frame's.  `arguments` are the recipes of the layout's parameters, in their order; `following` says where the frame may go on after
+    the instruction, and what it hands over there.
+    """
+
+    source: Source
+    index: int
+    performs: bool
+    layout: Layout
+    keyword_names: tuple[str, ...]
+    arguments: list[Recipe]
+    following: list[tuple[Successor, Layout]]
+
+
 # ---------------------------------------------------------------- 1. the whole
 
 
@@ -381,8 +406,12 @@ class Capture:
     size_env: SizeEnv | None = None
     torch_state: dict[str, Any] = field(default_factory=dict)
     """Names (guards/torch_state.py) and values of the states of torch that this capture depends on beyond the usual."""
+    suspended: list[SuspendedFrame] = field(default_factory=list)
+    """The frames to go on with where a graph break ended the capture, outermost first; `result` is then not used."""
+    cause: Break | None = None
+    """Why the capture ends at a graph break."""
     needs_hook: bool = False
-    """Whether frames reached from the entry must be captured too (an entry with graph breaks)."""
+    """Whether frames reached from the instruction that broke the graph are to be captured too."""
 
 
 CaptureFrame: TypeAlias = "Callable[[Scope, Any, DynamicDims], Capture | Break]"
@@ -402,9 +431,10 @@ class Declared(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DynamicDims:
-    """Which sizes and ints are to be symbolic in this capture, by the text of their origin.
+    """Which sizes and numbers are to be symbolic in this capture, by the text of their origin.
 
-    `mode` is the option `dynamic`: False nowhere, True everywhere, None where `changed` says that earlier calls differed.
+    `mode` is the option `dynamic`: False nowhere, True every size (and int argument), None where `changed` says that earlier calls
+    differed: in these dims of a tensor, or for a number in -1.
     """
 
     mode: bool | None = None
@@ -415,7 +445,18 @@ class DynamicDims:
         return None
 
     def is_dynamic(self, origin: Origin, dim: int = -1) -> bool:
-        """Whether dimension `dim` of the tensor at `origin` (or the int there, for -1) should be a symbol."""
+        """Whether dimension `dim` of the tensor at `origin` (or the number there, for -1) should be a symbol."""
         if self.mode is None:
             return dim in self.changed.get(origin.text(), ())
         return self.mode
+
+    def has_changed(self, origin: Origin) -> bool:
+        """Whether the number at `origin` was another one in an earlier call."""
+        return bool(self.changed) and -1 in self.changed.get(origin.text(), ())
+
+    def has_changed_within(self, origin: Origin) -> bool:
+        """Whether a number inside the container at `origin` was another one in an earlier call."""
+        if not self.changed:
+            return False
+        start = f"{origin.text()}["
+        return any(text.startswith(start) for text in self.changed)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import types
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter.decode import decode
-from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
+from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, run
 from flambeau_capture.interpreter.generator import InterpretedGenerator
+from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.machine import Machine
+from flambeau_capture.interpreter.objects import SCALARS
 from flambeau_capture.interpreter.opcodes import HANDLERS
-from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
+from flambeau_capture.interpreter.rebuild import Rebuilder
+from flambeau_capture.interpreter.suspend import finish, stop_steps
 from flambeau_capture.origins import Argument
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Break, Capture
@@ -25,27 +29,52 @@ if TYPE_CHECKING:
 
 
 def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -> Capture | Break:
-    """Run the frame of `scope.function` on these arguments, without its effects, and record what it does."""
-    machine = Machine(scope, options, dynamic, _main_device(scope.arguments))
-    saved = _TorchState()
+    """Run the frame of `scope.function` on these arguments, without its effects, and record what it does.
+
+    Where something in it cannot be captured, it is run once more, up to there: the record then says how to go on.
+    """
+    found, steps = _interpret(scope, options, dynamic)
+    if isinstance(found, Capture) or options.fullgraph:
+        return found
+    for step in steps:
+        stopped, _ = _interpret(scope, options, dynamic, stop_step=step)
+        if isinstance(stopped, Capture):
+            stopped.cause = found
+            return stopped
+        if stopped.cause not in found.cause:
+            found = replace(found, cause=f"{found.cause}; and the frame cannot be suspended there: {stopped.cause}")
+    return found
+
+
+def _interpret(
+    scope: Scope, options: CaptureOptions, dynamic: DynamicDims, *, stop_step: int = 0
+) -> tuple[Capture | Break, list[int]]:
+    """The record up to `stop_step` (0: of the whole frame), or why there is none, and the steps in front of which it could end."""
+    machine = Machine(scope, options, dynamic, _main_device(scope.arguments), stop_step)
+    first_line = _first_line(scope.function)
     try:
         with machine.tape.tracer:
-            return _capture(machine, scope)
+            return _capture(machine, scope), []
+    except Stopped:
+        assert machine.suspended is not None
+        if isinstance(machine.suspended, Capture):
+            return machine.suspended, []
+        return machine.suspended.to_break(machine.where or first_line), []
     except GraphBreak as error:
-        return error.to_break(machine.break_where or machine.where or _first_line(scope.function))
+        broken = error.to_break(machine.break_where or machine.where or first_line)
     except Unsupported as error:
         id = error.reason if error.reason in REASONS else "operator-unsupported"
-        return GraphBreak(id, error.text, hint=error.hint).to_break(
-            machine.break_where or _first_line(scope.function)
+        broken = GraphBreak(id, error.text, hint=error.hint).to_break(
+            machine.break_where or first_line
         )
     except Exception as error:
         detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return GraphBreak("exception-escapes", detail).to_break(
-            machine.error_where or _first_line(scope.function)
-        )
+        broken = GraphBreak("exception-escapes", detail).to_break(machine.error_where or first_line)
     finally:
-        saved.restore(machine.tape.autocast_nesting)
+        machine.switches.restore(machine.tape.autocast_nesting)
+        steps = stop_steps(machine.broken)
         machine.dissolve()
+    return broken, steps
 
 
 def _capture(machine: Machine, scope: Scope) -> Capture:
@@ -56,8 +85,11 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
             "generator-frame", f"{function.__qualname__} is a generator or coroutine function"
         )
     values: list[Any] = [UNBOUND] * code.n_locals
+    used = live_slots(code, 0)
     for index, value in enumerate(scope.arguments):
-        values[index] = machine.objects.wrap(value, Argument(code.local_names[index], index))
+        if index in used or type(value) not in SCALARS or sees_locals(function.__code__):
+            value = machine.objects.wrap(value, Argument(code.local_names[index], index))
+        values[index] = value
     frame = Frame(machine, code, function, values, None)
     for name in torch_state.implied_extras():
         machine.depend_on_state(name)
@@ -66,21 +98,7 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
         raise GraphBreak("generator-escapes", "a generator is returned")
     rebuild = Rebuilder(machine)
     machine.frame = frame
-    result = rebuild.recipe(frame.value)
-    guard_distinct(machine)
-    replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
-    return Capture(
-        scope=scope,
-        calls=machine.tape.calls,
-        inputs=machine.tape.inputs,
-        guards=list(machine.guards.values()),
-        effects=replayed,
-        result=result,
-        size_env=machine.tape.env
-        if machine.tape.env is not None and machine.tape.env.symbols
-        else None,
-        torch_state=machine.torch_state,
-    )
+    return finish(machine, rebuild, rebuild.recipe(frame.value), [])
 
 
 def _first_line(function: types.FunctionType) -> str:
@@ -105,41 +123,3 @@ def _main_device(arguments: tuple[Any, ...]) -> torch.device:
         elif type(value) is dict and len(pending) < 1000:
             pending.extend(value.values())
     return torch.device("cpu")
-
-
-_ATTENTION_KERNELS = (
-    (torch._C._get_math_sdp_enabled, torch._C._set_sdp_use_math),
-    (torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_flash),
-    (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
-    (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
-)
-
-
-class _TorchState:
-    """The states of torch that a captured program may set, read before and set back afterwards."""
-
-    def __init__(self) -> None:
-        self.grad = torch.is_grad_enabled()
-        self.autocast = {
-            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in ("cpu", "cuda")
-        }
-        self.attention = {read: read() for read, _ in _ATTENTION_KERNELS}
-        self.autocast_cache = torch.is_autocast_cache_enabled()
-
-    def restore(self, autocast_nesting: int) -> None:
-        """Set back what differs, and leave the autocast blocks that the frame did not."""
-        for _ in range(autocast_nesting):
-            torch.autocast_decrement_nesting()
-        for read, write in _ATTENTION_KERNELS:
-            if read() != self.attention[read]:
-                write(self.attention[read])
-        if torch.is_grad_enabled() != self.grad:
-            torch._C._set_grad_enabled(self.grad)
-        for device, (enabled, dtype) in self.autocast.items():
-            if torch.is_autocast_enabled(device) != enabled:
-                torch.set_autocast_enabled(device, enabled)
-            if torch.get_autocast_dtype(device) != dtype:
-                torch.set_autocast_dtype(device, dtype)
-        if torch.is_autocast_cache_enabled() != self.autocast_cache:
-            torch.set_autocast_cache_enabled(self.autocast_cache)

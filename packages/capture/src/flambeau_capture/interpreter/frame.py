@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.resume_code import Raiser
 
 if TYPE_CHECKING:
     import types
@@ -35,15 +36,6 @@ class Handled:
 
     def __init__(self, previous: BaseException | None) -> None:
         self.previous = previous
-
-
-class Raiser:
-    """On the stack under an exception to be re-raised: where the instruction that raised it stands, in units."""
-
-    __slots__ = ("offset",)
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
 
 
 class Stopped(BaseException):

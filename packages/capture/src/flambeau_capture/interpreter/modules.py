@@ -22,12 +22,17 @@ _GLOBAL_HOOKS = (
 )
 
 
-def call_module(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_module(
+    machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any], *, in_place: bool = False
+) -> Any:
     """`module(*args, **kwargs)`, as `nn.Module._wrapped_call_impl` and `_call_impl` do it."""
     module = args[0]
     if _has_hooks(machine, module):
         return machine.interpret(torch.nn.Module._call_impl, args, kwargs)
-    return machine.call(load_attr(machine, module, "forward"), args[1:], kwargs)
+    forward = load_attr(machine, module, "forward")
+    if in_place:
+        return machine.call_in_place(forward, args[1:], kwargs)
+    return machine.call(forward, args[1:], kwargs)
 
 
 def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:

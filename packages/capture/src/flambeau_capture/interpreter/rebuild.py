@@ -22,6 +22,12 @@ from flambeau_capture.interpreter.objects import (
     TORCH_CONSTANTS,
     Shadow,
 )
+from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
+from flambeau_capture.interpreter.rebuild_iterators import (
+    is_c_iterator,
+    iterator_recipe,
+    sequence_iterator_recipe,
+)
 from flambeau_capture.origins import DictEntry, InstanceDict
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
@@ -51,12 +57,14 @@ from flambeau_capture.record import (
     StoreCell,
     StoreGlobal,
 )
+from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
+_HEAP_TYPE = 1 << 9  # a class made by a class statement, or by a C extension's spec
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
@@ -89,9 +97,11 @@ class Rebuilder:
             )
         if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
             inner = from_symbolic(value)
+            if isinstance(inner, FloatExpr):
+                return SizeValue(inner, float)
             if not isinstance(inner, Expr):
-                # A float or condition computed from sizes: its value of this call, with a guard.
-                return Const(float(value) if kind is torch.SymFloat else bool(value))
+                # A condition: its value of this call, with a guard.
+                return Const(bool(value) if kind is torch.SymBool else inner)
             return SizeValue(inner, int)
         objects = self.machine.objects
         origin = objects.origin_of(value)
@@ -204,6 +214,12 @@ class Rebuilder:
         )
 
     def _object(self, value: Any, kind: type) -> Recipe:
+        if is_c_iterator(kind):
+            return iterator_recipe(self, value)
+        if kind is SequenceIterator:
+            return sequence_iterator_recipe(self, value.sequence, value.index)
+        if kind is InterpretedIterator:
+            return self.recipe(value.iterator)
         if issubclass(kind, Native):
             raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
         if isinstance(value, BaseException):
@@ -218,7 +234,7 @@ class Rebuilder:
             return self._list(value)
         if isinstance(value, (set, frozenset)):
             return self._set(value)
-        if not kind.__flags__ & (1 << 9) or kind.__new__ is not object.__new__:
+        if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
             raise GraphBreak(
                 "unsupported-result",
                 f"a {kind.__module__}.{kind.__qualname__} is returned or stored",

@@ -1,0 +1,203 @@
+"""A graph break: the frames from the captured function down to the break, as they must be rebuilt to go on from there.
+
+    def outer(x):                    outer   suspended in its call of inner; its stack and live locals as recipes
+        y = x + 1                    inner   suspended before `print(y.sum())`, which is performed by the interpreter;
+        return inner(y) * y                  both go on compiled
+
+A frame can be taken up again where its value is just what the instruction of the frame above pushes (`Frame.in_place`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flambeau_capture.interpreter.decode import decode
+from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
+from flambeau_capture.interpreter.liveness import live_slots, sees_locals
+from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
+from flambeau_capture.interpreter.switches import Switches, nesting_settings
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallEffect, Capture, Const, Recipe, SuspendedFrame
+from flambeau_capture.resume_code import (
+    HANDLED,
+    VALUE,
+    Layout,
+    NotResumable,
+    Raiser,
+    Source,
+    after_call,
+    argument_order,
+    resumed_from,
+    successors,
+)
+from flambeau_capture.resume_code import NULL as NULL_KIND
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.record import Effect
+
+
+def suspend(machine: Machine, innermost: Frame) -> Capture:
+    """The record of a call up to the next instruction of `innermost`; GraphBreak where the frames cannot be rebuilt."""
+    frames = [innermost]
+    while (parent := frames[-1].parent) is not None:
+        frames.append(parent)
+    rebuild = Rebuilder(machine)
+    suspended = [_suspended(frame, rebuild, innermost) for frame in reversed(frames)]
+    return finish(machine, rebuild, Const(None), suspended)
+
+
+def finish(
+    machine: Machine, rebuild: Rebuilder, result: Recipe, suspended: list[SuspendedFrame]
+) -> Capture:
+    """The whole record, when the recipes of the result or of the suspended frames have been made."""
+    guard_distinct(machine)
+    replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
+    replayed += _left_switches(machine)
+    env = machine.tape.env
+    return Capture(
+        scope=machine.scope,
+        calls=machine.tape.calls,
+        inputs=machine.tape.inputs,
+        guards=list(machine.guards.values()),
+        effects=replayed,
+        result=result,
+        size_env=env if env is not None and env.symbols else None,
+        torch_state=machine.torch_state,
+        suspended=suspended,
+    )
+
+
+def _left_switches(machine: Machine) -> list[Effect]:
+    """What the frame leaves set, set after the graph; within the graph it is set back."""
+    now, before = Switches(), machine.switches
+    nesting = machine.tape.autocast_nesting
+    for setter, args in (*nesting_settings(-nesting), *before.settings_from(now)):
+        machine.tape.record_setting(setter, args)
+    return [
+        CallEffect(setter, tuple(Const(arg) for arg in args))
+        for setter, args in (*now.settings_from(before), *nesting_settings(nesting))
+    ]
+
+
+def is_resumable(frame: Frame) -> bool:
+    """Whether a frame (and so all above it) can be taken up again."""
+    code = frame.code.code_reference()
+    return (
+        code is not None
+        and not frame.code.is_generator
+        and frame.namespace is None
+        and not sees_locals(code)
+        and (frame.parent is None or frame.in_place)
+    )
+
+
+def stop_steps(broken: list[tuple[Frame, int]]) -> list[int]:
+    """The steps that a capture which was left by these frames (innermost first) may be stopped at, the best first."""
+    steps: list[int] = []
+    for frame, step in reversed(broken):
+        if not is_resumable(frame):
+            break
+        steps.append(step)
+    return steps[::-1]
+
+
+def _suspended(frame: Frame, rebuild: Rebuilder, innermost: Frame) -> SuspendedFrame:
+    original = _Original(frame)
+    decoded, code = original.decoded, original.source.code
+    is_last = frame is innermost
+    index = original.index(frame.ip if is_last else frame.ip - 1)
+    kinds, values = _stack(frame, original, rebuild)
+    try:
+        following = (
+            successors(code, index, kinds)
+            if is_last
+            else (after_call(code, index, kinds),)
+        )
+    except NotResumable as error:
+        raise GraphBreak("not-resumable", str(error)) from error
+    handler = decoded.unwinds[index]
+    live = set().union(*[live_slots(decoded, item.index) for item in following])
+    if is_last:
+        live |= live_slots(decoded, index)
+    elif handler is not None:
+        live |= live_slots(decoded, handler.target)
+    bound = original.bound
+    layout = Layout(tuple(sorted(live & bound.keys())), kinds)
+    kept = set(layout.locals)
+    recipes: list[Recipe] = []
+    for kind, at in argument_order(code, layout):
+        if kind == "stack":
+            recipes.append(values[at])
+        else:
+            recipes.append(rebuild.recipe(bound[at]) if at in kept else Const(None))
+    return SuspendedFrame(
+        source=original.source,
+        index=index,
+        performs=is_last,
+        layout=layout,
+        keyword_names=frame.keyword_names if is_last else (),
+        arguments=recipes,
+        following=[
+            (
+                item,
+                Layout(tuple(sorted(live_slots(decoded, item.index) & bound.keys())), item.stack),
+            )
+            for item in following
+        ],
+    )
+
+
+class _Original:
+    """A frame in terms of the program's own code: the rest of a function that is suspended once more is a rest of that function."""
+
+    def __init__(self, frame: Frame) -> None:
+        code = frame.code.code_reference()
+        assert code is not None
+        self.decoded = frame.code
+        self.resumed = resumed_from(code)
+        if self.resumed is None:
+            function = frame.function
+            self.source = Source(code, frame.globals, function.__name__, function.__qualname__)
+        else:
+            self.source = self.resumed.source
+            self.decoded = decode(self.source.code, frame.machine.handlers)
+        shift = 0 if self.resumed is None else self.resumed.shift
+        count = self.source.code.co_nlocals
+        values = [
+            frame.locals[slot if slot < count else slot + shift]
+            for slot in range(self.decoded.n_locals)
+        ]
+        self.bound = {slot: value for slot, value in enumerate(values) if value is not UNBOUND}
+
+    def index(self, index: int) -> int:
+        """The instruction's number in the program's code."""
+        if self.resumed is None:
+            return index
+        if index < self.resumed.first:
+            raise GraphBreak("not-resumable", "a resume function breaks before it has begun")
+        return index - self.resumed.first
+
+    def offset(self, offset: int) -> int:
+        """The unit in the program's code."""
+        return offset if self.resumed is None else offset - self.resumed.start
+
+
+def _stack(
+    frame: Frame, original: _Original, rebuild: Rebuilder
+) -> tuple[tuple[str | int, ...], dict[int, Recipe]]:
+    """The kinds of the stack's entries, and recipes of those that are values."""
+    kinds: list[str | int] = []
+    values: dict[int, Recipe] = {}
+    for at, entry in enumerate(frame.stack):
+        if entry is NULL or entry is UNBOUND:
+            kinds.append(NULL_KIND)
+        elif isinstance(entry, Handled):
+            kinds.append(HANDLED)
+        elif isinstance(entry, Raiser):
+            kinds.append(original.offset(entry))
+        else:
+            kinds.append(VALUE)
+            values[at] = rebuild.recipe(entry)
+    return tuple(kinds), values

@@ -1,0 +1,63 @@
+"""The switches of torch that a captured program may set: grad mode, autocast, attention kernels.
+
+They are really set while the program is interpreted.  Read before, set back afterwards; what a frame leaves set is set by the
+entry after its graph has run, and the graph itself leaves them as it found them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch._C._get_math_sdp_enabled, torch._C._set_sdp_use_math),
+    (torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_flash),
+    (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
+    (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+)
+_DEVICES = ("cpu", "cuda")
+
+Setting = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and its arguments: the call that sets a switch."""
+
+
+class Switches:
+    """The switches of this thread as they are now."""
+
+    def __init__(self) -> None:
+        self.values = [read() for read, _ in _SWITCHES]
+        self.autocast = {
+            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in _DEVICES
+        }
+
+    def settings_from(self, other: Switches) -> Iterator[Setting]:
+        """The calls that bring a thread from `other` to these."""
+        for (_, write), value, before in zip(_SWITCHES, self.values, other.values, strict=True):
+            if value != before:
+                yield write, (value,)
+        for device, (enabled, dtype) in self.autocast.items():
+            enabled_before, dtype_before = other.autocast[device]
+            if enabled != enabled_before:
+                yield torch.set_autocast_enabled, (device, enabled)
+            if dtype != dtype_before:
+                yield torch.set_autocast_dtype, (device, dtype)
+
+    def restore(self, autocast_nesting: int) -> None:
+        """Set back what differs, and leave (or enter again) the autocast blocks that the frame did not leave."""
+        for step, args in nesting_settings(-autocast_nesting):
+            step(*args)
+        for write, args in self.settings_from(Switches()):
+            write(*args)
+
+
+def nesting_settings(count: int) -> Iterator[Setting]:
+    """The calls that enter `count` autocast blocks, or leave as many."""
+    for _ in range(abs(count)):
+        yield (
+            torch.autocast_increment_nesting if count > 0 else torch.autocast_decrement_nesting
+        ), ()

@@ -1,0 +1,703 @@
+"""Functions that go on in the middle of another function: how a frame continues after a graph break.
+
+    resume(i)      [restore locals and stack]  jump to instruction i of the original code
+    perform(k)     [restore]  instruction k, for real  ->  Tail(the compiled resume(k + 1), its arguments)
+    call(k)        [restore]  the next frame's value, where instruction k was calling  ->  Tail(...) as above
+
+Each is the original code with a prologue before it, so that line numbers, exception handlers and names stay the program's own; nothing
+of the original instructions is translated.  `perform` and `call` keep them only for their exception handlers.
+Parameters are flat: every fast local in its own slot (None where it is dead), then live cells, then the stack, bottom first.
+
+Relies on CPython's bytecode of 3.11 to 3.13: exception tables, location tables and the stack effects that `dis` knows.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import opcode
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = sys.version_info[:2]
+_NULL_AFTER = VERSION >= (3, 13)  # whether NULL stands above the callable
+
+VALUE, NULL, HANDLED = "value", "null", "handled"
+"""Kinds of stack entry: a value, CPython's NULL, and the exception that was being handled outside of the one above it.
+
+An int is where the instruction that raised stands, in units, as `RERAISE` wants it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a suspended frame hands over: the slots of its live locals, ascending, and the kinds of its stack entries, bottom first."""
+
+    locals: tuple[int, ...]
+    stack: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The function that a suspended frame runs."""
+
+    code: types.CodeType
+    globals: dict[str, Any] = field(hash=False, compare=False)
+    name: str
+    qualname: str
+
+
+class Raiser(int):
+    """Where the instruction that raised the exception above stands in the frame's code, in units."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedFrom:
+    """What a resume function is the rest of; its code's last constant, so that a break in it is one in the original.
+
+    `first` and `start` are the instruction and the unit where the original code begins, `shift` how far its cells have moved.
+    """
+
+    source: Source
+    first: int
+    start: int
+    shift: int
+
+
+def resumed_from(code: types.CodeType) -> ResumedFrom | None:
+    """What the code is the rest of; None for a code object of the program."""
+    last = code.co_consts[-1] if code.co_consts else None
+    return last if isinstance(last, ResumedFrom) else None
+
+
+class Tail(functools.partial):  # type: ignore[type-arg]
+    """What `perform` and `call` return: the call that the frame's value is the value of."""
+
+    __slots__ = ()
+
+
+def run_to_end(value: Any) -> Any:
+    """The value of a suspended frame: makes the calls that stand for it, one after another, at the same depth."""
+    while type(value) is Tail:
+        value = value()
+    return value
+
+
+def run_frame(function: types.FunctionType, /, *arguments: Any) -> Any:
+    """`call` and `perform` functions as the frame above sees them: their value."""
+    return run_to_end(function(*arguments))
+
+
+class NotResumable(Exception):
+    """A frame that cannot be taken up again at this instruction; the text says why."""
+
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction: the unit where it starts (with its EXTENDED_ARGs), where its opcode stands, and where the next one starts."""
+
+    start: int
+    unit: int
+    end: int
+    name: str
+    arg: int
+
+
+def instructions(code: types.CodeType) -> list[Instruction]:
+    """The instructions of a code object, numbered as `DecodedCode` numbers them."""
+    return _listing(code.co_code)
+
+
+def _listing(raw: bytes) -> list[Instruction]:
+    found: list[Instruction] = []
+    start, arg, unit, units = 0, 0, 0, len(raw) // 2
+    while unit < units:
+        op, arg = raw[2 * unit], arg << 8 | raw[2 * unit + 1]
+        end = unit + 1
+        if op == dis.opmap["EXTENDED_ARG"]:
+            unit = end
+            continue
+        while end < units and raw[2 * end] == dis.opmap["CACHE"]:
+            end += 1
+        found.append(Instruction(start, unit, end, dis.opname[op], arg))
+        start, arg, unit = end, 0, end
+    return found
+
+
+_PUSHES_ONE = frozenset(
+    {
+        "BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP",
+        "UNARY_NOT", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "TO_BOOL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR",
+        "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "GET_ITER", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE",
+        "IMPORT_NAME", "IMPORT_FROM", "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "LIST_TO_TUPLE", "GET_LEN", "MATCH_MAPPING",
+        "MATCH_SEQUENCE", "MATCH_KEYS", "MATCH_CLASS", "CHECK_EXC_MATCH", "BUILD_STRING", "BUILD_TUPLE",
+        "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SLICE", "MAKE_FUNCTION", "LOAD_BUILD_CLASS",
+    }
+)  # fmt: skip
+_PUSHES_NONE = frozenset(
+    {
+        "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "STORE_DEREF", "DELETE_ATTR", "DELETE_SUBSCR", "DELETE_GLOBAL",
+        "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "LIST_APPEND", "SET_ADD", "MAP_ADD", "POP_TOP", "PRINT_EXPR",
+    }
+)  # fmt: skip
+_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+_LOADS_METHOD = frozenset({"LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR", "LOAD_GLOBAL"})
+
+
+def _truth_jump(name: str) -> bool:
+    return name.startswith("POP_JUMP") and name.endswith(("IF_TRUE", "IF_FALSE"))
+
+
+def _pushes_null(instruction: Instruction) -> bool:
+    if instruction.name == "LOAD_METHOD":
+        return True
+    if instruction.name == "LOAD_ATTR":
+        return VERSION >= (3, 12) and bool(instruction.arg & 1)
+    return instruction.name in ("LOAD_GLOBAL", "LOAD_SUPER_ATTR") and bool(instruction.arg & 1)
+
+
+def _effect(instruction: Instruction) -> int:
+    if instruction.name == "CALL" and VERSION < (3, 13):
+        return -1 - instruction.arg  # 3.11 counts a part of it for PRECALL
+    op = dis.opmap[instruction.name]
+    has_argument = op >= dis.HAVE_ARGUMENT if VERSION < (3, 13) else op in dis.hasarg
+    return dis.stack_effect(op, instruction.arg if has_argument else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """Where a frame goes on after an instruction, and with what kinds of stack entry.
+
+    `jumps`: by the instruction's jump.  `pops`: the value it pushed is not wanted; the POP_TOP that follows is part of it.
+    """
+
+    index: int
+    stack: tuple[str | int, ...]
+    jumps: bool = False
+    pops: bool = False
+
+
+def successors(
+    code: types.CodeType, index: int, stack: tuple[str | int, ...]
+) -> tuple[Successor, ...]:
+    """Where the frame may go on after performing instruction `index` on such a stack; none where it ends the frame."""
+    listing = instructions(code)
+    instruction = listing[index]
+    name = instruction.name
+    if name in _ENDS:
+        return ()
+    if name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "WITH_EXCEPT_START"):
+        depth = len(stack) + _effect(instruction)
+        return (after_call(code, index, stack[: depth - 1]),)
+    if _truth_jump(name):
+        return (Successor(index, stack),)  # performed as bool(...); the jump itself comes afterwards
+    if name == "FOR_ITER":
+        target = _jump_target(listing, instruction)
+        past = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[VERSION]
+        return (
+            Successor(index + 1, (*stack, VALUE)),
+            Successor(target + past, stack[:-1], jumps=True),
+        )
+    if name in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
+        return (
+            Successor(index + 1, stack[:-1]),
+            Successor(_jump_target(listing, instruction), stack, jumps=True),
+        )
+    if name == "BEFORE_WITH":
+        return (Successor(index + 1, (*stack[:-1], VALUE, VALUE)),)
+    if name == "UNPACK_SEQUENCE":
+        return (Successor(index + 1, (*stack[:-1], *[VALUE] * instruction.arg)),)
+    if name in _PUSHES_NONE:
+        return (Successor(index + 1, stack[: len(stack) + _effect(instruction)]),)
+    if name not in _PUSHES_ONE:
+        raise NotResumable(f"no continuation after {name}")
+    if _pushes_null(instruction):
+        depth = len(stack) - (0 if name == "LOAD_GLOBAL" else 3 if name == "LOAD_SUPER_ATTR" else 1)
+        pushed = (VALUE, NULL) if _NULL_AFTER else (NULL, VALUE)
+        return (Successor(index + 1, (*stack[:depth], *pushed)),)
+    depth = len(stack) + _effect(instruction)
+    return (Successor(index + 1, (*stack[: depth - 1], VALUE)),)
+
+
+def after_call(code: types.CodeType, index: int, stack: tuple[str | int, ...]) -> Successor:
+    """Where the frame goes on when a call at `index` has given its value, `stack` being what lies under it."""
+    if instructions(code)[index + 1].name == "POP_TOP":
+        return Successor(index + 2, stack, pops=True)
+    return Successor(index + 1, (*stack, VALUE))
+
+
+def _jump_target(listing: list[Instruction], instruction: Instruction) -> int:
+    unit = instruction.end + instruction.arg
+    return next(at for at, item in enumerate(listing) if item.start == unit)
+
+
+# ---------------------------------------------------------------- making functions
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """One way on from `perform` or `call`: the successor, what it is handed, and the callable that continues there."""
+
+    successor: Successor
+    layout: Layout
+    function: Any
+
+
+def argument_order(code: types.CodeType, layout: Layout) -> list[tuple[str, int]]:
+    """What the parameters of a resume function are: ("local", slot), ("cell", slot) and ("stack", position), in order."""
+    count = code.co_nlocals
+    order = [("local", slot) for slot in range(count)]
+    order += [("cell", slot) for slot in layout.locals if slot >= count]
+    order += [("stack", at) for at, kind in enumerate(layout.stack) if kind == VALUE]
+    return order
+
+
+def resume_function(source: Source, index: int, layout: Layout) -> types.FunctionType:
+    """The rest of `source` from instruction `index` on."""
+    maker = _Maker(source, layout, 0, with_next=False)
+    maker.restore()
+    maker.append_body(instructions(source.code)[index].start)
+    return maker.function()
+
+
+def perform_function(
+    source: Source,
+    index: int,
+    layout: Layout,
+    keyword_names: tuple[str, ...],
+    continuations: tuple[Continuation, ...],
+) -> types.FunctionType:
+    """Performs instruction `index` in the interpreter; its value is a Tail that goes on with one of `continuations`."""
+    maker = _Maker(source, layout, _temporaries(continuations), with_next=False)
+    maker.restore()
+    maker.perform(index, keyword_names, continuations)
+    return maker.function()
+
+
+def call_function(
+    source: Source, index: int, layout: Layout, continuations: tuple[Continuation, ...]
+) -> types.FunctionType:
+    """Takes the value of the call at instruction `index` from its last parameter, a callable; then as `perform_function`."""
+    maker = _Maker(source, layout, _temporaries(continuations), with_next=True)
+    maker.restore()
+    maker.take_value(index, continuations)
+    return maker.function()
+
+
+def generator_function(
+    source: Source, index: int, layout: Layout, *, suspended: bool
+) -> types.FunctionType:
+    """A generator that goes on at `index`; `suspended` at the YIELD_VALUE before it, and then to be advanced to there once."""
+    maker = _Maker(source, layout, 0, with_next=False)
+    maker.emit("RETURN_GENERATOR")
+    maker.emit("POP_TOP")
+    maker.restore()
+    if suspended:
+        maker.suspend(index - 1)
+    maker.append_body(instructions(source.code)[index].start)
+    return maker.function()
+
+
+def _temporaries(continuations: tuple[Continuation, ...]) -> int:
+    return max([len(item.layout.stack) for item in continuations], default=0)
+
+
+class _Maker:
+    """Assembles one function: prologue, then what it does, then (shifted) the original code."""
+
+    def __init__(self, source: Source, layout: Layout, temporaries: int, *, with_next: bool) -> None:
+        code = source.code
+        self.source, self.code, self.layout = source, code, layout
+        self.order = argument_order(code, layout)
+        extra = [f"{kind}{at}" for kind, at in self.order[code.co_nlocals :]]
+        if with_next:
+            extra.append("next")
+        self.parameter_count = code.co_nlocals + len(extra)
+        extra += [f"temporary{at}" for at in range(temporaries)]
+        self.names = (*code.co_varnames, *_unlike(extra, code))
+        self.shift = len(extra)
+        self.body = _shifted(code, self.shift)
+        self.units = bytearray()
+        self.constants = list(code.co_consts)
+        self.raisers: list[int] = []  # constants that are offsets in the original code
+        self.locations: list[tuple[int, Any]] = []
+        self.handlers: list[tuple[int, int, int, int, bool]] = []
+        self.body_start: int | None = None
+
+    # ------------------------------------------------------------ assembling
+
+    @property
+    def at(self) -> int:
+        """The unit that is emitted next."""
+        return len(self.units) // 2
+
+    def emit(self, name: str, arg: int = 0) -> None:
+        """One instruction, with its prefixes and inline caches."""
+        assert arg < 1 << 16
+        if arg > 255:
+            self.units += bytes((dis.opmap["EXTENDED_ARG"], arg >> 8))
+        op = dis.opmap[name]
+        self.units += bytes((op, arg & 255))
+        table = opcode._inline_cache_entries  # type: ignore[attr-defined]
+        caches = table.get(name, 0) if isinstance(table, dict) else table[op]
+        self.units += bytes((dis.opmap["CACHE"], 0)) * caches
+
+    def constant(self, value: Any) -> int:
+        """The index of a constant."""
+        self.constants.append(value)
+        return len(self.constants) - 1
+
+    def slot(self, slot: int) -> int:
+        """Where a slot of the original code is now."""
+        return slot if slot < self.code.co_nlocals else slot + self.shift
+
+    # ------------------------------------------------------------ parts
+
+    def restore(self) -> None:
+        """Locals and stack as they were when the frame was suspended."""
+        self.emit("RESUME")
+        count = self.code.co_nlocals
+        live = set(self.layout.locals)
+        parameter = {item: at for at, item in enumerate(self.order)}
+        for slot in range(count):
+            if slot not in live:
+                self.emit("DELETE_FAST", slot)
+        for slot in self.layout.locals:
+            if slot >= count:
+                self.emit("LOAD_FAST", parameter["cell", slot])
+                self.emit("STORE_FAST", self.slot(slot))
+        handled = False
+        for at, kind in enumerate(self.layout.stack):
+            if kind == NULL:
+                self.emit("PUSH_NULL")
+            elif kind == HANDLED:
+                handled = True
+            elif kind == VALUE:
+                self.emit("LOAD_FAST", parameter["stack", at])
+                if handled:
+                    self.emit("PUSH_EXC_INFO")
+                    handled = False
+                self.emit("DELETE_FAST", parameter["stack", at])
+            else:
+                self.raisers.append(self.constant(kind))
+                self.emit("LOAD_CONST", self.raisers[-1])
+
+    def perform(
+        self, index: int, keyword_names: tuple[str, ...], continuations: tuple[Continuation, ...]
+    ) -> None:
+        """The instruction itself, covered by the original's exception handler."""
+        instruction = instructions(self.code)[index]
+        start = self.at
+        if keyword_names and instruction.name == "CALL":
+            self.emit("KW_NAMES", self.constant(keyword_names))
+        if _truth_jump(instruction.name):
+            self.emit("UNARY_NOT")
+            self.emit("UNARY_NOT")
+        elif len(continuations) == 2:
+            self._perform_jump(instruction, continuations)
+            self._covered(index, start, self.jump_end)
+            self._finish(index)
+            return
+        elif instruction.name in _LOADS_METHOD and _pushes_null(instruction):
+            self._load_method(instruction)
+        else:
+            self.units += self.body[2 * instruction.start : 2 * instruction.end]
+        self._covered(index, start, self.at)
+        for item in continuations:
+            self._go_on(item)
+        self._finish(index)
+
+    def _load_method(self, instruction: Instruction) -> None:
+        """As an attribute that is loaded and then called: which of the two forms the stack gets must be known beforehand."""
+        match instruction.name:
+            case "LOAD_METHOD":
+                self.emit("LOAD_ATTR", instruction.arg)
+            case "LOAD_SUPER_ATTR" | "LOAD_ATTR" | "LOAD_GLOBAL":
+                self.emit(instruction.name, instruction.arg & ~1)
+        self.emit("PUSH_NULL")
+        if not _NULL_AFTER:
+            self.emit("SWAP", 2)
+
+    def _perform_jump(
+        self, instruction: Instruction, continuations: tuple[Continuation, ...]
+    ) -> None:
+        """An instruction that jumps or goes on: a continuation for each."""
+        straight, jumped = continuations
+        at = len(self.units)
+        self.emit(instruction.name, 256)  # room for a long jump
+        self.jump_end = self.at
+        self._go_on(straight)
+        distance = self.at - self.jump_end
+        self.units[at + 1], self.units[at + 3] = distance >> 8, distance & 255
+        if instruction.name == "FOR_ITER":
+            for name in {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}[
+                VERSION
+            ]:
+                self.emit(name)
+        self._go_on(jumped)
+
+    def take_value(self, index: int, continuations: tuple[Continuation, ...]) -> None:
+        """The value of the next frame, where the original instruction got it from its call."""
+        start = self.at
+        following = self.parameter_count - 1
+        if _NULL_AFTER:
+            self.emit("LOAD_FAST", following)
+            self.emit("PUSH_NULL")
+        else:
+            self.emit("PUSH_NULL")
+            self.emit("LOAD_FAST", following)
+        if VERSION < (3, 12):
+            self.emit("PRECALL", 0)
+        self.emit("CALL", 0)
+        self._covered(index, start, self.at)
+        for item in continuations:
+            self._go_on(item)
+        self._finish(index)
+
+    def suspend(self, index: int) -> None:
+        """Yield as the YIELD_VALUE at `index` did: what is thrown into the generator goes to the same handler."""
+        start = self.at
+        self.emit("LOAD_CONST", self.constant(None))
+        self.emit("YIELD_VALUE", instructions(self.code)[index].arg)
+        self._covered(index, start, self.at)
+
+    def _go_on(self, item: Continuation) -> None:
+        """Return a Tail: take the stack into temporaries, leave the handlers, and hand everything over."""
+        first = self.parameter_count  # where the temporaries are
+        stack = item.layout.stack
+        if item.successor.pops:
+            self.emit("POP_TOP")
+        for at in reversed(range(len(stack))):
+            if stack[at] == HANDLED:
+                self.emit("POP_EXCEPT")
+            elif stack[at] in (VALUE, NULL):
+                self.emit("STORE_FAST", first + at)
+            else:
+                self.emit("POP_TOP")
+        order = argument_order(self.code, item.layout)
+        if not _NULL_AFTER:
+            self.emit("PUSH_NULL")
+        self.emit("LOAD_CONST", self.constant(Tail))
+        if _NULL_AFTER:
+            self.emit("PUSH_NULL")
+        self.emit("LOAD_CONST", self.constant(item.function))
+        live = set(item.layout.locals)
+        none = self.constant(None)
+        for kind, at in order:
+            if kind == "stack":
+                self.emit("LOAD_FAST", first + at)
+            elif at in live:
+                self.emit("LOAD_FAST", self.slot(at))
+            else:
+                self.emit("LOAD_CONST", none)
+        if VERSION < (3, 12):
+            self.emit("PRECALL", 1 + len(order))
+        self.emit("CALL", 1 + len(order))
+        self.emit("RETURN_VALUE")
+
+    def _covered(self, index: int, start: int, end: int) -> None:
+        """Units [start, end) raise to where the original instruction raises to, and show its place."""
+        instruction = instructions(self.code)[index]
+        self.locations.append((start, None))
+        self.locations.append((end, _position(self.code, instruction.unit)))
+        for begin, stop, target, depth, lasti in exception_table(self.code):
+            if begin <= instruction.unit < stop:
+                self.handlers.append((start, end, target, depth, lasti))
+                break
+
+    def _finish(self, index: int) -> None:
+        """Keep the original code where its exception handler is needed."""
+        if self.handlers:
+            self.append_body(None)
+
+    def append_body(self, jump_to: int | None) -> None:
+        """The original code; with `jump_to`, entered at that unit."""
+        if jump_to is not None:
+            at = len(self.units)
+            self.emit("JUMP_FORWARD", 256)  # room for a long jump
+            distance = 1 + jump_to
+            if distance >= 1 << 16:
+                raise NotResumable("the function is too long")
+            self.units[at + 1], self.units[at + 3] = distance >> 8, distance & 255
+        self.emit("NOP")  # never run: the location table goes back to the first line on it
+        self.body_start = self.at
+        self.units += self.body
+
+    # ------------------------------------------------------------ the result
+
+    def function(self) -> types.FunctionType:
+        """The function that has been assembled."""
+        code = self.code
+        start = self.body_start
+        for at in self.raisers:
+            self.constants[at] = Raiser(self.constants[at] + (start or 0))
+        if start is not None:
+            first = len(list(_listing(bytes(self.units[: 2 * start]))))
+            self.constants.append(ResumedFrom(self.source, first, start, self.shift))
+        entries = [
+            (begin, end, target + (start or 0), depth, lasti)
+            for begin, end, target, depth, lasti in self.handlers
+        ]
+        if start is not None:
+            entries += [
+                (begin + start, end + start, target + start, depth, lasti)
+                for begin, end, target, depth, lasti in exception_table(code)
+            ]
+        made = code.replace(
+            co_code=bytes(self.units),
+            co_argcount=self.parameter_count,
+            co_posonlyargcount=0,
+            co_kwonlyargcount=0,
+            co_varnames=self.names,
+            co_nlocals=len(self.names),
+            co_stacksize=code.co_stacksize + self.parameter_count + 8,
+            co_flags=code.co_flags & ~0x0C,
+            co_consts=tuple(self.constants),
+            co_exceptiontable=b"".join(_encode_entry(*entry) for entry in entries),
+            co_linetable=self._line_table(),
+        )
+        source = self.source
+        closure = tuple(types.CellType() for _ in code.co_freevars) or None
+        function = types.FunctionType(made, source.globals, source.name, None, closure)
+        function.__qualname__ = source.qualname
+        return function
+
+    def _line_table(self) -> bytes:
+        """No place for our own instructions, the original's for what is performed, the original table for its code."""
+        first = self.code.co_firstlineno
+        places = list(self.locations)
+        if self.body_start is None:
+            places.append((self.at, None))
+        else:
+            places += [(self.body_start - 1, None), (self.body_start, (first, first, None, None))]
+        table = bytearray()
+        at, line = 0, first
+        for until, position in places:
+            table += _locations(until - at, position, line)
+            line = line if position is None else position[0]
+            at = until
+        return bytes(table) if self.body_start is None else bytes(table) + self.code.co_linetable
+
+
+def _unlike(names: list[str], code: types.CodeType) -> Iterator[str]:
+    """The names, made different from those of the code."""
+    taken = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    for name in names:
+        while name in taken:
+            name += "_"
+        yield name
+
+
+_LOCAL_OPS = frozenset(
+    {
+        "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST", "LOAD_CLOSURE", "MAKE_CELL", "LOAD_DEREF",
+        "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
+    }
+)  # fmt: skip
+_PAIRED_OPS = frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"})
+
+
+def _shifted(code: types.CodeType, by: int) -> bytes:
+    """The code with its cells `by` slots further on: the names that are added stand before them."""
+    raw = bytearray(code.co_code)
+    if by == 0 or not (code.co_cellvars or code.co_freevars):
+        return bytes(raw)
+    count = code.co_nlocals
+    for item in instructions(code):
+        if item.name in _LOCAL_OPS and item.arg >= count:
+            if item.arg + by > 255:
+                raise NotResumable("the function has too many local variables")
+            raw[2 * item.unit + 1] = item.arg + by
+        elif item.name in _PAIRED_OPS and max(item.arg >> 4, item.arg & 15) >= count:
+            raise NotResumable("cells in paired instructions")
+    return bytes(raw)
+
+
+# ---------------------------------------------------------------- tables of code objects
+
+
+def exception_table(code: types.CodeType) -> list[tuple[int, int, int, int, bool]]:
+    """(start, end, target, stack depth, push lasti) of each protected range, in units."""
+    table = iter(code.co_exceptiontable)
+    found = []
+    for first in table:
+        start = _read_varint(first, table)
+        length = _read_varint(next(table), table)
+        target = _read_varint(next(table), table)
+        packed = _read_varint(next(table), table)
+        found.append((start, start + length, target, packed >> 1, bool(packed & 1)))
+    return found
+
+
+def _read_varint(first: int, rest: Iterator[int]) -> int:
+    value = first & 63
+    while first & 64:
+        first = next(rest)
+        value = value << 6 | first & 63
+    return value
+
+
+def _encode_entry(start: int, end: int, target: int, depth: int, lasti: bool) -> bytes:
+    numbers = (start, end - start, target, depth << 1 | lasti)
+    encoded = bytearray()
+    for at, number in enumerate(numbers):
+        groups = [number & 63]
+        while number := number >> 6:
+            groups.append(number & 63 | 64)
+        groups.reverse()
+        groups[0] |= 128 if at == 0 else 0
+        encoded += bytes(groups)
+    return bytes(encoded)
+
+
+def _position(code: types.CodeType, unit: int) -> Any:
+    """(line, end line, column, end column) of a unit, or None."""
+    for at, position in enumerate(code.co_positions()):
+        if at == unit:
+            line, end_line, column, end_column = position
+            return None if line is None else (line, end_line or line, column, end_column)
+    return None
+
+
+_NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
+
+
+def _locations(length: int, position: Any, line: int) -> bytes:
+    """Entries of a location table (PEP 626, Objects/locations.md) for `length` units, `line` being that of the entry before."""
+    table = bytearray()
+    while length > 0:
+        part = min(length, 8)
+        if position is None:
+            table.append(0x80 | _NO_LOCATION << 3 | part - 1)
+        else:
+            start, end, column, end_column = position
+            known = column is not None and end_column is not None
+            table.append(0x80 | (_LONG if known else _NO_COLUMNS) << 3 | part - 1)
+            table += _signed(start - line)
+            if known:
+                table += _unsigned(end - start) + _unsigned(column + 1) + _unsigned(end_column + 1)
+            line = start
+        length -= part
+    return bytes(table)
+
+
+def _unsigned(number: int) -> bytes:
+    """Six bits a byte, least significant first, bit 6 says that more follow."""
+    table = bytearray()
+    while number > 63:
+        table.append(number & 63 | 64)
+        number >>= 6
+    table.append(number)
+    return bytes(table)
+
+
+def _signed(number: int) -> bytes:
+    return _unsigned(-number << 1 | 1 if number < 0 else number << 1)
