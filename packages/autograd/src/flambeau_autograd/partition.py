@@ -9,7 +9,7 @@
 
 What does not depend on a tangent may run in the forward and be saved, or run (again) in the backward.  "save_all" saves all that
 the backward reads, as eager does.  "min_cut" finds the cheapest set to save by a minimum cut, where `recompute.py` says what may be
-computed twice.  Calls repeated in the backward stand right before their first use there.
+computed twice.  Neither saves the inside of a checkpointed region (`checkpointed.py`).  Calls repeated in the backward stand right before their first use there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from flambeau_autograd.checkpointed import inside_regions
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import is_random, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
@@ -81,8 +82,9 @@ def partition(
     forward_nodes = _forward_nodes(joint)
     wanted = _read_by_backward(joint)
     written = {target for target, _ in graph.writes} | set(copied)
+    inside = inside_regions(graph, forward_nodes, joint.after_tangents, joint.results)
     if options.partition == "save_all":
-        saved = _frontier(joint, forward_nodes, wanted)
+        saved = _frontier(joint, forward_nodes, wanted, inside)
     else:
         saved = saved_by_minimum_cut(
             graph,
@@ -92,6 +94,7 @@ def partition(
             joint.after_tangents,
             wanted,
             written,
+            inside,
             options,
         )
     return _build(joint, _kept_from_writes(joint, saved, written, options.decompose), forward_nodes)
@@ -154,11 +157,13 @@ def _read_by_backward(joint: _Joint) -> dict[Value, None]:
     return found
 
 
-def _frontier(joint: _Joint, forward_nodes: list[Node], wanted: Iterable[Value]) -> list[Value]:
-    """The forward's Values that `wanted` ones are, or are computed from in the backward."""
+def _frontier(
+    joint: _Joint, forward_nodes: list[Node], wanted: Iterable[Value], inside: set[Value]
+) -> list[Value]:
+    """The forward's Values that `wanted` ones are, or are computed from in the backward; none of `inside`."""
     available = set(joint.inputs)
     for node in forward_nodes:
-        available.update(node.outputs)
+        available.update(out for out in node.outputs if out not in inside)
     found: dict[Value, None] = {}
     pending = list(wanted)
     visited: set[Value] = set()

@@ -136,7 +136,8 @@ class _Converter:
         if found is None:
             kwargs = {"memory_format": memory_format}
             name = f"{value.name}_{'nhwc' if memory_format is torch.channels_last else 'rows'}"
-            node = Node(aten.clone.default, (value,), kwargs)
+            where = "" if value.producer is None else value.producer.where
+            node = Node(aten.clone.default, (value,), kwargs, (), where)
             found = Value(name, infer(aten.clone.default, (value.spec,), kwargs), node)
             node.outputs = (found,)
             self.nodes.append(node)

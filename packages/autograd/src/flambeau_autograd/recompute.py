@@ -8,6 +8,8 @@ reductions to a fraction of their operand, and, because recomputing would cost m
 - what a HEAVY call of the backward reads: it has to stand in memory there anyhow;
 - what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory there anyhow;
 - the end of a chain of more than `options.recompute_chain` fusible calls.
+
+In a region that the program checkpointed it is the other way round: its inside has infinite capacity, and is computed again.
 """
 
 from __future__ import annotations
@@ -41,13 +43,17 @@ def saved_by_minimum_cut(
     after_tangents: set[Value],
     wanted: Iterable[Value],
     written: set[Value],
+    inside: set[Value],
     options: AutogradOptions,
 ) -> list[Value]:
     """The Values to save so that the backward can compute `wanted`, in the order of the graph.
 
-    `inputs`, `results` and `forward_nodes` are those of the forward alone; `written` are the inputs that it overwrites.
+    `inputs`, `results` and `forward_nodes` are those of the forward alone; `written` are the inputs that it overwrites; `inside` are
+    Values that must not be saved.
     """
-    network = _Network(graph, inputs, results, set(forward_nodes), after_tangents, written, options)
+    network = _Network(
+        graph, inputs, results, set(forward_nodes), after_tangents, written, inside, options
+    )
     for value in wanted:
         network.want(value)
     return network.cut()
@@ -69,12 +75,14 @@ class _Network:
         forward_nodes: set[Node],
         after_tangents: set[Value],
         written: set[Value],
+        inside: set[Value],
         options: AutogradOptions,
     ) -> None:
         self._forward = forward_nodes
         self._options = options
         self._after = after_tangents
         self._written = written
+        self._inside = inside
         nodes = [
             node for node in graph.nodes if not any(out in after_tangents for out in node.outputs)
         ]
@@ -111,8 +119,14 @@ class _Network:
         depth = 1 + max((self._depth.get(value, 0) for value in node.operands()), default=0)
         for out in kept:
             begin, end = 2 * self._number[out], 2 * self._number[out] + 1
+            if out in self._inside:
+                self._flow.edge(begin, end, INFINITE)
+                for value in dict.fromkeys(node.operands()):
+                    self._flow.edge(2 * self._number[value] + 1, begin, INFINITE)
+                continue
             self._flow.edge(begin, end, self._cost(out))
-            if self._banned(node, out, depth):
+            # What a region gives to others is kept as eager keeps it, or regions would be computed again one from another.
+            if node.region or self._banned(node, out, depth):
                 self._flow.edge(0, begin, INFINITE)
                 continue
             self._depth[out] = depth

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
 from flambeau_capture.record import Call, Capture, GraphValue, Input
@@ -193,6 +194,10 @@ class _Builder:
         name = result.name if isinstance(result, GraphValue) and result.name else None
         node = self.graph.create_node(f"call_{call.kind}", call.target, args, kwargs, name)
         node.meta.update(where=call.where, stack_trace=call.where, pure=call.pure)
+        if call.region:
+            # The last two are what torch's own partitioner looks for.
+            policy = CheckpointPolicy.PREFER_RECOMPUTE
+            node.meta.update(region=call.region, recompute=policy, ac_graph_id=call.region)
         self._bind(node, result)
 
     def _bind(self, node: fx.Node, result: Any) -> None:

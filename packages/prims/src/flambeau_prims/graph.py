@@ -37,6 +37,19 @@ class Value:
         return self.name
 
 
+class Place(str):
+    """The user's line of a call, and the checkpointed region that it is in (see `Node.region`)."""
+
+    __slots__ = ("region",)
+    region: int
+
+    def __new__(cls, line: str, region: int) -> Place:
+        """`line` is "file.py:12" or ""."""
+        made = super().__new__(cls, line)
+        made.region = region
+        return made
+
+
 Argument: TypeAlias = Any
 """Value | Size | float | bool | str | None | dtype | device | layout | memory_format, or lists and tuples of these."""
 
@@ -45,7 +58,7 @@ class Node:
     """One call of one operator.  `op` is a torch `OpOverload` (ATen) or a `flambeau_prims.primitives.Prim`.
 
     `outputs` has one entry a result, in order; an entry is None where the operator returns no tensor there.
-    `where` is the user's source line that caused the call ("file.py:12"), or "".
+    `where` is the user's source line that caused the call ("file.py:12"), or ""; a `Place` in a checkpointed region.
     """
 
     __slots__ = ("args", "kwargs", "op", "outputs", "where")
@@ -63,6 +76,12 @@ class Node:
         self.kwargs = kwargs
         self.outputs = outputs
         self.where = where
+
+    @property
+    def region(self) -> int:
+        """The number of the region of the program whose results the backward is to compute again rather than keep; 0 outside any."""
+        where = self.where
+        return where.region if type(where) is Place else 0
 
     def operands(self) -> Iterator[Value]:
         """Every Value this node reads, in argument order, repeats included."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from flambeau_capture.interpreter.substitutes import (
     autograd_function,
+    checkpointing,
     class_making,
     compiler_functions,
     copying,
@@ -25,6 +26,7 @@ __all__ = [
     "CODE_SUBSTITUTES",
     "SUBSTITUTES",
     "autograd_function",
+    "checkpointing",
     "class_making",
     "compiler_functions",
     "copying",

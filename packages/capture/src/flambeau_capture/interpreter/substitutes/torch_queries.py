@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.checkpoint
 
 from flambeau_capture.interpreter import operations
 from flambeau_capture.interpreter.modules import call_module
@@ -48,22 +47,6 @@ def _torch_check(machine: Machine, args: Any, kwargs: Any) -> None:
             if message is not None
             else "Expected cond to be True, but got False."
         )
-
-
-@substitute_for(torch.utils.checkpoint.checkpoint)
-def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """The function is called as it is: what is recomputed in the backward pass is decided by the partition of the graph."""
-    function, *rest = args
-    if "context_fn" in kwargs:
-        raise GraphBreak(
-            "higher-order-operator", "torch.utils.checkpoint.checkpoint with context_fn"
-        )
-    options = ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
-    return machine.call(
-        function,
-        tuple(rest),
-        {name: value for name, value in kwargs.items() if name not in options},
-    )
 
 
 def _takes_functions(name: str) -> Substitute:
