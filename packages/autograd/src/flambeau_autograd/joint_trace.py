@@ -31,9 +31,10 @@ from flambeau_autograd.reasons import (
 )
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
 from flambeau_prims.function_table import FunctionTable
-from flambeau_prims.graph import Graph, Value
+from flambeau_prims.graph import Graph, Place, Value
+from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
-from flambeau_prims.sizes_node import from_symbolic, to_symint
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import Unsupported
@@ -215,6 +216,11 @@ class _JointTracer:
             self._passed.append(position)
             self._inputs.append(spec)
             return to_symint(spec)
+        if isinstance(spec, FloatExpr):
+            # In the graph, the int symbol that stands for the bits of the float.
+            self._passed.append(position)
+            self._inputs.append(spec.args[0])
+            return to_symbolic(spec)
         return example
 
     def _tensor(
@@ -252,7 +258,8 @@ class _JointTracer:
                 return list(flat) if isinstance(flat, (tuple, list)) else [
                     flat
                 ], torch.is_grad_enabled()
-            self._tracer.where = node.meta.get("where", "")
+            where, region = node.meta.get("where", ""), node.meta.get("region", 0)
+            self._tracer.where = Place(where, region) if region else where
             bound[node] = self._call(node, args, kwargs)
         raise ValueError("the graph has no output node")
 

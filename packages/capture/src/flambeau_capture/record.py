@@ -53,6 +53,7 @@ class Call:
     may hold, nested in tuples, lists, dicts and slices.  `result` has the shape of what the call returns, with a GraphValue for each
     tensor (or symbolic int), and None or a constant elsewhere.  `pure` calls are dropped when no result is used.
     `mutates` lists the values whose data the call writes; an in-place call's result is a GraphValue of its own, or its operand.
+    `region` numbers the checkpointed region that the call is in (0: none): a backward is to compute its results again, not keep them.
     """
 
     kind: Literal["function", "method"]
@@ -63,6 +64,7 @@ class Call:
     where: str = ""
     pure: bool = True
     mutates: tuple[GraphValue, ...] = ()
+    region: int = 0
 
 
 @dataclass(eq=False, slots=True)
