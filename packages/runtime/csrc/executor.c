@@ -151,6 +151,11 @@ static int fill_values(const Executor *ex, PyObject *const *args, int64_t *value
         PyObject *arg = args[ex->symbols[i]];
         int64_t *into = &values[ex->symbols[i + 2]];
         if (dim < 0) {
+            if (PyFloat_CheckExact(arg)) { /* a float goes by its bits */
+                const double number = PyFloat_AS_DOUBLE(arg);
+                memcpy(into, &number, sizeof number);
+                continue;
+            }
             *into = PyLong_AsLongLong(arg);
             if (*into == -1 && PyErr_Occurred()) return -1;
             continue;
@@ -213,7 +218,7 @@ static PyObject *object_of(Slot *slot)
 
 /* 4. Calls of operators through Python */
 
-/* An argument tree is None-safe: ("k", constant) | ("t", slot) | ("i", value index) | ("l", [tree...]) | ("u", (tree...)). */
+/* An argument tree is None-safe: ("k", constant) | ("t", slot) | ("i", value index) | ("f", value index of a float's bits) | ("l", [tree...]) | ("u", (tree...)). */
 static PyObject *build_argument(Call *call, PyObject *tree)
 {
     PyObject *payload = PyTuple_GET_ITEM(tree, 1);
@@ -221,6 +226,11 @@ static PyObject *build_argument(Call *call, PyObject *tree)
         case 'k': return Py_NewRef(payload);
         case 't': return object_of(&call->slots[PyLong_AsSsize_t(payload)]);
         case 'i': return PyLong_FromLongLong(call->values[PyLong_AsSsize_t(payload)]);
+        case 'f': {
+            double number;
+            memcpy(&number, &call->values[PyLong_AsSsize_t(payload)], sizeof number);
+            return PyFloat_FromDouble(number);
+        }
         default: break;
     }
     const int is_list = PyUnicode_READ_CHAR(PyTuple_GET_ITEM(tree, 0), 0) == 'l';

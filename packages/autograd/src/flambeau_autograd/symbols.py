@@ -1,7 +1,7 @@
-"""Which symbolic sizes a graph uses, and which of them its tensor inputs give.
+"""Which symbolic sizes and floats a graph uses, and which of them its tensor inputs give.
 
 A graph takes each symbol from a tensor input with a dim that is the bare symbol, else from an int input, which stands in
-`Graph.inputs` as the symbol's Expr itself.
+`Graph.inputs` as the symbol's Expr itself.  A float input stands there as the int symbol of its bits.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau_prims.graph import Value
+from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def _sizes_in(graph: Graph) -> set[Expr]:
 def _exprs(arg: Any) -> Iterator[Expr]:
     if isinstance(arg, Expr):
         yield arg
+    elif isinstance(arg, FloatExpr):
+        yield from _exprs(arg.args)
     elif isinstance(arg, Value):
         if arg.spec.env is not None:
             yield from _exprs((arg.spec.shape, arg.spec.stride, arg.spec.offset))

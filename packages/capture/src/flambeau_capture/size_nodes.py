@@ -1,6 +1,6 @@
 """Symbolic sizes inside an fx graph: `s0*4 + 1` becomes nodes that compute it from the graph's inputs.
 
-A symbol is `aten.sym_size.int(x, dim)` of the input tensor that defines it, or a placeholder that is an int; arithmetic is
+A symbol is `aten.sym_size.int(x, dim)` of the input tensor that defines it, or a placeholder that is an int or float; arithmetic is
 `operator.*` nodes.  Each size is computed once, before its first use.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import math
 import operator
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,13 +32,13 @@ _CALLS: dict[str, Callable[..., Any]] = {
 
 def symbols_of(size: Expr | FloatExpr) -> set[str]:
     """Names of all symbols that occur in a symbolic size or float."""
-    if isinstance(size, Expr):
-        return size.symbols()
-    return {name for name in re.findall(r"[A-Za-z_]\w*", str(size)) if name in size.env.symbols}
+    return size.symbols()
 
 
 def symbol_name(size: Any) -> str | None:
-    """The name of a size that is one plain symbol, else None."""
+    """The name of a size or float that is one plain symbol, else None."""
+    if isinstance(size, FloatExpr):
+        return size.symbol
     return str(size) if isinstance(size, Expr) and str(size) in size.env.symbols else None
 
 
@@ -47,12 +46,12 @@ def symbol_origins(inputs: Iterable[Input]) -> dict[str, Origin]:
     """Where each symbol's int is read from: the first input tensor with it as a size, or the int input that it is."""
     found: dict[str, Origin] = {}
     for item in inputs:
-        if isinstance(item.spec, Expr):
+        if isinstance(item.spec, (Expr, FloatExpr)):
             name = symbol_name(item.spec)
             if name is not None:
                 found.setdefault(name, item.origin)
     for item in inputs:
-        if isinstance(item.spec, Expr):
+        if isinstance(item.spec, (Expr, FloatExpr)):
             continue
         for extents, kind in ((item.spec.shape, TensorSize), (item.spec.stride, TensorStride)):
             for dim, size in enumerate(extents):
@@ -60,7 +59,7 @@ def symbol_origins(inputs: Iterable[Input]) -> dict[str, Origin]:
                 if name is not None:
                     found.setdefault(name, kind(item.origin, dim))
     for item in inputs:
-        if not isinstance(item.spec, Expr):
+        if not isinstance(item.spec, (Expr, FloatExpr)):
             for dim, size in enumerate(item.spec.shape):
                 if isinstance(size, Expr) and (affine := affine_in_a_symbol(size)) is not None:
                     name, scale, shift = affine

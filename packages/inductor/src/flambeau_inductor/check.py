@@ -104,7 +104,7 @@ def check_compute(statement: Compute, dtypes: dict[str, torch.dtype], text: str)
     if len(set(kinds)) > 1:
         raise BorderError(f"operands of dtypes {kinds}: {text}")
     if statement.op != "cast":
-        result = torch.bool if op.result == "bool" else kinds[0]
+        result = kinds[0] if op.result == "same" else getattr(torch, op.result)
         if statement.dtype is not result:
             raise BorderError(f"the result should be {result}: {text}")
         if kinds[0] in (torch.float16, torch.bfloat16) and statement.op != "where":

@@ -172,8 +172,10 @@ class _Emitter:
                 return dim if isinstance(dim, int) else rt.Expr(dim)
             case list() | tuple():
                 return type(arg)(self.argument(item) for item in arg)
+            case FloatExpr(symbol=str(name)):
+                return rt.Float(self.sizes.names[name])
             case FloatExpr():
-                return as_float(arg)  # Programs hold no symbolic floats: specialises, with a guard
+                return as_float(arg)  # Programs compute no floats: specialises, with a guard
             case torch.dtype():
                 return rt.Dtype(str(arg).removeprefix("torch."))
             case torch.device():

@@ -136,6 +136,9 @@ class Evaluator:
     def cast(self, x: torch.Tensor, source: torch.dtype, to: torch.dtype) -> torch.Tensor:
         return x.to(to)
 
+    def float_of_bits(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return x.view(torch.float64)
+
     # The rest: the primitives' own references
 
 
@@ -152,7 +155,7 @@ def _pointwise(name: str) -> Any:
 
 def _install() -> None:
     for name in SCALAR_OPS:
-        if name not in ("where", "cast"):
+        if name not in ("where", "cast", "float_of_bits"):
             setattr(Evaluator, name, _pointwise(name))
 
 

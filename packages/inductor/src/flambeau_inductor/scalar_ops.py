@@ -38,7 +38,7 @@ V = TypeVar("V")
 class ScalarOp:
     """A pointwise operator.  It has the meaning of the primitive of the same name (`flambeau_prims.primitives`).
 
-    `result`: "same" dtype as its operands, or "bool".  `cost`: in units of a floating-point add, for deciding whether to
+    `result`: "same" dtype as its operands, or the name of a dtype.  `cost`: in units of a floating-point add, for deciding whether to
     compute a value again or to store it.
     """
 
@@ -65,6 +65,7 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     **_ops(2, "bool", 1, "eq ne lt le gt ge"),
     **_ops(3, "same", 1, "where"),
     **_ops(1, "same", 1, "cast"),  # the one operator whose result dtype is free
+    **_ops(1, "float64", 1, "float_of_bits"),  # of an int64; no primitive: how a launch passes floats
 }
 
 
@@ -92,6 +93,7 @@ class ScalarOps(Protocol[V]):
     # Selection and conversion
     def where(self, condition: V, a: V, b: V, dtype: torch.dtype) -> V: ...
     def cast(self, x: V, source: torch.dtype, to: torch.dtype) -> V: ...
+    def float_of_bits(self, x: V, dtype: torch.dtype) -> V: ...
 
     # Unary
     def neg(self, x: V, dtype: torch.dtype) -> V: ...

@@ -32,6 +32,7 @@ F32, F64, I64, I32, BOOL, BF16 = (
 
 INTEGER_OPS = frozenset(
     [
+        "float_of_bits",
         "neg",
         "abs",
         "sign",
@@ -155,6 +156,8 @@ def scalar_cases(count: int = 83) -> Iterator[Case]:
         if name == "cast":
             continue
         for dtype in (F32, F64, I64, I32, BOOL):
+            if name == "float_of_bits" and dtype is not I64:
+                continue
             if dtype is BOOL and name not in BOOL_OPS:
                 continue
             if dtype in (I64, I32) and name not in INTEGER_OPS:
@@ -162,7 +165,7 @@ def scalar_cases(count: int = 83) -> Iterator[Case]:
             if dtype.is_floating_point and name in INTEGER_ONLY:
                 continue
             inputs = operands(dtype, count, name)
-            result = BOOL if op.result == "bool" else dtype
+            result = dtype if op.result == "same" else getattr(torch, op.result)
             loads = tuple(Load(f"v{n}", x.dtype, f"b{n}", i) for n, x in enumerate(inputs))
             args = tuple(load.name for load in loads)
             out = f"b{len(inputs)}"

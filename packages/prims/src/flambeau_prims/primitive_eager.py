@@ -30,6 +30,9 @@ def pointwise(name: str) -> Callable[..., Tensor]:
 def _as_tensor(operand: Any, like: Tensor) -> Tensor:
     if isinstance(operand, torch.Tensor):
         return operand
+    if isinstance(operand, float) and like.dtype.is_floating_point:
+        # A number too great for the dtype is infinite; torch.full would refuse it.
+        return torch.full((), operand, dtype=torch.float64, device=like.device).to(like.dtype)
     return torch.full((), operand, dtype=like.dtype, device=like.device)
 
 

@@ -114,6 +114,11 @@ def bits_of(value: float) -> int:
     return int(struct.unpack("q", struct.pack("d", value))[0])
 
 
+def is_float_symbol(name: str) -> bool:
+    """Whether a symbol of a SizeEnv, by its name, stands for a float."""
+    return name.startswith("f")
+
+
 def float_symbol(env: SizeEnv, hint: float, source: object) -> FloatExpr:
     """A new float that the program is given; nothing is assumed of its value."""
     bits = env.symbol(bits_of(hint), source, lower=None, prefix="f")
@@ -144,7 +149,9 @@ def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
     """Whether `op` gives a real number for all values that the guards admit; guards are taken for that."""
     if op in ("/", "//", "%"):
         return Condition("!=", args[1], 0).ask()
-    if op in ("math.log", "math.log2") or op == "**":
+    if op == "**" and isinstance(args[1], (int, float)) and float(args[1]).is_integer():
+        return args[1] >= 0 or Condition("!=", args[0], 0).ask()
+    if op in ("math.log", "math.log2", "**"):
         return Condition(">", args[0], 0).ask()
     if op == "math.sqrt":
         return Condition(">=", args[0], 0).ask()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flambeau_runtime._version import __version__
 from flambeau_runtime.build.cpp import CompileError, CompilerNotFound
-from flambeau_runtime.cache import Cache, CacheError
+from flambeau_runtime.cache import Cache, CacheError, CacheUse, recording_cache_use
 from flambeau_runtime.check import ProgramError, check_arguments, check_program
 from flambeau_runtime.executor import load
 from flambeau_runtime.options import RuntimeOptions, default_cache_dir
@@ -15,6 +15,7 @@ from flambeau_runtime.program_text import format_program
 __all__ = [
     "Cache",
     "CacheError",
+    "CacheUse",
     "CompileError",
     "CompilerNotFound",
     "Program",
@@ -27,4 +28,5 @@ __all__ = [
     "format_program",
     "load",
     "output_code",
+    "recording_cache_use",
 ]

@@ -28,6 +28,7 @@ from flambeau_runtime.program import (
     Dim,
     Expr,
     Extern,
+    Float,
     Free,
     Launch,
     Program,
@@ -326,6 +327,8 @@ class Assembler:
             return ("t", self.slots[arg.name])
         if isinstance(arg, Expr):
             return self._int_tree(arg.text)
+        if isinstance(arg, Float):
+            return ("f", self._value(arg.text))
         if isinstance(arg, (list, tuple)) and not is_constant(arg):
             return ("l" if isinstance(arg, list) else "u", tuple(self._tree(item) for item in arg))
         if isinstance(arg, (list, tuple)):

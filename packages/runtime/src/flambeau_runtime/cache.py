@@ -10,14 +10,44 @@ Objects are shared libraries and JSON text; nothing is ever unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
 import tempfile
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DIRECTORY_MODE = 0o700
+
+
+@dataclass
+class CacheUse:
+    """What was asked of caches and found, and what was not; and all that was found or stored, as (root, kind, key)."""
+
+    hits: int = 0
+    misses: int = 0
+    entries: dict[tuple[Path, str, str], None] = field(default_factory=dict)
+
+
+_USE: ContextVar[CacheUse | None] = ContextVar("cache_use", default=None)
+"""Where this thread's use of caches is written down.  The package's one dynamically scoped object."""
+
+
+@contextlib.contextmanager
+def recording_cache_use(use: CacheUse) -> Iterator[None]:
+    """Add what the block asks of caches to `use`."""
+    token = _USE.set(use)
+    try:
+        yield
+    finally:
+        _USE.reset(token)
 
 
 class CacheError(RuntimeError):
@@ -33,13 +63,24 @@ class Cache:
 
     def lookup(self, kind: str, key: str) -> Path | None:
         """The verified object stored under a key, or None."""
-        found = self._read_entry(kind, key)
+        found = self._find(kind, key)
         return found[0] if found else None
 
     def read(self, kind: str, key: str) -> bytes | None:
         """The verified content stored under a key, or None."""
-        found = self._read_entry(kind, key)
+        found = self._find(kind, key)
         return found[1] if found else None
+
+    def _find(self, kind: str, key: str) -> tuple[Path, bytes] | None:
+        found = self._read_entry(kind, key)
+        use = _USE.get()
+        if use is not None:
+            if found is None:
+                use.misses += 1
+            else:
+                use.hits += 1
+                use.entries[self.root, kind, key] = None
+        return found
 
     def store(self, kind: str, key: str, content: bytes, suffix: str) -> Path:
         """Put `content` under a key and return the object's path; a concurrent store of the same key is harmless."""
@@ -50,6 +91,9 @@ class Cache:
             _write_atomically(path, content)
         entry = json.dumps({"sha256": digest, "suffix": suffix}).encode()
         _write_atomically(self._entry_path(kind, key), entry)
+        use = _USE.get()
+        if use is not None:
+            use.entries[self.root, kind, key] = None
         return path
 
     def working_directory(self) -> tempfile.TemporaryDirectory[str]:

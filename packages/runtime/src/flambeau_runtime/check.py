@@ -16,6 +16,7 @@ from flambeau_runtime.program import (
     Dim,
     Expr,
     Extern,
+    Float,
     Free,
     Launch,
     Program,
@@ -123,6 +124,9 @@ def _check_step(
             raise ProgramError("an extern call has either results or out= tensors")
         for name in refs_of((step.args, step.kwargs)):
             _need(name, live)
+        for text in floats_of((step.args, step.kwargs)):
+            if text not in symbols:
+                raise ProgramError(f"unknown float {text!r}")
         for _, name in step.out:
             _need(name, live)
         for made in step.outputs:
@@ -164,6 +168,17 @@ def refs_of(arg: Any) -> list[str]:
     return []
 
 
+def floats_of(arg: Any) -> list[str]:
+    """The given floats in a (nested) argument of an extern call."""
+    if isinstance(arg, Float):
+        return [arg.text]
+    if isinstance(arg, (list, tuple)):
+        return [text for item in arg for text in floats_of(item)]
+    if isinstance(arg, dict):
+        return floats_of(list(arg.values()))
+    return []
+
+
 def check_arguments(program: Program, args: tuple[Any, ...]) -> None:
     """Raise TypeError or ValueError unless the arguments are as the Program's inputs say."""
     if len(args) != len(program.inputs):
@@ -172,15 +187,18 @@ def check_arguments(program: Program, args: tuple[Any, ...]) -> None:
         )
     tensors = {tensor.name: tensor for tensor in program.tensors}
     symbols = {}
+    floats = {symbol.input for symbol in program.symbols if symbol.is_float}
     for symbol in program.symbols:
         arg = args[symbol.input]
-        symbols[symbol.name] = arg if symbol.dim is None else arg.shape[symbol.dim]
+        if not symbol.is_float:
+            symbols[symbol.name] = arg if symbol.dim is None else arg.shape[symbol.dim]
     for position, (name, arg) in enumerate(zip(program.inputs, args, strict=True)):
         declared = tensors.get(name)
         where = f"{program.name}: argument {position} ({name})"
         if declared is None:
-            if not isinstance(arg, int):
-                raise TypeError(f"{where} must be an int, not {type(arg).__name__}")
+            kind = float if position in floats else int
+            if not isinstance(arg, kind):
+                raise TypeError(f"{where} must be a {kind.__name__}, not {type(arg).__name__}")
             continue
         if not isinstance(arg, torch.Tensor):
             raise TypeError(f"{where} must be a tensor, not {type(arg).__name__}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from flambeau_runtime.program import Device, Dtype, Expr, Layout, MemoryFormat, Ref
+from flambeau_runtime.program import Device, Dtype, Expr, Float, Layout, MemoryFormat, Ref
 
 _LAYOUTS: dict[str, torch.layout] = {
     "strided": torch.strided,
@@ -56,21 +57,31 @@ def constant(arg: Any) -> Any:
 
 
 def is_constant(arg: Any) -> bool:
-    """Does a (nested) argument hold no tensor and no symbolic int?"""
+    """Does a (nested) argument hold no tensor and no symbolic number?"""
     if isinstance(arg, (list, tuple)):
         return all(is_constant(item) for item in arg)
-    return not isinstance(arg, (Ref, Expr))
+    return not isinstance(arg, (Ref, Expr, Float))
 
 
-def map_argument(arg: Any, fn: Callable[[Ref | Expr], Any]) -> Any:
-    """A (nested) argument with each Ref and Expr replaced by `fn` of it and each marker by its torch object."""
-    if isinstance(arg, (Ref, Expr)):
+def map_argument(arg: Any, fn: Callable[[Ref | Expr | Float], Any]) -> Any:
+    """A (nested) argument with each Ref, Expr and Float replaced by `fn` of it and each marker by its torch object."""
+    if isinstance(arg, (Ref, Expr, Float)):
         return fn(arg)
     if isinstance(arg, list):
         return [map_argument(item, fn) for item in arg]
     if isinstance(arg, tuple):
         return tuple(map_argument(item, fn) for item in arg)
     return constant(arg)
+
+
+def bits_of(number: float) -> int:
+    """The 64 bits of a float as an int64."""
+    return int(struct.unpack("q", struct.pack("d", number))[0])
+
+
+def float_of(bits: int) -> float:
+    """The float with these bits."""
+    return float(struct.unpack("d", struct.pack("q", bits))[0])
 
 
 def view_of(

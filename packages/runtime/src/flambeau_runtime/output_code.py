@@ -18,6 +18,7 @@ from flambeau_runtime.program import (
     Dtype,
     Expr,
     Extern,
+    Float,
     Free,
     Launch,
     Layout,
@@ -59,6 +60,8 @@ def output_code(program: Program) -> str:
     parts = [_HEAD.format(name=program.name)]
     if any(source.language == "cpp" for source in program.sources):
         parts.append("from flambeau_runtime.loose_kernels import cpp_kernels\n")
+    if any(symbol.is_float for symbol in program.symbols):
+        parts.append("from flambeau_runtime.externs import bits_of, float_of\n")
     parts += [_source(program, index) for index in range(len(program.sources))]
     parts += ["\n", _call(program, tensors), "\n\n", _example_inputs(program, tensors), _MAIN]
     return "".join(parts)
@@ -81,9 +84,8 @@ def _call(program: Program, tensors: dict[str, Tensor]) -> str:
     lines = ["@torch.no_grad()", f"def call({', '.join(program.inputs)}):"]
     for symbol in program.symbols:
         name = program.inputs[symbol.input]
-        lines.append(
-            f"    {symbol.name} = {name}" + ("" if symbol.dim is None else f".shape[{symbol.dim}]")
-        )
+        size = name if symbol.dim is None else f"{name}.shape[{symbol.dim}]"
+        lines.append(f"    {symbol.name} = {f'bits_of({name})' if symbol.is_float else size}")
     for step in program.steps:
         lines += [f"    {line}" for line in _step(step, program, tensors)]
     outputs = [out.text if isinstance(out, Expr) else str(out) for out in program.outputs]
@@ -145,6 +147,8 @@ def _argument(arg: Any) -> str:
         return arg.name
     if isinstance(arg, Expr):
         return arg.text
+    if isinstance(arg, Float):
+        return f"float_of({arg.text})"
     if isinstance(arg, Device):
         return f"torch.device({arg.name!r})"
     if isinstance(arg, (Dtype, Layout, MemoryFormat)):
@@ -163,6 +167,7 @@ def _example_inputs(program: Program, tensors: dict[str, Tensor]) -> str:
     lines += [f"    {symbol.name} = {EXAMPLE_SIZE}" for symbol in program.symbols]
     lines.append("    torch.manual_seed(0)")
     indices = _index_inputs(program)
+    floats = {program.inputs[symbol.input] for symbol in program.symbols if symbol.is_float}
     ints = {
         program.inputs[symbol.input]: symbol.name
         for symbol in program.symbols
@@ -171,7 +176,7 @@ def _example_inputs(program: Program, tensors: dict[str, Tensor]) -> str:
     for name in program.inputs:
         tensor = tensors.get(name)
         if tensor is None:
-            lines.append(f"    {name} = {ints.get(name, 1)}")
+            lines.append(f"    {name} = {1.0 if name in floats else ints.get(name, 1)}")
             continue
         lines.append(
             f"    {name} = torch.empty_strided({_dims(tensor.shape)}, {_dims(tensor.stride)}, "

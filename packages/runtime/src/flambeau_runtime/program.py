@@ -45,11 +45,15 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbolic size: its value in a call is input number `input`'s size at `dim` (or the int argument itself if dim is None)."""
+    """A symbolic size: its value in a call is input number `input`'s size at `dim` (or the int argument itself if dim is None).
+
+    With `is_float` the argument is a float, and the symbol its 64 bits taken as an int64: what kernels are launched with.
+    """
 
     name: str
     input: int
     dim: int | None
+    is_float: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Extern:
     """Call an ATen overload, named "aten.mm.out" or "aten.convolution.default".
 
     `args` and `kwargs` nest Ref, int, float, bool, str, None, lists and tuples, and these markers: Expr("s0*2") for a symbolic
-    int, Dtype("float32"), Device("cpu"), Layout("strided"), MemoryFormat("channels_last").
+    int, Float("f1") for a given float, Dtype("float32"), Device("cpu"), Layout("strided"), MemoryFormat("channels_last").
     `outputs` names the results (None: dropped).  If `out` is set the overload is an out= variant that writes the named,
     already allocated tensors, given under these keyword names; then `outputs` is empty.
     """
@@ -143,6 +147,13 @@ class Free:
 @dataclass(frozen=True)
 class Expr:
     """A symbolic int as an argument of an extern call."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Float:
+    """A given float as an argument of an extern call: the name of the symbol that holds its bits."""
 
     text: str
 
@@ -183,7 +194,7 @@ Step: TypeAlias = Allocate | View | Launch | Extern | Free
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled graph.  Calling it takes one argument per `inputs` entry (tensors, and ints for int inputs) and returns a
+    """A compiled graph.  Calling it takes one argument per `inputs` entry (tensors, and ints or floats for number inputs) and returns a
     tuple with one entry per `outputs` entry: a tensor's name, a Dim under Expr (an int result), or None.
 
     Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps their version counters.

@@ -11,6 +11,7 @@ from flambeau_runtime.program import (
     Dtype,
     Expr,
     Extern,
+    Float,
     Free,
     Launch,
     Layout,
@@ -33,7 +34,7 @@ def format_program(program: Program) -> str:
     lines = [f"{program.name}({', '.join(heads)}) {{"]
     if program.symbols:
         origins = [
-            f"{symbol.name} = {program.inputs[symbol.input]}"
+            f"{symbol.name} = {'bits of ' if symbol.is_float else ''}{program.inputs[symbol.input]}"
             + ("" if symbol.dim is None else f".shape[{symbol.dim}]")
             for symbol in program.symbols
         ]
@@ -98,7 +99,7 @@ def _format_extern(step: Extern) -> str:
 def _argument(arg: Any) -> str:
     if isinstance(arg, (Ref, Dtype, Device, Layout, MemoryFormat)):
         return arg.name
-    if isinstance(arg, Expr):
+    if isinstance(arg, (Expr, Float)):
         return arg.text
     if isinstance(arg, list):
         return f"[{', '.join(map(_argument, arg))}]"

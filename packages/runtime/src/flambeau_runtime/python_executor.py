@@ -9,12 +9,20 @@ from typing import Any
 import torch
 
 from flambeau_runtime.dims import difference, evaluate
-from flambeau_runtime.externs import find_operator, map_argument, out_of_bounds, view_of
+from flambeau_runtime.externs import (
+    bits_of,
+    find_operator,
+    float_of,
+    map_argument,
+    out_of_bounds,
+    view_of,
+)
 from flambeau_runtime.program import (
     Allocate,
     Dim,
     Expr,
     Extern,
+    Float,
     Free,
     Launch,
     Program,
@@ -66,7 +74,11 @@ class PythonExecutor:
                 f"{program.name} mutates an inference tensor outside of inference mode; give it a clone"
             )
         sizes = {
-            s.name: args[s.input] if s.dim is None else args[s.input].shape[s.dim]
+            s.name: bits_of(args[s.input])
+            if s.is_float
+            else args[s.input]
+            if s.dim is None
+            else args[s.input].shape[s.dim]
             for s in program.symbols
         }
         with torch._C._ExcludeDispatchKeyGuard(self._excluded):
@@ -114,8 +126,11 @@ class PythonExecutor:
             values[step.name] = view_of(values[step.base], dtype, shape, stride, offset)
 
     def _call(self, step: Extern, values: dict[str, Any], sizes: dict[str, int]) -> None:
-        def bind(arg: Ref | Expr) -> Any:
-            return values[arg.name] if isinstance(arg, Ref) else evaluate(arg.text, sizes)
+        def bind(arg: Ref | Expr | Float) -> Any:
+            if isinstance(arg, Ref):
+                return values[arg.name]
+            number = evaluate(arg.text, sizes)
+            return float_of(number) if isinstance(arg, Float) else number
 
         args = map_argument(step.args, bind)
         kwargs = {key: map_argument(value, bind) for key, value in step.kwargs.items()}

@@ -25,7 +25,7 @@ class Inexpressible(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """A condition: Python text over names, and the origin that each name's int is read from."""
+    """A condition: Python text over names, and the origin that each name's int (or float) is read from."""
 
     text: str
     names: Mapping[str, Origin]
@@ -39,9 +39,9 @@ class Relation:
         """Reference evaluation on one call."""
         return self.holds_for(**{name: origin.load(scope) for name, origin in self.names.items()})
 
-    def holds_for(self, **values: int) -> bool:
+    def holds_for(self, **values: int | float) -> bool:
         """Whether the condition holds for these values of the names."""
-        if any(type(value) is not int for value in values.values()):
+        if any(type(value) is not int and type(value) is not float for value in values.values()):
             return False
         try:
             return bool(eval(_compiled(self.text), dict(_NAMES), values))

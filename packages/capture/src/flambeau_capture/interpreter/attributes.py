@@ -15,6 +15,7 @@ import torch
 
 from flambeau_capture.interpreter.classes import (
     MISSING,
+    SYMBOLIC_NUMBERS,
     Native,
     is_trusted,
     is_written,
@@ -22,6 +23,7 @@ from flambeau_capture.interpreter.classes import (
     python_method,
 )
 from flambeau_capture.interpreter.objects import DELETED, IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.interpreter.tensors import (
     delete_tensor_attribute,
     load_tensor_attribute,
@@ -69,6 +71,8 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         return found
     kind = type(obj)
     if kind in _NATIVE_VALUES or issubclass(kind, Native):
+        if kind in SYMBOLIC_NUMBERS and not hasattr(obj, name):
+            obj = concrete(obj)
         return getattr(obj, name)
     if issubclass(kind, torch.Tensor):
         return load_tensor_attribute(machine, obj, name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.symbolic import concrete, concrete_key
@@ -109,6 +110,10 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         if left_kind is str and op.left == "__mod__":
             right = concrete(right)
         return op.function(left, right)
+    if left_kind is torch.SymFloat or right_kind is torch.SymFloat:
+        result = scalars.arithmetic(op.left, left, right)
+        if result is not NotImplemented:
+            return result
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         on_number = op.plain is not None and not isinstance(left, torch.Tensor)
         function: Any = op.plain if on_number else op.function

@@ -30,4 +30,4 @@ def concrete(value: Any) -> Any:
 def concrete_key(key: Any) -> Any:
     """A key of a dict or set: symbolic numbers have no hash."""
     kind = type(key)
-    return concrete(key) if kind is torch.SymInt or kind is tuple or kind is torch.Size else key
+    return concrete(key) if kind in (torch.SymInt, torch.SymFloat, tuple, torch.Size) else key

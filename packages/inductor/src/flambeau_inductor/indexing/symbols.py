@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_prims.graph import Value
+from flambeau_prims.size_floats import is_float_symbol
 from flambeau_prims.sizes import Expr
 from flambeau_runtime.program import Symbol
 
@@ -25,7 +26,7 @@ class SymbolSources:
             name = symbol_name(value)
             if name is not None and name not in self.names:
                 self.names[name] = name
-                self.symbols.append(Symbol(name, number, None))
+                self.symbols.append(Symbol(name, number, None, is_float_symbol(name)))
         sized = [
             (number, dim, current(size))
             for number, value in enumerate(inputs)

@@ -98,7 +98,8 @@ class BodyBuilder:
 
     def pointwise(self, op: str, *args: str) -> str:
         """An operator other than cast; the result's dtype follows from the operands'."""
-        dtype = torch.bool if SCALAR_OPS[op].result == "bool" else self.dtypes[args[-1]]
+        result = SCALAR_OPS[op].result
+        dtype = self.dtypes[args[-1]] if result == "same" else getattr(torch, result)
         return self.compute(op, args, dtype)
 
     def cast(self, x: str, to: torch.dtype) -> str:

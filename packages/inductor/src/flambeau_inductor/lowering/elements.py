@@ -116,7 +116,10 @@ class Elements:
         return self.builder.constant(number, dtype)
 
     def float_expr(self, number: FloatExpr) -> str:
-        """A float that is computed from sizes, in float64."""
+        """A float that is computed from sizes, or given, in float64."""
+        if number.op == "symbol":
+            bits = self.builder.index_value(self.sizes.convert(number.args[0]), torch.int64)
+            return self.builder.pointwise("float_of_bits", bits)
         args = [self.number(arg, torch.float64) for arg in number.args]
         if number.op == "float":
             return args[0]

@@ -136,6 +136,9 @@ class CppPrinter:
     def trunc(self, x: str, dtype: torch.dtype) -> str:
         return _rounded("trunc", x, dtype)
 
+    def float_of_bits(self, x: str, dtype: torch.dtype) -> str:
+        return f"__builtin_bit_cast(double, (int64_t)({x}))"
+
     def bitwise_not(self, x: str, dtype: torch.dtype) -> str:
         return f"!{x}" if dtype == torch.bool else f"({value_type(dtype)})~{x}"
 

@@ -158,6 +158,9 @@ class TritonOps:
             return f"{x}.to(tl.float32).to(tl.bfloat16)"  # through float32, as eager does it
         return f"{x}.to({TRITON_TYPES[to]})"
 
+    def float_of_bits(self, x: str, dtype: torch.dtype) -> str:
+        return f"{x}.to(tl.float64, bitcast=True)"
+
     # Unary
 
     def neg(self, x: str, dtype: torch.dtype) -> str:
