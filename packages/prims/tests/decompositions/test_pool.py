@@ -69,7 +69,6 @@ def test_what_stays_with_aten() -> None:
     for op, args in (
         (aten._adaptive_avg_pool2d.default, (x, [2, 3])),
         (aten.avg_pool2d.default, (x, [3, 3], [2, 2], [0, 0], True)),
-        (aten.max_pool2d_with_indices.default, (x, [3, 3])),
     ):
         graph, _ = decomposed(op, args, {}, flat(op(*args)))
         assert not is_decomposed(graph)

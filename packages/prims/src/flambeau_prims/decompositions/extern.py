@@ -38,9 +38,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "index_fill", "put", "masked_scatter", "embedding_dense_backward", "index_select_backward", "as_strided_scatter",
         "unfold_backward", "_unsafe_masked_index_put_accumulate", "take_backward", "bincount", "histc",
     ),
-    "windows that overlap: no window primitive": (
-        "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "max_pool3d_with_indices", "max_pool3d_with_indices_backward",
-        "adaptive_max_pool2d", "adaptive_max_pool2d_backward", "adaptive_max_pool3d", "adaptive_max_pool3d_backward",
+    "windows: rare": (
         "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d",
         "_adaptive_avg_pool3d_backward", "im2col", "col2im", "fractional_max_pool2d",
     ),

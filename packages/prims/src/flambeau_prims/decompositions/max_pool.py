@@ -13,15 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims import sizes
 from flambeau_prims.decompositions.registry import decomposition
-from flambeau_prims.decompositions.windows import Windows, at_taps, begins, windows_of
+from flambeau_prims.decompositions.windows import (
+    Windows,
+    at_places,
+    at_taps,
+    begins,
+    even_windows,
+    overlap,
+    windows_of,
+)
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_prims.builder import Builder
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Spec
 
 aten = torch.ops.aten
 
@@ -35,8 +44,67 @@ def max_pool2d_with_indices(
     dilation: Sequence[int] = (1,), ceil_mode: bool = False,
 ) -> Any:  # fmt: skip
     """Maxima of windows, and where each stands in its plane."""
-    image, counts = x.spec.shape[-2:], b.result.shape[-2:]
-    windows = windows_of(image, counts, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(b, x, 2, (kernel_size, stride, padding, dilation, ceil_mode))
+
+
+@decomposition(aten.max_pool3d_with_indices.default)
+def max_pool3d_with_indices(
+    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+) -> Any:  # fmt: skip
+    """Maxima of windows, and where each stands in its volume."""
+    return _max_pool(b, x, 3, (kernel_size, stride, padding, dilation, ceil_mode))
+
+
+@decomposition(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
+    """Maxima over an even division of the places: compared one after another if they are few, else folded."""
+    ndim = len(output_size)
+    windows = even_windows(x.spec.shape[-ndim:], output_size)
+    if windows is None:
+        return NotImplemented
+    if prod(window.kernel for window in windows) <= LARGEST_UNROLLED:
+        return _maxima(b, x, windows)
+    return _folded_maxima(b, x, windows)
+
+
+@decomposition(aten.max_pool2d_with_indices_backward.default)
+def max_pool2d_with_indices_backward(
+    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool, indices: Value,
+) -> Any:  # fmt: skip
+    """For each place the gradients of those windows whose greatest element it is."""
+    arguments = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _gathered(b, grad, indices, windows_of(x.spec, grad.spec, 2, *arguments))
+
+
+@decomposition(aten.max_pool3d_with_indices_backward.default)
+def max_pool3d_with_indices_backward(
+    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool, indices: Value,
+) -> Any:  # fmt: skip
+    """For each place the gradients of those windows whose greatest element it is."""
+    arguments = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _gathered(b, grad, indices, windows_of(x.spec, grad.spec, 3, *arguments))
+
+
+@decomposition(aten.adaptive_max_pool2d_backward.default)
+def adaptive_max_pool2d_backward(b: Builder, grad: Value, x: Value, indices: Value) -> Any:
+    """Each window's gradient where its greatest element stands."""
+    return _gathered(b, grad, indices, even_windows(x.spec.shape[-2:], grad.spec.shape[-2:]))
+
+
+@decomposition(aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool3d_backward(b: Builder, grad: Value, x: Value, indices: Value) -> Any:
+    """Each window's gradient where its greatest element stands."""
+    return _gathered(b, grad, indices, even_windows(x.spec.shape[-3:], grad.spec.shape[-3:]))
+
+
+# Forward --------------------------------------------------------------------------------------------------------------
+
+
+def _max_pool(b: Builder, x: Value, ndim: int, arguments: tuple[Any, ...]) -> Any:
+    windows = windows_of(x.spec, b.result, ndim, *arguments)
     if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
         return NotImplemented
     return _maxima(b, x, windows)
@@ -59,7 +127,11 @@ def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, 
             for tap, window, scale in zip(taps, windows, scales, strict=True)
         )
         if best is None:
-            best = b.tensor(_least(x.spec.dtype), b.result, x.spec.dtype) if element is None else element
+            best = (
+                b.tensor(_least(x.spec.dtype), b.result, x.spec.dtype)
+                if element is None
+                else element
+            )
             move = _to_first_element(b, windows, scales, b.result.shape, dtype, x.spec.device)
         elif element is not None:
             assert move is not None
@@ -91,8 +163,83 @@ def _to_first_element(
     for number, (window, scale) in enumerate(zip(windows, scales, strict=True)):
         if window.pad == 0:
             continue
-        missing = b.iota(window.count, window.pad, -window.step, dtype, device)
-        taps = b.floor_divide(b.add(missing, window.dilation - 1), window.dilation)
-        step = b.mul(b.maximum(taps, 0), window.dilation * scale)
+        factor = scale if window.dilation == 1 else 1
+        missing = b.iota(window.count, window.pad * factor, -window.step * factor, dtype, device)
+        step = b.maximum(missing, 0)
+        if window.dilation > 1:
+            taps = b.floor_divide(b.add(step, window.dilation - 1), window.dilation)
+            step = b.mul(taps, window.dilation * scale)
         total = b.add(total, b.along(step, (len(shape) - len(windows) + number,), shape))
     return total
+
+
+def _folded_maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, Value]:
+    """_maxima of windows that divide x's last dims, of any size: reductions over each window."""
+    lead, ndim = x.spec.ndim - len(windows), len(windows)
+    split: list[Size] = []
+    for window in windows:
+        split += [window.count, window.kernel]
+    order = (*range(lead), *range(lead, lead + 2 * ndim, 2), *range(lead + 1, lead + 2 * ndim, 2))
+    shape = b.result.shape
+    count = prod(window.kernel for window in windows)
+    x = b.reshape(
+        b.permute(b.reshape(b.widen(x), (*x.spec.shape[:lead], *split)), order), (*shape, count)
+    )
+    dim = len(shape)
+    place = b.argmax(x, dim)
+    if x.spec.dtype.is_floating_point:  # argmax takes the first NaN
+        steps = b.along(b.iota(count, 0, 1, torch.int64, x.spec.device), (dim,), x.spec.shape)
+        place = b.maximum(place, b.amax(b.where(b.isnan(x), steps, -1), (dim,)))
+    total: Value | None = None
+    scale: Size = 1
+    for number in reversed(range(ndim)):
+        window = windows[number]
+        begin = begins(b, window, scale, torch.int64, x.spec.device)
+        inside = place if number == 0 else b.remainder(place, window.kernel)
+        part = b.add(b.mul(inside, scale), b.along(begin, (lead + number,), shape))
+        total = part if total is None else b.add(total, part)
+        place = b.floor_divide(place, window.kernel)
+        scale = scale * window.size
+    assert total is not None
+    return b.amax(x, (dim,)), total
+
+
+# Backward -------------------------------------------------------------------------------------------------------------
+
+
+def _gather_pays(result: Spec, windows: Sequence[Windows]) -> bool:
+    """Whether gathering beats eager's kernel, which scatters: not on a CPU where the places that one window reaches are neighbours
+    in memory but begin at odd ones (3 in steps of 2, with 1 of padding), so that loads do not go in step with the vector.
+    """
+    if prod(map(overlap, windows)) > LARGEST_UNROLLED:
+        return False
+    last = windows[-1]
+    in_rows = sizes.known_eq(result.stride[-1], 1)
+    return result.device.type != "cpu" or not in_rows or last.pad % last.step == 0
+
+
+def _gathered(b: Builder, grad: Value, indices: Value, windows: tuple[Windows, ...] | None) -> Any:
+    """The gradient: in the order of the windows, as eager adds them up."""
+    if windows is None or not _gather_pays(b.result, windows):
+        return NotImplemented
+    grad = b.widen(grad)
+    shape = b.result.shape
+    lead = len(shape) - len(windows)
+    scale: Size = 1
+    places = []
+    for number, window in reversed(list(enumerate(windows))):
+        along = b.iota(window.size, 0, scale, torch.int64, grad.spec.device)
+        places.append(b.along(along, (lead + number,), shape))
+        scale = scale * window.size
+    place = places[0]
+    for other in places[1:]:
+        place = b.add(place, other)
+    total = None
+    for back in product(*(range(overlap(window) - 1, -1, -1) for window in windows)):
+        index, share = (
+            at_places(b, y, windows, back, outside) for y, outside in ((indices, -1), (grad, 0.0))
+        )
+        if index is not None and share is not None:
+            part = b.where(b.eq(index, place), share, 0.0)
+            total = part if total is None else b.add(total, part)
+    return b.full(shape, 0.0, grad.spec.dtype, grad.spec.device) if total is None else total

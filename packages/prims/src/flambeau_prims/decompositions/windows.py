@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from flambeau_prims.builder import Builder
     from flambeau_prims.graph import Value
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Spec
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class Windows:
         offset = self.offset(tap)
         first = -(offset // self.step) if offset < 0 else 0
         if not self.ceil and self.pad <= (self.kernel - 1 - tap) * self.dilation:
-            last = self.count  # windows end inside the padding, and as many places behind this one are left
+            last = (
+                self.count
+            )  # windows end inside the padding, and as many places behind this one are left
         else:
             last = sizes.size_min(self.count, (self.size - 1 - offset) // self.step + 1)
         return first, last
@@ -60,20 +62,30 @@ def spread(values: Sequence[int] | int, ndim: int) -> tuple[int, ...] | None:
 
 
 def windows_of(
-    image: Sequence[Size], counts: Sequence[Size], kernel: Sequence[int], stride: Sequence[int],
+    image: Spec, pooled: Spec, ndim: int, kernel: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], ceil: bool,
 ) -> tuple[Windows, ...] | None:  # fmt: skip
-    """The windows of each dim of an image, given ATen's arguments; None if some of them are symbolic."""
-    ndim = len(image)
+    """The windows of the last `ndim` dims of an image, given ATen's arguments; None if some of them are symbolic."""
     extents = spread(kernel, ndim)
     steps = spread(stride, ndim) if stride else extents
     pads, dilations = spread(padding, ndim), spread(dilation, ndim)
     if extents is None or steps is None or pads is None or dilations is None:
         return None
+    sides = zip(image.shape[-ndim:], pooled.shape[-ndim:], strict=True)
+    arguments = zip(extents, steps, pads, dilations, strict=True)
     return tuple(
-        Windows(size, count, *window, ceil)
-        for size, count, *window in zip(image, counts, extents, steps, pads, dilations, strict=True)
+        Windows(*side, *window, ceil) for side, window in zip(sides, arguments, strict=True)
     )
+
+
+def even_windows(image: Sequence[Size], counts: Sequence[Size]) -> tuple[Windows, ...] | None:
+    """Windows that divide an image evenly; None if they do not, or sizes are symbolic."""
+    found = []
+    for size, count in zip(image, counts, strict=True):
+        if not isinstance(size, int) or not isinstance(count, int) or count == 0 or size % count:
+            return None
+        found.append(Windows(size, count, size // count, size // count, 0, 1, ceil=False))
+    return tuple(found)
 
 
 def at_taps(
@@ -98,6 +110,48 @@ def at_taps(
     return b.pad(x, tuple(lows), tuple(highs), outside)
 
 
-def begins(b: Builder, window: Windows, scale: Size, dtype: torch.dtype, device: torch.device) -> Value:
+def begins(
+    b: Builder, window: Windows, scale: Size, dtype: torch.dtype, device: torch.device
+) -> Value:
     """Where each window along a dim begins, times `scale`: one dim of `window.count`; below zero in the padding."""
     return b.iota(window.count, -window.pad * scale, window.step * scale, dtype, device)
+
+
+def overlap(window: Windows) -> int:
+    """How many windows can cover one place."""
+    return -(-((window.kernel - 1) * window.dilation + 1) // window.step)
+
+
+def at_places(
+    b: Builder, y: Value, windows: Sequence[Windows], back: Sequence[int], outside: float
+) -> Value | None:
+    """For each place of the image what y holds for the window that began `back` windows before the last that begins there or
+    before it (one number a dim); `outside` where there is none.  None if there is none for any place.
+
+    y has an element for each window in its last dims; whether the window reaches the place is not asked.
+    """
+    lead = y.spec.ndim - len(windows)
+    lows: list[Size] = [0] * lead
+    highs: list[Size] = [0] * lead
+    for number, (window, skipped) in enumerate(zip(windows, back, strict=True)):
+        dim = lead + number
+        length = window.count * window.step
+        y = _repeated(b, y, dim, window.step)
+        # Place i is element i + shift of what was repeated.
+        shift = window.pad - skipped * window.step
+        first = max(-shift, 0)
+        last = sizes.size_min(window.size, length - shift)
+        if sizes.le(last, first):
+            return None
+        y = b.slice(y, dim, first + shift, last + shift, 1)
+        lows.append(first)
+        highs.append(window.size - last)
+    return b.pad(y, tuple(lows), tuple(highs), outside)
+
+
+def _repeated(b: Builder, y: Value, dim: int, times: int) -> Value:
+    """y with every element of one dim repeated on the spot."""
+    shape = y.spec.shape
+    wide = (*shape[: dim + 1], times, *shape[dim + 1 :])
+    y = b.expand(b.unsqueeze(y, dim + 1), wide)
+    return b.reshape(y, (*shape[:dim], shape[dim] * times, *shape[dim + 1 :]))

@@ -12,12 +12,13 @@ EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, i
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.peel import peel, write_peeled
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
     COLUMN_UNIT,
@@ -39,9 +40,9 @@ from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from flambeau_inductor.ir import Kernel, Statement
+    from flambeau_inductor.ir import Body, Kernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
 
 KEEP_COST = 10
@@ -250,18 +251,33 @@ class KernelWriter:
             return False
         return statement.mask is None and free_names(statement.index).isdisjoint(self.dtypes)
 
-    def vector_body(self, vector: Axis, begin: str, end: str, body: Sequence[Statement]) -> None:
-        """Statements that do not vary along the vector axis, then the vector loop with the others."""
-        moving = dependents(tuple(body), {vector.symbol.name})
+    def vector_body(self, vector: Axis, begin: str, end: str, body: Body) -> None:
+        """Statements that do not vary along the vector axis, then the vector loop with the others, peeled where loads are masked."""
+        moving = dependents(body, {vector.symbol.name})
         before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
-        inside = [s for s in body if varies(s, moving)]
+        inside = tuple(s for s in body if varies(s, moving))
         stores = [s for s in body if isinstance(s, Store) and not varies(s, moving)]
         self.statements(before)
-        if inside:
+        known = {s.name for s in before if not isinstance(s, CheckIndex)}
+        peeled = None if self.checked else peel(tuple(s for s in body if s not in stores), vector)
+        if peeled is not None:
+            write_peeled(self, peeled, vector, begin, end, known)
+        elif inside:
+            self.plain_loop(vector, begin, end, inside, known)
+        self.statements(stores)
+
+    def plain_loop(
+        self, vector: Axis, begin: str, end: str, body: Body, known: Collection[str]
+    ) -> None:
+        """One vector loop; what does not vary along it, and is not `known` yet, stands before it in a block of its own."""
+        moving = dependents(body, {vector.symbol.name})
+        before = [s for s in body if not varies(s, moving) and s.name not in known]
+        inside = [s for s in body if varies(s, moving)]
+        with self.block("") if before else nullcontext():
+            self.statements(before)
             self.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
             with self.loop(vector.symbol.name, begin, end):
                 self.statements(inside)
-        self.statements(stores)
 
     def simd(self, *clauses: tuple[str, str] | None) -> None:
         """The pragma, with its reductions."""

@@ -1,0 +1,133 @@
+"""What a body comes to where conditions on loop indices are known.
+
+    v0 = index i1;  v1 = 1;  v2 = ge v0 v1;  v3 = load b0[64*i1 - 64] if v2;  v4 = where v2 v3 v9
+    v2 true:   v3 = load b0[64*i1 - 64]                       (v4 is v3)
+    v2 false:                                                 (v4 is v9)
+
+Conditions are comparisons of index expressions, and conjunctions of those, as `pad` and `cat` make them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+
+from flambeau_inductor.indexing.expressions import free_names, linear_parts
+from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, Store, operands
+from flambeau_inductor.lowering.body_builder import drop_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from flambeau_inductor.ir import Axis, Body, Statement
+
+
+@dataclass(frozen=True)
+class Range:
+    """`begin <= axis < end`; ends are expressions in what is known outside the loop, None where it is open."""
+
+    begin: sympy.Expr | None
+    end: sympy.Expr | None
+
+
+class Conditions:
+    """The conditions of a body: for each bool value that is one, the comparisons that must hold together."""
+
+    def __init__(self, body: Body) -> None:
+        self.values: dict[str, Statement] = {
+            statement.name: statement for statement in body if hasattr(statement, "name")
+        }
+        self.margins: dict[str, sympy.Expr] = {}
+        """A comparison's name -> the index expression that is not negative where it holds."""
+        self.parts: dict[str, frozenset[str]] = {}
+        """A condition's name -> the names of its comparisons."""
+        for statement in body:
+            if isinstance(statement, Compute) and statement.dtype is torch.bool:
+                self._note(statement)
+
+    def _note(self, statement: Compute) -> None:
+        if statement.op == "bitwise_and":
+            parts = [self.parts.get(arg) for arg in statement.args]
+            if None not in parts:
+                self.parts[statement.name] = frozenset().union(*filter(None, parts))
+        elif statement.op in ("ge", "lt"):
+            left, right = (self._index(arg) for arg in statement.args)
+            if left is not None and right is not None:
+                margin = left - right if statement.op == "ge" else right - left - 1
+                self.margins[statement.name] = sympy.expand(margin)
+                self.parts[statement.name] = frozenset((statement.name,))
+
+    def _index(self, name: str) -> sympy.Expr | None:
+        match self.values.get(name):
+            case IndexValue(dtype=torch.int64, expr=expr) if free_names(expr).isdisjoint(
+                self.values
+            ):
+                return expr
+            case Constant(dtype=torch.int64, value=value):
+                return sympy.Integer(int(value))
+        return None
+
+    def exclude(self, first: str, second: str) -> bool:
+        """Whether two comparisons certainly never hold together."""
+        total = sympy.expand(self.margins[first] + self.margins[second])
+        return total.is_Integer and int(total) < 0
+
+    def range(self, comparison: str, axis: Axis) -> Range | None:
+        """Where along an axis a comparison holds; None if that is not a range that a loop can walk."""
+        name = axis.symbol.name
+        parts = linear_parts(self.margins[comparison], frozenset((name,)))
+        if parts is None:
+            return None
+        step, rest = parts[0].get(name, sympy.S.Zero), parts[1]
+        if step.is_Integer and rest.is_Integer and step != 0:
+            whole = rest // abs(step)
+            return Range(-whole, None) if step > 0 else Range(None, whole + 1)
+        if step == 1:
+            return Range(-rest, None)
+        return Range(None, sympy.expand(rest + 1)) if step == -1 else None
+
+    def all_of(self, comparisons: Collection[str]) -> set[str]:
+        """The conditions that hold where these comparisons do."""
+        return {name for name, parts in self.parts.items() if parts <= set(comparisons)}
+
+
+def settle(body: Body, known: Mapping[str, bool]) -> Body:
+    """The body where conditions have known values: selections made, loads no longer masked, what nothing needs dropped."""
+    renamed: dict[str, str] = {}
+    result: list[Statement] = []
+    for statement in body:
+        statement = _renamed(statement, renamed)
+        name = getattr(statement, "name", None)
+        match statement:
+            case Load(dtype=dtype, mask=str(mask)) if mask in known:
+                if known[mask]:
+                    result.append(replace(statement, mask=None))
+                else:
+                    result.append(Constant(statement.name, dtype, 0))
+            case Compute(op="where", args=(condition, a, b)) if condition in known:
+                renamed[statement.name] = a if known[condition] else b
+            case Compute(op="bitwise_and", args=(a, b)) if (
+                known.get(a) or known.get(b)
+            ) and name not in known:
+                renamed[statement.name] = b if known.get(a) else a
+            case Compute() if name in known:
+                result.append(Constant(statement.name, torch.bool, known[statement.name]))
+            case _:
+                result.append(statement)
+    return drop_dead(result)
+
+
+def _renamed(statement: Statement, renamed: Mapping[str, str]) -> Statement:
+    if renamed.keys().isdisjoint(operands(statement)):
+        return statement
+    match statement:
+        case Compute(args=args):
+            return replace(statement, args=tuple(renamed.get(arg, arg) for arg in args))
+        case Load(mask=str(mask)):
+            return replace(statement, mask=renamed[mask])
+        case Store(value=value):
+            return replace(statement, value=renamed[value])
+    raise TypeError(f"a renamed operand in {statement!r}")

@@ -1,0 +1,232 @@
+"""Loops over masked loads, peeled: the border of an image is told from its inside, whose loop has no conditions left.
+
+A window of three over a padded row, in a loop over i1 that GCC would not vectorise:
+
+    for (i1 = 0; i1 < 56; ++i1) v3 = i0 >= 1 && i1 >= 1 ? b0[...] : 0, v4 = i0 >= 1 && i1 >= 1 ? v3 : -inf, ...
+
+Conditions on the loop's own index bound the range in which they hold; the few points outside of it keep the body as it was:
+
+    for (i1 = 0; i1 < 1; ++i1) ...
+
+Conditions on outer indices are the same at all points of the loop, and choose between loops:
+
+    if (i0 >= 1)  for (i1 = 1; i1 < 56; ++i1) v3 = b0[...], ...
+    else          fill row4 with -inf;  for (i1 = 1; i1 < 56; ++i1) v4 = row4[i1], ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flambeau_inductor.codegen.cpp.cpp_types import storage_type
+from flambeau_inductor.codegen.cpp.masks import Conditions, settle
+from flambeau_inductor.codegen.cpp.plan import dependents, varies
+from flambeau_inductor.indexing.expressions import free_names, symbol
+from flambeau_inductor.ir import Compute, Load, Store, index_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_inductor.codegen.cpp.kernel import KernelWriter
+    from flambeau_inductor.codegen.cpp.masks import Range
+    from flambeau_inductor.ir import Axis, Body
+
+STAGED_ROW = 256
+"""Masked values of the border are staged by so many points."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The selections by one condition: `true` and `false` store them to rows of scratch memory, which another body loads."""
+
+    condition: str
+    true: Body
+    false: Body
+
+
+@dataclass(frozen=True)
+class Peeled:
+    """A vector loop's body by what is known.
+
+    Within all of `ranges`, `inside` runs if the conditions `across` hold, which do not vary along the loop, and `border` if not, after
+    `staged` made the rows that it reads; `rows` are those.  Outside of the ranges, `outside` runs.
+    """
+
+    ranges: tuple[Range, ...]
+    outside: Body
+    across: tuple[str, ...]
+    inside: Body
+    border: Body
+    staged: tuple[Staged, ...]
+    rows: tuple[Compute, ...]
+
+
+def peel(body: Body, vector: Axis) -> Peeled | None:
+    """How to peel the loop of a body along an axis; None if there is nothing to gain, or an index is a value of the body."""
+    conditions = Conditions(body)
+    if any(
+        not free_names(index).isdisjoint(conditions.values)
+        for index in map(index_of, body)
+        if index is not None
+    ):
+        return None
+    moving = dependents(body, {vector.symbol.name})
+    masks = _masks(body, moving, conditions)
+    excluded = _mutually_exclusive(masks, conditions)
+    ranges: dict[str, Range] = {}
+    kept = []
+    for mask in masks:
+        found = {
+            part: conditions.range(part, vector)
+            for part in conditions.parts[mask]
+            if part in moving
+        }
+        if None in found.values() or not excluded.isdisjoint(conditions.parts[mask]):
+            continue
+        kept.append(mask)
+        ranges.update(found)  # type: ignore[arg-type]
+    if not kept:
+        return None
+    centre = settle(body, dict.fromkeys(conditions.all_of(ranges), True)) if ranges else body
+    only_mask = len(kept) == 1 and conditions.parts[kept[0]] <= ranges.keys()
+    outside = settle(body, {kept[0]: False}) if only_mask else body
+    wanted = {part for mask in kept for part in conditions.parts[mask]} - ranges.keys()
+    across = tuple(sorted(wanted, key=list(conditions.values).index))
+    inside, border, staged, rows = _across(centre, vector, moving, wanted)
+    return Peeled(tuple(ranges.values()), outside, across, inside, border, staged, rows)
+
+
+def _masks(body: Body, moving: set[str], conditions: Conditions) -> list[str]:
+    """The conditions under which loads that vary along the loop exist."""
+    loads = [s for s in body if isinstance(s, Load) and varies(s, moving)]
+    return list(dict.fromkeys(s.mask for s in loads if s.mask in conditions.parts))  # type: ignore[misc]
+
+
+def _mutually_exclusive(masks: Sequence[str], conditions: Conditions) -> set[str]:
+    """Comparisons that never hold together (`cat` has such): no point is inside of all."""
+    parts = list(dict.fromkeys(part for mask in masks for part in sorted(conditions.parts[mask])))
+    return {
+        one
+        for number, first in enumerate(parts)
+        for second in parts[:number]
+        if conditions.exclude(first, second)
+        for one in (first, second)
+    }
+
+
+def _across(
+    body: Body, vector: Axis, moving: set[str], wanted: set[str]
+) -> tuple[Body, Body, tuple[Staged, ...], tuple[Compute, ...]]:
+    """Peeled's inside, border, staged and rows, of a body without conditions along the loop."""
+    if not wanted:
+        return body, (), (), ()
+    conditions = Conditions(body)
+    holding = conditions.all_of(wanted)
+    inside = settle(body, dict.fromkeys(holding, True))
+    masks = [mask for mask in _masks(body, moving, conditions) if mask in holding]
+    if len(masks) == 1:
+        return inside, settle(body, {masks[0]: False}), (), ()
+    rows = tuple(
+        s for s in body if isinstance(s, Compute) and s.op == "where" and s.args[0] in masks
+    )
+    border, staged = _stage(body, vector, rows, masks, conditions)
+    if any(_masks(part, moving, Conditions(part)) for part in (border, *(s.true for s in staged))):
+        return inside, body, (), ()  # a masked load is not just selected: leave it as it is
+    return inside, border, staged, rows
+
+
+def _stage(
+    body: Body, vector: Axis, rows: Sequence[Compute], masks: Sequence[str], conditions: Conditions
+) -> tuple[Body, tuple[Staged, ...]]:
+    """The body with selections loaded from rows, and what stores them there."""
+    place = vector.symbol - symbol("part")
+    names = {row.name for row in rows}
+    border = settle(
+        tuple(
+            Load(s.name, s.dtype, f"{s.name}_row", place)
+            if getattr(s, "name", None) in names
+            else s
+            for s in body
+        ),
+        {},
+    )
+    values = tuple(s for s in body if not isinstance(s, Store))
+    staged = []
+    for mask in masks:
+        stores = tuple(
+            Store(f"{row.name}_row", place, row.name) for row in rows if row.args[0] == mask
+        )
+        true = settle(
+            (*values, *stores), dict.fromkeys(conditions.all_of(conditions.parts[mask]), True)
+        )
+        staged.append(Staged(mask, true, settle((*values, *stores), {mask: False})))
+    return border, tuple(staged)
+
+
+def write_peeled(
+    writer: KernelWriter, peeled: Peeled, vector: Axis, begin: str, end: str, known: set[str]
+) -> None:
+    """The loops; `known` names the values that stand before them."""
+    low, high = begin, end
+    if peeled.ranges:
+        low, high = _write_ends(writer, peeled.ranges, begin, end)
+        _write_outside(writer, peeled.outside, vector, (begin, low, high, end), known)
+    if not peeled.across:
+        writer.plain_loop(vector, low, high, peeled.inside, known)
+        return
+    with writer.block(f"if ({' && '.join(peeled.across)})"):
+        writer.plain_loop(vector, low, high, peeled.inside, known)
+    with writer.block("else"):
+        if not peeled.staged:
+            writer.plain_loop(vector, low, high, peeled.border, known)
+            return
+        for row in peeled.rows:
+            writer.line(
+                f"{storage_type(row.dtype)} {row.name}_row[{STAGED_ROW}] __attribute__((aligned(64)));"
+            )
+        with writer.block(f"for (int64_t part = {low}; part < {high}; part += {STAGED_ROW})"):
+            writer.line(
+                f"const int64_t stop = part + {STAGED_ROW} < {high} ? part + {STAGED_ROW} : {high};"
+            )
+            for staged in peeled.staged:
+                with writer.block(f"if ({staged.condition})"):
+                    writer.plain_loop(vector, "part", "stop", staged.true, known)
+                with writer.block("else"):
+                    writer.plain_loop(vector, "part", "stop", staged.false, known)
+            writer.plain_loop(vector, "part", "stop", peeled.border, known)
+
+
+def _write_ends(
+    writer: KernelWriter, ranges: Sequence[Range], begin: str, end: str
+) -> tuple[str, str]:
+    """Where the common range of the conditions begins and ends: begin <= low <= high <= end."""
+    begins = [r.begin for r in ranges if r.begin is not None]
+    ends = [r.end for r in ranges if r.end is not None]
+    if begin.isdigit() and end.isdigit() and all(at.is_Integer for at in begins + ends):
+        low = min(int(end), max(int(begin), *map(int, begins), 0))
+        return str(low), str(max(low, min(int(end), *map(int, ends), int(end))))
+    writer.line(f"int64_t low = {begin}, high = {end};")
+    for at in begins:
+        text = writer.printer.index_text(at)
+        writer.line(f"low = low < {text} ? {text} : low;")
+    for at in ends:
+        text = writer.printer.index_text(at)
+        writer.line(f"high = high > {text} ? {text} : high;")
+    writer.line(f"low = low < {end} ? low : {end}, high = high < low ? low : high;")
+    return "low", "high"
+
+
+def _write_outside(
+    writer: KernelWriter, body: Body, vector: Axis, ends: tuple[str, str, str, str], known: set[str]
+) -> None:
+    """The points before and behind the range."""
+    begin, low, high, end = ends
+    if begin == low or high == end:
+        sides = (low, begin) if high == end else (end, high)
+        if sides[0] != sides[1]:
+            writer.plain_loop(vector, sides[1], sides[0], body, known)
+        return
+    with writer.loop("side", "0", "2"):
+        writer.line(f"const int64_t from = side ? {high} : {begin}, to = side ? {end} : {low};")
+        writer.plain_loop(vector, "from", "to", body, known)
