@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from flambeau_prims.fake import FakeTensor
+from flambeau_prims.tracer import is_recording
+from flambeau_prims.unsupported import DataDependentControlFlow
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -326,3 +330,101 @@ class TangentProduct(_Transform):
             function, args[:count], args[count : 2 * count], has_aux=True
         )
         return *value, *tangents, *aux
+
+
+# ---------------------------------------------------------------- control flow
+
+
+def _is_chosen(condition: torch.Tensor, what: str) -> bool:
+    """The contents of a condition.  Raises DataDependentControlFlow in a trace, which has none."""
+    if type(condition) is FakeTensor and condition.contents is None:
+        raise DataDependentControlFlow(f"{what} chooses by what a tensor holds")
+    return bool(condition)
+
+
+def _traced_by_torch(condition: torch.Tensor) -> bool:
+    """Whether torch's own tracers are at work, which know these operators by their own names."""
+    if type(condition) is FakeTensor:
+        return False
+    return type(condition) is not torch.Tensor or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _only_shapes(condition: torch.Tensor) -> bool:
+    """Whether shapes are looked for and nothing is recorded: then all graphs are run."""
+    return type(condition) is FakeTensor and not is_recording()
+
+
+def _unshared(results: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Results in memory of their own: which memory they would share depends on the branch."""
+    taken = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
+    return tuple(r.clone() if r.untyped_storage().data_ptr() in taken else r for r in results)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Conditional(HigherOrder):
+    """torch.cond: called with the predicate, then the lifted arguments, of which each branch takes those that it lists."""
+
+    name: str
+    true: fx.GraphModule
+    false: fx.GraphModule
+    true_lifted: tuple[int, ...]
+    false_lifted: tuple[int, ...]
+
+    def __call__(self, predicate: torch.Tensor, *lifted: Any) -> tuple[Any, ...]:
+        if _traced_by_torch(predicate):
+            return torch.ops.higher_order.cond(predicate, self._true, self._false, lifted)  # type: ignore[no-any-return]
+        if _only_shapes(predicate):
+            pairs = zip(self._true(*lifted), self._false(*lifted), strict=True)
+            return tuple(torch.where(predicate, one, other) for one, other in pairs)
+        branch = self._true if _is_chosen(predicate, "torch.cond") else self._false
+        return _unshared(branch(*lifted), lifted)
+
+    def _true(self, *lifted: Any) -> tuple[Any, ...]:
+        return self.true.forward(*[lifted[at] for at in self.true_lifted])  # type: ignore[no-any-return]
+
+    def _false(self, *lifted: Any) -> tuple[Any, ...]:
+        return self.false.forward(*[lifted[at] for at in self.false_lifted])  # type: ignore[no-any-return]
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        return {"true": self.true, "false": self.false}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Loop(HigherOrder):
+    """torch.while_loop: called with the `carried` tensors, then the lifted arguments, of which each graph takes those that it lists."""
+
+    name: str
+    test: fx.GraphModule
+    body: fx.GraphModule
+    carried: int
+    test_lifted: tuple[int, ...]
+    body_lifted: tuple[int, ...]
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        carried, lifted = args[: self.carried], args[self.carried :]
+        if _traced_by_torch(carried[0]):
+            return torch.ops.higher_order.while_loop(self._test, self._body, carried, lifted)  # type: ignore[no-any-return]
+        if _only_shapes(carried[0]):
+            self._test(*args)
+            return tuple(
+                result + 0 * start.to(result.dtype)
+                if result.is_floating_point()
+                else result.clone()
+                for start, result in zip(carried, self._body(*args), strict=True)
+            )
+        results = tuple(value.clone() for value in carried)
+        while _is_chosen(self._test(*results, *lifted), "torch.while_loop"):
+            results = self._body(*results, *lifted)
+        return results
+
+    def _test(self, *args: Any) -> torch.Tensor:
+        carried, lifted = args[: self.carried], args[self.carried :]
+        (condition,) = self.test.forward(*carried, *[lifted[at] for at in self.test_lifted])
+        return condition  # type: ignore[no-any-return]
+
+    def _body(self, *args: Any) -> tuple[Any, ...]:
+        carried, lifted = args[: self.carried], args[self.carried :]
+        return self.body.forward(*carried, *[lifted[at] for at in self.body_lifted])  # type: ignore[no-any-return]
+
+    def graphs(self) -> dict[str, fx.GraphModule]:
+        return {"while": self.test, "do": self.body}

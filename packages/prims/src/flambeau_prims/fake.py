@@ -237,6 +237,11 @@ class _NonLeaf(torch.autograd.Function):
         return grad
 
 
+def is_outside_history(node: object) -> bool:
+    """Whether a node of autograd's graph stands for the history that a `fake_like` of a non-leaf does not know."""
+    return getattr(node, "_forward_cls", None) is _NonLeaf
+
+
 def _non_leaf(fake: FakeTensor) -> FakeTensor:
     with torch.enable_grad():
         return _NonLeaf.apply(fake)  # type: ignore[return-value]

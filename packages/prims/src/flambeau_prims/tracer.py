@@ -17,7 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _pop_mode,
+    _push_mode,
+)
 
 from flambeau_prims import operator_facts
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake, set_geometry
@@ -347,6 +352,12 @@ class Tracer(TorchDispatchMode):
         key.extend(kwargs)
         rule_items, values = self._take_all(kwargs.values(), key)
         return dict(zip(kwargs, rule_items, strict=True)), dict(zip(kwargs, values, strict=True))
+
+
+def is_recording() -> bool:
+    """Whether the innermost dispatch mode is a Tracer that writes nodes."""
+    mode = _get_current_dispatch_mode()
+    return isinstance(mode, Tracer) and mode.record
 
 
 # Operators that are answered without a rule

@@ -30,6 +30,13 @@ class DataDependent(Unsupported):
     hint = "keep the value in a tensor (torch.where), or compute it outside the compiled function"
 
 
+class DataDependentControlFlow(DataDependent):
+    """torch.cond or torch.while_loop chooses by the contents of a tensor: a trace is a straight line."""
+
+    reason = "data-dependent-control-flow"
+    hint = "nothing: the graph that holds it runs operator by operator; torch.where would be compiled"
+
+
 class NoRule(Unsupported):
     """No shape rule is registered for the operator, and running it on meta tensors is no way out here."""
 
