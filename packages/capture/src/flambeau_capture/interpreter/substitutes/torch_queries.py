@@ -9,11 +9,8 @@ import torch
 from flambeau_capture.interpreter import operations
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
-from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    import types
-
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.substitutes.registry import Substitute
 
@@ -47,19 +44,6 @@ def _torch_check(machine: Machine, args: Any, kwargs: Any) -> None:
             if message is not None
             else "Expected cond to be True, but got False."
         )
-
-
-def _takes_functions(name: str) -> Substitute:
-    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
-        raise GraphBreak("higher-order-operator", f"call of torch.{name}")
-
-    return break_here
-
-
-for _name in ("cond", "while_loop"):
-    _function = getattr(torch, _name, None)
-    if _function is not None:
-        substitute_for(_function)(_takes_functions(_name))
 
 
 def _run_natively(function: Any) -> Substitute:
