@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from flambeau_capture.interpreter.substitutes import (
     autograd_function,
+    autograd_grad,
     checkpointing,
     class_making,
     compiler_functions,
+    control_flow,
     copying,
     introspection,
     iterables,
@@ -26,9 +28,11 @@ __all__ = [
     "CODE_SUBSTITUTES",
     "SUBSTITUTES",
     "autograd_function",
+    "autograd_grad",
     "checkpointing",
     "class_making",
     "compiler_functions",
+    "control_flow",
     "copying",
     "dynamo_substitute",
     "introspection",
