@@ -11,6 +11,7 @@ from flambeau_capture.origins import OriginLost
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_capture.entry import EntryInfo
     from flambeau_capture.origins import Scope
     from flambeau_capture.record import Break, Guard
 
@@ -42,6 +43,7 @@ class Event:
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.
     reason: why the call runs eagerly ("break" and "limit").
+    entry: what was made ("capture" and "recompile").
     """
 
     kind: str
@@ -50,6 +52,7 @@ class Event:
     capture_seconds: float = 0.0
     failures: tuple[GuardFailure, ...] = ()
     reason: Break | None = None
+    entry: EntryInfo | None = None
 
 
 def failure_of(guards: Sequence[Guard], scope: Scope) -> GuardFailure:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flambeau_capture.guards.filtering import GuardFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +18,7 @@ class CaptureOptions:
     recompile_limit: entries one callable may have before further calls that none serves run eagerly, with one warning.
     inline_depth: calls nested deeper than this are not followed.
     verbose: print each capture, recompilation and break as it happens.
+    guard_filter_fn: says which guards to keep (guards/filtering.py), at the user's own risk; None keeps all.
     """
 
     fullgraph: bool = False
@@ -21,3 +26,4 @@ class CaptureOptions:
     recompile_limit: int = 8
     inline_depth: int = 200
     verbose: bool = False
+    guard_filter_fn: GuardFilter | None = None

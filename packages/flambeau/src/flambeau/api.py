@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 import flambeau_capture
-from flambeau.backends import Context, lookup_backend
+from flambeau.backends import Context, get_default_backend, lookup_backend
 from flambeau.environment import read_environment
+from flambeau.logs import listener
 from flambeau.module import CompiledModule
 from flambeau.options import resolve
 from flambeau.report import Report, attach_report
 from flambeau.reset import remember
+from flambeau_capture.compiler_functions import innermost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from flambeau.backends import Backend
+    from flambeau.options import Options
 
 
 def compile(
@@ -31,17 +35,23 @@ def compile(
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
     name: str | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """Compile a function or module; usable as a decorator, with or without arguments.
 
-    model: what to compile.  A module gives a module (`CompiledModule`), anything else a callable with the same signature.
+    model: what to compile.  A module gives a module (`CompiledModule`); a class is given a compiled `__call__` and returned; a staticmethod,
+        classmethod or property gives one around the compiled function; anything else gives a callable with the same signature.  What
+        is compiled already, by this function or by torch.compile, or was given to `disable`, is compiled anew from the original.
     fullgraph: what cannot be captured as one graph is an error rather than run by the interpreter.
     dynamic: True makes every size symbolic, so that one compilation serves all; False none; None those seen to change.
-    backend: a name (`list_backends()`), or `backend(gm, example_inputs) -> callable returning a tuple`; "inductor" by default.
+    backend: a name (`list_backends()`), or `backend(gm, example_inputs) -> callable returning a tuple`; `get_default_backend()` by default.
     mode: a named set of options (torch.compile's names); exclusive with `options`.
     options: fields of the packages' option dataclasses, by name.
     disable: return `model` as it is.
     name: what reports call this region; the function's own name by default.
+    recompile_limit: how many entries the callable may have; the option of that name.
+    isolate_recompiles: accepted; what one call of `compile` returns always has entries of its own.
 
     Raises ValueError for an unknown backend, mode or option (the known ones are listed), TypeError if `model` is not callable.
     Nothing is compiled before the first call.
@@ -54,9 +64,17 @@ def compile(
         "options": options,
         "disable": disable,
         "name": name,
+        "recompile_limit": recompile_limit,
+        "isolate_recompiles": isolate_recompiles,
     }
     if model is None:
         return functools.partial(compile, **arguments)
+    again = functools.partial(compile, **arguments)
+    if isinstance(model, (staticmethod, classmethod)):
+        return type(model)(again(model.__func__))
+    if isinstance(model, property):
+        accessors = (model.fget, model.fset, model.fdel)
+        return property(*(accessor and again(accessor) for accessor in accessors), model.__doc__)
     if not callable(model):
         raise TypeError(
             f"flambeau.compile takes a callable or a module, not {type(model).__name__}"
@@ -68,16 +86,63 @@ def compile(
         mode=mode,
         options=options,
         environment=environment,
+        recompile_limit=recompile_limit,
     )
-    if isinstance(model, CompiledModule):
-        model = model._orig_mod
-    report = Report(name or str(getattr(model, "__qualname__", type(model).__qualname__)))
-    chosen = lookup_backend(backend or "inductor", Context(resolved, report))
+    chosen = backend or get_default_backend()
+    lookup_backend(
+        chosen, Context(resolved, Report(""))
+    )  # an unknown one is an error even where nothing is compiled
     if disable or environment.disable:
         return model
-    compiled = flambeau_capture.compile(model, backend=chosen, options=resolved.capture)
+    if isinstance(model, type):
+        return _compile_class(model, again)
+    model = _original(model)
+    region = name or str(getattr(model, "__qualname__", type(model).__qualname__))
+    compiled = _compile_callable(model, chosen, resolved, Report(region))
+    return CompiledModule(model, compiled, again) if isinstance(model, nn.Module) else compiled
+
+
+def compile_in_place(module: nn.Module, **arguments: Any) -> nn.Module:
+    """Compile a module's calls without wrapping it, as `nn.Module.compile` does for torch.compile; returns the module.
+
+    Copies and pickles of the module are not compiled.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"compile_in_place takes a module, not {type(module).__name__}")
+    module._compiled_call_impl = compile(module._call_impl, **arguments)
+    return module
+
+
+def _original(model: Any) -> Any:
+    """What is to be compiled, out of whatever compilers have put around it."""
+    while isinstance(model, nn.Module) and (
+        isinstance(model, CompiledModule) or type(model).__module__.startswith("torch._dynamo")
+    ):
+        model = model._orig_mod
+    return innermost(model)
+
+
+def _compile_callable(
+    model: Callable[..., Any], backend: str | Backend, options: Options, report: Report
+) -> Any:
+    context = Context(options, report)
+    compiled = flambeau_capture.compile(
+        model, backend=lookup_backend(backend, context), options=options.capture
+    )
+    state = flambeau_capture.state_of(compiled)
+    state.resolve_backend = lambda other: lookup_backend(other, context)
+    state.listener = listener(report.name, options.environment)
     remember(compiled)
     attach_report(compiled, report)
-    if isinstance(model, nn.Module):
-        return CompiledModule(model, compiled, functools.partial(compile, **arguments))
     return compiled
+
+
+def _compile_class(cls: type, compile_function: Callable[[Any], Any]) -> type:
+    """The class itself, its instances' calls compiled."""
+    call = getattr(cls, "__call__")  # noqa: B004, B009 (the function is wanted, not whether there is one)
+    if not isinstance(call, types.FunctionType):
+        raise TypeError(
+            f"{cls.__qualname__} has no __call__ to compile; compile a function that makes its instances"
+        )
+    cls.__call__ = compile_function(call)  # type: ignore[operator]
+    return cls

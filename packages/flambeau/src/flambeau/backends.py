@@ -19,12 +19,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau.logs import emit, wanted
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 from flambeau_autograd import aot
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
-from flambeau_runtime import format_program, load
+from flambeau_runtime import format_program, load, recording_cache_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,22 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
     """
     _register(name or backend.__name__, lambda context: _reporting(backend, context.report))
     return backend
+
+
+class _Default:
+    """The backend of compiles that name none: a setting of the process, as torch's is, held in this one place."""
+
+    backend: str | Backend = "inductor"
+
+
+def set_default_backend(backend: str | Backend | None) -> None:
+    """Have `compile` without `backend` use this one, by name or as a callable; None goes back to "inductor"."""
+    _Default.backend = backend or "inductor"
+
+
+def get_default_backend() -> str | Backend:
+    """What `compile` without `backend` uses."""
+    return _Default.backend
 
 
 def list_backends() -> list[str]:
@@ -113,6 +130,8 @@ def aot_eager(context: Context) -> Backend:
 def inductor(context: Context) -> Backend:
     """Fused kernels: autograd, inductor and runtime in a row."""
 
+    environment = context.options.environment
+
     def compiler_for(graph_report: GraphReport) -> GraphCompiler:
         def compiler(graph: Graph, kind: str) -> Compiled:
             _dump(context, f"{graph.name}.{kind}.graph", lambda: graph)
@@ -120,7 +139,14 @@ def inductor(context: Context) -> Backend:
                 program = compile_graph(graph, context.options.inductor)
             _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
             graph_report.programs.append(program)
-            with Stopwatch(graph_report.seconds, "runtime"):
+            if wanted("output_code", environment):
+                emit(
+                    "output_code", f"{context.report.name}\n{format_program(program)}", environment
+                )
+            with (
+                Stopwatch(graph_report.seconds, "runtime"),
+                recording_cache_use(graph_report.cache),
+            ):
                 return load(program, context.options.runtime)
 
         return compiler
@@ -136,6 +162,10 @@ def _through_autograd(
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
         graph_report = context.report.start_graph(gm)
         _dump(context, "capture", lambda: gm.graph)
+        environment = context.options.environment
+        if wanted("graph_code", environment):
+            code = gm.print_readable(print_output=False)
+            emit("graph_code", f"{context.report.name}\n{code}", environment)
         try:
             with Stopwatch(graph_report.seconds, "backend"):
                 return aot(
@@ -147,7 +177,7 @@ def _through_autograd(
         except Unsupported as unsupported:
             graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
         except Exception as error:
-            if context.options.environment.check:
+            if environment.check:
                 raise
             graph_report.fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
             warnings.warn(

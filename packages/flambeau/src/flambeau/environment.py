@@ -5,8 +5,9 @@
 | `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns what it was given (`TORCH_COMPILE_DISABLE=1` does the same) |
 | `FLAMBEAU_CACHE_DIR` | where built kernels are kept (default: `~/.cache/flambeau`) |
 | `FLAMBEAU_CXX` | the C++ compiler (default: `g++`) |
-| `FLAMBEAU_CHECK=1` | run every border checker while compiling |
+| `FLAMBEAU_CHECK=1` | run every border checker while compiling, and raise errors of our own instead of running eagerly |
 | `FLAMBEAU_DUMP=DIR` | write each stage's text to `DIR/<graph>.<stage>.txt` |
+| `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`, `graph_breaks`, `guards`, `graph_code`, `output_code`, or `all` |
 """
 
 from __future__ import annotations
@@ -25,10 +26,22 @@ class Environment:
     cxx: str | None = None
     check: bool = False
     dump: Path | None = None
+    logs: frozenset[str] = frozenset()
+
+
+LOG_TOPICS = {
+    "captures": "each capture and the seconds it took",
+    "recompiles": "each recompilation, with the guards that failed and where the program read what they protect",
+    "graph_breaks": "each graph break, with its place, cause and hint; calls that run eagerly after the recompile limit",
+    "guards": "the guards of each entry, in the order they are checked",
+    "graph_code": "the captured graph as Python text",
+    "output_code": "the Programs made of each graph, as text",
+}
+"""What FLAMBEAU_LOGS may name, and what each writes; "all" stands for all of them."""
 
 
 def read_environment() -> Environment:
-    """The current environment; called once for each `flambeau.compile`, never at import."""
+    """The current environment; called once for each `flambeau.compile`, never at import.  ValueError for an unknown topic."""
 
     def flag(name: str) -> bool:
         return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
@@ -43,4 +56,15 @@ def read_environment() -> Environment:
         cxx=os.environ.get("FLAMBEAU_CXX") or None,
         check=flag("FLAMBEAU_CHECK"),
         dump=path("FLAMBEAU_DUMP"),
+        logs=_topics(os.environ.get("FLAMBEAU_LOGS", "")),
     )
+
+
+def _topics(text: str) -> frozenset[str]:
+    named = {name.strip() for name in text.split(",")} - {""}
+    unknown = named - LOG_TOPICS.keys() - {"all"}
+    if unknown:
+        raise ValueError(
+            f"FLAMBEAU_LOGS names unknown topics: {', '.join(sorted(unknown))}; known: {', '.join(sorted(LOG_TOPICS))}, all"
+        )
+    return frozenset(LOG_TOPICS) if "all" in named else frozenset(named)

@@ -1,10 +1,11 @@
-"""`explain`: compile one call and say what was done with it.
+"""`explain`: compile one call and say what was done with it, or say what was done with a compiled callable so far.
 
-print(flambeau.explain(model)(x))
+print(flambeau.explain(model)(x))        # compiles anew, calls, explains
+print(flambeau.explain(compiled))        # what happened to a compiled callable up to now
 
-model: 1 graph, 0 breaks
-graph 0: 12 calls; backend 0.21 s (inductor 0.10, runtime 0.08)
-  kernels: cpu_gelu_0, cpu_layer_norm_1
+model: 1 graph, 0 breaks, 0 recompiles, 0.25 s
+graph 0: 12 calls; capture 0.03 s, autograd 0.03 s, inductor 0.10 s, build 0.08 s
+  kernels: cpu_gelu_0, cpu_layer_norm_1 (cache: 0 hits, 2 misses)
   guards:
     L['x'] is Tensor f32[4, 8]
 """
@@ -13,35 +14,63 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flambeau.api import compile
 from flambeau.module import CompiledModule
 from flambeau.report import report_of
 from flambeau_capture import state_of
+from flambeau_capture.guards.kinds import guard_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau.report import Fallback
+    from flambeau.report import Fallback, GraphReport
+    from flambeau_capture.events import Event, GuardFailure
+    from flambeau_capture.record import Break
+
+
+@dataclass(frozen=True)
+class GuardExplanation:
+    """One guard: its whole text, its kind, what it protects (`L['x']`), and the user's line that reads that ("" for arguments)."""
+
+    text: str
+    kind: str
+    protects: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.text} (read at {self.where})" if self.where else self.text
 
 
 @dataclass(frozen=True)
 class GraphExplanation:
-    """One graph: its torch-level calls, its code, guards, seconds per stage, kernels, and why it fell back if it did."""
+    """One graph that was handed to the backend.
+
+    calls: its torch-level calls; `nodes` counts its inputs and outputs, too.
+    code: the graph as Python text.
+    seconds: of each stage: capture, autograd, inductor, build (or backend, where the backend is not one of ours).
+    kernels: their names; cache_hits and cache_misses count what the build found in the cache on disk.
+    fallback: why the graph runs eagerly, if it does.
+    ends: the place and id of the graph break that ends it, "" if it ends with the function.
+    """
 
     calls: int
+    nodes: int
     code: str
-    guards: tuple[str, ...]
+    guards: tuple[GuardExplanation, ...]
     seconds: dict[str, float]
     kernels: tuple[str, ...]
+    cache_hits: int
+    cache_misses: int
     fallback: Fallback | None
+    ends: str
 
 
 @dataclass(frozen=True)
 class BreakExplanation:
-    """Why a frame runs eagerly: a stable id, the cause and place in the user's terms, and what may help."""
+    """Why a frame runs eagerly in part: a stable id, the cause and place in the user's terms, and what may help."""
 
     id: str
     cause: str
@@ -50,87 +79,168 @@ class BreakExplanation:
 
 
 @dataclass(frozen=True)
+class RecompileExplanation:
+    """Why a call was compiled although there were entries: for each of these, the guard that failed, what it wanted and found."""
+
+    failures: tuple[GuardFailure, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """What compiling one call did.  `str()` is for people, `to_json()` for programs; `result` is what the call returned."""
+    """What compiling did.  `str()` is for people, `to_json()` for programs; `result` is what the explained call returned.
+
+    Calling an Explanation calls the compiled callable once more, and gives a new Explanation of all its calls.
+    """
 
     name: str
     graphs: tuple[GraphExplanation, ...]
     breaks: tuple[BreakExplanation, ...]
+    recompiles: tuple[RecompileExplanation, ...]
     events: tuple[str, ...]
     seconds: float
-    result: Any
+    result: Any = None
+    compiled: Callable[..., Any] | None = field(default=None, repr=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Call what is explained, and explain it again."""
+        assert self.compiled is not None
+        return _explanation(self.compiled, self.compiled(*args, **kwargs))
 
     def to_json(self, indent: int | None = None) -> str:
-        """Everything but the result, as JSON."""
+        """Everything but the result and the callable, as JSON."""
         fields = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name != "result"
+            item.name: getattr(self, item.name)
+            for item in dataclasses.fields(self)
+            if item.name not in ("result", "compiled")
         }
         return json.dumps(fields, default=dataclasses.asdict, indent=indent)
 
     def __str__(self) -> str:
-        head = (
-            f"{self.name}: {_count(len(self.graphs), 'graph')}, {_count(len(self.breaks), 'break')}"
-        )
-        lines = [f"{head}, {self.seconds:.2f} s"]
+        counts = ", ".join(
+            _count(len(items), noun)
+            for items, noun in (
+                (self.graphs, "graph"), (self.breaks, "break"), (self.recompiles, "recompile"),
+            )
+        )  # fmt: skip
+        lines = [f"{self.name}: {counts}, {self.seconds:.2f} s"]
         for index, graph in enumerate(self.graphs):
-            seconds = ", ".join(f"{stage} {value:.2f} s" for stage, value in graph.seconds.items())
-            lines.append(f"graph {index}: {_count(graph.calls, 'call')}; {seconds}")
-            if graph.fallback is not None:
-                lines.append(f"  runs eagerly: {graph.fallback.text} [{graph.fallback.reason}]")
-                lines += [f"  hint: {graph.fallback.hint}"] * bool(graph.fallback.hint)
-            if graph.kernels:
-                lines.append(f"  kernels: {', '.join(graph.kernels)}")
-            lines.append("  guards:")
-            lines += [f"    {text}" for text in graph.guards]
+            lines += _graph_lines(index, graph)
         for reason in self.breaks:
             lines.append(f"break: {reason.where}: {reason.cause} [{reason.id}]")
             lines += [f"  hint: {reason.hint}"] * bool(reason.hint)
+        for recompile in self.recompiles:
+            lines.append(f"recompile, {recompile.seconds:.2f} s, because")
+            lines += [f"  {failure}" for failure in recompile.failures]
         return "\n".join(lines)
 
 
-def explain(model: Callable[..., Any], **arguments: Any) -> Callable[..., Explanation]:
+def explain(model: Callable[..., Any], **arguments: Any) -> Any:
     """`explain(model, **compile_arguments)(*args, **kwargs)`: compile and run that call, and return an Explanation.
 
     The model is compiled anew, so what compiled callables of it have cached is neither used nor changed.  The call really
     runs: what it does to the world, it does once.
+
+    `explain(compiled)`, for what `flambeau.compile` returned, is the Explanation of all that happened to it so far.
+
+    Raises ValueError for compile arguments given with a compiled callable, and where compiling is disabled.
     """
+    if _is_compiled(model):
+        if arguments:
+            raise ValueError(
+                f"{', '.join(arguments)} cannot be given for what is compiled already: explain the original instead"
+            )
+        return _explanation(model, None)
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         compiled = compile(model, **arguments)
-        result = compiled(*args, **kwargs)
-        report = report_of(compiled)
-        state = state_of(compiled._compiled if isinstance(compiled, CompiledModule) else compiled)
-        infos = [entry.info for entry in state.entries]
-        graphs = tuple(
-            GraphExplanation(
-                calls=graph.calls,
-                code=graph.gm.print_readable(print_output=False),
-                guards=tuple(
-                    text
-                    for info in infos
-                    if info.graph_module is graph.gm
-                    for text in info.guard_texts()
-                ),
-                seconds=dict(graph.seconds),
-                kernels=tuple(
-                    kernel.name for program in graph.programs for kernel in program.kernels
-                ),
-                fallback=graph.fallback,
-            )
-            for graph in report.graphs
-        )
-        breaks = tuple(
-            BreakExplanation(reason.id, reason.cause, reason.where, reason.hint)
-            for reason in (info.skipped for info in infos)
-            if reason is not None
-        )
-        events = tuple(f"{event.kind}: {event.text}" for event in state.events)
-        seconds = sum(event.seconds for event in state.events)
-        return Explanation(report.name, graphs, breaks, events, seconds, result)
+        if not _is_compiled(compiled):
+            raise ValueError("there is nothing to explain: compiling is disabled")
+        return _explanation(compiled, compiled(*args, **kwargs))
 
     return explained
+
+
+def _state_holder(compiled: Any) -> Any:
+    return compiled._compiled if isinstance(compiled, CompiledModule) else compiled
+
+
+def _is_compiled(model: Any) -> bool:
+    try:
+        report_of(model)
+    except (KeyError, TypeError):
+        return False
+    return True
+
+
+def _explanation(compiled: Callable[..., Any], result: Any) -> Explanation:
+    report = report_of(compiled)
+    events = tuple(state_of(_state_holder(compiled)).events)
+    reasons = dict.fromkeys(event.reason for event in events if event.reason is not None)
+    return Explanation(
+        name=report.name,
+        graphs=tuple(_graph(graph, events) for graph in report.graphs),
+        breaks=tuple(_break(reason) for reason in reasons),
+        recompiles=tuple(
+            RecompileExplanation(event.failures, event.seconds)
+            for event in events
+            if event.kind == "recompile"
+        ),
+        events=tuple(f"{event.kind}: {event.text}" for event in events),
+        seconds=sum(event.seconds for event in events),
+        result=result,
+        compiled=compiled,
+    )
+
+
+def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
+    made = next(
+        (event for event in events if event.entry and event.entry.graph_module is graph.gm), None
+    )
+    entry = None if made is None else made.entry
+    ends = None if entry is None else entry.broken
+    return GraphExplanation(
+        calls=graph.calls,
+        nodes=len(graph.gm.graph.nodes),
+        code=graph.gm.print_readable(print_output=False),
+        guards=tuple(
+            GuardExplanation(guard_text(guard), guard.kind, guard.origin.text(), guard.where)
+            for guard in (() if entry is None else entry.guards)
+        ),
+        seconds={"capture": made.capture_seconds if made else 0.0} | _stages(graph.seconds),
+        kernels=tuple(kernel.name for program in graph.programs for kernel in program.kernels),
+        cache_hits=graph.cache.hits,
+        cache_misses=graph.cache.misses,
+        fallback=graph.fallback,
+        ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
+    )
+
+
+def _stages(seconds: dict[str, float]) -> dict[str, float]:
+    """The seconds of the backend's stages, each without those inside it."""
+    inside = {"inductor": seconds.get("inductor", 0.0), "build": seconds.get("runtime", 0.0)}
+    whole = seconds.get("backend", 0.0)
+    if not any(inside.values()):
+        return {"backend": whole}
+    return {"autograd": max(0.0, whole - sum(inside.values())), **inside}
+
+
+def _break(reason: Break) -> BreakExplanation:
+    return BreakExplanation(reason.id, reason.cause, reason.where, reason.hint)
+
+
+def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
+    seconds = ", ".join(f"{stage} {value:.2f} s" for stage, value in graph.seconds.items())
+    ends = f"; ends at {graph.ends}" if graph.ends else ""
+    lines = [f"graph {index}: {_count(graph.calls, 'call')}; {seconds}{ends}"]
+    if graph.fallback is not None:
+        lines.append(f"  runs eagerly: {graph.fallback.text} [{graph.fallback.reason}]")
+        lines += [f"  hint: {graph.fallback.hint}"] * bool(graph.fallback.hint)
+    if graph.kernels:
+        cache = f"cache: {graph.cache_hits} hits, {graph.cache_misses} misses"
+        lines.append(f"  kernels: {', '.join(graph.kernels)} ({cache})")
+    lines.append("  guards:")
+    return lines + [f"    {guard}" for guard in graph.guards]
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _OWN = frozenset({"_orig_mod", "_compiled", "_recompile", "training"})
+_OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CompiledModule(nn.Module):
@@ -39,7 +40,7 @@ class CompiledModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled module.  Hooks of the original run as part of it; hooks on this wrapper run around it."""
-        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks:
+        if any(self.__dict__[hooks] for hooks in _OWN_HOOKS):
             return super().__call__(*args, **kwargs)
         return self._compiled(*args, **kwargs)
 
@@ -74,6 +75,23 @@ class CompiledModule(nn.Module):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
+
+    # Python finds these on the type only: for containers (Sequential, ModuleList, ModuleDict).
+
+    def __bool__(self) -> bool:
+        return bool(self._orig_mod)
+
+    def __len__(self) -> int:
+        return len(self._orig_mod)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._orig_mod)  # type: ignore[call-overload,no-any-return]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._orig_mod[key]  # type: ignore[index]
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._orig_mod  # type: ignore[operator]
 
     def __repr__(self) -> str:
         body = repr(self._orig_mod).replace("\n", "\n  ")

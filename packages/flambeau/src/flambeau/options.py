@@ -62,6 +62,7 @@ def resolve(
     mode: str | None,
     options: Mapping[str, Any] | None,
     environment: Environment,
+    recompile_limit: int | None = None,
 ) -> Options:
     """The Options that `compile`'s arguments and the environment ask for.
 
@@ -76,6 +77,8 @@ def resolve(
     chosen = dict(MODES[mode or "default"]) | dict(options or {})
     changes: dict[str, dict[str, Any]] = {stage: {} for stage in STAGES}
     changes["capture"] |= {"fullgraph": fullgraph, "dynamic": dynamic}
+    if chosen.get("guard_filter_fn") is not None and not callable(chosen["guard_filter_fn"]):
+        raise TypeError("option 'guard_filter_fn' takes a function of a list of guards")
     if environment.cache_dir is not None:
         changes["runtime"]["cache_dir"] = environment.cache_dir
     if environment.cxx is not None:
@@ -84,6 +87,8 @@ def resolve(
         changes["autograd"]["check"] = True
         changes["inductor"]["debug_checks"] = True
         changes["runtime"]["debug"] = True
+    if recompile_limit is not None:
+        chosen["recompile_limit"] = recompile_limit
     known = known_options()
     for key, value in chosen.items():
         if key not in known:

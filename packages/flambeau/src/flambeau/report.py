@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture import state_of
+from flambeau_runtime import CacheUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,8 @@ class GraphReport:
     seconds: dict[str, float] = field(default_factory=dict)
     programs: list[Any] = field(default_factory=list)
     """The Programs that the inductor backend made of it: inference, or forward and backward."""
+    cache: CacheUse = field(default_factory=CacheUse)
+    """What the build of its kernels found in the cache, and what not."""
     fallback: Fallback | None = None
 
 
@@ -87,6 +90,12 @@ def attach_report(compiled: Callable[..., Any], report: Report) -> None:
     """Keep a compiled callable's report for as long as the callable lives."""
     with _REPORTS_LOCK:
         _REPORTS[state_of(compiled)] = report
+
+
+def all_reports() -> list[Report]:
+    """The reports of all compiled callables that live."""
+    with _REPORTS_LOCK:
+        return list(_REPORTS.values())
 
 
 def report_of(compiled: Callable[..., Any]) -> Report:

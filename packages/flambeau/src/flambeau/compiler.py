@@ -1,0 +1,101 @@
+"""`flambeau.compiler`: torch.compiler's names, for this compiler.  docs/api.md says what each does, and where it differs from torch's."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from flambeau.api import compile
+from flambeau.artifacts import load_cache_artifacts, save_cache_artifacts
+from flambeau.backends import get_default_backend, list_backends, set_default_backend
+from flambeau.module import CompiledModule
+from flambeau.reset import reset
+from flambeau_capture.compiler_functions import (
+    allow_in_graph,
+    assume_constant_result,
+    cudagraph_mark_step_begin,
+    disable_function,
+    disallow_in_graph,
+    graph_break,
+    is_compiling,
+    is_dynamo_compiling,
+    is_exporting,
+    nested_compile_region,
+    substitute_in_graph,
+)
+from flambeau_capture.guards.filtering import (
+    keep_portable_guards_unsafe,
+    keep_tensor_guards_unsafe,
+    skip_all_guards_unsafe,
+    skip_guard_on_all_nn_modules_unsafe,
+    skip_guard_on_globals_unsafe,
+    skip_guard_on_inbuilt_nn_modules_unsafe,
+)
+from flambeau_capture.stance import set_stance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "cudagraph_mark_step_begin",
+    "disable",
+    "disallow_in_graph",
+    "get_default_backend",
+    "graph_break",
+    "is_compiling",
+    "is_dynamo_compiling",
+    "is_exporting",
+    "keep_portable_guards_unsafe",
+    "keep_tensor_guards_unsafe",
+    "list_backends",
+    "load_cache_artifacts",
+    "nested_compile_region",
+    "reset",
+    "save_cache_artifacts",
+    "set_default_backend",
+    "set_stance",
+    "skip_all_guards_unsafe",
+    "skip_guard_on_all_nn_modules_unsafe",
+    "skip_guard_on_globals_unsafe",
+    "skip_guard_on_inbuilt_nn_modules_unsafe",
+    "substitute_in_graph",
+]
+
+
+def disable(
+    fn: Callable[..., Any] | nn.Module | type | None = None,
+    recursive: bool = True,
+    *,
+    reason: str | None = None,
+) -> Any:
+    """Keep a function from being captured: a call of it from compiled code is a graph break.  Usable as a decorator, with or without arguments.
+
+    fn: a function, method or other callable gives a callable of the same signature; a module gives a module around it, whose calls
+        are not captured; a class has its `__init__` and `__call__` disabled and is returned.
+    recursive: what the function calls is left alone, too; without it, frames below it that can be captured are.
+    reason: stands in the reason of the break.
+
+    Of `disable` and `compile` around one function, the outer one decides.
+    """
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    again = functools.partial(disable, recursive=recursive, reason=reason)
+    if isinstance(fn, CompiledModule):
+        fn = fn._orig_mod
+    if isinstance(fn, nn.Module):
+        return CompiledModule(fn, disable_function(fn.__call__, recursive, reason), again)
+    if isinstance(fn, type):
+        names = ("__init__", "__call__") if "__call__" in dir(fn) else ("__init__",)
+        for name in names:
+            found = getattr(fn, name)
+            if callable(found) and not isinstance(found, type(object().__init__)):
+                setattr(fn, name, disable_function(found, recursive, reason))
+        return fn
+    if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
+        raise TypeError(f"disable takes a callable, a module or a class, not a {type(fn).__name__}")
+    return disable_function(fn, recursive, reason)

@@ -1,0 +1,55 @@
+"""What is written while compiling: events of compiled callables and texts of stages, by topic.
+
+FLAMBEAU_LOGS="recompiles,graph_breaks" writes those topics to stderr.  Each line also goes to Python's logger "flambeau.<topic>", at level
+INFO, whether or not the variable names it.  The topics are `environment.LOG_TOPICS`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from flambeau_capture.guards.kinds import guard_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau.environment import Environment
+    from flambeau_capture.events import Event
+
+_OF_EVENT = {
+    "capture": "captures",
+    "recompile": "recompiles",
+    "break": "graph_breaks",
+    "limit": "graph_breaks",
+    "eager": "graph_breaks",
+}
+
+
+def emit(topic: str, text: str, environment: Environment) -> None:
+    """Write one message, if anyone wants it."""
+    logging.getLogger(f"flambeau.{topic}").info("%s", text)
+    if topic in environment.logs:
+        sys.stderr.write(f"flambeau [{topic}] {text}\n")
+
+
+def wanted(topic: str, environment: Environment) -> bool:
+    """Whether `emit` would write, for texts that are costly to make."""
+    return topic in environment.logs or logging.getLogger(f"flambeau.{topic}").isEnabledFor(
+        logging.INFO
+    )
+
+
+def listener(name: str, environment: Environment) -> Callable[[Event], None]:
+    """What a compiled callable tells its events to."""
+
+    def listen(event: Event) -> None:
+        took = f" ({event.seconds:.3f} s)" if event.seconds else ""
+        emit(_OF_EVENT[event.kind], f"{name}: {event.kind}: {event.text}{took}", environment)
+        if event.entry is not None and wanted("guards", environment):
+            for guard in event.entry.guards:
+                where = f" (read at {guard.where})" if guard.where else ""
+                emit("guards", f"{name}: {guard_text(guard)}{where}", environment)
+
+    return listen
