@@ -12,6 +12,7 @@ MODULES: tuple[str, ...] = (
     "attention",
     "convolution",
     "copy",
+    "custom",
     "factory",
     "foreach",
     "index",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
@@ -32,7 +32,10 @@ aten = torch.ops.aten
 
 RuleFunction = TypeVar("RuleFunction", bound="Callable[..., Any]")
 
+RuleFinder: TypeAlias = "Callable[[OpOverload], Callable[..., Any] | None]"
+
 _RULES: dict[OpOverload, Callable[..., Any]] = {}
+_FINDERS: list[RuleFinder] = []
 _CACHE: dict[tuple[Any, ...], Any] = {}
 
 
@@ -51,10 +54,20 @@ def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
     return register
 
 
+def rule_for_others(find: RuleFinder) -> RuleFinder:
+    """Register a function that finds a rule for an overload without one; it is asked whenever the rule is needed, or returns None."""
+    _FINDERS.append(find)
+    return find
+
+
 def rule_for(op: OpOverload) -> Callable[..., Any] | None:
     """The shape rule of an overload, or None."""
     load_all()
-    return _RULES.get(op)
+    found = _RULES.get(op)
+    if found is None:
+        for find in _FINDERS:
+            found = found or find(op)
+    return found
 
 
 def registered() -> tuple[OpOverload, ...]:
