@@ -30,9 +30,9 @@ def main() -> None:
     heading("1. capture: a Python call becomes a graph of torch calls, with guards")
     from flambeau_capture import export
 
-    gm = export(program, x, 0.5)
-    print(gm.print_readable(print_output=False))
-    print("guards:", *gm.meta["guards"], sep="\n  ")
+    exported = export(program, (x, 0.5))
+    exported.print_readable()
+    print("guards:", *exported.guards, sep="\n  ")
 
     heading("2. autograd: that graph becomes functional graphs of primitives")
     from flambeau_autograd import aot
@@ -45,7 +45,7 @@ def main() -> None:
         return lambda *inputs: run_graph(graph, inputs)
 
     with torch.no_grad():
-        aot(gm, gm.meta["example_inputs"], compiler)
+        aot(exported.graph_module, exported.flat_inputs(x, 0.5), compiler)
     (graph,) = graphs
     print(graph)
 

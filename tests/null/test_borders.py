@@ -34,20 +34,28 @@ def functional_graphs(**options: Any) -> dict[str, Graph]:
         graphs[kind] = graph
         return lambda *inputs: run_graph(graph, inputs)
 
-    gm = export(model(), torch.randn(4, 5))
-    aot(gm, gm.meta["example_inputs"], compiler, options=AutogradOptions(check=True, **options))
+    x = torch.randn(4, 5)
+    exported = export(model(), (x,))
+    aot(
+        exported.graph_module,
+        exported.flat_inputs(x),
+        compiler,
+        options=AutogradOptions(check=True, **options),
+    )
     return graphs
 
 
 def test_capture_to_backend() -> None:
-    gm = export(model(), torch.randn(4, 5))
+    x = torch.randn(4, 5)
+    exported = export(model(), (x,))
+    gm, examples = exported.graph_module, exported.flat_inputs(x)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    assert len(placeholders) == len(gm.meta["example_inputs"]) == 7
-    for node, example in zip(placeholders, gm.meta["example_inputs"], strict=True):
+    assert len(placeholders) == len(examples) == 7
+    for node, example in zip(placeholders, examples, strict=True):
         assert tuple(node.meta["spec"].shape) == tuple(example.shape)
         assert node.meta["origin"]
     assert all("spec" in node.meta for node in gm.graph.nodes if node.op.startswith("call"))
-    assert "linear" in gm.print_readable(print_output=False)
+    assert "linear" in exported.print_readable(print_output=False)
 
 
 def test_autograd_to_compiler() -> None:

@@ -1,7 +1,7 @@
 """Frame capture: CPython frames in, fx graphs of torch-level calls out, with guards.
 
 compile(fn, backend=...)      a callable that runs what the backend makes of fn's graphs
-export(fn, *args, **kwargs)   one graph, with specs, guards and the origins of its inputs
+export(fn, args, kwargs)      one graph as a value: printed, drawn, called, saved; load(path) reads it back
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from flambeau_capture.compiled import compile_callable, state_of
 from flambeau_capture.core import core_is_native
 from flambeau_capture.entry import Backend
 from flambeau_capture.export import export
+from flambeau_capture.exported.dims import Dim
+from flambeau_capture.exported.graph import ExportedGraph
+from flambeau_capture.exported.read import ExportFileError, load
+from flambeau_capture.exported.signature import InputMismatch
 from flambeau_capture.interpreter.capture import capture_frame
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.record import Break, CaptureError
@@ -23,9 +27,14 @@ __all__ = [
     "Break",
     "CaptureError",
     "CaptureOptions",
+    "Dim",
+    "ExportFileError",
+    "ExportedGraph",
+    "InputMismatch",
     "compile",
     "core_is_native",
     "export",
+    "load",
     "reasons",
     "state_of",
 ]

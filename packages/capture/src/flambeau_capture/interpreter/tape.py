@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.marks import bound, marks_of
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
+from flambeau_capture.marks import bound, marks_of
 from flambeau_capture.origins import InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue, Input
@@ -22,7 +22,7 @@ from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.size_floats import FloatExpr, float_symbol
 from flambeau_prims.sizes import SizeEnv
-from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.tracer import Tracer
 
 if TYPE_CHECKING:
@@ -63,6 +63,16 @@ _NOT_RECORDED = frozenset(
     }
 )  # fmt: skip
 """Methods of torch.Tensor that a graph cannot hold: they expose memory, autograd's graph, or another library's view of the data."""
+
+
+def is_recorded_method(name: str) -> bool:
+    """Whether a method of torch.Tensor may stand in a graph."""
+    recorded = name not in _NOT_RECORDED and name != "backward"
+    return recorded and callable(getattr(torch.Tensor, name, None))
+
+
+_HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
+"""Methods that change what autograd knows of their tensor, and nothing else."""
 
 
 class SpecTracer(Tracer):
@@ -185,8 +195,8 @@ class Tape:
             if size < 2 or (mark is not None and mark.kind == "static"):
                 continue
             if (
-                mark is not None
-                and (mark.kind == "dynamic" or dynamic.mode is not False)
+                (mark is not None
+                and (mark.kind == "dynamic" or dynamic.mode is not False))
                 or (usually and dynamic.is_dynamic(origin, dim))
             ):
                 if size not in self._duck:
@@ -320,9 +330,25 @@ class Tape:
             raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
         if kwargs and takes_tensor_as_number(name, kwargs):
             return call_on_tensors(self, name, args, kwargs)
+        if name in _HISTORY_CHANGES:
+            return self._change_history(name, args, kwargs or {})
         return self._call(
             "method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True
         )
+
+    def _change_history(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor:
+        """`t.requires_grad_(...)` and `t.detach_()`: no operator sees them, but what follows depends on them."""
+        tensor = args[0]
+        before = tensor.requires_grad
+        getattr(tensor, name)(*args[1:], **kwargs)
+        if tensor.requires_grad != before:
+            value = self.value_of(tensor)
+            self.calls.append(
+                Call("method", name, (value, *args[1:]), kwargs, value, self.machine.where, pure=False)
+            )  # fmt: skip
+        return tensor
 
     def call_state(
         self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

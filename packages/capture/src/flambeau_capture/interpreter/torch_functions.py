@@ -134,19 +134,24 @@ _READER_STATES = {
 }  # fmt: skip
 """The state (guards/torch_state.py) behind a reader, beyond what every entry guards."""
 
-_SETTERS = _by_name(torch._C, (
+SETTERS = _by_name(torch._C, (
     "_set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "set_autocast_cpu_enabled",
     "set_autocast_cpu_dtype", "set_autocast_gpu_dtype", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache",
     "_set_sdp_use_flash", "_set_sdp_use_math", "_set_sdp_use_mem_efficient",
-    "_set_sdp_use_cudnn", "_set_sdp_priority_order",
+    "_set_sdp_use_cudnn", "_set_sdp_use_overrideable", "_set_sdp_priority_order",
 ))  # fmt: skip
 """C functions that set a state of torch: run for real, recorded, undone when the capture ends."""
+
+
+def is_operator(function: Any) -> bool:
+    """Whether a function is one of torch's operators written in C."""
+    return id(function) in _OPERATORS
 
 
 def is_torch_builtin(function: Any) -> bool:
     """Whether a C function is one of torch's, known here."""
     key = id(function)
-    return key in _OPERATORS or key in _READERS or key in _SETTERS
+    return key in _OPERATORS or key in _READERS or key in SETTERS
 
 
 def call_builtin(
@@ -154,7 +159,7 @@ def call_builtin(
 ) -> Any:
     """A call of a C function of torch."""
     key = id(function)
-    if key in _SETTERS:
+    if key in SETTERS:
         return machine.tape.call_state(function, args, kwargs)
     if key in _READERS:
         state = _READER_STATES.get(function.__name__)

@@ -1,0 +1,317 @@
+"""Parts of an exported graph <-> JSON: plain values, Specs, trees, nodes' arguments.
+
+What JSON has stands for itself (numbers, strings, true, null, lists as lists).  Anything else is an object with one key that
+says what it is: {"tuple": [...]}, {"dtype": "float32"}, {"node": "linear"}.  Decoding makes only what is listed here.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from flambeau_capture.exported import targets
+from flambeau_capture.exported.size_text import read_size
+from flambeau_capture.exported.tree import (
+    MAKERS,
+    Constant,
+    Entries,
+    Fields,
+    Given,
+    GivenContainer,
+    Held,
+    Items,
+    Leaf,
+    Made,
+    Opaque,
+    SizeOf,
+    Tree,
+    class_name,
+)
+from flambeau_prims.sizes import Expr, Size
+from flambeau_prims.spec import Spec
+
+
+class BadFile(ValueError):
+    """The data is not what this format holds."""
+
+
+def check(condition: object, text: str) -> None:
+    """BadFile unless the condition is true."""
+    if not condition:
+        raise BadFile(text)
+
+
+def tagged(data: Any) -> tuple[str, Any]:
+    """The key and value of an object with one key."""
+    check(isinstance(data, dict) and len(data) == 1, f"{data!r} is no value of this format")
+    ((tag, value),) = data.items()
+    return tag, value
+
+
+# ---------------------------------------------------------------- values and arguments
+
+
+def encode(value: Any) -> Any:
+    """A value that a node or a tree holds, fx nodes included; TypeError for one that a file cannot hold."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, fx.Node):
+        return {"node": value.name}
+    if type(value) is list or isinstance(value, fx.immutable_collections.immutable_list):
+        return [encode(item) for item in value]
+    if type(value) in (tuple, torch.Size):
+        return {"tuple": [encode(item) for item in value]}
+    if type(value) is slice:
+        return {"slice": [encode(value.start), encode(value.stop), encode(value.step)]}
+    if isinstance(value, dict):
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+    for kind, (tag, write, _) in _SCALARS.items():
+        if type(value) is kind:
+            return {tag: write(value)}
+    if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return {"operator": targets.name_of(value)}
+    if isinstance(value, type):
+        return {"type": targets.name_of_type(value)}
+    raise TypeError(
+        f"an exported file cannot hold a {type(value).__module__}.{type(value).__qualname__}"
+    )
+
+
+def decode(data: Any, nodes: Mapping[str, fx.Node]) -> Any:
+    """The value that `encode` wrote."""
+    if data is None or type(data) in (bool, int, float, str):
+        return data
+    if type(data) is list:
+        return [decode(item, nodes) for item in data]
+    tag, value = tagged(data)
+    if tag == "node":
+        check(isinstance(value, str) and value in nodes, f"node {value!r} is read before it is computed")  # fmt: skip
+        return nodes[value]
+    if tag == "tuple":
+        return tuple(decode(item, nodes) for item in value)
+    if tag == "slice":
+        return slice(*(decode(item, nodes) for item in value))
+    if tag == "dict":
+        return {decode(key, nodes): decode(item, nodes) for key, item in value}
+    if tag == "float":
+        check(value in ("nan", "inf", "-inf"), f"{value!r} is no float")
+        return float(value)
+    if tag == "operator":
+        return targets.function_named(value)
+    if tag == "type":
+        return targets.type_named(value)
+    for known, _, read in _SCALARS.values():
+        if tag == known:
+            return read(value)
+    raise BadFile(f"a value of kind {tag!r} is not known")
+
+
+def _of_torch(kind: type) -> Callable[[str], Any]:
+    def read(name: str) -> Any:
+        found = getattr(torch, name, None) if isinstance(name, str) else None
+        check(type(found) is kind, f"torch has no {kind.__name__} {name!r}")
+        return found
+
+    return read
+
+
+def _torch_name(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+_SCALARS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    complex: ("complex", lambda c: [encode(c.real), encode(c.imag)], lambda d: complex(*(decode(part, {}) for part in d))),
+    bytes: ("bytes", lambda b: b.hex(), bytes.fromhex),
+    type(...): ("ellipsis", lambda _: True, lambda _: ...),
+    range: ("range", lambda r: [r.start, r.stop, r.step], lambda d: range(*d)),
+    torch.dtype: ("dtype", _torch_name, _of_torch(torch.dtype)),
+    torch.layout: ("layout", _torch_name, _of_torch(torch.layout)),
+    torch.memory_format: ("memory_format", _torch_name, _of_torch(torch.memory_format)),
+    torch.device: ("device", str, torch.device),
+}  # type: ignore[dict-item]  # fmt: skip
+"""Kinds of value: the tag, how it is written, how it is read."""
+
+
+# ---------------------------------------------------------------- specs
+
+
+def encode_spec(spec: Any) -> Any:
+    """A Spec, a size, or a nesting of these as a node's result is; None for what has no spec."""
+    if isinstance(spec, Spec):
+        return {
+            "spec": [
+                _torch_name(spec.dtype),
+                str(spec.device),
+                [_size_data(size) for size in spec.shape],
+                [_size_data(size) for size in spec.stride],
+                _size_data(spec.offset),
+            ]
+        }
+    if isinstance(spec, (tuple, list)):
+        return {"each": [encode_spec(item) for item in spec]}
+    return {"size": _size_data(spec)} if type(spec) is int or isinstance(spec, Expr) else None
+
+
+def decode_spec(data: Any, symbols: Mapping[str, Size]) -> Any:
+    """What `encode_spec` wrote, over these symbols."""
+    if data is None:
+        return None
+    tag, value = tagged(data)
+    if tag == "each":
+        return tuple(decode_spec(item, symbols) for item in value)
+    if tag == "size":
+        return _read_size(value, symbols)
+    check(tag == "spec" and len(value) == 5, f"{data!r} is no spec")
+    dtype, device, shape, stride, offset = value
+    return Spec.of(
+        [_read_size(size, symbols) for size in shape],
+        stride=[_read_size(size, symbols) for size in stride],
+        dtype=_of_torch(torch.dtype)(dtype),
+        device=torch.device(device),
+        offset=_read_size(offset, symbols),
+    )
+
+
+def _size_data(size: Size) -> int | str:
+    return str(size) if isinstance(size, Expr) else size
+
+
+def _read_size(data: Any, symbols: Mapping[str, Size]) -> Size:
+    if type(data) is int:
+        return data
+    check(isinstance(data, str), f"{data!r} is no size")
+    return read_size(data, symbols)
+
+
+# ---------------------------------------------------------------- trees
+
+
+class TreeWriter:
+    """Trees as JSON; a node that occurs again is a reference to its number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self.classes: dict[str, None] = {}
+        """The names of the classes that reading needs, beyond builtin containers."""
+
+    def write(self, tree: Tree) -> Any:
+        """One tree."""
+        known = self._numbers.get(id(tree))
+        if known is not None:
+            return {"again": known}
+        data = self._data(tree)
+        if isinstance(tree, (Items, Entries, Fields, Made)):
+            self._numbers[id(tree)] = len(self._numbers)
+        return data
+
+    def _data(self, tree: Tree) -> Any:
+        match tree:
+            case Leaf(index=index):
+                return {"leaf": index}
+            case Given(index=index):
+                return {"given": index}
+            case GivenContainer(index=index):
+                return {"container": index}
+            case Held(name=name):
+                return {"held": name}
+            case SizeOf(text=text):
+                return {"computed": text}
+            case Constant(value=value):
+                return {"constant": encode(value)}
+            case Opaque(type_name=name):
+                return {"opaque": name}
+            case Items(cls=cls, items=items, state=state):
+                return {"items": [self._cls(cls), [self.write(i) for i in items], self._pairs(state)]}  # fmt: skip
+            case Entries(cls=cls, items=entries, state=state, factory=factory):
+                pairs = [[self.write(key), self.write(item)] for key, item in entries]
+                made = None if factory is None else factory.__name__
+                return {"entries": [self._cls(cls), pairs, self._pairs(state), made]}
+            case Fields(cls=cls, items=fields):
+                return {"fields": [self._cls(cls), self._pairs(fields)]}
+            case Made(maker=maker, items=items, names=names):
+                return {"made": [maker, [self.write(item) for item in items], list(names)]}
+        raise TypeError(f"a file cannot hold a {type(tree).__name__}")
+
+    def _pairs(self, items: tuple[tuple[str, Tree], ...]) -> list[Any]:
+        return [[name, self.write(item)] for name, item in items]
+
+    def _cls(self, cls: type) -> str:
+        name = class_name(cls)
+        if name not in CONTAINERS:
+            self.classes[name] = None
+        return name
+
+
+CONTAINERS: dict[str, type] = {
+    class_name(cls): cls
+    for cls in (list, tuple, set, frozenset, dict, torch.Size, collections.OrderedDict, collections.defaultdict)
+}  # fmt: skip
+"""Classes that need no looking up."""
+_FACTORIES = {cls.__name__: cls for cls in (int, float, list, dict, set, str, tuple)}
+
+
+class TreeReader:
+    """JSON as trees; `classes` are those that the file names."""
+
+    def __init__(self, classes: Mapping[str, type]) -> None:
+        self._classes = {**CONTAINERS, **classes}
+        self._read: list[Tree] = []
+
+    def read(self, data: Any) -> Tree:
+        """One tree."""
+        tag, value = tagged(data)
+        if tag == "again":
+            check(type(value) is int and 0 <= value < len(self._read), "a reference to nothing")
+            return self._read[value]
+        tree = self._tree(tag, value)
+        if isinstance(tree, (Items, Entries, Fields, Made)):
+            self._read.append(tree)
+        return tree
+
+    def _tree(self, tag: str, value: Any) -> Tree:
+        match tag:
+            case "leaf" | "given" | "container":
+                check(type(value) is int and value >= 0, f"{value!r} is no index")
+                if tag == "container":
+                    return GivenContainer(value)
+                return Leaf(value) if tag == "leaf" else Given(value)
+            case "held":
+                return Held(value)
+            case "computed":
+                return SizeOf(value)
+            case "constant":
+                return Constant(decode(value, {}))
+            case "opaque":
+                return Opaque(value)
+            case "items":
+                cls, items, state = value
+                return Items(self._cls(cls, (list, tuple, set, frozenset)), tuple(map(self.read, items)), self._pairs(state))  # fmt: skip
+            case "entries":
+                cls, pairs, state, factory = value
+                entries = tuple((self.read(key), self.read(item)) for key, item in pairs)
+                made = None if factory is None else _FACTORIES[factory]
+                return Entries(self._cls(cls, (dict,)), entries, self._pairs(state), made)
+            case "fields":
+                cls, fields = value
+                return Fields(self._cls(cls, (object,)), self._pairs(fields))
+            case "made":
+                maker, items, names = value
+                check(maker in MAKERS, f"{maker!r} is nothing that a file may make")
+                return Made(maker, tuple(map(self.read, items)), tuple(names))
+        raise BadFile(f"a tree of kind {tag!r} is not known")
+
+    def _pairs(self, data: Any) -> tuple[tuple[str, Tree], ...]:
+        return tuple((name, self.read(item)) for name, item in data)
+
+    def _cls(self, name: str, bases: tuple[type, ...]) -> type:
+        found = self._classes.get(name)
+        check(found is not None and issubclass(found, bases), f"class {name!r} is not of this kind")
+        assert found is not None
+        return found

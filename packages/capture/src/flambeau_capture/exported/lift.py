@@ -1,0 +1,398 @@
+"""A capture record -> an ExportedGraph: inputs named as the caller and the model name them, the result as a tree, effects as mutations.
+
+Each placeholder is an argument of the call, or a tensor that the program read elsewhere, which is lifted into the state.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from flambeau_capture.entry import graph_of, written_inputs
+from flambeau_capture.exported.graph import (
+    Condition,
+    ExportedGraph,
+    GraphInput,
+    Mutation,
+    Symbol,
+)
+from flambeau_capture.exported.tree import (
+    MAKERS,
+    PLAIN,
+    Constant,
+    Entries,
+    Fields,
+    Given,
+    GivenContainer,
+    Held,
+    Items,
+    Leaf,
+    Made,
+    SizeOf,
+    Tree,
+)
+from flambeau_capture.origins import Argument, DictEntry, InstanceDict, Origin, OriginLost
+from flambeau_capture.reasons import REASONS
+from flambeau_capture.record import (
+    Break,
+    CallEffect,
+    CallRecipe,
+    CaptureError,
+    Const,
+    FromGraph,
+    FromOrigin,
+    MakeDict,
+    MakeList,
+    MakeObject,
+    MakeSet,
+    MakeSlice,
+    MakeTuple,
+    Recipe,
+    ReplaceDict,
+    SetAttr,
+    SetItem,
+    SizeValue,
+)
+from flambeau_capture.size_nodes import symbols_of
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec, spec_of
+
+if TYPE_CHECKING:
+    from flambeau_capture.exported.dims import DeclaredSymbols
+    from flambeau_capture.exported.graph import Ambient
+    from flambeau_capture.exported.signature import BoundCall
+    from flambeau_capture.record import Capture, Effect, Input
+
+
+class Lifter:
+    """Names the inputs of one captured call and turns its recipes into trees."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        owner: torch.nn.Module | None,
+        call: BoundCall,
+        symbols: DeclaredSymbols | None,
+    ) -> None:
+        self.capture, self.call, self.symbols = capture, call, symbols
+        self.place = _first_line(capture)
+        self.state: dict[str, torch.Tensor] = {}
+        self._leaf_of = {id(value): at for at, value in enumerate(call.inputs)}
+        self._container_of = {id(value): at for at, value in enumerate(call.containers)}
+        self._names = _state_names(owner)
+        self._input_of = {item.value: item for item in capture.inputs}
+        self._trees: dict[int, Tree] = {}
+        self._open: set[int] = set()
+        self._graph_inputs = {item.value: self._graph_input(item) for item in capture.inputs}
+        for item in capture.inputs:
+            item.value.name = self._graph_inputs[item.value].name
+        self.parts = graph_of(capture)
+        read = {self._graph_inputs[item.value].name for item in self.parts.inputs}
+        self.state = {name: tensor for name, tensor in self.state.items() if name in read}
+
+    def exported(self, name: str, guards: list[str], ambient: Ambient) -> ExportedGraph:
+        """The whole."""
+        graph_module = self.parts.graph_module
+        inputs = tuple(self._graph_inputs[item.value] for item in self.parts.inputs)
+        mutations = (*self._writes(), *self._rebinds())
+        result = self.tree(self.capture.result)
+        return ExportedGraph(
+            name=name,
+            graph_module=graph_module,
+            signature=self.call.signature,
+            inputs=inputs,
+            input_specs=tuple(map(self._leaf_spec, self.call.inputs)),
+            result=result,
+            state=self.state,
+            symbols=tuple(self._symbols()),
+            conditions=tuple(self._conditions()),
+            guards=tuple(guards),
+            mutations=mutations,
+            ambient=ambient,
+        )
+
+    def _error(self, id: str, text: str) -> CaptureError:
+        reason = REASONS[id]
+        return CaptureError(Break(id, f"{text}: {reason.explanation}", self.place, reason.hint))
+
+    # ------------------------------------------------------------ inputs
+
+    def _graph_input(self, item: Input) -> GraphInput:
+        leaf = self._leaf(item)
+        if leaf is not None:
+            return GraphInput("argument", self.call.signature.paths[leaf], leaf)
+        if not isinstance(item.example, torch.Tensor):
+            raise self._error("export-input", f"{item.origin.text()} is a number that varies")
+        kind, names = self._lift(item.example, item.origin)
+        return GraphInput(kind, names[0], also=tuple(names[1:]))
+
+    def _leaf(self, item: Input) -> int | None:
+        """The leaf of the arguments that an input is."""
+        if isinstance(item.example, torch.Tensor):
+            return self._leaf_of.get(id(item.example))
+        return next(
+            (
+                at
+                for at, path in enumerate(self.call.signature.paths)
+                if (said := self.call.dims.ints.get(item.origin)) is not None and said.path == path
+            ),
+            None,
+        )
+
+    def _lift(
+        self, tensor: torch.Tensor, origin: Origin
+    ) -> tuple[Literal["parameter", "buffer", "constant"], list[str]]:
+        """The kind and names of a tensor that is no argument; it joins the state."""
+        found = self._names.get(id(tensor))
+        if found is None:
+            root = _root(origin)
+            if isinstance(root, Argument) and not _is_self(root, self.capture):
+                raise self._error(
+                    "export-input",
+                    f"a tensor is read from {origin.text()}, inside an argument that export does not look into",
+                )
+            kind: Literal["parameter", "buffer", "constant"] = "constant"
+            if isinstance(tensor, torch.nn.Parameter):
+                kind = "parameter"
+            elif (
+                isinstance(origin, DictEntry)
+                and isinstance(origin.base, DictEntry)
+                and origin.base.key == "_buffers"
+            ):
+                kind = "buffer"
+            name = base = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", origin.text()).removeprefix("self.")
+            at = 1
+            while name in self.state:
+                name, at = f"{base}_{at}", at + 1
+            found = self._names[id(tensor)] = (kind, [name])
+        self.state[found[1][0]] = tensor
+        return found
+
+    def _leaf_spec(self, value: Any) -> Spec | Expr:
+        if not isinstance(value, torch.Tensor):
+            (said,) = (item for item in self.capture.inputs if item.example is value and isinstance(item.spec, Expr))  # fmt: skip
+            assert isinstance(said.spec, Expr)
+            return said.spec
+        for item in self.capture.inputs:
+            if item.example is value:
+                assert isinstance(item.spec, Spec)
+                return item.spec
+        return spec_of(value)
+
+    # ------------------------------------------------------------ sizes
+
+    def _symbols(self) -> Iterator[Symbol]:
+        if self.symbols is None:
+            return
+        env = self.symbols.env
+        for name, source in self.symbols.sources.items():
+            lower, upper = getattr(source.dim, "min", 2), getattr(source.dim, "max", None)
+            yield Symbol(name, env.symbols[name].hint, lower, upper, source.path)
+
+    def _conditions(self) -> Iterator[Condition]:
+        if self.capture.size_env is not None:
+            for guard in self.capture.size_env.guards:
+                yield Condition(str(guard), guard.where)
+
+    # ------------------------------------------------------------ mutations
+
+    def _writes(self) -> Iterator[Mutation]:
+        for item in written_inputs(self.capture):
+            at = next((at for at, used in enumerate(self.parts.inputs) if used is item), None)
+            if at is not None:
+                described = self._graph_inputs[item.value]
+                yield Mutation("write", described.kind, described.name)
+
+    def _rebinds(self) -> Iterator[Mutation]:
+        """Attributes of the model that become outputs of the graph; any other effect is an error."""
+        code = self.capture.scope.function.__code__
+        own = (
+            len(self.capture.scope.arguments) - 1
+            if code.co_flags & inspect.CO_VARKEYWORDS
+            else None
+        )
+        for effect in self.capture.effects:
+            target = getattr(getattr(effect, "obj", None), "origin", None)
+            if own is not None and isinstance(target, Argument) and target.index == own:
+                continue  # the dict of **kwargs is made for the call
+            yield from self._rebind(effect)
+
+    def _rebind(self, effect: Effect) -> Iterator[Mutation]:
+        match effect:
+            case SetItem(obj=FromOrigin(origin=DictEntry() as table), key=Const(value=str() as name), value=value):  # fmt: skip
+                pairs = [(DictEntry(table, name), value)]
+            case SetAttr(obj=FromOrigin(origin=owner), name=name, value=value):
+                state = InstanceDict(owner)
+                places = (DictEntry(DictEntry(state, "_buffers"), name), DictEntry(state, name))
+                pairs = [(place, value) for place in places if self._has(place)]
+            case ReplaceDict(obj=FromOrigin(origin=DictEntry() as table), items=items):
+                pairs = [
+                    (DictEntry(table, key.value), value)
+                    for key, value in items
+                    if isinstance(key, Const) and not _is_itself(value, table, key.value)
+                ]
+            case _:
+                pairs = []
+        if not pairs:
+            raise self._error("export-effect", _effect_text(effect))
+        for origin, value in pairs:
+            before = _loaded(origin, self.capture)
+            if before is self._existing(value):
+                continue
+            after = isinstance(value, FromGraph) and value.value in self.parts.outputs
+            if not isinstance(before, torch.Tensor) or not after:
+                raise self._error("export-effect", f"{origin.text()} is set")
+            assert isinstance(value, FromGraph)
+            kind, names = self._lift(before, origin)
+            yield Mutation("rebind", kind, names[0], self.parts.outputs.index(value.value))
+
+    def _has(self, origin: Origin) -> bool:
+        try:
+            _loaded(origin, self.capture)
+        except OriginLost:
+            return False
+        return True
+
+    def _existing(self, recipe: Recipe) -> Any:
+        """The object that a recipe fetches from before the call; the recipe itself where it makes one."""
+        if isinstance(recipe, FromGraph) and recipe.value in self._input_of:
+            return self._input_of[recipe.value].example
+        return _loaded(recipe.origin, self.capture) if isinstance(recipe, FromOrigin) else recipe
+
+    # ------------------------------------------------------------ results
+
+    def tree(self, recipe: Recipe) -> Tree:
+        """The tree of a recipe; a recipe used twice is one node."""
+        key = id(recipe)
+        found = self._trees.get(key)
+        if found is None:
+            if key in self._open:
+                raise self._error("export-result", "the result holds itself")
+            self._open.add(key)
+            found = self._trees[key] = self._tree(recipe)
+            self._open.discard(key)
+        return found
+
+    def _tree(self, recipe: Recipe) -> Tree:
+        match recipe:
+            case FromGraph(value=value):
+                if value in self.parts.outputs:
+                    return Leaf(self.parts.outputs.index(value))
+                return self._given(self._input_of[value].origin)
+            case FromOrigin(origin=origin):
+                return self._given(origin)
+            case Const(value=value):
+                if type(value) not in PLAIN:
+                    raise self._error("export-result", f"a {type(value).__qualname__} is returned")
+                return Constant(value)
+            case SizeValue(expr=expr):
+                return SizeOf(str(expr)) if symbols_of(expr) else Constant(expr)
+            case MakeTuple(items=items, cls=cls):
+                return Items(cls, tuple(map(self.tree, items)))
+            case MakeSet(items=items, cls=cls):
+                return Items(cls, tuple(map(self.tree, items)))
+            case MakeList(items=items, cls=cls, state=state):
+                return Items(cls, tuple(map(self.tree, items)), self._state(state))
+            case MakeDict(items=pairs, cls=cls, factory=factory, state=state):
+                made = None if factory is None else self._factory(factory)
+                return Entries(
+                    cls,
+                    tuple((self.tree(key), self.tree(item)) for key, item in pairs),
+                    self._state(state),
+                    made,
+                )
+            case MakeObject(cls=cls, state=state, slots=slots):
+                return Fields(cls, self._state({**state, **slots}))
+            case MakeSlice(start=start, stop=stop, step=step, cls=cls):
+                return Made(cls.__name__, (self.tree(start), self.tree(stop), self.tree(step)))
+            case CallRecipe(function=function, args=args, kwargs=kwargs):
+                return self._made(function, args, kwargs)
+        raise self._error("export-result", f"{type(recipe).__name__.removeprefix('Make').lower()}: a function or a cell is returned")  # fmt: skip
+
+    def _state(self, state: dict[str, Recipe] | None) -> tuple[tuple[str, Tree], ...]:
+        return tuple((name, self.tree(item)) for name, item in (state or {}).items())
+
+    def _factory(self, recipe: Recipe) -> type | None:
+        value = recipe.value if isinstance(recipe, Const) else None
+        if value is not None and value not in (int, float, list, dict, set, str, tuple):
+            raise self._error("export-result", f"a defaultdict of {value!r} is returned")
+        return value
+
+    def _made(self, function: Any, args: tuple[Recipe, ...], kwargs: dict[str, Recipe]) -> Tree:
+        name = getattr(function, "__qualname__", "")
+        if getattr(function, "__module__", "") == "torch.return_types":
+            name = f"torch.return_types.{name}"
+        if name not in MAKERS:
+            raise self._error("export-result", f"a {name or function!r} is returned")
+        items = (*map(self.tree, args), *map(self.tree, kwargs.values()))
+        return Made(name, items, tuple(kwargs))
+
+    def _given(self, origin: Origin) -> Tree:
+        """What existed before the call, in the result: an argument, a tensor of the state, a plain value."""
+        value = _loaded(origin, self.capture)
+        if id(value) in self._leaf_of:
+            return Given(self._leaf_of[id(value)])
+        if isinstance(value, torch.Tensor):
+            return Held(self._lift(value, origin)[1][0])
+        if type(value) in PLAIN:
+            return Constant(value)
+        if id(value) in self._container_of:
+            return GivenContainer(self._container_of[id(value)])
+        if isinstance(value, tuple) and all(type(item) in PLAIN for item in value):
+            return Items(type(value), tuple(map(Constant, value)))
+        raise self._error("export-result", f"{origin.text()}, a {type(value).__qualname__} that existed before the call, is returned")  # fmt: skip
+
+
+def _state_names(
+    owner: torch.nn.Module | None,
+) -> dict[int, tuple[Literal["parameter", "buffer", "constant"], list[str]]]:
+    """The tensors of a module by identity: kind and every name, as in `state_dict()`."""
+    found: dict[int, tuple[Literal["parameter", "buffer", "constant"], list[str]]] = {}
+    if owner is not None:
+        for name, parameter in owner.named_parameters(remove_duplicate=False):
+            found.setdefault(id(parameter), ("parameter", []))[1].append(name)
+        for name, buffer in owner.named_buffers(remove_duplicate=False):
+            found.setdefault(id(buffer), ("buffer", []))[1].append(name)
+    return found
+
+
+def _first_line(capture: Capture) -> str:
+    code = capture.scope.function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _root(origin: Origin) -> Origin:
+    while (base := next(origin.parents(), None)) is not None:
+        origin = base
+    return origin
+
+
+def _is_self(root: Argument, capture: Capture) -> bool:
+    """Whether an argument is the module, or the receiver, that the caller exported."""
+    value = capture.scope.arguments[root.index]
+    return root.index == 0 and not isinstance(value, (torch.Tensor, list, tuple, dict))
+
+
+def _loaded(origin: Origin, capture: Capture) -> Any:
+    return origin.load(capture.scope)
+
+
+def _is_itself(recipe: Recipe, table: Origin, key: Any) -> bool:
+    return isinstance(recipe, FromOrigin) and recipe.origin is DictEntry(table, key)
+
+
+def _effect_text(effect: Effect) -> str:
+    match effect:
+        case SetAttr(obj=FromOrigin(origin=origin), name=name):
+            return f"{origin.text()}.{name} is set"
+        case CallEffect(function=function):
+            return f"{getattr(function, '__qualname__', function)} is called for its effect"
+    target = getattr(effect, "obj", None)
+    if isinstance(target, FromOrigin):
+        return f"{target.origin.text()} is changed"
+    name = getattr(effect, "name", "")
+    return f"{type(effect).__name__} {name}".strip()

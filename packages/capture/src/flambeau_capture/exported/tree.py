@@ -1,0 +1,258 @@
+"""Trees: how the arguments of a call, and its result, are nested around tensors.
+
+    {"ids": x, "masks": [m, None]}   ->   Entries(dict, ((Constant('ids'), Leaf(0)), (Constant('masks'), Items(list, (Leaf(1), Constant(None))))))
+
+Trees are plain data: they print, are written to files, and rebuild what they describe without running code of the program.
+A tree node that occurs twice is one object, built once.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """In arguments: the `index`-th input (a tensor or an int that may vary).  In a result: the graph's `index`-th output."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """In a result: the `index`-th input itself."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenContainer:
+    """In a result: a container of the arguments itself, the `index`-th in the order of `containers_in`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """In a result: a tensor of the state (a parameter, say), by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizeOf:
+    """In a result: a number computed from the inputs' sizes."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A plain value: in arguments it must be equal to this one."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opaque:
+    """In arguments: an object that export does not look into; one of the same type (named) is taken for it."""
+
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """A list, tuple, set or frozenset, or an instance of a subclass (a namedtuple, say) with its own attributes."""
+
+    cls: type
+    items: tuple[Tree, ...]
+    state: tuple[tuple[str, Tree], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """A dict, or an instance of a subclass, with its own attributes; a defaultdict's factory is a builtin type or None."""
+
+    cls: type
+    items: tuple[tuple[Tree, Tree], ...]
+    state: tuple[tuple[str, Tree], ...] = ()
+    factory: type | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fields:
+    """A dataclass instance, or another plain object: its attributes."""
+
+    cls: type
+    items: tuple[tuple[str, Tree], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """An object of a C type that is made by calling it: see MAKERS."""
+
+    maker: str
+    items: tuple[Tree, ...]
+    names: tuple[str, ...] = ()
+
+
+Tree: TypeAlias = (
+    Leaf | Given | GivenContainer | Held | SizeOf | Constant | Opaque | Items | Entries | Fields | Made
+)  # fmt: skip
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "slice": slice,
+    "range": range,
+    "deque": lambda items, maxlen: collections.deque(items, maxlen),
+    "SimpleNamespace": types.SimpleNamespace,
+    **{
+        f"torch.return_types.{name}": getattr(torch.return_types, name)
+        for name in torch.return_types.__all__
+    },
+}
+"""What `Made` may call, by name."""
+
+PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)  # fmt: skip
+"""Types of Constants."""
+
+
+def is_dataclass_instance(value: Any) -> bool:
+    """Whether a value is a plain dataclass instance: its fields are kept in its own `__dict__` or slots."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict, list, tuple))
+
+
+def parts(tree: Tree) -> Iterator[Tree]:
+    """The trees directly inside a tree."""
+    match tree:
+        case Items(items=items, state=state):
+            yield from items
+            yield from (item for _, item in state)
+        case Entries(items=items, state=state):
+            for key, item in items:
+                yield key
+                yield item
+            yield from (item for _, item in state)
+        case Fields(items=items):
+            yield from (item for _, item in items)
+        case Made(items=items):
+            yield from items
+
+
+def walk(tree: Tree) -> Iterator[Tree]:
+    """A tree and all that is inside it, each node once."""
+    seen: set[int] = set()
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            pending.extend(reversed(list(parts(node))))
+
+
+def class_name(cls: type) -> str:
+    """The name by which a file knows a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What the leaves of a result stand for on one call."""
+
+    outputs: tuple[Any, ...]
+    inputs: list[Any]
+    containers: list[Any]
+    state: dict[str, torch.Tensor]
+    size: Callable[[str], Any]
+
+
+def build(tree: Tree, values: Values) -> Any:
+    """The object that a tree describes."""
+    return _Builder(values).build(tree)
+
+
+class _Builder:
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.made: dict[int, Any] = {}
+
+    def build(self, tree: Tree) -> Any:
+        key = id(tree)
+        if key not in self.made:
+            self.made[key] = self._make(tree)
+        return self.made[key]
+
+    def _make(self, tree: Tree) -> Any:
+        values = self.values
+        match tree:
+            case Leaf(index=index):
+                return values.outputs[index]
+            case Given(index=index):
+                return values.inputs[index]
+            case GivenContainer(index=index):
+                return values.containers[index]
+            case Held(name=name):
+                return values.state[name]
+            case SizeOf(text=text):
+                return values.size(text)
+            case Constant(value=value):
+                return value
+            case Items(cls=cls, items=items, state=state):
+                return _with_state(
+                    new_items(cls, [self.build(item) for item in items]), self._pairs(state)
+                )
+            case Entries(cls=cls, items=items, state=state, factory=factory):
+                pairs = [(self.build(key), self.build(item)) for key, item in items]
+                return _with_state(new_entries(cls, pairs, factory), self._pairs(state))
+            case Fields(cls=cls, items=items):
+                return _with_state(object.__new__(cls), self._pairs(items))
+            case Made(maker=maker, items=items, names=names):
+                built = [self.build(item) for item in items]
+                plain = len(built) - len(names)
+                return MAKERS[maker](*built[:plain], **dict(zip(names, built[plain:], strict=True)))
+        raise TypeError(f"a {type(tree).__name__} has no place in a result")
+
+    def _pairs(self, items: tuple[tuple[str, Tree], ...]) -> list[tuple[str, Any]]:
+        return [(name, self.build(item)) for name, item in items]
+
+
+def new_items(cls: type, items: list[Any]) -> Any:
+    """A list, tuple or set of a class, filled past any method of the class."""
+    if issubclass(cls, tuple):
+        return tuple(items) if cls is tuple else tuple.__new__(cls, items)
+    if issubclass(cls, frozenset):
+        return frozenset.__new__(cls, items)
+    base = list if issubclass(cls, list) else set
+    made = base.__new__(cls)
+    (list.extend if base is list else set.update)(made, items)  # type: ignore[arg-type]
+    return made
+
+
+def new_entries(cls: type, pairs: list[tuple[Any, Any]], factory: type | None) -> Any:
+    """A dict of a class, filled past any method of the class."""
+    if cls is dict:
+        return dict(pairs)
+    if issubclass(cls, collections.OrderedDict):
+        ordered: Any = collections.OrderedDict.__new__(cls)
+        for key, item in pairs:
+            collections.OrderedDict.__setitem__(ordered, key, item)
+        return ordered
+    made: Any = dict.__new__(cls)  # type: ignore[type-var]
+    if isinstance(made, collections.defaultdict):
+        made.default_factory = factory
+    for key, item in pairs:
+        dict.__setitem__(made, key, item)
+    return made
+
+
+def _with_state(made: Any, state: list[tuple[str, Any]]) -> Any:
+    for name, item in state:
+        object.__setattr__(made, name, item)
+    return made
