@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims import sizes
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.decompositions.windows import (
+    LARGEST_UNROLLED,
     Windows,
     at_places,
     at_taps,
     begins,
     even_windows,
+    gather_pays,
     overlap,
     windows_of,
 )
@@ -30,12 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_prims.builder import Builder
-    from flambeau_prims.spec import Size, Spec
+    from flambeau_prims.spec import Size
 
 aten = torch.ops.aten
-
-LARGEST_UNROLLED = 27
-"""Windows of more places than this stay ATen's."""
 
 
 @decomposition(aten.max_pool2d_with_indices.default)
@@ -207,20 +205,9 @@ def _folded_maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[
 # Backward -------------------------------------------------------------------------------------------------------------
 
 
-def _gather_pays(result: Spec, windows: Sequence[Windows]) -> bool:
-    """Whether gathering beats eager's kernel, which scatters: not on a CPU where the places that one window reaches are neighbours
-    in memory but begin at odd ones (3 in steps of 2, with 1 of padding), so that loads do not go in step with the vector.
-    """
-    if prod(map(overlap, windows)) > LARGEST_UNROLLED:
-        return False
-    last = windows[-1]
-    in_rows = sizes.known_eq(result.stride[-1], 1)
-    return result.device.type != "cpu" or not in_rows or last.pad % last.step == 0
-
-
 def _gathered(b: Builder, grad: Value, indices: Value, windows: tuple[Windows, ...] | None) -> Any:
     """The gradient: in the order of the windows, as eager adds them up."""
-    if windows is None or not _gather_pays(b.result, windows):
+    if windows is None or not gather_pays(b.result, windows):
         return NotImplemented
     grad = b.widen(grad)
     shape = b.result.shape

@@ -1,7 +1,9 @@
-"""Average pooling, where windows are few or do not overlap.  (Max pooling stays ATen's.)"""
+"""Average pooling."""
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,18 +11,25 @@ import torch
 from flambeau_prims import sizes
 from flambeau_prims.decompositions.reduction import divide, mean
 from flambeau_prims.decompositions.registry import decomposition
+from flambeau_prims.decompositions.windows import (
+    LARGEST_UNROLLED,
+    Windows,
+    at_places,
+    at_taps,
+    begins,
+    gather_pays,
+    overlap,
+    windows_of,
+)
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_prims.builder import Builder
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Spec
 
 aten = torch.ops.aten
-
-LARGEST_UNROLLED = 25
-"""Windows of more elements than this stay ATen's."""
 
 
 def _windows(b: Builder, x: Value, rows: Size, columns: Size) -> Value:
@@ -68,38 +77,76 @@ def _divides(part: Size, whole: Size) -> bool:
     return not sizes.eq(part, 0) and sizes.eq(whole % part, 0)
 
 
-def _pair(value: Sequence[int] | int) -> tuple[int, int]:
-    first, *rest = [value] if isinstance(value, int) else value
-    return first, (rest[0] if rest else first)
-
-
 @decomposition(aten.avg_pool2d.default)
 def avg_pool2d(
     b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Any:  # fmt: skip
     """Means over windows, as a sum of shifted slices."""
-    down, across = _pair(kernel_size)
-    steps = _pair(stride) if stride else (down, across)
-    pads = _pair(padding)
-    padded = pads != (0, 0)
-    if (
-        ceil_mode
-        or down * across > LARGEST_UNROLLED
-        or (padded and not count_include_pad and divisor_override is None)
-    ):
+    windows = windows_of(x.spec, b.result, 2, kernel_size, stride, padding, (1,), ceil_mode)
+    return _average(b, x, windows, count_include_pad, divisor_override)
+
+
+@decomposition(aten.avg_pool3d.default)
+def avg_pool3d(
+    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Any:  # fmt: skip
+    """Means over windows, as a sum of shifted slices."""
+    windows = windows_of(x.spec, b.result, 3, kernel_size, stride, padding, (1,), ceil_mode)
+    return _average(b, x, windows, count_include_pad, divisor_override)
+
+
+def _average(
+    b: Builder,
+    x: Value,
+    windows: tuple[Windows, ...] | None,
+    include_pad: bool,
+    divisor: int | None,
+) -> Any:
+    if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
         return NotImplemented
-    outer = x.spec.ndim - 2
-    x = b.pad(b.widen(x), (*[0] * outer, *pads), (*[0] * outer, *pads), 0.0)
-    rows, columns = b.result.shape[-2:]
+    x = b.widen(x)
     total = None
-    for i in range(down):
-        band = b.slice(x, outer, i, i + (rows - 1) * steps[0] + 1, steps[0])
-        for j in range(across):
-            part = b.slice(band, outer + 1, j, j + (columns - 1) * steps[1] + 1, steps[1])
-            total = part if total is None else b.add(total, part)
+    for taps in product(*(range(window.kernel) for window in windows)):
+        element = at_taps(b, x, windows, taps, 0)
+        if element is not None:
+            total = element if total is None else b.add(total, element)
     assert total is not None
-    return divide(b, total, down * across if divisor_override is None else divisor_override)
+    return divide(b, total, _divisor(b, x, total.spec.shape, windows, include_pad, divisor))
+
+
+def _divisor(
+    b: Builder, x: Value, shape: tuple[Size, ...], windows: tuple[Windows, ...], include_pad: bool, given: int | None
+) -> Any:  # fmt: skip
+    """By what sums over windows are divided: a number, or a tensor where windows at the border count for less."""
+    if given is not None:
+        return given
+    whole = 1
+    counts: Value | None = None
+    for number, window in enumerate(windows):
+        if _is_whole(window, include_pad):
+            whole *= window.kernel
+            continue
+        begin = begins(b, window, 1, torch.int64, x.spec.device)
+        end = b.minimum(b.add(begin, window.kernel), window.size + window.pad)
+        if not include_pad:
+            begin, end = b.maximum(begin, 0), b.minimum(end, window.size)
+        count = b.along(b.sub(end, begin), (len(shape) - len(windows) + number,), shape)
+        counts = count if counts is None else b.mul(counts, count)
+    if counts is None:
+        return whole
+    return b.cast(b.mul(counts, whole), x.spec.dtype)
+
+
+def _is_whole(window: Windows, include_pad: bool) -> bool:
+    """Whether every window counts with all its places."""
+    last = (
+        window.count - 1
+    ) * window.step + window.kernel  # where the last one ends, from the padding's begin
+    if include_pad:
+        return not window.ceil or sizes.known_le(last, window.size + 2 * window.pad)
+    return window.pad == 0 and (not window.ceil or sizes.known_le(last, window.size))
 
 
 @decomposition(aten.avg_pool2d_backward.default)
@@ -107,19 +154,57 @@ def avg_pool2d_backward(
     b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Any:  # fmt: skip
-    """Each window's gradient shared out, where windows neither overlap nor leave the image."""
-    kernel = _pair(kernel_size)
-    if (
-        (stride and _pair(stride) != kernel)
-        or _pair(padding) != (0, 0)
-        or divisor_override is not None
-    ):
+    """For each place the sum of its windows' gradients, each shared out."""
+    windows = windows_of(x.spec, grad.spec, 2, kernel_size, stride, padding, (1,), ceil_mode)
+    return _shared_out(b, grad, windows, count_include_pad, divisor_override)
+
+
+@decomposition(aten.avg_pool3d_backward.default)
+def avg_pool3d_backward(
+    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+) -> Any:  # fmt: skip
+    """For each place the sum of its windows' gradients, each shared out."""
+    windows = windows_of(x.spec, grad.spec, 3, kernel_size, stride, padding, (1,), ceil_mode)
+    return _shared_out(b, grad, windows, count_include_pad, divisor_override)
+
+
+def _shared_out(
+    b: Builder,
+    grad: Value,
+    windows: tuple[Windows, ...] | None,
+    include_pad: bool,
+    divisor: int | None,
+) -> Any:
+    if windows is None or not gather_pays(b.result, windows):
         return NotImplemented
-    rows, columns = grad.spec.shape[-2:]
-    height, width = x.spec.shape[-2:]
-    inner = rows * kernel[0], columns * kernel[1]
-    if ceil_mode and not (sizes.eq(inner[0], height) and sizes.eq(inner[1], width)):
-        return NotImplemented
-    share = _window_spread(b, b.widen(grad), *inner)
-    outer = [0] * (x.spec.ndim - 2)
-    return b.pad(share, (*outer, 0, 0), (*outer, height - inner[0], width - inner[1]), 0.0)
+    grad = b.widen(grad)
+    grad = divide(b, grad, _divisor(b, grad, grad.spec.shape, windows, include_pad, divisor))
+    total = None
+    for back in product(*(range(overlap(window) - 1, -1, -1) for window in windows)):
+        share = at_places(b, grad, windows, back, 0.0)
+        if share is None:
+            continue
+        reached = _reached(b, windows, back, share.spec)
+        if reached is not None:
+            share = b.where(reached, share, 0.0)
+        total = share if total is None else b.add(total, share)
+    return total if total is not None else b.tensor(0.0, grad.spec)
+
+
+def _reached(
+    b: Builder, windows: tuple[Windows, ...], back: tuple[int, ...], spec: Spec
+) -> Value | None:
+    """The places that the windows of `at_places` reach; None if that is all."""
+    found: Value | None = None
+    for number, (window, skipped) in enumerate(zip(windows, back, strict=True)):
+        left = (
+            window.kernel - skipped * window.step
+        )  # places of a step, from where windows begin, that it reaches
+        if left >= window.step:
+            continue
+        place = b.iota(window.size, window.pad, 1, torch.int64, spec.device)
+        inside = b.lt(b.remainder(place, window.step), left)
+        inside = b.along(inside, (spec.ndim - len(windows) + number,), spec.shape)
+        found = inside if found is None else b.bitwise_and(found, inside)
+    return found
