@@ -269,6 +269,29 @@ check_distinct_memory(const Op *op, PyObject *const *regs)
     return 1;
 }
 
+/* The head of NumPy's PyArrayObject, the same in all versions of its C API. */
+typedef struct {
+    PyObject_HEAD
+    char *data;
+    int ndim;
+    Py_ssize_t *shape;
+    Py_ssize_t *strides;
+    PyObject *base;
+    PyObject *dtype;
+    int flags;
+} ArrayHead;
+
+#define ARRAY_ALIGNED 0x100
+#define ARRAY_WRITEABLE 0x400
+
+/* payload: numpy.ndarray; number: the wanted flags */
+static inline int
+check_array(PyObject *object, const Op *op)
+{
+    return (PyObject *)Py_TYPE(object) == op->object &&
+           (((const ArrayHead *)object)->flags & (ARRAY_ALIGNED | ARRAY_WRITEABLE)) == op->number;
+}
+
 static int
 load_symbol_int(PyObject *object, int64_t *value)
 {

@@ -74,6 +74,7 @@ run_ops(const Program *program, PyObject *function, PyObject *const *arguments, 
         case OP_TORCH_STATE: ok = torch_state_matches(op->object); goto checked;
         case OP_RELATION: ok = relation_holds(op->relation, symbols); goto checked;
         case OP_DISTINCT_MEMORY: ok = check_distinct_memory(op, regs); goto checked;
+        case OP_ARRAY: ok = check_array(source, op); goto checked;
         default: Py_UNREACHABLE();
         }
         if (UNLIKELY(loaded == NULL)) {

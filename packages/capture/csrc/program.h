@@ -17,7 +17,7 @@
     /* checks */                                                                                                        \
     X(IS, 0) X(IS_NOT, 0) X(WEAK_IS, 0) X(TYPE, 0) X(WEAK_TYPE, 0) X(EQUALS, 0) X(LENGTH, 0) X(KEYS, 0)            \
     X(HAS_KEY, 0) X(NO_KEY, 0) X(ALIAS, 0) X(NOT_ALIAS, 0) X(CELL_EMPTY, 0) X(TENSOR, 0) X(TORCH_STATE, 0)              \
-    X(RELATION, 0) X(DISTINCT_MEMORY, 0)
+    X(RELATION, 0) X(DISTINCT_MEMORY, 0) X(ARRAY, 0)
 
 enum {
 #define X(name, runs_python) OP_##name,

@@ -77,6 +77,9 @@ op_prepare(const Program *program, Op *op)
     case OP_WEAK_TYPE:
         if (PyWeakref_CheckRef(op->object)) return 0;
         break;
+    case OP_ARRAY:
+        if (PyType_Check(op->object) && strcmp(((PyTypeObject *)op->object)->tp_name, "numpy.ndarray") == 0) return 0;
+        break;
     case OP_TORCH_STATE:
         if (PyBytes_CheckExact(op->object)) return 0;
         break;

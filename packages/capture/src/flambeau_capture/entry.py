@@ -16,14 +16,33 @@ from torch import fx
 
 from flambeau_capture.core import core
 from flambeau_capture.entry_code import EntryCode, recipes_in
+from flambeau_capture.frame_hook import flat_function
 from flambeau_capture.graph_module import build_graph_module
 from flambeau_capture.guards import kinds, program, torch_state
+from flambeau_capture.guards.filtering import GuardFilter, filtered
 from flambeau_capture.guards.kinds import TensorPayload
 from flambeau_capture.guards.relations import Relation
 from flambeau_capture.guards.tensor_layout import configure
-from flambeau_capture.origins import Constant, Origin, TensorSize, TensorStride
+from flambeau_capture.origins import (
+    Argument,
+    CallOf,
+    Constant,
+    Origin,
+    Scope,
+    TensorSize,
+    TensorStride,
+)
 from flambeau_capture.python_core import PythonEntry
-from flambeau_capture.record import Break, Capture, FromGraph, GraphValue, Guard, Input, MakeTuple
+from flambeau_capture.record import (
+    Break,
+    Capture,
+    CaptureError,
+    FromGraph,
+    GraphValue,
+    Guard,
+    Input,
+    MakeTuple,
+)
 from flambeau_capture.resumption import Continuations, frame_functions
 from flambeau_capture.size_nodes import symbol_name, symbol_origins, symbols_of
 from flambeau_prims.size_floats import FloatExpr
@@ -48,6 +67,8 @@ class EntryInfo:
     """Source of the entry function; "" when the graph is called directly."""
     skipped: Break | None = None
     """Why calls that this entry serves run eagerly."""
+    broken: Break | None = None
+    """Why the graph ends in the middle of the function, which then goes on in other graphs."""
 
     def guard_texts(self) -> list[str]:
         """The guards in the user's terms, in the order they are checked."""
@@ -101,11 +122,12 @@ def make_entry(
     *,
     to_end: bool = True,
     handler: Any = None,
+    guard_filter: GuardFilter | None = None,
 ) -> Any:
     """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend.
 
     A capture with suspended frames needs `continuations`; without `to_end` its entry returns the Tail of the outermost frame.  `handler`
-    (a FrameHandler) is in force while the entry runs.
+    (a FrameHandler) is in force while the entry runs.  `guard_filter` says which guards to keep.
     """
     parts = graph_of(capture)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
@@ -115,17 +137,46 @@ def make_entry(
     )
     target, origins, item, source = _target(capture, parts, graph, frames, to_end=to_end)
     # After the backend: it may have taken guards on sizes.
-    guards = tuple(all_guards(capture, state))
+    guards = filtered(all_guards(capture, state), guard_filter, capture.scope)
     info = EntryInfo(
         guards=guards,
         inputs=tuple((item.origin, item.spec) for item in capture.inputs),
         graph_module=parts.graph_module,
         source=source,
+        broken=capture.cause,
     )
     checked = program.guard_program(guards, origins, len(capture.scope.arguments))
     if handler is not None:
         return new_entry(checked, target, item=item, info=info, handler=handler)
     return new_entry(checked, target, item=item, info=info)
+
+
+def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = None) -> Any:
+    """An entry that runs the original function, for calls like one that could not be captured; `handler` as in `make_entry`."""
+    guards = tuple(all_guards(capture, state))
+    info = EntryInfo(
+        guards=guards,
+        inputs=tuple((item.origin, item.spec) for item in capture.inputs),
+        skipped=capture.cause,
+    )
+    checked = program.guard_program(guards, (), len(capture.scope.arguments))
+    fields = {} if handler is None else {"handler": handler}
+    return new_entry(checked, None, info=info, **fields)
+
+
+def raising_entry(scope: Scope, reason: Break) -> Any:
+    """An entry for this one call: it runs the original function, which is to raise what capture saw it raise."""
+    function = flat_function(scope.function)
+
+    def run(*arguments: Any) -> Any:
+        function(*arguments)
+        raise CaptureError(reason)
+
+    names = scope.function.__code__.co_varnames
+    origins = [Argument(names[at], at) for at in range(len(scope.arguments))]
+    return new_entry(
+        program.guard_program((), origins, len(origins)), run, info=EntryInfo(skipped=reason)
+    )
 
 
 def skip_entry(arguments: int, reason: Break) -> Any:
@@ -213,6 +264,16 @@ def _memory_guards(capture: Capture) -> Iterator[Guard]:
         )
         origins = tuple(item.origin for item in written)
         yield Guard("DISTINCT_MEMORY", origins[0], (origins, others))
+        if len(origins) + len(others) > 1 and any(map(_is_of_array, (*origins, *others))):
+            yield Guard("DISTINCT_RANGES", origins[0], (origins, others))
+
+
+def _is_of_array(origin: Origin) -> bool:
+    """Whether a tensor is made of an ndarray at each call."""
+    return isinstance(origin, CallOf) and (
+        origin.function is torch.from_numpy
+        or origin.function.__module__ == "flambeau_capture.numpy_arrays"
+    )
 
 
 def _input_guard(item: Input) -> Guard:

@@ -154,6 +154,12 @@ _reason(
     "remove the mark, or call it outside the compiled function",
 )
 _reason(
+    "compiler-skip",
+    "a function marked with torch.compiler.disable(recursive=False) was called",
+    "the function asked not to be captured itself; what it calls is",
+    "remove the mark, or call it outside the compiled function",
+)
+_reason(
     "compiler-function",
     "a function that says something to the compiler was called from captured code (set_stance, disable, mark_dynamic, reset)",
     "what it says would hold while the program is captured, and not at each call",
@@ -182,6 +188,12 @@ _reason(
     "a torch operator could not be run on fake tensors",
     "no shape rule is known for the operator on these arguments",
     "see the message for the operator; a rule can be added to flambeau_prims/rules",
+)
+_reason(
+    "torch-state",
+    "a state of torch was set that operators read when they run: random generators, default device or dtype, settings of kernels, autograd's hooks",
+    "a compiled graph does not change such states in its midst: they are set between graphs, by the interpreter",
+    "set it outside the compiled function",
 )
 _reason(
     "unstable-iteration",
@@ -232,6 +244,24 @@ _reason(
     "in an export, the result holds an object that an exported graph cannot make",
     "results are rebuilt from tensors, plain values, containers, dataclasses and plain objects, without the program's code",
     "return tensors and plain containers",
+)
+_reason(
+    "numpy-unsupported",
+    "a NumPy function, method or form of indexing was used that has no torch calls for it",
+    "functions of arrays are captured as torch calls; what is written in C in NumPy is captured where it is listed",
+    "write it with other NumPy functions, or move the call outside the compiled function",
+)
+_reason(
+    "numpy-dtype",
+    "an array of a dtype was met that is not captured (strings, objects, dates, records, unsigned integers beyond 8 bits, long doubles)",
+    "arrays are captured as tensors of the same dtype",
+    "convert the array to bool, uint8, a signed integer, a float of at most 64 bits or a complex number",
+)
+_reason(
+    "numpy-random",
+    "NumPy's random generator was used",
+    "its state is Python's to keep and its streams have no counterpart in torch",
+    "draw the numbers outside the compiled function, or use torch's random functions",
 )
 _reason(
     "internal-error",

@@ -245,6 +245,68 @@ class RELATION(GuardKind):
 
 
 @_kind
+class ARRAY(GuardKind):
+    """A numpy.ndarray, of no subclass, that may be written to or not (payload: the class and `numpy_arrays.array_flags`).
+
+    What else matters of it is guarded on the tensor over its memory.
+    """
+
+    @classmethod
+    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
+        kind, flags = guard.payload
+        return type(value) is kind and _array_flags(value) == flags
+
+    @classmethod
+    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+        kind, flags = guard.payload
+        builder.check("ARRAY", guard.origin, number=flags, payload=kind)
+
+    @classmethod
+    def text(cls, guard: Guard) -> str:
+        return f"is an {'' if guard.payload[1] & _WRITEABLE else 'read-only '}ndarray"
+
+    @classmethod
+    def found(cls, value: Any, guard: Guard) -> str:
+        if type(value) is not guard.payload[0]:
+            return f"is {brief(value)}"
+        return "may be written to" if _array_flags(value) & _WRITEABLE else "is read-only"
+
+
+_ALIGNED, _WRITEABLE = 0x100, 0x400
+
+
+def _array_flags(array: Any) -> int:
+    """The bits of `PyArrayObject.flags` that the C core compares."""
+    return _ALIGNED * array.flags.aligned | _WRITEABLE * array.flags.writeable
+
+
+@_kind
+class DISTINCT_RANGES(GuardKind):
+    """As DISTINCT_MEMORY, by addresses: tensors made of arrays that overlap have a storage each."""
+
+    @classmethod
+    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
+        written, others = ([origin.load(scope) for origin in group] for group in guard.payload)
+        return distinct_ranges(written, others)
+
+    @classmethod
+    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+        written, others = guard.payload
+        count = len(written)
+        builder.check_together(
+            (*written, *others), lambda values: distinct_ranges(values[:count], values[count:])
+        )
+
+    @classmethod
+    def text(cls, guard: Guard) -> str:
+        return "and other written inputs lie apart from all others in memory"
+
+    @classmethod
+    def found(cls, value: Any, guard: Guard) -> str:
+        return "(written by the graph), or another written input, overlaps an input in memory"
+
+
+@_kind
 class DISTINCT_MEMORY(GuardKind):
     """Of tensors that the graph reads, those it writes share no storage with any other.
 
@@ -672,6 +734,22 @@ def distinct_storages(written: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(storages) == len(written) and not any(
         tensor.untyped_storage()._cdata in storages for tensor in others
     )
+
+
+def distinct_ranges(written: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether no tensor that is written lies, in memory, where another of them does."""
+    ranges = sorted(
+        (start, start + size, at < len(written))
+        for at, tensor in enumerate((*written, *others))
+        if (size := tensor.untyped_storage().nbytes()) and (start := tensor.untyped_storage().data_ptr())
+    )
+    end = written_end = 0
+    for start, stop, is_written in ranges:
+        if start < (end if is_written else written_end):
+            return False
+        end = max(end, stop)
+        written_end = max(written_end, stop) if is_written else written_end
+    return True
 
 
 def is_constant(value: Any) -> bool:

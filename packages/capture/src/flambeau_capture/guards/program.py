@@ -81,7 +81,7 @@ def _payload_key(payload: Any) -> Any:
 def _distance(guard: Guard) -> int:
     if guard.kind == "TORCH_STATE":
         return 0
-    if guard.kind in ("RELATION", "NOT_ALIAS", "ALIAS", "DISTINCT_MEMORY"):
+    if guard.kind in ("RELATION", "NOT_ALIAS", "ALIAS", "DISTINCT_MEMORY", "DISTINCT_RANGES"):
         return 4
     return 1 if isinstance(guard.origin, origins.Argument) else 3
 
@@ -197,6 +197,13 @@ class ProgramBuilder:
         self._call_check(
             lambda values: distinct_storages(values[:written], values[written:]), (gathered,)
         )
+
+    def check_together(
+        self, origins: tuple[Origin, ...], holds: Callable[[tuple[Any, ...]], bool]
+    ) -> None:
+        """A check in Python of the values at several origins."""
+        gathered = self._gather([self.load(origin) for origin in origins])
+        self._call_check(holds, (gathered,))
 
     def _call_check(self, holds: Callable[..., bool], sources: tuple[int, ...]) -> None:
         register = self._new_register(object())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.classes import (
     MISSING,
     SYMBOLIC_NUMBERS,
@@ -70,13 +71,15 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
     if found is not MISSING:
         return found
     kind = type(obj)
-    if kind in _NATIVE_VALUES or issubclass(kind, Native):
+    if issubclass(kind, Native):
+        return obj.seen_attribute(name)
+    if kind in _NATIVE_VALUES:
         if kind in SYMBOLIC_NUMBERS and not hasattr(obj, name):
             obj = concrete(obj)
         return getattr(obj, name)
     if issubclass(kind, torch.Tensor):
         return load_tensor_attribute(machine, obj, name)
-    if kind in _NATIVE_OBJECTS:
+    if kind in _NATIVE_OBJECTS or numpy_objects.is_value(kind):
         return getattr(obj, name)
     if kind is types.FunctionType:
         return _function_attribute(machine, obj, name)
@@ -391,6 +394,7 @@ def _is_definition(value: Any) -> bool:
         or kind in TORCH_CONSTANTS
         or kind is str
         or isinstance(value, (type, types.ModuleType))
+        or numpy_objects.is_value(kind)
     )
 
 
@@ -436,6 +440,9 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
         return
     if issubclass(kind, type):
         _store_class_attribute(machine, obj, name, value)
+        return
+    if issubclass(kind, Native):
+        setattr(obj, name, value)
         return
     setter = python_method(machine, kind, "__setattr__")
     if setter is _MODULE_SETATTR and machine.objects.is_known(obj):

@@ -13,7 +13,7 @@ import torch
 
 from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.core import core
-from flambeau_capture.interpreter import torch_functions
+from flambeau_capture.interpreter import numpy_objects, torch_functions
 from flambeau_capture.interpreter.attributes import load_attr, store_attr
 from flambeau_capture.interpreter.classes import Native, lookup, python_method
 from flambeau_capture.interpreter.decode import decode
@@ -119,20 +119,11 @@ def call(
     method = python_method(machine, kind, "__call__")
     if method is not None:
         return call(machine, method, (function, *args), kwargs, in_place=in_place)
-    if (
-        _is_numpy_function(kind)
-        and not kwargs
-        and all(isinstance(arg, (int, float)) for arg in args)
-    ):
-        return function(*args)
+    if numpy_objects.is_callable(function):
+        return numpy_objects.call(machine, function, args, kwargs)
     if not callable(function):
         raise TypeError(f"{kind.__name__!r} object is not callable")
     raise GraphBreak("unknown-c-function", f"call of a {kind.__module__}.{kind.__qualname__}")
-
-
-def _is_numpy_function(kind: type) -> bool:
-    """Whether this is the type of `numpy.sqrt`, pure on numbers; numpy itself may not be installed."""
-    return kind.__module__ == "numpy" and kind.__name__ == "ufunc"
 
 
 # ---------------------------------------------------------------- functions written in Python
@@ -150,7 +141,7 @@ def call_function(
     if function.__dict__ and id(function) not in machine.made_functions:
         disabled = disabled_reason(function)
         if disabled is not None:
-            raise GraphBreak("compiler-disable", disabled)
+            raise GraphBreak(*disabled)
         if getattr(function, "_dynamo_marked_constant", False) and all(
             _is_given(machine, value) for value in (*args, *kwargs.values())
         ):
@@ -322,6 +313,8 @@ def _call_builtin(
         return substitute(machine, args, kwargs)
     if torch_functions.is_torch_builtin(function):
         return torch_functions.call_builtin(machine, function, args, kwargs)
+    if numpy_objects.is_callable(function):
+        return numpy_objects.call(machine, function, args, kwargs)
     receiver = function.__self__
     if receiver is not None and not isinstance(receiver, types.ModuleType):
         if isinstance(receiver, torch.Tensor):
@@ -373,6 +366,8 @@ def _call_slot(
         return substitute(machine, args, kwargs)
     if function is _TYPE_CALL:
         return instantiate(machine, args[0], args[1:], kwargs)
+    if args and isinstance(args[0], Native) and args[0].seen_type() is not None:
+        return args[0].seen_attribute(function.__name__)(*args[1:], **kwargs)
     if args and isinstance(args[0], torch.Tensor):
         if issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object:
             return machine.tape.call_method(function.__name__, args, kwargs)
@@ -467,6 +462,10 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
     substitute = SUBSTITUTES.get(id(cls))
     if substitute is not None:
         return substitute(machine, args, kwargs)
+    if numpy_objects.is_numpy(cls.__module__):
+        found = numpy_objects.call(machine, cls, args, kwargs)
+        if found is not NotImplemented:
+            return found
     meta_call = python_method(machine, type(cls), "__call__")
     if meta_call is not None and not issubclass(cls, enum.Enum):
         return call(machine, meta_call, (cls, *args), kwargs)

@@ -23,6 +23,7 @@ _dict_of = type.__dict__["__dict__"].__get__
 TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {
     "torch",
     "builtins",
+    "flambeau",
     "flambeau_capture",
     "flambeau_prims",
     "numpy",
@@ -106,3 +107,11 @@ class Native:
     """Base of the interpreter's own objects that stand on a program's stack: their methods run natively."""
 
     __slots__ = ()
+
+    def seen_type(self) -> type | None:
+        """The type that the program sees, where the object stands in for one of another library's."""
+        return None
+
+    def seen_attribute(self, name: str) -> Any:
+        """What the program reads as an attribute."""
+        return getattr(self, name)

@@ -132,6 +132,8 @@ class Machine:
         self.hooks_guarded = False
         self.handlers = HANDLERS
         self.told = told()
+        self.arrays: Any = None
+        """The side table of NumPy's arrays (arrays/table.py), once the frame has met one."""
         self.objects = Objects(self)
         self.tape = Tape(self, device)
 
@@ -247,6 +249,10 @@ class Machine:
     def interpret(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function's own code, past any substitute."""
         return calling.call_function(self, function, args, kwargs)
+
+    def load(self, obj: Any, name: str) -> Any:
+        """`obj.name`."""
+        return load_attr(self, obj, name)
 
     def check_receiver(self, receiver: Any) -> None:
         """Methods of C types may read containers of the program that stand on the stack as they are, but not change or advance them."""

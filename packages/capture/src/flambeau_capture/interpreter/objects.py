@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter import scalars
+from flambeau_capture.interpreter import numpy_objects, scalars
 from flambeau_capture.origins import (
     Argument,
+    Attribute,
     DictEntry,
     DictEntryOf,
     DictKeyAt,
@@ -57,6 +58,8 @@ IDENTITY_TYPES = frozenset(
     }
 )  # fmt: skip
 """Types whose objects are guarded by identity and used as they are."""
+
+_BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 LAZY_DICT_SIZE = 128
 """Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being shadowed whole."""
@@ -137,6 +140,8 @@ class Objects:
             return self.machine.tape.fake_input(value, origin)
         if kind is types.FunctionType:
             return self._wrap_function(value, origin)
+        if kind in _BOUND_BUILTINS and _is_bound(value):
+            return self._wrap_bound_builtin(value, kind, origin)
         if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType)):
             self.machine.guard("IS", origin, value)
             return value
@@ -176,7 +181,18 @@ class Objects:
             self.machine.guard("IS", origin, value)
         return value
 
+    def _wrap_bound_builtin(self, value: Any, kind: type, origin: Origin) -> Any:
+        """`obj.method` of a C type, made afresh at each reading: guarded by its parts."""
+        self.machine.guard("TYPE", origin, kind)
+        self.machine.guard("EQUALS", Attribute(origin, "__name__"), value.__name__)
+        receiver = self.wrap(value.__self__, Attribute(origin, "__self__"))
+        return value if receiver is value.__self__ else self.machine.load(receiver, value.__name__)
+
     def _wrap_object(self, value: Any, kind: type, origin: Origin) -> Any:
+        if numpy_objects.is_numpy(kind.__module__):
+            found = numpy_objects.wrap(self.machine, value, origin)
+            if found is not None:
+                return found
         if kind is types.MethodType:
             function = self.wrap(value.__func__, MethodPart(origin, "func"))
             return types.MethodType(function, self.wrap(value.__self__, MethodPart(origin, "self")))
@@ -367,6 +383,11 @@ def _is_constant(value: Any) -> bool:
         type(item) in SCALARS or (type(item) is tuple and _is_constant(item))
         for item in tuple.__iter__(value)
     )
+
+
+def _is_bound(builtin: Any) -> bool:
+    """Whether a builtin is a method of an object, and not a function of a module or of a class."""
+    return not isinstance(builtin.__self__, (types.NoneType, types.ModuleType, type))
 
 
 def _hashed_natively(key: Any) -> bool:

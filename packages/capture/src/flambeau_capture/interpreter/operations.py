@@ -293,7 +293,8 @@ def instance_of_class(machine: Machine, obj: Any, classes: Any) -> bool:
     if kind is torch.SymBool:
         return issubclass(bool, classes) or classes is torch.SymBool
     if issubclass(kind, Native):
-        return kind.instance_of(classes)  # type: ignore[attr-defined]
+        seen = obj.seen_type()
+        return kind.instance_of(classes) if seen is None else issubclass(seen, classes)
     return isinstance(obj, classes)
 
 

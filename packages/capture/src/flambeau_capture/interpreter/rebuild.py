@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.objects import (
     DELETED,
@@ -23,6 +24,8 @@ from flambeau_capture.interpreter.objects import (
     Shadow,
 )
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
+from flambeau_capture.interpreter.generator import InterpretedGenerator
+from flambeau_capture.interpreter.rebuild_generators import generator_recipe
 from flambeau_capture.interpreter.rebuild_iterators import (
     is_c_iterator,
     iterator_recipe,
@@ -103,6 +106,10 @@ class Rebuilder:
                 # A condition: its value of this call, with a guard.
                 return Const(bool(value) if kind is torch.SymBool else inner)
             return SizeValue(inner, int)
+        if isinstance(value, Native) and value.seen_type() is not None:
+            return self.machine.arrays.recipe(value)  # type: ignore[no-any-return]
+        if numpy_objects.is_value(kind):
+            return Const(value)
         objects = self.machine.objects
         origin = objects.origin_of(value)
         if origin is not None:
@@ -220,6 +227,8 @@ class Rebuilder:
             return sequence_iterator_recipe(self, value.sequence, value.index)
         if kind is InterpretedIterator:
             return self.recipe(value.iterator)
+        if isinstance(value, InterpretedGenerator):
+            return generator_recipe(self, value)
         if issubclass(kind, Native):
             raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
         if isinstance(value, BaseException):

@@ -15,10 +15,12 @@ from flambeau_capture.interpreter.substitutes import (
     introspection,
     iterables,
     numbers,
+    numpy_tensors,
     operators,
     optimizers,
     output,
     torch_queries,
+    torch_states,
     transforms,
 )
 from flambeau_capture.interpreter.substitutes.compiler_functions import dynamo_substitute, told
@@ -38,10 +40,12 @@ __all__ = [
     "introspection",
     "iterables",
     "numbers",
+    "numpy_tensors",
     "operators",
     "optimizers",
     "output",
     "told",
     "torch_queries",
+    "torch_states",
     "transforms",
 ]

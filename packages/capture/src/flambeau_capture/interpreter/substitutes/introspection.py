@@ -36,6 +36,9 @@ def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
         return machine.tape.real_type(obj)
     kind = type(obj)
     if issubclass(kind, Native):
+        seen = obj.seen_type()
+        if seen is not None:
+            return seen
         return types.FunctionType if kind is native.InterpretedCallable else types.GeneratorType
     return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}.get(kind, kind)
 

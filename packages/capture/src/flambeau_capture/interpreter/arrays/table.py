@@ -1,0 +1,122 @@
+"""The arrays of one capture: stand-ins of the program's own, one for each real array, and how arrays leave the frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from flambeau_capture.interpreter.arrays.array import Array
+from flambeau_capture.interpreter.arrays.dtypes import TO_TORCH
+from flambeau_capture.numpy_arrays import (
+    array_flags,
+    converter,
+    flipped,
+    scalar_key,
+    scalar_tensor,
+    to_array,
+    to_readonly_array,
+    to_scalar,
+)
+from flambeau_capture.origins import CallOf, Constant, Origin
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallRecipe, Const, FromGraph, FromOrigin, Recipe
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+
+class Arrays:
+    """Made when the frame first meets NumPy."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._inputs: dict[int, tuple[Any, Array, Origin]] = {}  # by id of the real array
+        self._origins: dict[int, tuple[Array, Origin]] = {}  # by id of the stand-in
+
+    def new(self, tensor: torch.Tensor, **fields: Any) -> Array:
+        """An array (or with `scalar=True`, a NumPy scalar) made in the frame."""
+        return Array(self.machine, tensor, **fields)
+
+    # ------------------------------------------------------------ what comes in
+
+    def wrap(self, value: Any, origin: Origin) -> Any:
+        """An object of NumPy's that existed before the call, as the frame may see it."""
+        if type(value) is np.ndarray:
+            return self._input(value, origin)
+        if isinstance(value, np.generic):
+            return self._scalar(value, origin)
+        if isinstance(value, np.ndarray):
+            raise GraphBreak("unsupported-input", f"{origin.text()} is a {type(value).__name__}")
+        if isinstance(value, (np.dtype, np.ufunc)) or is_function(value):
+            self.machine.guard("IS", origin, value)
+            return value
+        return None
+
+    def _input(self, value: Any, origin: Origin) -> Array:
+        found = self._inputs.get(id(value))
+        if found is not None:
+            if found[2] is not origin:
+                self.machine.guard("ALIAS", origin, found[2])
+            return found[1]
+        dtype = value.dtype
+        if dtype not in TO_TORCH or not dtype.isnative:
+            raise GraphBreak("numpy-dtype", f"{origin.text()} is an array of dtype {dtype}")
+        if not value.flags.aligned or any(step % dtype.itemsize for step in value.strides):
+            raise GraphBreak(
+                "unsupported-input",
+                f"{origin.text()} is an array whose elements are not aligned in memory",
+            )
+        flips = frozenset(axis for axis, step in enumerate(value.strides) if step < 0)
+        writeable = bool(value.flags.writeable)
+        convert = converter(flips, writeable)
+        self.machine.guard("ARRAY", origin, (np.ndarray, array_flags(value)))
+        tensor = self._fake(convert, value, origin)
+        made = self.new(tensor, flips=flips, writeable=writeable)
+        self._inputs[id(value)] = (value, made, origin)
+        self._origins[id(made)] = (made, origin)
+        return made
+
+    def _scalar(self, value: Any, origin: Origin) -> Any:
+        machine = self.machine
+        machine.guard("TYPE", origin, type(value))
+        if value.dtype in TO_TORCH and machine.dynamic.has_changed(origin):
+            return self.new(self._fake(scalar_tensor, value, origin), scalar=True)
+        machine.guard("EQUALS", CallOf(scalar_key, (origin,)), scalar_key(value))
+        return value
+
+    def held(self, made: Any) -> torch.Tensor:
+        """The tensor of an array that the entry keeps; the graph must not write to it."""
+        convert = converter(frozenset(), made.flags.writeable)
+        return self._fake(convert, made, Constant(made))
+
+    def _fake(self, convert: Any, value: Any, origin: Origin) -> torch.Tensor:
+        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            tensor = convert(value)
+        return self.machine.tape.fake_input(tensor, CallOf(convert, (origin,)))
+
+    # ------------------------------------------------------------ what goes out
+
+    def recipe(self, array: Any) -> Recipe:
+        """How an array is rebuilt at exit: the program's own as itself, others over the memory of a graph output."""
+        origin = self._origins.get(id(array))
+        if origin is not None:
+            return FromOrigin(origin[1])
+        found = self.machine.tape.input_of(array.base)
+        tensor: Recipe = (
+            FromGraph(self.machine.tape.value_of(array.base))
+            if found is None
+            else FromOrigin(found[1].origin)
+        )
+        if array.scalar:
+            return CallRecipe(to_scalar, (tensor,))
+        made: Recipe = CallRecipe(to_array if array.writeable else to_readonly_array, (tensor,))
+        if array.flips:
+            made = CallRecipe(flipped, (made, *map(Const, sorted(array.flips))))
+        return made
+
+
+def is_function(value: Any) -> bool:
+    """Whether a value is one of NumPy's functions behind `__array_function__`."""
+    return type(value) is type(np.sum)

@@ -1,0 +1,237 @@
+"""Universal functions: `np.add(x, y, out=..., where=...)`, operators, `reduce`, `accumulate`, `outer` and `at`.
+
+NumPy itself says what a ufunc's operands are cast to and what it returns (`ufunc.resolve_dtypes`, NEP 50 included), and raises the
+error where they have no common loop; `kernels.py` says which torch calls compute the loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from flambeau_capture.interpreter.arrays import kernels, layout
+from flambeau_capture.interpreter.arrays.base import (
+    SYMBOLIC,
+    ArrayBase,
+    as_array,
+    cast,
+    is_constant,
+)
+from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, abstract, torch_dtype
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_OPTIONS = frozenset({"out", "where", "dtype", "casting", "order", "subok"})
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+
+def call_ufunc(
+    machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`ufunc(*args, **kwargs)`."""
+    if is_constant(args) and is_constant(kwargs):
+        return _of_constants(machine, ufunc(*args, **kwargs))
+    if not kwargs.keys() <= _OPTIONS:
+        raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}({', '.join(kwargs)}=...)")
+    if not ufunc.nin <= len(args) <= ufunc.nargs:
+        return ufunc(*args, **kwargs)  # raises NumPy's TypeError
+    outs = _outs(ufunc, args, kwargs)
+    operands = [_operand(machine, arg) for arg in args[: ufunc.nin]]
+    kinds = [_kind(operand) for operand in operands]
+    options: dict[str, Any] = {"casting": kwargs.get("casting", "same_kind")}
+    if kwargs.get("dtype") is not None:
+        options["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
+    wanted = [None if out is None else out.dtype for out in outs]
+    resolved = ufunc.resolve_dtypes((*kinds, *wanted), **options)
+    loop = [_loop_operand(machine, ufunc, *pair) for pair in zip(operands, resolved, strict=False)]
+    results = kernels.compute(machine, ufunc, loop, resolved)
+    results = [cast(machine, *pair) for pair in zip(results, resolved[ufunc.nin :], strict=True)]
+    if ufunc.signature is None:
+        results = _ordered(machine, results, operands, kwargs.get("order"))
+    where = kwargs.get("where", True)
+    made = [
+        _finish(machine, operands, result, out, where)
+        for result, out in zip(results, outs, strict=True)
+    ]
+    if any(isinstance(arg, torch.Tensor) for arg in args[: ufunc.nin]):
+        made = [_wrapped_as_tensor(machine, item) for item in made]
+    return made[0] if ufunc.nout == 1 else tuple(made)
+
+
+def _of_constants(machine: Machine, found: Any) -> Any:
+    """What NumPy computed from constants; an array is made anew for each call."""
+    from flambeau_capture.interpreter.arrays.base import constant
+
+    if isinstance(found, tuple):
+        return tuple(_of_constants(machine, item) for item in found)
+    return constant(machine, found) if isinstance(found, np.ndarray) else found
+
+
+def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arrays to write the results to, None where one is to be made."""
+    given = kwargs.get("out")
+    outs = list(args[ufunc.nin :]) or (
+        [None] if given is None else list(given) if isinstance(given, tuple) else [given]
+    )
+    outs += [None] * (ufunc.nout - len(outs))
+    for out in outs:
+        if out is not None and not (issubclass(type(out), ArrayBase) and not out.scalar):
+            raise TypeError("return arrays must be of ArrayType")
+    return outs
+
+
+def _operand(machine: Machine, arg: Any) -> Any:
+    """An array or scalar as it takes part: numbers stay numbers, which are promoted weakly."""
+    if issubclass(type(arg), ArrayBase):
+        return arg
+    if type(arg) in NUMBERS or type(arg) in SYMBOLIC:
+        return arg
+    if isinstance(arg, np.generic):
+        return arg
+    return as_array(machine, arg)
+
+
+def _kind(operand: Any) -> Any:
+    return operand.dtype if hasattr(operand, "dtype") else abstract(operand)
+
+
+def _loop_operand(machine: Machine, ufunc: Any, operand: Any, dtype: Any) -> Any:
+    """An operand as its loop takes it: a tensor of the loop's dtype, or a Python number."""
+    if issubclass(type(operand), ArrayBase):
+        return cast(machine, operand.tensor, dtype)
+    if type(operand) in SYMBOLIC:
+        if ufunc.__name__ in _COMPARISONS or dtype.kind in "iu":
+            return operand
+        return machine.tape.call_function(
+            torch.full, ((), operand), {"dtype": torch_dtype(dtype), "device": "cpu"}
+        )
+    if type(operand) is int and dtype.kind in "iu" and ufunc.__name__ in _COMPARISONS:
+        limits = np.iinfo(dtype)
+        if not limits.min <= operand <= limits.max:
+            raise GraphBreak("numpy-unsupported", f"comparison of {dtype} with {operand}")
+    return np.asarray(operand).astype(dtype).item() if isinstance(operand, np.generic) else (
+        dtype.type(operand).item()
+    )
+
+
+def _ordered(
+    machine: Machine, results: list[torch.Tensor], operands: list[Any], order: Any
+) -> list[torch.Tensor]:
+    """Results in NumPy's memory order."""
+    tensors = [operand.base for operand in operands if issubclass(type(operand), ArrayBase)]
+    ndim = results[0].ndim
+    if not tensors or ndim < 2:
+        return [layout.in_order(machine.tape, result, layout.c_order(ndim)) for result in results]
+    wanted = layout.wanted(order, tensors, ndim)
+    return [layout.in_order(machine.tape, result, wanted) for result in results]
+
+
+def _finish(machine: Machine, operands: list[Any], result: Any, out: Any, where: Any) -> Any:
+    """The outcome in `out`, at the places `where`."""
+    arrays = machine.arrays
+    if where is not True:
+        mask = as_array(machine, where).tensor
+        if out is None:  # elsewhere NumPy leaves what memory held
+            zero = machine.tape.call_function(torch.zeros_like, (result,))
+            result = machine.tape.call_function(torch.where, (mask, result, zero))
+        else:
+            result = machine.tape.call_function(
+                torch.where, (mask, cast(machine, result, out.dtype), out.tensor)
+            )
+    if out is None:
+        plain = result.ndim == 0
+        return arrays.new(result, scalar=plain)
+    store(out, result)
+    return out
+
+
+def store(out: Any, result: torch.Tensor) -> None:
+    """Write a result to an array given as `out`, as ufuncs do."""
+    shape, wanted = tuple(result.shape), tuple(out.base.shape)
+    if len(shape) > len(wanted) or any(
+        size != 1 and size != into
+        for size, into in zip(reversed(shape), reversed(wanted), strict=False)
+    ):
+        raise ValueError(
+            f"non-broadcastable output operand with shape {_text(wanted)} doesn't match the broadcast shape {_text(shape)}"
+        )
+    out.write(result, "output array")
+
+
+def _text(shape: tuple[Any, ...]) -> str:
+    return f"({','.join(str(int(size)) for size in shape)}{',' if len(shape) == 1 else ''})"
+
+
+def _wrapped_as_tensor(machine: Machine, array: Any) -> torch.Tensor:
+    """What torch makes of a ufunc's result when an operand was a tensor."""
+    tensor = array.tensor
+    return (
+        machine.tape.call_method("to", (tensor, torch.uint8))
+        if tensor.dtype is torch.bool
+        else tensor
+    )
+
+
+# ---------------------------------------------------------------- methods of ufuncs
+
+
+def call_ufunc_method(
+    machine: Machine, ufunc: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`ufunc.reduce(...)` and the like."""
+    if is_constant(args) and is_constant(kwargs):
+        return _of_constants(machine, getattr(ufunc, name)(*args, **kwargs))
+    method = _METHODS.get((ufunc.__name__, name))
+    if method is not None:
+        return getattr(as_array(machine, args[0]), method)(
+            *_axis_first(name, args[1:]), **_with_axis(args, kwargs)
+        )
+    if name == "outer" and len(args) == 2 and not kwargs:
+        left, right = (as_array(machine, arg) for arg in args)
+        spread = left.reshape(left.shape + (1,) * right.ndim)
+        return call_ufunc(machine, ufunc, (spread, right), {})
+    if name == "at" and ufunc.__name__ in ("add", "subtract") and len(args) == 3 and not kwargs:
+        return _accumulate_at(machine, ufunc, *args)
+    raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.{name}")
+
+
+def _axis_first(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args
+
+
+def _with_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """ufuncs reduce along axis 0 where the methods reduce along all."""
+    return kwargs if len(args) > 1 or "axis" in kwargs else {**kwargs, "axis": 0}
+
+
+_METHODS = {
+    ("add", "reduce"): "sum",
+    ("multiply", "reduce"): "prod",
+    ("maximum", "reduce"): "max",
+    ("minimum", "reduce"): "min",
+    ("logical_and", "reduce"): "all",
+    ("logical_or", "reduce"): "any",
+    ("add", "accumulate"): "cumsum",
+    ("multiply", "accumulate"): "cumprod",
+}
+
+
+def _accumulate_at(machine: Machine, ufunc: Any, target: Any, index: Any, values: Any) -> None:
+    """`np.add.at(target, index, values)`: repeated places accumulate."""
+    from flambeau_capture.interpreter.arrays.indexing import tensor_index
+
+    base = target.unflipped("np.add.at")
+    if not target.writeable:
+        raise ValueError("output array is read-only")
+    places = index if isinstance(index, tuple) else (index,)
+    indices = [tensor_index(machine, place) for place in places]
+    if not all(isinstance(place, torch.Tensor) for place in indices):
+        raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.at with slices")
+    change = cast(machine, as_array(machine, values).tensor, target.dtype)
+    if ufunc.__name__ == "subtract":
+        change = machine.tape.call_function(torch.neg, (change,))
+    machine.tape.call_method("index_put_", (base, tuple(indices), change), {"accumulate": True})

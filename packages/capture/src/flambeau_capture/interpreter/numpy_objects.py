@@ -1,0 +1,61 @@
+"""The door to `arrays`: which objects are NumPy's, without importing NumPy (it may not be installed)."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.arrays.table import Arrays
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.origins import Origin
+
+_KINDS = frozenset({"ndarray", "ufunc", "_ArrayFunctionDispatcher"})
+
+
+def is_numpy(module: Any) -> bool:
+    """Whether a module's name is NumPy's or of its parts."""
+    return type(module) is str and (module == "numpy" or module.startswith("numpy."))
+
+
+def is_value(kind: type) -> bool:
+    """Whether a type is one of NumPy's whose objects are immutable: scalars, dtypes, and functions."""
+    return is_numpy(kind.__module__) and kind.__name__ != "ndarray" and (
+        kind.__name__ in _KINDS or any(base.__name__ in ("generic", "dtype") for base in kind.__mro__)
+    )
+
+
+def is_callable(function: Any) -> bool:
+    """Whether a callable is NumPy's and written in C: a ufunc, a dispatching function, a builtin, a method of one, or a class."""
+    kind = type(function)
+    if is_numpy(kind.__module__):
+        return True
+    if isinstance(function, type):
+        return is_numpy(function.__module__)
+    if kind is types.BuiltinFunctionType:
+        receiver = function.__self__
+        return is_numpy(function.__module__) or is_numpy(type(receiver).__module__)
+    return False
+
+
+def table_of(machine: Machine) -> Arrays:
+    """The capture's table of arrays, made at first need."""
+    found: Any = machine.arrays
+    if found is None:
+        from flambeau_capture.interpreter.arrays.table import Arrays
+
+        found = machine.arrays = Arrays(machine)
+    return found  # type: ignore[no-any-return]
+
+
+def wrap(machine: Machine, value: Any, origin: Origin) -> Any:
+    """An object of NumPy's as the frame may see it, or None for one without a special form."""
+    return table_of(machine).wrap(value, origin)
+
+
+def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call for which `is_callable` holds."""
+    table_of(machine)
+    from flambeau_capture.interpreter.arrays.functions import call_numpy
+
+    return call_numpy(machine, function, args, kwargs)

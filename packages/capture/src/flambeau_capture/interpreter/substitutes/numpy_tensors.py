@@ -1,0 +1,85 @@
+"""Between torch and NumPy: tensors made of arrays, and arrays of tensors, over the same memory where torch shares it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.interpreter.substitutes.registry import substitute_for
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Native) and value.seen_type() is not None
+
+
+def _plain(value: Any) -> tuple[Any, dict[str, Any]]:
+    """A NumPy scalar as a Python number, and the dtype that torch would give it."""
+    import numpy as np
+
+    return value.item(), {"dtype": torch.from_numpy(np.asarray(value)).dtype}
+
+
+@substitute_for(torch.from_numpy)
+def _from_numpy(machine: Machine, args: Any, kwargs: Any) -> Any:
+    (array,) = args
+    if _is_array(array) and not array.scalar:
+        return machine.tape.call_method("detach", (array.unflipped("torch.from_numpy"),))
+    if _is_array(array) or numpy_objects.is_value(type(array)):
+        raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    return machine.tape.call_function(torch.from_numpy, args, kwargs)
+
+
+def is_numpys(args: tuple[Any, ...]) -> bool:
+    """Whether the first argument is an array, or a NumPy scalar."""
+    return bool(args) and (_is_array(args[0]) or numpy_objects.is_value(type(args[0])))
+
+
+def make_tensor(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    """`torch.tensor`, `torch.as_tensor` or `torch.asarray` of an array or NumPy scalar."""
+    value, *rest = args
+    options = dict(zip(("dtype", "device"), rest, strict=False)) | kwargs
+    if not _is_array(value):
+        number, dtype = _plain(value)
+        return machine.tape.call_function(torch.tensor, (number,), {**dtype, **options})
+    requires_grad = options.pop("requires_grad", False)
+    if function is torch.tensor or value.scalar:
+        made = machine.tape.call_method(
+            "clone", (value.tensor,), {"memory_format": torch.contiguous_format}
+        )
+    else:
+        made = machine.tape.call_method("detach", (value.unflipped(function.__name__),))
+    if options:
+        made = machine.tape.call_method("to", (made,), options)
+    return machine.tape.call_method("requires_grad_", (made,)) if requires_grad else made
+
+
+@substitute_for(torch.asarray)
+def _asarray(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if is_numpys(args) and not kwargs:
+        return make_tensor(machine, torch.asarray, args, kwargs)
+    return machine.tape.call_function(torch.asarray, args, kwargs)
+
+
+@substitute_for(torch.Tensor.numpy)
+def _numpy(machine: Machine, args: Any, kwargs: Any) -> Any:
+    from flambeau_capture.interpreter.arrays.base import from_tensor
+
+    (tensor,) = args
+    numpy_objects.table_of(machine)
+    if kwargs.get("force"):
+        tensor = machine.tape.call_method("detach", (tensor,))
+        tensor = machine.tape.call_method("cpu", (tensor,))
+    return from_tensor(machine, tensor)
+
+
+@substitute_for(torch.Tensor.__array__)
+def _array(machine: Machine, args: Any, kwargs: Any) -> Any:
+    array = _numpy(machine, args[:1], {})
+    dtype = args[1] if len(args) > 1 else kwargs.get("dtype")
+    return array if dtype is None else array.astype(dtype, copy=False)

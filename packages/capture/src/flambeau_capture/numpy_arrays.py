@@ -1,0 +1,92 @@
+"""ndarrays at the border of an entry: as the tensors that its graph reads, and tensors as the arrays that its program returns.
+
+No element is copied in either direction: a graph that updates its input in place writes the caller's array.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+ALIGNED, WRITEABLE = 0x100, 0x400
+"""Bits of `PyArrayObject.flags` (NumPy's C API)."""
+
+
+class _Memory:
+    """An array's memory, offered for reading and writing; what is made of it keeps the array alive."""
+
+    __slots__ = ("__array_interface__", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        described = array.__array_interface__
+        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
+
+
+def tensor_of_readonly(array: Any) -> torch.Tensor:
+    """The tensor of an array that must not be written to, without torch's warning about that."""
+    found: torch.Tensor = torch.from_numpy(np.asarray(_Memory(array)))
+    return found
+
+
+@functools.cache
+def tensor_of_reversed(flips: frozenset[int], writeable: bool) -> Callable[[Any], torch.Tensor]:
+    """A converter of arrays with negative strides along the axes `flips`: to the tensor that runs along them forwards."""
+
+    def tensor_of_reversed_array(array: Any) -> torch.Tensor:
+        forwards = np.flip(array, sorted(flips))
+        return torch.from_numpy(forwards) if writeable else tensor_of_readonly(forwards)
+
+    return tensor_of_reversed_array
+
+
+def converter(flips: frozenset[int], writeable: bool) -> Callable[[Any], torch.Tensor]:
+    """The function that gives the tensor of an array: one object for each way to convert."""
+    if flips:
+        return tensor_of_reversed(flips, writeable)
+    return torch.from_numpy if writeable else tensor_of_readonly
+
+
+def array_flags(array: Any) -> int:
+    """What a graph depends on of an array's flags."""
+    return ALIGNED * array.flags.aligned | WRITEABLE * array.flags.writeable
+
+
+def scalar_key(scalar: Any) -> tuple[str, bytes]:
+    """What tells one NumPy scalar from another, to the last bit."""
+    return scalar.dtype.str, scalar.tobytes()
+
+
+def scalar_tensor(scalar: Any) -> torch.Tensor:
+    """A NumPy scalar as a tensor without dimensions."""
+    found: torch.Tensor = torch.from_numpy(np.array(scalar))
+    return found
+
+
+# ---------------------------------------------------------------- results
+
+
+def to_array(tensor: torch.Tensor) -> Any:
+    """The array over a tensor's memory."""
+    return tensor.detach().numpy()
+
+
+def to_scalar(tensor: torch.Tensor) -> Any:
+    """A NumPy scalar."""
+    return tensor.detach().numpy()[()]
+
+
+def to_readonly_array(tensor: torch.Tensor) -> Any:
+    """An array over a tensor's memory that refuses to be written to."""
+    array = tensor.detach().numpy()
+    array.flags.writeable = False
+    return array
+
+
+def flipped(array: Any, *axes: int) -> Any:
+    """A view with axes reversed."""
+    return np.flip(array, axes)
