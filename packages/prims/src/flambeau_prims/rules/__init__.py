@@ -22,6 +22,7 @@ MODULES: tuple[str, ...] = (
     "norm",
     "pointwise",
     "pool",
+    "questions",
     "random",
     "reduction",
     "resample",

@@ -44,7 +44,12 @@ def fresh(
     )
 
 
-@rule(aten.empty.memory_format, aten.zeros.default, aten.ones.default)
+@rule(
+    aten.empty.memory_format,
+    aten.zeros.default,
+    aten.ones.default,
+    aten._efficientzerotensor.default,
+)
 def empty(
     size: Sequence[Size],
     *,
