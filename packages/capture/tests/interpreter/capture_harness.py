@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import torch
 
 import flambeau_capture
-from flambeau_capture import CaptureOptions
+from flambeau_capture import Break, CaptureOptions
+from flambeau_capture.compiled import compile_callable
+from flambeau_capture.interpreter import capture
+from flambeau_capture.origins import Scope
+from flambeau_capture.record import Capture, CaptureFrame, DynamicDims
 
 
 def run_graph(module: Any, example_inputs: list[Any]) -> Any:
@@ -20,11 +25,33 @@ def run_graph(module: Any, example_inputs: list[Any]) -> Any:
 def compiled(
     fn: Callable[..., Any], *, fullgraph: bool = True, dynamic: bool | None = False
 ) -> Callable[..., Any]:
-    return flambeau_capture.compile(
-        fn,
-        backend=run_graph,
-        options=CaptureOptions(fullgraph=fullgraph, dynamic=dynamic, recompile_limit=32),
-    )
+    if STEPS is not None:
+        options = CaptureOptions(fullgraph=False, dynamic=dynamic, recompile_limit=200)
+        return compile_callable(fn, stepping(STEPS), run_graph, options)
+    options = CaptureOptions(fullgraph=fullgraph, dynamic=dynamic, recompile_limit=32)
+    return flambeau_capture.compile(fn, backend=run_graph, options=options)
+
+
+STEPS: int | None = None
+"""Where set, `compiled` breaks every graph after so many instructions (test_resume.py)."""
+
+
+def stepping(steps: int) -> CaptureFrame:
+    """`capture_frame`, but a frame is suspended after `steps` instructions of it, or as soon after as it can be."""
+
+    def capture_frame(
+        scope: Scope, options: CaptureOptions, dynamic: DynamicDims
+    ) -> Capture | Break:
+        reason = Break("explicit-break", "the test stops here")
+        for step in (*range(steps, steps + 60), 0):
+            found, _ = capture._interpret(scope, options, dynamic, stop_step=step)
+            if found.suspended:
+                found.cause = reason
+            if found.suspended or found.cause is None:
+                return found
+        return capture.capture_frame(scope, options, dynamic)
+
+    return capture_frame
 
 
 def clone(value: Any) -> Any:
@@ -41,6 +68,9 @@ def same(got: Any, want: Any, path: str = "result") -> None:
         assert len(got) == len(want), f"{path}: {len(got)} items instead of {len(want)}"
         for at, (a, b) in enumerate(zip(got, want, strict=True)):
             same(a, b, f"{path}[{at}]")
+    elif isinstance(want, collections.deque):
+        assert got.maxlen == want.maxlen, path
+        same(list(got), list(want), path)
     elif isinstance(want, dict):
         assert list(dict.keys(got)) == list(dict.keys(want)), (
             f"{path}: {list(got)} instead of {list(want)}"
@@ -71,15 +101,18 @@ def check(fn: Callable[..., Any], *args: Any, dynamic: bool | None = False, **kw
         same(callable_(*own[0], **own[1]), want)
         same(own, eager_args, "arguments")
     events = flambeau_capture.state_of(callable_).events
-    assert [event.kind for event in events] == ["capture"], [event.text for event in events]
+    if STEPS is None:
+        assert [event.kind for event in events] == ["capture"], [event.text for event in events]
     return callable_
 
 
 def breaks(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Not captured, run eagerly and right; returns the Break."""
+    """Captured in pieces, or not at all, and right; returns the first Break."""
     want = fn(*clone(args), **clone(kwargs))
     callable_ = compiled(fn, fullgraph=False)
-    same(callable_(*clone(args), **clone(kwargs)), want)
-    found = [entry.info.skipped for entry in callable_.entries]
-    assert len(found) == 1 and found[0] is not None, "the frame was captured"
+    for _ in range(2):
+        same(callable_(*clone(args), **clone(kwargs)), want)
+    events = flambeau_capture.state_of(callable_).events
+    found = [event.reason for event in events if event.kind == "break"]
+    assert found and found[0] is not None, "the frame was captured whole"
     return found[0]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import (
     MISSING,
     SYMBOLIC_NUMBERS,
@@ -223,7 +224,10 @@ def _own_attribute(
             machine.guard("ABSENT", base, name)
         return MISSING
     value = objects.wrap(own[name], DictEntry(base, name))
-    if python_method(machine, type(obj), "__getattribute__") is None:
+    if (
+        type(value) is not AppendTarget
+        and python_method(machine, type(obj), "__getattribute__") is None
+    ):
         objects.attribute_cache[(id(obj), name)] = value
     return value
 
@@ -382,7 +386,8 @@ def load_global_value(machine: Machine, module_globals: dict[str, Any], name: st
         found = machine.objects.read_lazily(value, Global(module_globals, name))
     else:
         found = machine.objects.wrap(value, Global(module_globals, name))
-    cache[key] = found
+    if type(found) is not AppendTarget:
+        cache[key] = found
     return found
 
 

@@ -15,19 +15,21 @@ from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.core import core
 from flambeau_capture.interpreter import numpy_objects, torch_functions
 from flambeau_capture.interpreter.attributes import load_attr, store_attr
+from flambeau_capture.interpreter.binding_errors import raise_binding_error
 from flambeau_capture.interpreter.classes import Native, lookup, python_method
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
 from flambeau_capture.interpreter.items import load_item
+from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.modules import call_module
-from flambeau_capture.interpreter.native import is_pure, prepare_arguments
+from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import IDENTITY_TYPES, SCALARS
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
     SUBSTITUTES,
     dynamo_substitute,
 )
-from flambeau_capture.interpreter.symbolic import concrete, concrete_key
+from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.origins import Attribute, CallOf, DictEntry, FunctionField, Item
 from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.reasons import GraphBreak
@@ -41,6 +43,7 @@ _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
 _GETTERS = (operator.itemgetter, operator.attrgetter)
 _TYPE_CALL = type.__dict__["__call__"]
+_KEY_WRAPPER = type(functools.cmp_to_key(operator.lt))
 _LRU_CACHE = type(functools.lru_cache(lambda: 0))
 _SLOT_TYPES = (
     types.MethodDescriptorType,
@@ -96,7 +99,7 @@ def call(
         and isinstance(function.__self__, type)
     ):
         return instantiate(machine, function.__self__, args, kwargs)
-    if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
+    if kind in BUILTIN_TYPES:
         return _call_builtin(machine, function, args, kwargs)
     if isinstance(function, type):
         return construct(machine, function, args, kwargs)
@@ -114,6 +117,10 @@ def call(
         return _dereference(machine, function)
     if kind in _GETTERS:
         return _call_getter(machine, function, kind, args[0])
+    if kind is _KEY_WRAPPER and not machine.objects.is_known(function):
+        return function(*args, **kwargs)  # made in the frame, of an interpreted function
+    if kind is operator.methodcaller:
+        return _call_method_of(machine, function, args[0])
     if isinstance(function, (staticmethod, classmethod)):
         return call(machine, function.__func__, args, kwargs)
     method = python_method(machine, kind, "__call__")
@@ -229,9 +236,7 @@ def bind(
         values[at] = rest
         at += 1
     elif rest:
-        raise TypeError(
-            f"{function.__qualname__}() takes {count} positional arguments but {len(args)} were given"
-        )
+        raise_binding_error(function, args, kwargs)
     extra: dict[str, Any] = {}
     if kwargs:
         names = code.varnames
@@ -241,33 +246,29 @@ def bind(
             if position is None:
                 extra[name] = value
             elif values[position] is not UNBOUND:
-                raise TypeError(
-                    f"{function.__qualname__}() got multiple values for argument {name!r}"
-                )
+                raise_binding_error(function, args, kwargs)
             else:
                 values[position] = value
     if code.flags & _VARKEYWORDS:
         values[at] = extra
     elif extra:
-        raise TypeError(
-            f"{function.__qualname__}() got an unexpected keyword argument {next(iter(extra))!r}"
-        )
-    _fill_defaults(machine, function, code, values)
+        raise_binding_error(function, args, kwargs)
+    if not _fill_defaults(machine, function, code, values):
+        raise_binding_error(function, args, kwargs)
     return values
 
 
 def _fill_defaults(
     machine: Machine, function: types.FunctionType, code: DecodedCode, values: list[Any]
-) -> None:
+) -> bool:
+    """Fill in what was not given; False where there is no default for it."""
     count = code.argcount
     defaults = function.__defaults__ or ()
     first = count - len(defaults)
     for position in range(count):
         if values[position] is UNBOUND:
             if position < first:
-                raise TypeError(
-                    f"{function.__qualname__}() missing required positional argument: {code.varnames[position]!r}"
-                )
+                return False
             values[position] = _default(
                 machine, function, "defaults", position - first, defaults[position - first]
             )
@@ -277,10 +278,9 @@ def _fill_defaults(
             if values[position] is UNBOUND:
                 name = code.varnames[position]
                 if name not in named:
-                    raise TypeError(
-                        f"{function.__qualname__}() missing required keyword-only argument: {name!r}"
-                    )
+                    return False
                 values[position] = _default(machine, function, "kwdefaults", name, named[name])
+    return True
 
 
 def _default(
@@ -341,7 +341,7 @@ def _call_builtin(
     if type(receiver) is str:
         args, kwargs = concrete(args), concrete(kwargs)
     elif args and isinstance(receiver, (dict, set)):
-        args = (concrete_key(args[0]), *args[1:])
+        args = (native_key(machine, args[0], receiver), *args[1:])
     return function(*args, **kwargs)
 
 
@@ -452,6 +452,15 @@ def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:
             for path in wanted
         )
     return found[0] if len(found) == 1 else found
+
+
+def _call_method_of(machine: Machine, caller: Any, obj: Any) -> Any:
+    """An operator.methodcaller object."""
+    made, args = caller.__reduce__()
+    named = {}
+    if isinstance(made, functools.partial):
+        args, named = (*made.args, *args), made.keywords
+    return call(machine, load_attr(machine, obj, args[0]), args[1:], dict(named))
 
 
 # ---------------------------------------------------------------- classes

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.guards import torch_state
+from flambeau_capture.interpreter.append_only import is_only_appended
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, run
-from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.machine import Machine
 from flambeau_capture.interpreter.objects import SCALARS
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.rebuild import Rebuilder
-from flambeau_capture.interpreter.suspend import finish, stop_steps
+from flambeau_capture.interpreter.suspend import finish, left_to_interpreter, stop_steps
 from flambeau_capture.origins import Argument
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Break, Capture
@@ -34,22 +34,33 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
     Where something in it cannot be captured, it is run once more, up to there: the record then says how to go on.
     """
     found, steps = _interpret(scope, options, dynamic)
-    if isinstance(found, Capture) or options.fullgraph:
+    if found.cause is None:
         return found
-    for step in steps:
+    if options.fullgraph or found.cause.id == "dynamic-mark":
+        return found.cause
+    for place, step in enumerate(steps):
         stopped, _ = _interpret(scope, options, dynamic, stop_step=step)
-        if isinstance(stopped, Capture):
-            stopped.cause = found
+        if stopped.suspended:
+            stopped.cause = found.cause
+            stopped.needs_hook = place > 0 or found.cause.id in _MAY_CALL_BACK
             return stopped
-        if stopped.cause not in found.cause:
-            found = replace(found, cause=f"{found.cause}; and the frame cannot be suspended there: {stopped.cause}")
+        if stopped.cause is not None and stopped.cause.cause not in found.cause.cause:
+            because = f"{found.cause.cause}; it cannot go on from there: {stopped.cause.cause}"
+            found.cause = replace(found.cause, cause=because)
+    found.needs_hook = found.cause.id != "compiler-disable"
     return found
+
+
+_MAY_CALL_BACK = frozenset(
+    {"unknown-c-function", "compiler-skip", "higher-order-operator", "autograd-function", "unstable-iteration"}
+)
+"""Reasons behind which functions of the program may run that could be captured themselves."""
 
 
 def _interpret(
     scope: Scope, options: CaptureOptions, dynamic: DynamicDims, *, stop_step: int = 0
-) -> tuple[Capture | Break, list[int]]:
-    """The record up to `stop_step` (0: of the whole frame), or why there is none, and the steps in front of which it could end."""
+) -> tuple[Capture, list[int]]:
+    """The record up to `stop_step` (0: of the whole frame), and the steps in front of which it could end if it has a `cause`."""
     machine = Machine(scope, options, dynamic, _main_device(scope.arguments), stop_step)
     first_line = _first_line(scope.function)
     try:
@@ -59,7 +70,7 @@ def _interpret(
         assert machine.suspended is not None
         if isinstance(machine.suspended, Capture):
             return machine.suspended, []
-        return machine.suspended.to_break(machine.where or first_line), []
+        broken = machine.suspended.to_break(machine.where or first_line)
     except GraphBreak as error:
         broken = error.to_break(machine.break_where or machine.where or first_line)
     except Unsupported as error:
@@ -73,8 +84,10 @@ def _interpret(
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)
         steps = stop_steps(machine.broken)
+        eager = left_to_interpreter(machine)
         machine.dissolve()
-    return broken, steps
+    eager.cause = broken
+    return eager, steps
 
 
 def _capture(machine: Machine, scope: Scope) -> Capture:
@@ -88,14 +101,14 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     used = live_slots(code, 0)
     for index, value in enumerate(scope.arguments):
         if index in used or type(value) not in SCALARS or sees_locals(function.__code__):
+            if type(value) is list and is_only_appended(code, index):
+                machine.append_only = (None,)
             value = machine.objects.wrap(value, Argument(code.local_names[index], index))
         values[index] = value
     frame = Frame(machine, code, function, values, None)
     for name in torch_state.implied_extras():
         machine.depend_on_state(name)
     run(frame)
-    if isinstance(frame.value, InterpretedGenerator):
-        raise GraphBreak("generator-escapes", "a generator is returned")
     rebuild = Rebuilder(machine)
     machine.frame = frame
     return finish(machine, rebuild, rebuild.recipe(frame.value), [])

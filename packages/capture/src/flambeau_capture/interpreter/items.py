@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import python_method
-from flambeau_capture.interpreter.symbolic import concrete_key
+from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if method is not None:
         return machine.call(method, (obj, key), {})
     if isinstance(obj, dict):
-        key = concrete_key(key)
+        key = native_key(machine, key, obj)
         if machine.objects.is_known(obj):
             return machine.lazy_dict_item(obj, key)
         return _dict_item(machine, obj, key)
@@ -70,7 +70,7 @@ def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
         machine.call(method, (obj, key, value), {})
         return
     _check_native(machine, obj)
-    obj[concrete_key(key) if isinstance(obj, dict) else key] = value
+    obj[native_key(machine, key, obj) if isinstance(obj, dict) else key] = value
 
 
 def delete_item(machine: Machine, obj: Any, key: Any) -> None:
@@ -80,7 +80,7 @@ def delete_item(machine: Machine, obj: Any, key: Any) -> None:
         machine.call(method, (obj, key), {})
         return
     _check_native(machine, obj)
-    del obj[concrete_key(key) if isinstance(obj, dict) else key]
+    del obj[native_key(machine, key, obj) if isinstance(obj, dict) else key]
 
 
 def _check_native(machine: Machine, obj: Any) -> None:

@@ -51,7 +51,8 @@ class InterpretedIterator(Native):
     def __next__(self) -> Any:
         item = advance(self.machine, self.iterator)
         if item is EXHAUSTED:
-            raise StopIteration(self.machine.stop_value)
+            value = self.machine.stop_value
+            raise StopIteration if value is None else StopIteration(value)
         return item
 
     @staticmethod

@@ -121,6 +121,8 @@ class Machine:
         self.torch_state: dict[str, Any] = {}
         self.made_functions: dict[int, Any] = {}
         self.made_classes: dict[type, type] = {}
+        self.append_only: tuple[Frame | None] | None = None
+        """The frame whose next load is only appended to (append_only.py)."""
         self._followed: dict[int, types.FunctionType] = {}
         self._library_globals: dict[int, bool] = {}
         self.stop_value: Any = None
@@ -263,6 +265,8 @@ class Machine:
             (tuple, frozenset, type, types.MappingProxyType, types.FunctionType, types.ModuleType),
         ):
             return
+        if isinstance(receiver, (str, bytes, int, float)):
+            return
         if type(receiver).__module__ in ("re", "enum", "torch") or isinstance(receiver, dict):
             return
         raise GraphBreak(
@@ -376,7 +380,8 @@ class Machine:
         """Native code is about to read a whole object that existed before the call."""
         found = self.objects.known.get(id(obj))
         if found is None or isinstance(
-            obj, (tuple, frozenset, types.MappingProxyType, type, types.ModuleType)
+            obj,
+            (tuple, frozenset, types.MappingProxyType, type, types.ModuleType, str, bytes, int, float),
         ):
             return
         if isinstance(obj, dict):

@@ -12,6 +12,7 @@ import _operator
 import array
 import builtins
 import collections
+import contextvars
 import copyreg
 import dataclasses
 import enum
@@ -39,12 +40,18 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
+BUILTIN_TYPES = frozenset(
+    {types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").match)}
+)
+"""Types of C functions and of C methods bound to their receiver (those that know their defining class have one of their own)."""
+
 _VALUE_TYPES: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, bytearray, tuple, list, dict, set, frozenset, range, slice, type(None), object,
     collections.OrderedDict, collections.defaultdict, collections.deque, type({}.keys()), type({}.values()), type({}.items()),
     types.MappingProxyType, re.Pattern, re.Match, torch.Size, torch.dtype, torch.device, property, BaseException,
     type(iter([])), type(iter(())), type(iter({})), type(iter(range(0))), zip, enumerate, map, filter, reversed, types.SimpleNamespace,
-    itertools.chain, itertools.count, itertools.product, itertools.islice, types.GenericAlias, types.CellType, types.CodeType,
+    itertools.chain, itertools.count, itertools.product, itertools.islice, itertools.cycle, itertools.repeat, itertools.zip_longest,
+    collections.Counter, types.GenericAlias, types.CellType, types.CodeType,
     torch.finfo, torch.iinfo, types.UnionType, torch.SymInt, torch.SymFloat, torch.SymBool, staticmethod, classmethod,
 )  # fmt: skip
 """C types whose methods are pure (but for their receiver)."""
@@ -74,10 +81,11 @@ def _pure_ids() -> dict[int, Any]:
         sys.getrecursionlimit, sys.intern, sys.getsizeof, id, functools.cmp_to_key, functools.partial, collections.Counter, types.MethodType,
         types.SimpleNamespace, types.MappingProxyType, types.GenericAlias, re.compile, sys.getdefaultencoding, object.__new__, tuple.__new__,
         dict.__new__, list.__new__, set.__new__, frozenset.__new__, int.__new__, float.__new__, str.__new__, dict.fromkeys,
-        inspect.Parameter, array.array, threading.get_ident,
+        inspect.Parameter, array.array, threading.get_ident, str.maketrans, bytes.maketrans, bytearray.maketrans, operator.length_hint,
+        operator.methodcaller, contextvars.Context.get, typing.TypeVar, typing.ParamSpec,
         os.fspath, weakref.ref, collections._count_elements,  # type: ignore[attr-defined]
 
-        torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo, torch.Generator,
+        torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo,
     ]  # fmt: skip
     found += [
         member
@@ -107,8 +115,10 @@ def is_pure(function: Any) -> bool:
     """Whether a C function or type may run natively."""
     if id(function) in _PURE:
         return True
+    if getattr(function, "__name__", "") in ("__enter__", "__exit__"):
+        return False
     kind = type(function)
-    if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:
+    if kind in BUILTIN_TYPES:
         receiver = function.__self__
         if receiver is None or isinstance(receiver, types.ModuleType):
             return False
@@ -212,7 +222,8 @@ def prepare_arguments(
     """Arguments as native code may use them: what it iterates, and the big dicts that are read entry by entry otherwise."""
     if _iterates(function):
         kept = 1 if getattr(function, "__name__", "") == "__new__" else 0  # the class
-        args = (*args[:kept], *[_iterable(machine, arg) for arg in args[kept:]])
+        mapping = _takes_mapping(function)
+        args = (*args[:kept], *[_iterable(machine, arg, mapping) for arg in args[kept:]])
     for arg in (*args, *kwargs.values()):
         if machine.objects.is_known(arg) and hasattr(type(arg), "__next__"):
             raise GraphBreak(
@@ -230,8 +241,18 @@ def _iterates(function: Any) -> bool:
     )
 
 
-def _iterable(machine: Machine, arg: Any) -> Any:
-    """`arg`, or an iterator over it where iterating it is not native."""
+def _takes_mapping(function: Any) -> bool:
+    """Whether what a C function iterates is taken by its `keys()`, where it has them."""
+    if isinstance(function, type):
+        return issubclass(function, dict)
+    if function.__name__ not in ("update", "__init__", "__or__", "__ror__", "__ior__"):
+        return False
+    owner = getattr(function, "__objclass__", None) or type(getattr(function, "__self__", None))
+    return issubclass(owner, dict)
+
+
+def _iterable(machine: Machine, arg: Any, mapping: bool) -> Any:
+    """`arg`, or an iterator over it where iterating it is not native; the pairs of what is taken as a mapping."""
     kind = type(arg)
     if isinstance(arg, torch.Tensor):
         return native_iterable(machine, arg) if arg.ndim else arg
@@ -242,6 +263,6 @@ def _iterable(machine: Machine, arg: Any) -> Any:
         and python_method(machine, kind, "__next__") is None
     ):
         return arg
-    if isinstance(arg, dict) or python_method(machine, kind, "keys") is not None:
+    if mapping and (isinstance(arg, dict) or python_method(machine, kind, "keys") is not None):
         return machine.mapping_items(arg)
     return native_iterable(machine, arg)

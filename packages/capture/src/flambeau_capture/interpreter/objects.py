@@ -22,9 +22,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import numpy_objects, scalars
+from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.origins import (
     Argument,
     Attribute,
+<<<<<<< HEAD
+    CallOf,
+=======
+>>>>>>> snap
     DictEntry,
     DictEntryOf,
     DictKeyAt,
@@ -59,7 +64,17 @@ IDENTITY_TYPES = frozenset(
 )  # fmt: skip
 """Types whose objects are guarded by identity and used as they are."""
 
+<<<<<<< HEAD
+_VALUE_BASES: tuple[tuple[type, Any], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (bytes, bytes.__bytes__),
+)
+"""Immutable types whose subclasses' instances are guarded by type and by the plain value in them."""
+=======
 _BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
+>>>>>>> snap
 
 LAZY_DICT_SIZE = 128
 """Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being shadowed whole."""
@@ -82,6 +97,8 @@ class Shadow:
         copy, snapshot = self.copy, self.snapshot
         if isinstance(copy, list):
             return not _same_items(list(list.__iter__(copy)), snapshot)
+        if isinstance(copy, collections.deque):
+            return not _same_items(list(copy), snapshot)
         if isinstance(copy, dict):
             entries = dict(dict.items(copy))
             keys_kept = _same_items(list(entries), list(snapshot))
@@ -110,6 +127,7 @@ class Objects:
         self.attribute_cache: dict[tuple[int, str], Any] = {}
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
+        self.append_targets: dict[int, AppendTarget] = {}
 
     # ------------------------------------------------------------ origins
 
@@ -134,6 +152,7 @@ class Objects:
     def wrap(self, value: Any, origin: Origin) -> Any:
         """The value as the frame may see it, with a guard on what it is."""
         kind = type(value)
+        append_only, self.machine.append_only = self.machine.append_only, None
         if kind in SCALARS:
             return self._wrap_scalar(value, kind, origin)
         if isinstance(value, torch.Tensor):
@@ -158,6 +177,8 @@ class Objects:
         if kind in TORCH_CONSTANTS:
             self.machine.guard("EQUALS", origin, value)
             return value
+        if kind is list and append_only is not None and append_only[0] is self.machine.frame:
+            return self._append_target(value, origin)
         return self._wrap_object(value, kind, origin)
 
     def _wrap_scalar(self, value: Any, kind: type, origin: Origin) -> Any:
@@ -208,12 +229,34 @@ class Objects:
             return self.shadow_dict(value, origin)
         if isinstance(value, (set, frozenset)):
             return self._shadow_set(value, kind, origin)
+        if kind is collections.deque:
+            return self._shadow_deque(value, origin)
+        for base, convert in _VALUE_BASES:
+            if isinstance(value, base):
+                self.machine.guard("TYPE", origin, kind)
+                self.machine.guard("EQUALS", CallOf(convert, (origin,)), convert(value))
+                self.register(value, origin)
+                return value
         if kind is range or kind is slice:
             self.machine.guard("EQUALS", origin, value)
             return value
         self.machine.guard("TYPE", origin, kind)
         self.register(value, origin)
         return value
+
+    def _append_target(self, value: list[Any], origin: Origin) -> AppendTarget:
+        target = self.append_targets.get(id(value))
+        if target is None:
+            self.machine.guard("TYPE", origin, list)
+            target = self.append_targets[id(value)] = AppendTarget(value, origin)
+            self.register(target, origin)
+        elif target.origin is not origin:
+            self.machine.guard("ALIAS", origin, target.origin)
+        return target
+
+    def as_list(self, value: Any) -> Any:
+        """What the frame sees where it reads a value: the shadow of a list that it had only appended to."""
+        return self.wrap(value.real, value.origin) if type(value) is AppendTarget else value
 
     # ------------------------------------------------------------ shadows
 
@@ -255,6 +298,24 @@ class Objects:
         )
         shadow.snapshot = list(list.__iter__(copy))
         self._shadow_state(shadow)
+        target = self.append_targets.get(id(value))
+        if target is not None:
+            if target.origin is not origin:
+                self.machine.guard("ALIAS", origin, target.origin)
+            copy.extend(target.items)
+            target.items, target.shadow = [], copy
+        return copy
+
+    def _shadow_deque(self, value: collections.deque[Any], origin: Origin) -> Any:
+        """The copy that stands for a deque of the program, whose items are read through a list of them."""
+        items = CallOf(list, (origin,))
+        self.machine.guard("TYPE", origin, collections.deque)
+        self.wrap(value.maxlen, Attribute(origin, "maxlen"))
+        self.machine.guard("LENGTH", items, len(value))
+        copy: collections.deque[Any] = collections.deque(maxlen=value.maxlen)
+        shadow = self._add_shadow(value, origin, copy, None)
+        copy.extend([self.wrap(item, Item(items, at)) for at, item in enumerate(value)])
+        shadow.snapshot = list(copy)
         return copy
 
     def shadow_dict(self, value: dict[Any, Any], origin: Origin) -> Any:
@@ -314,12 +375,18 @@ class Objects:
                     "unsupported-input",
                     f"a set with items of type {type(item).__name__} at {origin.text()}",
                 )
-        self.machine.guard("EQUALS", origin, kind(value))
-        if kind is frozenset:
+        plain = frozenset if isinstance(value, frozenset) else set
+        if kind is plain:
+            self.machine.guard("EQUALS", origin, kind(value))
+        else:
+            self.machine.guard("TYPE", origin, kind)
+            self.machine.guard("EQUALS", CallOf(plain, (origin,)), plain(value))
+        if plain is frozenset:
             self.register(value, origin)
             return value
-        copy = kind(value)
-        self._add_shadow(value, origin, copy, set(value))
+        copy = new_object(kind)
+        set.update(copy, value)
+        self._shadow_state(self._add_shadow(value, origin, copy, set(value)))
         return copy
 
     def _shadow_state(self, shadow: Shadow) -> None:

@@ -15,7 +15,8 @@ import torch
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.symbolic import concrete, concrete_key
+from flambeau_capture.interpreter.keys import native_key
+from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     left_kind, right_kind = type(left), type(right)
     native: Any = op.function
     if left_kind in _PLAIN and right_kind in _PLAIN:
+        if left_kind is right_kind and left_kind in _HOLDERS and left is not right:
+            return _compare_holders(machine, op, left, right)
         return native(left, right)
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         if left is None or right is None:
@@ -179,6 +182,50 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         return (left is right) is (op.left == "__eq__")
     raise TypeError(
         f"{op.function.__name__!r} not supported between instances of {left_kind.__name__!r} and {right_kind.__name__!r}"
+    )
+
+
+_HOLDERS = frozenset({list, tuple, dict, set, frozenset})
+
+
+def _compare_holders(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
+    """A comparison of two containers of one type; items that are tensors or have methods in Python are compared by `compare`."""
+    native: Any = op.function
+    kind = type(left)
+    if kind is set or kind is frozenset:
+        for item in left:
+            native_key(machine, item, right)
+        return native(left, right)
+    items = (*left.values(), *right.values()) if kind is dict else (*left, *right)
+    if not any(_compares_in_python(machine, item) for item in items):
+        return native(left, right)
+    if kind is dict:
+        if op.left not in ("__eq__", "__ne__"):
+            return native(left, right)
+        equal = len(left) == len(right) and all(
+            contains(machine, right, key) and _same_or_equal(machine, item, right[key])
+            for key, item in left.items()
+        )
+        return equal is (op.left == "__eq__")
+    for a, b in zip(left, right, strict=False):
+        if not _same_or_equal(machine, a, b):
+            if op.left in ("__eq__", "__ne__"):
+                return op.left == "__ne__"
+            return compare(machine, op, a, b)
+    return native(len(left), len(right))
+
+
+def _same_or_equal(machine: Machine, left: Any, right: Any) -> bool:
+    return left is right or truth(machine, compare(machine, COMPARISONS["=="], left, right))
+
+
+def _compares_in_python(machine: Machine, value: Any) -> bool:
+    kind = type(value)
+    if kind in _HOLDERS:
+        items = value.values() if kind is dict else value
+        return any(_compares_in_python(machine, item) for item in items)
+    return isinstance(value, torch.Tensor) or any(
+        python_method(machine, kind, name) is not None for name in ("__eq__", "__lt__", "__gt__")
     )
 
 
@@ -253,7 +300,7 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
         )
     machine.guard_native_read(container)
     if isinstance(container, (dict, set, frozenset)):
-        item = concrete_key(item)
+        item = native_key(machine, item, container)
     return item in container
 
 

@@ -16,6 +16,7 @@ import torch
 
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.objects import (
     DELETED,
     IDENTITY_TYPES,
@@ -23,9 +24,12 @@ from flambeau_capture.interpreter.objects import (
     TORCH_CONSTANTS,
     Shadow,
 )
+<<<<<<< HEAD
+=======
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.rebuild_generators import generator_recipe
+>>>>>>> snap
 from flambeau_capture.interpreter.rebuild_iterators import (
     is_c_iterator,
     iterator_recipe,
@@ -123,7 +127,7 @@ class Rebuilder:
             name = (value if isinstance(value, type) else kind).__qualname__
             raise GraphBreak("unsupported-result", f"class {name}, made in the frame, outlives it")
         if kind in IDENTITY_TYPES or isinstance(
-            value, (type, enum.Enum, types.ModuleType, re.Match)
+            value, (type, enum.Enum, types.ModuleType, types.UnionType, re.Match)
         ):
             return Const(value)
         builder = _BUILDERS.get(kind)
@@ -237,12 +241,20 @@ class Rebuilder:
             if kind.__module__ == "torch.return_types":
                 return CallRecipe(kind, (MakeTuple(tuple(self._many(value))),))
             return self._tuple(value)
+        for base in (str, bytes, int, float):
+            if isinstance(value, base):
+                state = MakeDict([(Const(k), v) for k, v in (self._state(value) or {}).items()])
+                plain = base.__str__(value) if base is str else base(value)
+                return CallRecipe(_new_value, (Const(kind), Const(base), Const(plain), state))
         if isinstance(value, dict):
             return self._dict(value)
         if isinstance(value, list):
             return self._list(value)
         if isinstance(value, (set, frozenset)):
-            return self._set(value)
+            if kind.__new__ not in (set.__new__, frozenset.__new__):
+                raise GraphBreak("unsupported-result", f"a {kind.__qualname__} is returned or stored")
+            state = MakeDict([(Const(k), v) for k, v in (self._state(value) or {}).items()])
+            return CallRecipe(_new_set, (Const(kind), MakeList(self._many(value)), state))
         if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
             raise GraphBreak(
                 "unsupported-result",
@@ -286,9 +298,10 @@ def guard_distinct(machine: Machine) -> None:
     objects = machine.objects
     changed = [shadow.real for shadow in objects.shadows.values() if shadow.is_changed()]
     changed += [obj for obj, _ in objects.overlays.values() if objects.is_known(obj)]
-    held = [(shadow.real, shadow.origin) for shadow in objects.shadows.values()] + list(
-        objects.known.values()
-    )
+    targets = [target for target in objects.append_targets.values() if target.shadow is None]
+    changed += [target.real for target in targets if target.items]
+    held = [(shadow.real, shadow.origin) for shadow in objects.shadows.values()]
+    held += [*objects.known.values(), *((target.real, target.origin) for target in targets)]
     origin_of = {id(obj): origin for obj, origin in held}
     done: set[int] = set()
     for obj in changed:
@@ -304,6 +317,10 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
     objects = machine.objects
     for shadow in list(objects.shadows.values()):
         _contents_effects(shadow, rebuild, found)
+    for target in objects.append_targets.values():
+        if target.items:
+            items = MakeList([rebuild.recipe(item) for item in target.items])
+            found.append(CallEffect(list.extend, (FromOrigin(target.origin), items)))
     for (_, name), (obj, raw) in machine.attribute_writes.items():
         overlay = objects.overlay_of(obj)
         assert overlay is not None
@@ -365,7 +382,10 @@ def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -
     """The change of a container's contents, and of a container subclass's attributes."""
     copy, target = shadow.copy, FromOrigin(shadow.origin)
     if shadow.contents_changed():
-        if isinstance(copy, list):
+        if isinstance(copy, collections.deque):
+            items = MakeList([rebuild.recipe(item) for item in copy])
+            found.append(CallEffect(_replace_deque, (target, items)))
+        elif isinstance(copy, list):
             found.append(
                 ReplaceList(target, [rebuild.recipe(item) for item in list.__iter__(copy)])
             )
@@ -385,3 +405,28 @@ def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -
         for name, value in now.items():
             if name not in shadow.state_snapshot or shadow.state_snapshot[name] is not value:
                 found.append(SetAttr(target, name, rebuild.recipe(value)))
+
+
+def _replace_deque(obj: collections.deque[Any], items: list[Any]) -> None:
+    obj.clear()
+    obj.extend(items)
+
+
+def _new_value(cls: Any, base: Any, value: Any, state: dict[str, Any]) -> Any:
+    """An instance of a subclass of str, bytes, int or float."""
+    made = base.__new__(cls, value)
+    if state:
+        made.__dict__.update(state)
+    return made
+
+
+def _new_set(cls: Any, items: list[Any], state: dict[str, Any]) -> Any:
+    """An instance of a subclass of set or frozenset."""
+    if issubclass(cls, frozenset):
+        made = frozenset.__new__(cls, items)
+    else:
+        made = set.__new__(cls)
+        set.update(made, items)
+    if state:
+        made.__dict__.update(state)
+    return made

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.operations import format_value
-from flambeau_capture.interpreter.symbolic import concrete_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +36,22 @@ def BUILD_LIST(frame: Frame, arg: int) -> None:
 
 
 def BUILD_SET(frame: Frame, arg: int) -> None:
-    frame.stack.append({concrete_key(item) for item in _pop_many(frame, arg)})
+    frame.stack.append(_set_of(frame, _pop_many(frame, arg)))
+
+
+def _set_of(frame: Frame, items: list[Any]) -> set[Any]:
+    made: set[Any] = set()
+    for item in items:
+        made.add(native_key(frame.machine, item, made))
+    return made
 
 
 def BUILD_MAP(frame: Frame, arg: int) -> None:
     items = _pop_many(frame, 2 * arg)
-    keys = [concrete_key(key) for key in items[::2]]
-    frame.stack.append(dict(zip(keys, items[1::2], strict=True)))
+    made: dict[Any, Any] = {}
+    for key, item in zip(items[::2], items[1::2], strict=True):
+        made[native_key(frame.machine, key, made)] = item
+    frame.stack.append(made)
 
 
 def BUILD_CONST_KEY_MAP(frame: Frame, arg: int) -> None:
@@ -65,23 +74,36 @@ def LIST_APPEND(frame: Frame, arg: int) -> None:
 
 def SET_ADD(frame: Frame, arg: int) -> None:
     item = frame.stack.pop()
-    frame.stack[-arg].add(concrete_key(item))
+    items = frame.stack[-arg]
+    items.add(native_key(frame.machine, item, items))
 
 
 def MAP_ADD(frame: Frame, arg: int) -> None:
     stack = frame.stack
     value, key = stack.pop(), stack.pop()
-    stack[-arg][concrete_key(key)] = value
+    made = stack[-arg]
+    made[native_key(frame.machine, key, made)] = value
 
 
 def LIST_EXTEND(frame: Frame, arg: int) -> None:
-    items = native_iterable(frame.machine, frame.stack.pop())
-    frame.stack[-arg].extend(items)
+    stack = frame.stack
+    value = stack.pop()
+    try:
+        items = native_iterable(frame.machine, value)
+    except TypeError:
+        if hasattr(type(value), "__iter__"):
+            raise
+        items = None
+    if items is None or not hasattr(type(items), "__iter__"):
+        kind = type(value).__name__
+        raise TypeError(f"Value after * must be an iterable, not {kind}")
+    stack[-arg].extend(items)
 
 
 def SET_UPDATE(frame: Frame, arg: int) -> None:
-    items = native_iterable(frame.machine, frame.stack.pop())
-    frame.stack[-arg].update(items)
+    target = frame.stack[-arg - 1]
+    for item in native_iterable(frame.machine, frame.stack.pop()):
+        target.add(native_key(frame.machine, item, target))
 
 
 def DICT_UPDATE(frame: Frame, arg: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.interpreter.append_only import APPENDING, AppendTarget, expect_append
 from flambeau_capture.interpreter.attributes import (
     delete_attr,
     load_attr,
@@ -99,11 +100,14 @@ def LOAD_CLOSURE(frame: Frame, arg: int) -> None:
 
 
 def LOAD_DEREF(frame: Frame, arg: int) -> None:
+    machine = frame.machine
+    expect_append(frame)
     frame.stack.append(
-        frame.machine.load_cell(
+        machine.load_cell(
             frame.locals[arg], frame.code.local_names[arg], arg >= frame.code.free_start
         )
     )
+    machine.append_only = None
 
 
 def STORE_DEREF(frame: Frame, arg: int) -> None:
@@ -121,7 +125,9 @@ def DELETE_DEREF(frame: Frame, arg: int) -> None:
 
 def LOAD_GLOBAL(frame: Frame, arg: tuple[str, bool]) -> None:
     name, push_null = arg
+    expect_append(frame)
     value = load_global(frame, name)
+    frame.machine.append_only = None
     if push_null:
         frame.stack.extend((value, NULL) if _NULL_AFTER else (NULL, value))
     else:
@@ -166,12 +172,17 @@ def LOAD_ATTR(frame: Frame, arg: tuple[str, bool]) -> None:
         LOAD_METHOD(frame, name)
     else:
         stack = frame.stack
+        expect_append(frame)
         stack[-1] = load_attr(frame.machine, stack[-1], name)
+        frame.machine.append_only = None
 
 
 def LOAD_METHOD(frame: Frame, arg: str) -> None:
     stack = frame.stack
-    push_method(stack, load_attr(frame.machine, stack.pop(), arg))
+    if type(stack[-1]) is AppendTarget:
+        stack.insert(-1, APPENDING[arg])
+    else:
+        push_method(stack, load_attr(frame.machine, stack.pop(), arg))
 
 
 def push_method(stack: list[Any], found: Any) -> None:

@@ -25,7 +25,10 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
     (obj,) = args
     kind = type(obj)
     if isinstance(obj, torch.Tensor):
-        return machine.tape.call_function(copy.copy, args)
+        if machine.tape.real_type(obj) is not torch.Tensor:
+            raise GraphBreak("tensor-subclass", "a parameter is copied")
+        made = machine.tape.call_method("detach", (obj,))
+        return machine.tape.call_method("requires_grad_", (made,)) if obj.requires_grad else made
     method = python_method(machine, kind, "__copy__")
     if method is not None:
         return machine.call(method, (obj,), {})

@@ -13,9 +13,11 @@ from flambeau_capture.interpreter import attributes, native, operations
 from flambeau_capture.interpreter.class_building import new_class
 from flambeau_capture.interpreter.classes import MISSING, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND
+from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
 from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.origins import GlobalsDict
+from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -123,11 +125,48 @@ def _super(machine: Machine, args: Any, kwargs: Any) -> Any:
     frame = machine.frame
     assert frame is not None
     names = frame.code.local_names
+    if not frame.code.argcount:
+        raise RuntimeError("super(): no arguments")
     if "__class__" not in names:
         raise RuntimeError("super(): __class__ cell not found")
     cls = frame.locals[names.index("__class__")].cell_contents
     first = frame.locals[0]
     return super(cls, first.cell_contents if isinstance(first, types.CellType) else first)
+
+
+@substitute_for(dir)
+def _dir(machine: Machine, args: Any, kwargs: Any) -> list[str]:
+    if not args:
+        return sorted(_locals(machine, args, kwargs))
+    (obj,) = args
+    method = python_method(machine, type(obj), "__dir__")
+    if method is not None and not isinstance(obj, (type, torch.nn.Module)):
+        return sorted(native_iterable(machine, machine.call(method, (obj,), {})))
+    if machine.objects.is_known(obj) and not isinstance(obj, (type, types.ModuleType)):
+        attributes.instance_dict(machine, obj)  # guards which attributes there are
+        if machine.objects.overlay_of(obj) is not None:
+            raise GraphBreak("unknown-c-function", "dir() of an object that the frame has changed")
+    return dir(obj)
+
+
+@substitute_for(types.FunctionType.__get__)
+def _bind_function(machine: Machine, args: Any, kwargs: Any) -> Any:
+    function, instance, *_ = args
+    return function if instance is None else types.MethodType(function, instance)
+
+
+@substitute_for(property.__get__)
+def _property_get(machine: Machine, args: Any, kwargs: Any) -> Any:
+    made, instance, *_ = args
+    return made if instance is None else machine.call(made.fget, (instance,), {})
+
+
+@substitute_for(property.__set__)
+def _property_set(machine: Machine, args: Any, kwargs: Any) -> None:
+    made, instance, value = args
+    if made.fset is None:
+        property.__set__(made, instance, value)
+    machine.call(made.fset, (instance, value), {})
 
 
 @substitute_for(callable)
@@ -173,7 +212,7 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
             except (NameError, UnboundLocalError):
                 continue
         elif value is not UNBOUND:
-            found[name] = value
+            found[name] = machine.objects.as_list(value)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import native, operations
+from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import python_method
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate, native_iterable
@@ -83,7 +84,8 @@ def _next(machine: Machine, args: Any, kwargs: Any) -> Any:
     if item is EXHAUSTED:
         if len(args) == 2:
             return args[1]
-        raise StopIteration(machine.stop_value)
+        value = machine.stop_value
+        raise StopIteration if value is None else StopIteration(value)
     return item
 
 
@@ -214,3 +216,41 @@ def _index(machine: Machine, args: Any, kwargs: Any) -> int:
         ):
             return at
     raise ValueError(f"{wanted!r} is not in {type(sequence).__name__}")
+
+
+@substitute_for(list.append)
+def _append(machine: Machine, args: Any, kwargs: Any) -> None:
+    items, *rest = args
+    if type(items) is AppendTarget and len(rest) == 1:
+        items.extend(rest)
+    else:
+        list.append(machine.objects.as_list(items), *rest, **kwargs)
+
+
+@substitute_for(list.extend)
+def _extend(machine: Machine, args: Any, kwargs: Any) -> None:
+    items, *rest = args
+    rest = [native_iterable(machine, value) for value in rest]
+    if type(items) is AppendTarget:
+        items.extend(*rest)
+    else:
+        list.extend(machine.objects.as_list(items), *rest, **kwargs)
+
+
+@substitute_for(list.count, tuple.count)
+def _count(machine: Machine, args: Any, kwargs: Any) -> int:
+    sequence, wanted = args
+    eq = operations.COMPARISONS["=="]
+    return sum(
+        item is wanted or operations.truth(machine, operations.compare(machine, eq, item, wanted))
+        for item in sequence
+    )
+
+
+@substitute_for(list.remove)
+def _remove(machine: Machine, args: Any, kwargs: Any) -> None:
+    items, wanted = args
+    try:
+        del items[_index(machine, (items, wanted), {})]
+    except ValueError:
+        raise ValueError("list.remove(x): x not in list") from None
