@@ -27,48 +27,60 @@ def test_adaptive() -> None:
                 check(aten._adaptive_avg_pool2d_backward.default, grad, x.contiguous())
 
 
+def windows(make: Make) -> tuple[Any, ...]:
+    """Random arguments of avg_pool2d."""
+    kernel = [make.integer(1, 5), make.integer(1, 5)]
+    stride = [[], [make.integer(1, 4), make.integer(1, 5)], [2]][make.integer(0, 3)]
+    padding = [make.integer(0, size // 2 + 1) for size in kernel]
+    divisor = (None, None, 3)[make.integer(0, 3)]
+    return kernel, stride, padding, make.integer(0, 2) == 0, make.integer(0, 2) == 0, divisor
+
+
 def test_windows() -> None:
-    cases: list[tuple[Any, ...]] = [
-        ([2, 2],), ([3, 3], [2, 2]), ([3, 3], [1, 1], [1, 1]), ([2, 3], [2, 1]), ([2, 2], [], [0, 0], False, True, 3),
-    ]  # fmt: skip
+    """Random windows, ceil mode and padding that counts or does not; gradients of those that are gathered."""
+    gathered = 0
     for dtype in FLOATS:
-        for args in cases:
-            for x in images(Make(1, dtype), 2, 3, 7, 8):
-                check(aten.avg_pool2d.default, x, *args)
+        make = Make(1, dtype)
+        for _ in range(20):
+            shape = [
+                make.integer(0, 3),
+                make.integer(1, 4),
+                make.integer(4, 10),
+                make.integer(4, 10),
+            ]
+            args = windows(make)
+            for x in images(make, *shape):
+                check(aten.avg_pool2d.default, x, *args, near=9.0)
+                values = aten.avg_pool2d.default(x, *args)
+                grad = torch.empty_like(values).copy_(make(*values.shape))
+                op, call = aten.avg_pool2d_backward.default, (grad, x, *args)
+                graph, _ = decomposed(op, call, {}, flat(op(*call)))
+                if is_decomposed(graph):
+                    gathered += 1
+                    check(op, *call, near=4.0)
+    assert gathered > 60
 
 
-def test_windows_backward() -> None:
-    for dtype in FLOATS:
+def test_volumes() -> None:
+    for dtype in (torch.float32, torch.float64):
         make = Make(2, dtype)
-        check(
-            aten.avg_pool2d_backward.default,
-            make(2, 3, 3, 4),
-            make(2, 3, 7, 8),
-            [2, 2],
-            [],
-            [0, 0],
-            False,
-            True,
-            None,
-        )
-        check(
-            aten.avg_pool2d_backward.default,
-            make(2, 3, 4, 4),
-            make(2, 3, 8, 8),
-            [2, 2],
-            [2, 2],
-            [0, 0],
-            True,
-            True,
-            None,
-        )
+        for args in (
+            ([2, 2, 2], []),
+            ([3, 3, 3], [2, 2, 2], [1, 1, 0], True, False),
+            ([2, 3, 1], [1, 1, 1], [1, 1, 0]),
+        ):
+            x = make(2, 3, 5, 6, 7)
+            check(aten.avg_pool3d.default, x, *args, near=9.0)
+            grad = make(*aten.avg_pool3d.default(x, *args).shape)
+            window = (*args, *([0], False, True)[len(args) - 2 :], None)
+            check(aten.avg_pool3d_backward.default, grad, x, *window, near=4.0)
 
 
 def test_what_stays_with_aten() -> None:
     x = Make(3, torch.float32)(2, 3, 7, 8)
     for op, args in (
         (aten._adaptive_avg_pool2d.default, (x, [2, 3])),
-        (aten.avg_pool2d.default, (x, [3, 3], [2, 2], [0, 0], True)),
+        (aten.avg_pool2d.default, (x, [6, 6])),
     ):
         graph, _ = decomposed(op, args, {}, flat(op(*args)))
         assert not is_decomposed(graph)
