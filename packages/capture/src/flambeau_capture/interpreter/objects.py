@@ -26,10 +26,7 @@ from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.origins import (
     Argument,
     Attribute,
-<<<<<<< HEAD
     CallOf,
-=======
->>>>>>> snap
     DictEntry,
     DictEntryOf,
     DictKeyAt,
@@ -64,7 +61,6 @@ IDENTITY_TYPES = frozenset(
 )  # fmt: skip
 """Types whose objects are guarded by identity and used as they are."""
 
-<<<<<<< HEAD
 _VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (str, str.__str__),
     (int, int.__int__),
@@ -72,9 +68,7 @@ _VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (bytes, bytes.__bytes__),
 )
 """Immutable types whose subclasses' instances are guarded by type and by the plain value in them."""
-=======
 _BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
->>>>>>> snap
 
 LAZY_DICT_SIZE = 128
 """Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being shadowed whole."""

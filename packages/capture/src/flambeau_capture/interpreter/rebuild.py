@@ -16,6 +16,7 @@ import torch
 
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.objects import (
     DELETED,
@@ -24,12 +25,7 @@ from flambeau_capture.interpreter.objects import (
     TORCH_CONSTANTS,
     Shadow,
 )
-<<<<<<< HEAD
-=======
-from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
-from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.rebuild_generators import generator_recipe
->>>>>>> snap
 from flambeau_capture.interpreter.rebuild_iterators import (
     is_c_iterator,
     iterator_recipe,
@@ -71,6 +67,7 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
+_BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 _HEAP_TYPE = 1 << 9  # a class made by a class statement, or by a C extension's spec
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
@@ -126,6 +123,10 @@ class Rebuilder:
         ):
             name = (value if isinstance(value, type) else kind).__qualname__
             raise GraphBreak("unsupported-result", f"class {name}, made in the frame, outlives it")
+        if kind in _BOUND_BUILTINS:
+            receiver = value.__self__
+            if receiver is not None and not isinstance(receiver, (type, types.ModuleType)):
+                return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
         if kind in IDENTITY_TYPES or isinstance(
             value, (type, enum.Enum, types.ModuleType, types.UnionType, re.Match)
         ):
