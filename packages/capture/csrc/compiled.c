@@ -190,7 +190,11 @@ try_entry(Entry *entry, const Invocation *call, PyObject **result)
         if (program_run(entry->program, call->function, call->bound, NULL) != GUARDS_HOLD) {
             return 0;
         }
+        PyObject *former = entry->handler == NULL ? NULL : hook_switch(entry->handler);
         *result = PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
+        if (entry->handler != NULL) {
+            hook_restore(former);
+        }
         return 1;
     }
     if (program_passes_arguments(entry->program, call->count)) {

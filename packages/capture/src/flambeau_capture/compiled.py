@@ -16,21 +16,31 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from flambeau_capture.capturing import CAPTURING
 from flambeau_capture.core import core
-from flambeau_capture.entry import Backend, current_state, make_entry, skip_entry
+from flambeau_capture.entry import (
+    Backend,
+    current_state,
+    eager_entry,
+    make_entry,
+    raising_entry,
+    skip_entry,
+)
 from flambeau_capture.events import Event, GuardFailure, failure_of
-from flambeau_capture.guards import kinds
+from flambeau_capture.guards import kinds, torch_state
+from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import Argument, DictEntry, Item, Origin, OriginLost, Scope
 from flambeau_capture.python_core import PythonCompiled
-from flambeau_capture.resumption import Continuations
 from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims
+from flambeau_capture.resume_code import NotResumable
+from flambeau_capture.resumption import Continuations
 from flambeau_capture.stance import current_stance
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
@@ -79,8 +89,7 @@ class CompiledState:
         self._lock = threading.RLock()
         self._changed: dict[str, frozenset[int]] = {}
         self._made = 0
-        self._escaped = 0
-        """Calls that ended by an exception while being captured."""
+        self._hooked = HookedFrames(self._frame_state)
 
     def attach(self, compiled: Any) -> None:
         """Tell the state which callable it stands behind (held weakly: the callable holds the state)."""
@@ -102,7 +111,8 @@ class CompiledState:
                 self._continuations.clear()
             self.events.clear()
             self._changed.clear()
-            self._made = self._escaped = 0
+            self._made = 0
+            self._hooked.clear()
             self._first_call = None
             if self._with_backend is not None:
                 self._with_backend.clear()
@@ -129,9 +139,16 @@ class CompiledState:
             function, self.capture_frame, self.backend, self.options, self._continuations
         )
         state.listener = self._note
+        state._with_backend = None
         compiled = Compiled(function, state.on_miss, state)
         state.attach(compiled)
         return compiled
+
+    def _frame_state(self, function: types.FunctionType) -> CompiledState:
+        """What stands behind a function that is reached below one of this callable's graph breaks."""
+        state = CompiledState(function, self.capture_frame, self.backend, self.options)
+        state.listener = self._note
+        return state
 
     # ------------------------------------------------------------ misses
 
@@ -206,76 +223,85 @@ class CompiledState:
     ) -> Any:
         """The entry for a call; with `backend`, one for this call only."""
         started = time.perf_counter()
-        CAPTURING.depth += 1
-        try:
-            state = current_state()
-            with _no_collection():
-                captured = self._capture(scope)
-            capture_seconds = time.perf_counter() - started
-            if not isinstance(captured, Break):
-                captured = violation(captured) or captured
-            entry = (
-                None
-                if isinstance(captured, Break)
-                else make_entry(
-                    captured,
-                    backend or self.backend,
-                    state,
-                    self._continuations,
-                    to_end=not self._is_continuation,
-                )
-            )
-        finally:
-            CAPTURING.depth -= 1
-        if entry is not None:
-            captured = violation(captured) or captured  # the backend may have fixed a size, too
-        if isinstance(captured, Break) and captured.id == "dynamic-mark":
-            raise CaptureError(captured)
-        if entry is not None:
-            failing = entry.program.failed(self.function, scope.arguments)
-            if failing is not None:
-                guard = entry.info.guards[failing]
-                text = f"the guard {kinds.guard_text(guard)!r} does not hold on the very call it was made from"
-                captured = Break(
-                    "guard-unstable",
-                    text,
-                    guard.where,
-                    "this is a defect of capture or a value that differs at each reading",
-                )
-                entry = None
-        if isinstance(captured, Break):
-            seconds = time.perf_counter() - started
+        made = self._make(scope, backend or self.backend)
+        broken, entry = made.broken, made.entry
+        if broken is not None and broken.id == "dynamic-mark":
+            raise CaptureError(broken)
+        seconds = time.perf_counter() - started
+        if entry is not None and not made.eager:
+            kind = "recompile" if reasons else "capture"
+            text = "; ".join(map(str, reasons)) or self.function.__qualname__
+            self._note(Event(kind, text, seconds, made.capture_seconds, reasons, entry=entry.info))
+            seconds = 0.0
+        if broken is not None:
             self._note(
-                Event("break", str(captured), seconds, capture_seconds, reasons, reason=captured)
+                Event("break", str(broken), seconds, made.capture_seconds, reasons, reason=broken)
             )
-            if self.options.fullgraph:
-                raise CaptureError(captured)
-            if captured.id == "exception-escapes" and self._escaped < self.options.recompile_limit:
-                self._escaped += 1  # these arguments raise; others may be captured
-                return None
-            compiled.entries = (*entries, skip_entry(len(scope.arguments), captured))
+        if self.options.fullgraph and broken is not None:
+            if broken.id == "exception-escapes":
+                return raising_entry(scope, broken)
+            raise CaptureError(broken)
+        if entry is None:
+            assert broken is not None
+            compiled.entries = (*entries, skip_entry(len(scope.arguments), broken))
             return None
-        kind, text = (
-            ("recompile", "; ".join(map(str, reasons)))
-            if reasons
-            else ("capture", self.function.__qualname__)
-        )
-        self._note(Event(kind, text, time.perf_counter() - started, capture_seconds, reasons))
-        if captured.cause is not None:
-            self._note(Event("break", str(captured.cause), reason=captured.cause))
         if backend is not None:
             return entry
         self._made += 1
         compiled.entries = (entry, *entries)
         return entry
 
+    def _make(self, scope: Scope, backend: Backend) -> _Made:
+        """Capture, hand the graph to the backend, and check the entry on the very call it was made from."""
+        started = time.perf_counter()
+        CAPTURING.depth += 1
+        try:
+            state = current_state()
+            with _no_collection():
+                captured = self._capture(scope)
+            seconds = time.perf_counter() - started
+            broken = captured if isinstance(captured, Break) else violation(captured)
+            if broken is not None or isinstance(captured, Break):
+                return _Made(None, broken, seconds)
+            handler = self._hooked.handler if captured.needs_hook else None
+            if captured.eager:
+                entry = eager_entry(captured, state, handler)
+            else:
+                entry = make_entry(
+                    captured, backend, state, self._continuations,
+                    to_end=not self._is_continuation, handler=handler, guard_filter=self.options.guard_filter_fn,
+                )  # fmt: skip
+        except NotResumable as error:
+            broken = Break("not-resumable", str(error), _place(scope.function))
+            return _Made(None, broken, time.perf_counter() - started)
+        finally:
+            CAPTURING.depth -= 1
+        # The backend may have fixed a size, too.
+        broken = violation(captured) or _unstable(entry, scope)
+        if broken is not None:
+            return _Made(None, broken, seconds)
+        return _Made(entry, captured.cause, seconds, captured.eager)
+
+    def on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
+        """`on_miss` for a frame that the hook offers: its function may have other cells each time."""
+        with self._lock:
+            self.function = function
+            try:
+                return self.on_miss(arguments)
+            finally:
+                self.function = without_closure(function)
+
     def _capture(self, scope: Scope) -> Capture | Break:
         dynamic = DynamicDims(self.options.dynamic, dict(self._changed))
         captured = self.capture_frame(scope, self.options, dynamic)
-        if isinstance(captured, Break) and self.options.dynamic is None and self._changed:
+        cause = captured if isinstance(captured, Break) else captured.cause
+        if cause is not None and self.options.dynamic is None and self._changed:
             # A size that was only guessed to be dynamic must not cost the graph.
-            self._changed.clear()
-            captured = self.capture_frame(scope, self.options, DynamicDims(False))
+            static = self.capture_frame(scope, self.options, DynamicDims(False))
+            because = static if isinstance(static, Break) else static.cause
+            if because is None or because.where != cause.where:
+                self._changed.clear()
+                return static
         return captured
 
     def _give_up(
@@ -339,6 +365,30 @@ class CompiledState:
             print(f"flambeau: {event.kind} of {self.function.__qualname__}: {event.text}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What came of a capture: an entry, and why it is none, or one that runs eagerly or ends at a break."""
+
+    entry: Any
+    broken: Break | None
+    capture_seconds: float
+    eager: bool = False
+
+
+def _unstable(entry: Any, scope: Scope) -> Break | None:
+    """Why an entry does not serve the call it was made from, if so."""
+    failing = entry.program.failed(scope.function, scope.arguments)
+    if failing is None:
+        return None
+    guard = entry.info.guards[failing]
+    return Break(
+        "guard-unstable",
+        f"the guard {kinds.guard_text(guard)!r} does not hold on the very call it was made from",
+        guard.where,
+        "this is a defect of capture or a value that differs at each reading",
+    )
+
+
 def _load(origin: Any, scope: Scope) -> Any:
     try:
         return origin.load(scope)
@@ -376,10 +426,13 @@ def _place(function: types.FunctionType) -> str:
 
 
 def _may_capture() -> bool:
-    """Whether this thread is in a state a frame can be captured in: no dispatch mode, functorch layer or graph tracer is active."""
+    """Whether this thread is in a state a frame can be captured in: no functorch layer, forward-mode level or graph tracer is active, and
+    no mode of the program, which would see what capture itself asks of tensors."""
     return (
         torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
+        and torch.autograd.forward_ad._current_level < 0
+        and torch_state.sees_no_program_mode()
     )
 
 

@@ -31,9 +31,9 @@ def flat_code(code: types.CodeType) -> types.CodeType:
 
 def flat_function(function: types.FunctionType) -> types.FunctionType:
     """`function` taking its arguments flat, and left alone by the hook."""
-    assert core is not None
     code = flat_code(function.__code__)
-    core.mark_skip(code)
+    if core is not None:
+        core.mark_skip(code)
     return types.FunctionType(
         code, function.__globals__, function.__name__, None, function.__closure__
     )

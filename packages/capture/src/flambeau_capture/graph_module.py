@@ -12,6 +12,7 @@ from __future__ import annotations
 import keyword
 import operator
 import re
+import threading
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
@@ -106,6 +107,7 @@ def build_subgraph(
     return CapturedGraphModule(builder.constants, builder.graph), builder.lifted
 
 
+_GENERATING = threading.Lock()
 _GENERATED = ("_code", "_lineno_map", "_prologue_start")
 
 
@@ -123,9 +125,12 @@ class CapturedGraphModule(fx.GraphModule):
 
     def forward(self, *args: Any) -> Any:
         """The graph's program.  Generating it gives this module's class a `forward` of its own, in place of this one."""
-        if "_code" not in self.__dict__:
-            self.recompile()
-        return type(self).forward(self, *args)
+        own = vars(type(self))  # each GraphModule has a class of its own
+        if "forward" not in own:
+            with _GENERATING:
+                if "forward" not in own:
+                    self.recompile()
+        return own["forward"](self, *args)
 
     def __getattr__(self, name: str) -> Any:
         if name in _GENERATED and not self.__dict__.get("_deferred"):

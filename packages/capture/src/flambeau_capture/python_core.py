@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flambeau_capture.frame_hook import call_with_handler
 from flambeau_capture.stance import redirected
 
 
@@ -20,6 +21,7 @@ class PythonEntry:
     item: int = -1
     last_resort: bool = False
     info: Any = None
+    handler: Any = None
 
     def serve(
         self,
@@ -34,8 +36,13 @@ class PythonEntry:
         if inputs is None:
             return False, None
         if self.target is None:
-            return True, function(*args, **kwargs)
-        return True, self._part(self.target(*inputs))
+            return True, self._with_handler(function, *args, **kwargs)
+        return True, self._part(self._with_handler(self.target, *inputs))
+
+    def _with_handler(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if self.handler is None:
+            return function(*args, **kwargs)
+        return call_with_handler(self.handler, function, *args, **kwargs)
 
     def _part(self, result: Any) -> Any:
         if self.item == -1:

@@ -411,7 +411,9 @@ class Capture:
     suspended: list[SuspendedFrame] = field(default_factory=list)
     """The frames to go on with where a graph break ended the capture, outermost first; `result` is then not used."""
     cause: Break | None = None
-    """Why the capture ends at a graph break."""
+    """Why the capture ends at a graph break, or (`eager`) why there is none."""
+    eager: bool = False
+    """The call is left to the interpreter; the guards say for which other calls that holds."""
     needs_hook: bool = False
     """Whether frames reached from the instruction that broke the graph are to be captured too."""
 

@@ -11,26 +11,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_capture.interpreter.decode import decode
-from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
+from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
 from flambeau_capture.interpreter.switches import Switches, nesting_settings
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallEffect, Capture, Const, Recipe, SuspendedFrame
 from flambeau_capture.resume_code import (
-    HANDLED,
-    VALUE,
     Layout,
     NotResumable,
-    Raiser,
-    Source,
     after_call,
     argument_order,
-    resumed_from,
     successors,
 )
-from flambeau_capture.resume_code import NULL as NULL_KIND
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -69,6 +62,19 @@ def finish(
     )
 
 
+def left_to_interpreter(machine: Machine) -> Capture:
+    """The record of a call that is not captured: what was read until that was known decides for which other calls it holds."""
+    env = machine.tape.env
+    return Capture(
+        scope=machine.scope,
+        inputs=list(machine.tape.inputs),
+        guards=list(machine.guards.values()),
+        size_env=env if env is not None and env.symbols else None,
+        torch_state=machine.torch_state,
+        eager=True,
+    )
+
+
 def _left_switches(machine: Machine) -> list[Effect]:
     """What the frame leaves set, set after the graph; within the graph it is set back."""
     now, before = Switches(), machine.switches
@@ -104,11 +110,11 @@ def stop_steps(broken: list[tuple[Frame, int]]) -> list[int]:
 
 
 def _suspended(frame: Frame, rebuild: Rebuilder, innermost: Frame) -> SuspendedFrame:
-    original = _Original(frame)
+    original = Original(frame)
     decoded, code = original.decoded, original.source.code
     is_last = frame is innermost
     index = original.index(frame.ip if is_last else frame.ip - 1)
-    kinds, values = _stack(frame, original, rebuild)
+    kinds, values = stack_recipes(frame, original, rebuild)
     try:
         following = (
             successors(code, index, kinds)
@@ -147,57 +153,3 @@ def _suspended(frame: Frame, rebuild: Rebuilder, innermost: Frame) -> SuspendedF
             for item in following
         ],
     )
-
-
-class _Original:
-    """A frame in terms of the program's own code: the rest of a function that is suspended once more is a rest of that function."""
-
-    def __init__(self, frame: Frame) -> None:
-        code = frame.code.code_reference()
-        assert code is not None
-        self.decoded = frame.code
-        self.resumed = resumed_from(code)
-        if self.resumed is None:
-            function = frame.function
-            self.source = Source(code, frame.globals, function.__name__, function.__qualname__)
-        else:
-            self.source = self.resumed.source
-            self.decoded = decode(self.source.code, frame.machine.handlers)
-        shift = 0 if self.resumed is None else self.resumed.shift
-        count = self.source.code.co_nlocals
-        values = [
-            frame.locals[slot if slot < count else slot + shift]
-            for slot in range(self.decoded.n_locals)
-        ]
-        self.bound = {slot: value for slot, value in enumerate(values) if value is not UNBOUND}
-
-    def index(self, index: int) -> int:
-        """The instruction's number in the program's code."""
-        if self.resumed is None:
-            return index
-        if index < self.resumed.first:
-            raise GraphBreak("not-resumable", "a resume function breaks before it has begun")
-        return index - self.resumed.first
-
-    def offset(self, offset: int) -> int:
-        """The unit in the program's code."""
-        return offset if self.resumed is None else offset - self.resumed.start
-
-
-def _stack(
-    frame: Frame, original: _Original, rebuild: Rebuilder
-) -> tuple[tuple[str | int, ...], dict[int, Recipe]]:
-    """The kinds of the stack's entries, and recipes of those that are values."""
-    kinds: list[str | int] = []
-    values: dict[int, Recipe] = {}
-    for at, entry in enumerate(frame.stack):
-        if entry is NULL or entry is UNBOUND:
-            kinds.append(NULL_KIND)
-        elif isinstance(entry, Handled):
-            kinds.append(HANDLED)
-        elif isinstance(entry, Raiser):
-            kinds.append(original.offset(entry))
-        else:
-            kinds.append(VALUE)
-            values[at] = rebuild.recipe(entry)
-    return tuple(kinds), values

@@ -330,11 +330,24 @@ class Tape:
             raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
         if kwargs and takes_tensor_as_number(name, kwargs):
             return call_on_tensors(self, name, args, kwargs)
+        if name == "is_inference":
+            return self._is_inference(args[0])
         if name in _HISTORY_CHANGES:
             return self._change_history(name, args, kwargs or {})
         return self._call(
             "method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True
         )
+
+    def _is_inference(self, fake: torch.Tensor) -> bool:
+        """Whether autograd may not use a tensor: those made in inference mode, but not views of others."""
+        found = self.input_of(fake)
+        if found is not None:
+            return found[0].is_inference()
+        storage = fake.storage_record  # type: ignore[attr-defined]
+        for real, entry in self._input_of_fake.values():
+            if isinstance(real, torch.Tensor) and entry.value.storage is storage:
+                return real.is_inference()
+        return torch.is_inference_mode_enabled()
 
     def _change_history(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]

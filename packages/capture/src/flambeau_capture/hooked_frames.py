@@ -1,0 +1,109 @@
+"""Frames reached below a graph break: what the frame hook offers is captured like a compiled callable of its own.
+
+    sorted(items, key=score)         breaks the graph, and calls score(item) from C: each frame of score is served by entries
+
+One object stands behind one compiled callable; it knows what to do with each code object it has met.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flambeau_capture.core import core
+from flambeau_capture.frame_hook import hook_works
+from flambeau_capture.interpreter.classes import is_trusted
+
+
+_GENERATED = ("<flambeau", "<eval_with_key>")
+
+
+class Holder:
+    """Where the entries of one code object are kept, as a compiled callable keeps its own."""
+
+    def __init__(self) -> None:
+        self.entries: tuple[Any, ...] = ()
+
+
+class HookedFrames:
+    """The handler of one compiled callable's frames, made when a graph first breaks at a call that may run Python code."""
+
+    def __init__(self, new_state: Callable[[types.FunctionType], Any]) -> None:
+        self._new_state = new_state
+        self._states: dict[int, tuple[Any, Holder]] = {}
+        self._handler: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def handler(self) -> Any:
+        """The FrameHandler to put in force; None where the hook does not work."""
+        if core is None or not hook_works():
+            return None
+        with self._lock:
+            if self._handler is None:
+                self._handler = core.FrameHandler(self._on_frame)
+            return self._handler
+
+    def clear(self) -> None:
+        """Forget every frame; entries that are running go on."""
+        with self._lock:
+            self._handler = None
+            self._states.clear()
+
+    def _on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
+        """An entry for the frame, None to run it, False to run every frame of its code."""
+        if not _is_program(function):
+            return False
+        if not any(_holds_tensors(argument) for argument in arguments):
+            return None
+        key = id(function.__code__)
+        with self._lock:
+            if key not in self._states:
+                state, holder = self._new_state(function), Holder()
+                state.attach(holder)
+                self._states[key] = state, holder
+            state, holder = self._states[key]
+        entry = state.on_frame(function, arguments)
+        if entry is None or entry.target is None or not _computes(entry):
+            return None if entry is not None and entry.info.skipped is not None else False
+        return entry
+
+
+def _is_program(function: types.FunctionType) -> bool:
+    """Whether the function is the program's own, or a forward of torch's modules; not what torch or we have generated."""
+    module = function.__globals__.get("__name__")
+    if not isinstance(module, str) or function.__code__.co_filename.startswith(_GENERATED):
+        return False
+    if module.partition(".")[0].startswith("flambeau"):
+        return False
+    return not is_trusted(module) or module.startswith("torch.nn.modules.")
+
+
+def _holds_tensors(value: Any, depth: int = 2) -> bool:
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if depth and type(value) in (list, tuple):
+        return any(_holds_tensors(item, depth - 1) for item in value)
+    if depth and type(value) is dict:
+        return any(_holds_tensors(item, depth - 1) for item in value.values())
+    return False
+
+
+def _computes(entry: Any) -> bool:
+    """Whether the entry runs a graph with anything in it, or goes on to others."""
+    graph_module = entry.info.graph_module
+    return entry.info.broken is not None or (
+        graph_module is not None
+        and any(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)
+    )
+
+
+def without_closure(function: types.FunctionType) -> types.FunctionType:
+    """A function that says as much in reports, and keeps no cells alive."""
+    code = function.__code__
+    cells = tuple(types.CellType() for _ in code.co_freevars) or None
+    return types.FunctionType(code, function.__globals__, function.__name__, None, cells)

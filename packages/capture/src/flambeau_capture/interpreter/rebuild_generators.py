@@ -1,0 +1,78 @@
+"""Recipes of generators: a suspended interpreted frame as a real generator, suspended at the same yield.
+
+    def gen(): ...; yield a; ...      ->      a generator function whose prologue restores the frame and yields once, where gen did;
+                                              advanced to there, it goes on as gen would
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
+from flambeau_capture.interpreter.liveness import live_slots, sees_locals
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallRecipe, Const
+from flambeau_capture.resume_code import (
+    Layout,
+    NotResumable,
+    argument_order,
+    generator_function,
+)
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.generator import InterpretedGenerator
+    from flambeau_capture.interpreter.rebuild import Rebuilder
+    from flambeau_capture.record import Recipe
+
+
+def generator_recipe(rebuild: Rebuilder, generator: InterpretedGenerator) -> Recipe:
+    """The generator as it is suspended; a break where it is running, or delegates to another."""
+    frame = generator.frame
+    if generator.finished:
+        return CallRecipe(_finished)
+    original = Original(frame)
+    code = original.source.code
+    at = frame.ip
+    if not generator.started:
+        at += 1  # past the POP_TOP of what the first send gives
+    elif original.decoded.names_at[at - 1] != "YIELD_VALUE" or _delegates(original, at):
+        raise GraphBreak("generator-escapes", "a generator that runs, or delegates, is returned or stored")
+    if sees_locals(code):
+        raise GraphBreak("generator-escapes", "a generator that looks at its locals is returned or stored")
+    kinds, values = stack_recipes(frame, original, rebuild)
+    live = live_slots(original.decoded, at)
+    handler = original.decoded.unwinds[at - 1]
+    if handler is not None and generator.started:
+        live |= live_slots(original.decoded, handler.target)
+    layout = Layout(tuple(sorted(live & original.bound.keys())), kinds)
+    try:
+        function = generator_function(original.source, at, layout, suspended=generator.started)
+    except NotResumable as error:
+        raise GraphBreak("generator-escapes", str(error)) from error
+    arguments: list[Recipe] = [Const(function), Const(generator.started)]
+    for kind, slot in argument_order(code, layout):
+        if kind == "stack":
+            arguments.append(values[slot])
+        else:
+            kept = slot in layout.locals
+            arguments.append(rebuild.recipe(original.bound[slot]) if kept else Const(None))
+    return CallRecipe(_suspended, tuple(arguments))
+
+
+def _delegates(original: Original, at: int) -> bool:
+    """Whether the yield before instruction `at` is that of a `yield from`."""
+    name, (_, argument) = original.decoded.names_at[at], original.decoded.instructions[at]
+    return name == "RESUME" and argument & 3 >= 2
+
+
+def _suspended(function: Any, started: bool, *arguments: Any) -> Any:
+    generator = function(*arguments)
+    if started:
+        next(generator)
+    return generator
+
+
+def _finished() -> Any:
+    generator = (item for item in ())
+    next(generator, None)
+    return generator

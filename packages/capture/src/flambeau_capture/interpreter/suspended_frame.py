@@ -1,0 +1,70 @@
+"""A suspended frame in terms of the program's own code: its instruction, its slots, and recipes of its stack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flambeau_capture.interpreter.decode import decode
+from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.resume_code import HANDLED, VALUE, Raiser, Source, resumed_from
+from flambeau_capture.resume_code import NULL as NULL_KIND
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.rebuild import Rebuilder
+    from flambeau_capture.record import Recipe
+
+
+class Original:
+    """A frame in terms of the program's own code: the rest of a function that is suspended once more is a rest of that function."""
+
+    def __init__(self, frame: Frame) -> None:
+        code = frame.code.code_reference()
+        assert code is not None
+        self.decoded = frame.code
+        self.resumed = resumed_from(code)
+        if self.resumed is None:
+            function = frame.function
+            self.source = Source(code, frame.globals, function.__name__, function.__qualname__)
+        else:
+            self.source = self.resumed.source
+            self.decoded = decode(self.source.code, frame.machine.handlers)
+        shift = 0 if self.resumed is None else self.resumed.shift
+        count = self.source.code.co_nlocals
+        values = [
+            frame.locals[slot if slot < count else slot + shift]
+            for slot in range(self.decoded.n_locals)
+        ]
+        self.bound = {slot: value for slot, value in enumerate(values) if value is not UNBOUND}
+
+    def index(self, index: int) -> int:
+        """The instruction's number in the program's code."""
+        if self.resumed is None:
+            return index
+        if index < self.resumed.first:
+            raise GraphBreak("not-resumable", "a resume function breaks before it has begun")
+        return index - self.resumed.first
+
+    def offset(self, offset: int) -> int:
+        """The unit in the program's code."""
+        return offset if self.resumed is None else offset - self.resumed.start
+
+
+def stack_recipes(
+    frame: Frame, original: Original, rebuild: Rebuilder
+) -> tuple[tuple[str | int, ...], dict[int, Recipe]]:
+    """The kinds of the stack's entries, and recipes of those that are values."""
+    kinds: list[str | int] = []
+    values: dict[int, Recipe] = {}
+    for at, entry in enumerate(frame.stack):
+        if entry is NULL or entry is UNBOUND:
+            kinds.append(NULL_KIND)
+        elif isinstance(entry, Handled):
+            kinds.append(HANDLED)
+        elif isinstance(entry, Raiser):
+            kinds.append(original.offset(entry))
+        else:
+            kinds.append(VALUE)
+            values[at] = rebuild.recipe(entry)
+    return tuple(kinds), values
