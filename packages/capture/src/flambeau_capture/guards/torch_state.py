@@ -7,11 +7,31 @@ a STATE guard.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
+
+
+def function_modes() -> list[Any]:
+    """This thread's torch function modes, the outermost first."""
+    return [
+        torch._C._get_function_stack_at(at) for at in range(torch._C._len_torch_function_stack())
+    ]
+
+
+def sees_no_program_mode() -> bool:
+    """Whether every torch function mode is one of `with torch.device(...)`: others are the program's and see all that is called."""
+    return all(type(mode) is DeviceContext for mode in function_modes())
+
+
+def _mode_key(mode: Any) -> Any:
+    """What must be equal for two modes to do the same: the device of `with torch.device(...)`, which is a new mode each time."""
+    return str(mode.device) if type(mode) is DeviceContext else weakref.ref(mode)
+
 
 USUAL: dict[str, Callable[[], Any]] = {
     "grad_enabled": torch.is_grad_enabled,
@@ -35,10 +55,7 @@ EXTRA: dict[str, Callable[[], Any]] = {
     "math_sdp": torch._C._get_math_sdp_enabled,
     "cudnn_enabled": torch._C._get_cudnn_enabled,
     "cudnn_benchmark": torch._C._get_cudnn_benchmark,
-    "torch_function_mode_stack": lambda: tuple(
-        id(torch._C._get_function_stack_at(at))
-        for at in range(torch._C._len_torch_function_stack())
-    ),
+    "torch_function_mode_stack": lambda: tuple(map(_mode_key, function_modes())),
     "anomaly_mode": torch.is_anomaly_enabled,
 }
 if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):

@@ -1,0 +1,98 @@
+"""States of torch that operators read when they run: setting one is a graph break, at the program's own call of it.
+
+The functions behind these break in torch's C functions too; here is said which call of the program that is, so that one break is one, in
+the program's own line, and not several inside torch.  Profilers' marks are left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd.forward_ad
+import torch.autograd.graph
+import torch.autograd.profiler
+import torch.cuda.nvtx
+import torch.profiler
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitutes.registry import Substitute
+
+_RANDOM = (
+    (torch, ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state")),
+    (torch.random, ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "fork_rng")),
+    (torch.cuda, ("manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed", "get_rng_state", "get_rng_state_all",
+                  "set_rng_state", "set_rng_state_all")),
+)  # fmt: skip
+_SETTERS = (
+    (torch, ("set_default_dtype", "set_default_tensor_type", "set_default_device", "use_deterministic_algorithms",
+             "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_warn_always", "set_num_threads", "set_flush_denormal")),
+    (torch.backends.cudnn, ("flags", "set_flags")),
+    (torch.backends.mkldnn, ("flags", "set_flags")),
+    (torch.autograd.grad_mode, ("set_multithreading_enabled", "_unsafe_preserve_version_counter")),
+    (torch.autograd, ("detect_anomaly", "set_detect_anomaly")),
+    (torch.autograd.graph, ("saved_tensors_hooks", "save_on_cpu", "disable_saved_tensors_hooks", "allow_mutation_on_saved_tensors",
+                            "register_multi_grad_hook")),
+    (torch.autograd.forward_ad, ("enter_dual_level", "exit_dual_level", "dual_level")),
+    (torch.autograd.profiler, ("profile", "emit_nvtx", "emit_itt")),
+    (torch.profiler, ("profile",)),
+)  # fmt: skip
+_MODES = (
+    torch.autograd.grad_mode.inference_mode.__enter__,
+    torch.autograd.grad_mode.inference_mode.__exit__,
+    TorchFunctionMode.__enter__,
+    TorchFunctionMode.__exit__,
+    _device.DeviceContext.__enter__,
+    _device.DeviceContext.__exit__,
+    TorchDispatchMode.__enter__,
+    TorchDispatchMode.__exit__,
+)
+
+
+def _break_at(text: str) -> Substitute:
+    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
+        raise GraphBreak("torch-state", text)
+
+    return break_here
+
+
+def _declare() -> None:
+    for module, names in (*_RANDOM, *_SETTERS):
+        for name in names:
+            function = getattr(module, name, None)
+            if function is not None and not has_substitute(function):
+                substitute_for(function)(_break_at(f"call of {module.__name__}.{name}"))
+    for method in _MODES:
+        if not has_substitute(method):
+            verb = "entered" if method.__name__ == "__enter__" else "left"
+            substitute_for(method)(_break_at(f"a {method.__qualname__.split('.')[0]} is {verb}"))
+
+
+_declare()
+
+
+@substitute_for(torch.device.__enter__, torch.device.__exit__)  # type: ignore[attr-defined]
+def _device_context(machine: Machine, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak(
+        "torch-state",
+        "torch.device is used as a context manager",
+        hint="pass device= to the factories",
+    )
+
+
+def _mark(function: Any) -> Substitute:
+    """Marks for profilers are not kept: what they would enclose is compiled away."""
+    return lambda machine, args, kwargs: (
+        None if torch.cuda.is_available() else machine.interpret(function, args, kwargs)
+    )
+
+
+for _name in ("range_push", "range_pop", "mark"):
+    substitute_for(getattr(torch.cuda.nvtx, _name))(_mark(getattr(torch.cuda.nvtx, _name)))
