@@ -108,15 +108,17 @@ def _wraps(fn: Any) -> bool:
     )
 
 
-def disabled_reason(function: types.FunctionType) -> str | None:
-    """Why calls of a function are not to be captured, in words; None where nothing of that kind was said."""
+def disabled_reason(function: types.FunctionType) -> tuple[str, str] | None:
+    """Why calls of a function are not to be captured: the id of the break, and what was called in words; None where nothing was said."""
     attributes = function.__dict__
     if not attributes.get("_torchdynamo_disable"):
         return None
     if attributes.get("_torchdynamo_wrapper_id", id(function)) != id(function):
         return None
+    recursive = attributes.get("_torchdynamo_disable_recursive", True)
     reason = attributes.get("_torchdynamo_disable_msg")
-    return f"call of {function.__qualname__}" + (f" ({reason})" if reason else "")
+    detail = f"call of {function.__qualname__}" + (f" ({reason})" if reason else "")
+    return "compiler-disable" if recursive else "compiler-skip", detail
 
 
 def _left_alone(fn: Callable[..., Any]) -> types.FunctionType:

@@ -140,8 +140,8 @@ def violation(capture: Capture) -> Break | None:
             for dim, mark in marks_of(item.example).items():
                 size = item.spec.shape[dim]  # type: ignore[union-attr]
                 if mark.kind == "dynamic" and isinstance(size, Expr):
-                    now = env.make(dict(size.terms))
-                    if isinstance(now, int):
+                    now, upper = env.ranges.bounds(size)
+                    if now is not None and now == upper:
                         where = next(_specialising(env, size), "")
                         text = (
                             f"dimension {dim} of {item.origin.text()} is marked as dynamic, but the program needs it to be {now}"

@@ -15,9 +15,11 @@ from flambeau.backends import list_backends, register_backend
 from flambeau.explain import Explanation, explain
 from flambeau.module import CompiledModule
 from flambeau.reset import reset
+from flambeau_capture import CaptureError
 from flambeau_capture.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 
 __all__ = [
+    "CaptureError",
     "CompiledModule",
     "Explanation",
     "__version__",

@@ -69,7 +69,7 @@ def compile(
     }
     if model is None:
         return functools.partial(compile, **arguments)
-    again = functools.partial(compile, **arguments)
+    again: Callable[[Any], Any] = functools.partial(compile, **arguments)
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(again(model.__func__))
     if isinstance(model, property):
@@ -144,5 +144,5 @@ def _compile_class(cls: type, compile_function: Callable[[Any], Any]) -> type:
         raise TypeError(
             f"{cls.__qualname__} has no __call__ to compile; compile a function that makes its instances"
         )
-    cls.__call__ = compile_function(call)  # type: ignore[operator]
+    cls.__call__ = compile_function(call)  # type: ignore[method-assign]
     return cls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -90,10 +91,9 @@ def disable(
     if isinstance(fn, nn.Module):
         return CompiledModule(fn, disable_function(fn.__call__, recursive, reason), again)
     if isinstance(fn, type):
-        names = ("__init__", "__call__") if "__call__" in dir(fn) else ("__init__",)
-        for name in names:
-            found = getattr(fn, name)
-            if callable(found) and not isinstance(found, type(object().__init__)):
+        for name in ("__init__", "__call__"):
+            found = getattr(fn, name, None)
+            if isinstance(found, types.FunctionType):
                 setattr(fn, name, disable_function(found, recursive, reason))
         return fn
     if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
