@@ -12,6 +12,7 @@ from flambeau_capture.interpreter.arrays.base import ArrayBase, as_array, cast, 
 from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, TO_TORCH
 from flambeau_capture.interpreter.arrays.reductions import Reductions
 from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc
+from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ class Array(Reductions, ArrayBase):
         if not hasattr(self.seen_type(), name):
             kind = self.seen_type()
             raise AttributeError(f"'{kind.__module__}.{kind.__qualname__}' object has no attribute '{name}'")
+        if name == "__class__":
+            return self.seen_type()
         if name in _OWN or not hasattr(type(self), name):
             raise GraphBreak("numpy-unsupported", f"ndarray.{name}")
         return getattr(self, name)
@@ -202,6 +205,8 @@ class Array(Reductions, ArrayBase):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ArrayBase.__slots__:
             object.__setattr__(self, name, value)
+        elif name == "shape":
+            self.machine.arrays.reshape(self, value)
         elif hasattr(np.ndarray, name):
             raise GraphBreak("numpy-unsupported", f"ndarray.{name} is set")
         else:
@@ -231,6 +236,17 @@ class Array(Reductions, ArrayBase):
             step * self.itemsize * (-1 if axis in self.flips else 1)
             for axis, step in enumerate(self.base.stride())
         )
+
+    @property
+    def flags(self) -> Any:
+        """What is known of the memory."""
+        return Flags(self)
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        """What NumPy's functions give back of an array they have computed."""
+        if return_scalar and not array.ndim:
+            return array.new(array.base, scalar=True)
+        return array
 
     @property
     def T(self) -> Any:
@@ -321,7 +337,10 @@ class Array(Reductions, ArrayBase):
     def ravel(self, order: str = "C") -> Any:
         """One dimension: a view where the elements stand in this order, else a copy."""
         if self.flips:
-            return self.new(self.tape.call_method("reshape", (self.tensor, (-1,))))
+            if order not in ("C", "F"):
+                raise GraphBreak("numpy-unsupported", "ravel in memory order of an array with a negative stride")
+            source = self._reversed(self.tensor) if order == "F" else self.tensor
+            return self.new(self.tape.call_method("reshape", (source, (-1,))))
         if order == "K":
             axes = layout.k_order([self.base], self.ndim)
             moved = self.tape.call_method("permute", (self.base, axes))
@@ -380,7 +399,7 @@ class Array(Reductions, ArrayBase):
         """A copy in this memory order."""
         if self.scalar:
             return self.new(self.base, scalar=True)
-        wanted = layout.wanted(order, [self.base], self.ndim)
+        wanted = layout.copied(order, self.base)
         if self.flips:
             return self.new(layout.in_order(self.tape, self.tensor, wanted))
         return self.new(layout.copy_in_order(self.tape, self.base, wanted))
@@ -399,8 +418,7 @@ class Array(Reductions, ArrayBase):
         found = cast(self.machine, self.tensor, kind)
         if self.scalar:
             return self.new(found, scalar=True)
-        wanted = layout.wanted(order, [self.base], self.ndim)
-        return self.new(layout.in_order(self.tape, found, wanted))
+        return self.new(layout.in_order(self.tape, found, layout.copied(order, self.base)))
 
     def conj(self) -> Any:
         """Complex conjugate."""
@@ -429,13 +447,11 @@ class Array(Reductions, ArrayBase):
         """The places of the elements in ascending order."""
         if axis is None:
             return self.ravel().argsort()
-        if kind not in ("stable", "mergesort") and not stable:
-            self._distinct_places()
+        if kind not in ("stable", "mergesort") and not stable and self.dtype.kind in "biu":
+            # The order of equal elements is NumPy's own; among integers they are common.
+            raise GraphBreak("numpy-unsupported", "argsort of integers without kind='stable'")
         found = self._sorted(axis)[1]
         return self.new(layout.in_order(self.tape, found, layout.c_order(self.ndim)))
-
-    def _distinct_places(self) -> None:
-        """Equal elements may come in any order in NumPy too, except where its sort is stable; ours always is."""
 
     def partition(self, kth: Any, axis: int = -1, kind: str = "introselect", order: Any = None) -> None:
         """Sorted, which is a partition at every place."""
@@ -461,7 +477,54 @@ class Array(Reductions, ArrayBase):
         return tuple(self.new(found) for found in self.call(torch.nonzero, self.tensor, as_tuple=True))
 
 
-_OWN = frozenset(vars(ArrayBase)) - {"dtype", "shape", "ndim", "__class__"}
+class Flags(Native):
+    """`array.flags`."""
+
+    __slots__ = ("aligned", "array", "writeable")
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.writeable, self.aligned = array, array.writeable, True
+
+    def seen_attribute(self, name: str) -> Any:
+        """One flag."""
+        if name not in _FLAGS:
+            raise GraphBreak("numpy-unsupported", f"ndarray.flags.{name}")
+        return getattr(self, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.seen_attribute(_SHORT_FLAGS.get(name, name.lower()))
+
+    @property
+    def c_contiguous(self) -> bool:
+        """Row-major without gaps."""
+        return self._is_in(layout.c_order(self.array.ndim))
+
+    contiguous = c_contiguous
+
+    @property
+    def f_contiguous(self) -> bool:
+        """Column-major without gaps."""
+        return self._is_in(tuple(reversed(layout.c_order(self.array.ndim))))
+
+    @property
+    def fnc(self) -> bool:
+        """Column-major and not row-major."""
+        return self.f_contiguous and not self.c_contiguous
+
+    @property
+    def forc(self) -> bool:
+        """Either."""
+        return self.f_contiguous or self.c_contiguous
+
+    def _is_in(self, order: tuple[int, ...]) -> bool:
+        flips = any(self.array.base.shape[axis] > 1 for axis in self.array.flips)
+        return not flips and layout.is_in_order(self.array.base, order)
+
+
+_FLAGS = frozenset({"c_contiguous", "f_contiguous", "contiguous", "fnc", "forc", "writeable", "aligned"})
+_SHORT_FLAGS = {"C": "c_contiguous", "F": "f_contiguous", "W": "writeable", "A": "aligned"}
+
+_OWN = frozenset(vars(ArrayBase)) - {"dtype", "shape", "ndim"}
 """Attributes of ours that are no attributes of an array."""
 
 

@@ -79,6 +79,7 @@ class ArrayBase(Native):
         """Overwrite all elements, cast and broadcast."""
         if not self.writeable:
             raise ValueError(f"{what} is read-only")
+        value = self.apart(value)
         if self.flips:
             if value.ndim < self.base.ndim or value.shape != self.base.shape:
                 value = self.call(torch.broadcast_to, value, tuple(self.base.shape))
@@ -86,6 +87,11 @@ class ArrayBase(Native):
         if value.dtype.is_complex and not self.base.dtype.is_complex:
             value = self.call(torch.real, value)
         self.tape.call_method("copy_", (self.base, value))
+
+    def apart(self, value: torch.Tensor) -> torch.Tensor:
+        """A value to be written here; a copy of one that is read from the same memory."""
+        same = value.storage_record is self.base.storage_record  # type: ignore[attr-defined]
+        return self.tape.call_method("clone", (value,)) if same else value
 
     def unflipped(self, what: str) -> torch.Tensor:
         """The tensor, for what gives a view of it."""
@@ -98,10 +104,6 @@ class ArrayBase(Native):
     def seen_type(self) -> type:
         """The type that the program sees."""
         return self.dtype.type if self.scalar else np.ndarray  # type: ignore[no-any-return]
-
-    @property
-    def __class__(self) -> Any:
-        return self.seen_type()
 
     @property
     def dtype(self) -> Any:
@@ -150,7 +152,7 @@ def is_constant(value: Any) -> bool:
         return is_constant((value.start, value.stop, value.step))
     return (
         kind in (str, type(None), type(...), *NUMBERS)
-        or isinstance(value, (np.generic, np.dtype, np.ufunc))
+        or issubclass(kind, (np.generic, np.dtype, np.ufunc))
         or (isinstance(value, type) and issubclass(value, (np.generic, *NUMBERS)))
     )
 

@@ -45,12 +45,15 @@ _WITH_EFFECTS = frozenset({"save", "savez", "savez_compressed", "savetxt", "load
                            "array_repr", "fromregex"})  # fmt: skip
 
 
-def _handler(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def handler(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def declare(handler: Callable[..., Any]) -> Callable[..., Any]:
         for function in functions:
             if id(function) in HANDLERS:
                 raise ValueError(f"{function!r} has two handlers")
             HANDLERS[id(function)] = handler
+            inner = getattr(function, "_implementation", None)
+            if isinstance(inner, types.BuiltinFunctionType):  # what NumPy's own code calls past the dispatch
+                HANDLERS[id(inner)] = handler
         return handler
 
     return declare
@@ -85,10 +88,21 @@ def call_numpy(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: d
 
 def _may_call(function: Any, handler: Any) -> bool:
     """Whether a function of constants may be called at capture: NumPy's public functions read nothing else."""
-    return handler is not None and handler not in _MAKERS or hasattr(function, "_implementation") or function in _PURE
+    return handler is not None and handler not in _MAKERS or hasattr(function, "_implementation") or id(function) in _PURE
 
 
-_PURE = (np.promote_types, np.datetime_data)
+_multiarray = np._core.multiarray  # type: ignore[attr-defined]
+_PURE = {
+    id(function)
+    for function in (
+        np.promote_types,
+        np.datetime_data,
+        np.lib.array_utils.normalize_axis_index,
+        np.bincount,
+        *(getattr(_multiarray, name, None) for name in ("interp", "correlate", "_monotonicity", "count_nonzero", "get_handler_name")),
+    )
+}
+"""Functions written in C that read their arguments only."""
 
 
 def made_anew(machine: Machine, found: Any) -> Any:
@@ -148,7 +162,7 @@ def _with_copy(machine: Machine, value: Any, dtype: Any, order: Any, copy: Any) 
     return found
 
 
-@_handler(np.array)
+@handler(np.array)
 def _array(
     machine: Machine, object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: Any = False, ndmin: int = 0, like: Any = None
 ) -> Any:  # fmt: skip
@@ -158,26 +172,26 @@ def _array(
     return found
 
 
-@_handler(np.asarray, np.asanyarray)
+@handler(np.asarray, np.asanyarray)
 def _asarray(
     machine: Machine, a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: Any = None, like: Any = None
 ) -> Any:  # fmt: skip
     return _with_copy(machine, a, dtype, order, copy)
 
 
-@_handler(np.ascontiguousarray)
+@handler(np.ascontiguousarray)
 def _ascontiguousarray(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     found = _with_copy(machine, a, dtype, "C", None)
     return found if found.ndim else found.reshape((1,))
 
 
-@_handler(np.asfortranarray)
+@handler(np.asfortranarray)
 def _asfortranarray(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
     found = _with_copy(machine, a, dtype, "F", None)
     return found if found.ndim else found.reshape((1,))
 
 
-@_handler(np.copy)
+@handler(np.copy)
 def _copy(machine: Machine, a: Any, order: Any = "K", subok: Any = False) -> Any:
     found = as_array(machine, a)
     return found.new(found.base, flips=found.flips).copy(order)
@@ -197,22 +211,22 @@ def _made(machine: Machine, function: Any, shape: Any, dtype: Any, order: Any, *
     return found.transpose() if fortran else found
 
 
-@_handler(np.zeros)
+@handler(np.zeros)
 def _zeros(machine: Machine, shape: Any, dtype: Any = float, order: Any = "C", *, device: Any = None, like: Any = None) -> Any:
     return _made(machine, torch.zeros, shape, dtype or float, order)
 
 
-@_handler(np.ones)
+@handler(np.ones)
 def _ones(machine: Machine, shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None) -> Any:
     return _made(machine, torch.ones, shape, dtype or float, order)
 
 
-@_handler(np.empty)
+@handler(np.empty)
 def _empty(machine: Machine, shape: Any, dtype: Any = float, order: Any = "C", *, device: Any = None, like: Any = None) -> Any:
     return _made(machine, torch.empty, shape, dtype or float, order)
 
 
-@_handler(np.full)
+@handler(np.full)
 def _full(
     machine: Machine, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None
 ) -> Any:  # fmt: skip
@@ -230,35 +244,35 @@ def _like(machine: Machine, function: Any, a: Any, dtype: Any, order: Any, shape
     source = as_array(machine, a)
     kind = source.dtype if dtype is None else dtype
     sizes = source.shape if shape is None else _shape(shape)
-    wanted = layout.wanted(order, [source.base], source.ndim)
+    wanted = layout.copied(order, source.base)
     if len(sizes) != source.ndim:
         wanted = layout.c_order(len(sizes))
     found = _made(machine, function, tuple(sizes[axis] for axis in wanted), kind, "C")
     return found.transpose(layout.inverse(wanted)) if wanted != layout.c_order(len(sizes)) else found
 
 
-@_handler(np.zeros_like)
+@handler(np.zeros_like)
 def _zeros_like(
     machine: Machine, a: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
 ) -> Any:  # fmt: skip
     return _like(machine, torch.zeros, a, dtype, order, shape)
 
 
-@_handler(np.ones_like)
+@handler(np.ones_like)
 def _ones_like(
     machine: Machine, a: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
 ) -> Any:  # fmt: skip
     return _like(machine, torch.ones, a, dtype, order, shape)
 
 
-@_handler(np.empty_like)
+@handler(np.empty_like)
 def _empty_like(
     machine: Machine, prototype: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
 ) -> Any:  # fmt: skip
     return _like(machine, torch.empty, prototype, dtype, order, shape)
 
 
-@_handler(np.full_like)
+@handler(np.full_like)
 def _full_like(
     machine: Machine, a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
 ) -> Any:  # fmt: skip
@@ -267,7 +281,7 @@ def _full_like(
     return found
 
 
-@_handler(np.arange)
+@handler(np.arange)
 def _arange(machine: Machine, *args: Any, dtype: Any = None, device: Any = None, like: Any = None, **named: Any) -> Any:
     bounds = [*args, *(named[name] for name in ("start", "stop", "step") if name in named)]
     if len(bounds) == 4:
@@ -278,7 +292,7 @@ def _arange(machine: Machine, *args: Any, dtype: Any = None, device: Any = None,
     return machine.arrays.new(machine.tape.call_function(torch.arange, tuple(bounds), options))
 
 
-@_handler(np.eye)
+@handler(np.eye)
 def _eye(machine: Machine, N: Any, M: Any = None, k: int = 0, dtype: Any = float, order: str = "C", *, device: Any = None, like: Any = None) -> Any:
     if k or order != "C":
         raise GraphBreak("numpy-unsupported", "np.eye of symbolic sizes with an offset")
@@ -287,7 +301,7 @@ def _eye(machine: Machine, N: Any, M: Any = None, k: int = 0, dtype: Any = float
     return machine.arrays.new(machine.tape.call_function(torch.eye, (N, columns), options))
 
 
-@_handler(np.identity)
+@handler(np.identity)
 def _identity(machine: Machine, n: Any, dtype: Any = None, *, like: Any = None) -> Any:
     return _eye(machine, n, dtype=dtype or float)
 
@@ -308,10 +322,10 @@ def _as_method(name: str) -> Callable[..., Any]:
 
 for _name in _METHODS:
     if hasattr(np, _name) and id(getattr(np, _name)) not in HANDLERS:
-        _handler(getattr(np, _name))(_as_method(_NAMED.get(_name, _name)))
+        handler(getattr(np, _name))(_as_method(_NAMED.get(_name, _name)))
 
 
-@_handler(np.clip)
+@handler(np.clip)
 def _clip(
     machine: Machine, a: Any, a_min: Any = np._NoValue, a_max: Any = np._NoValue, out: Any = None, *, min: Any = np._NoValue,
     max: Any = np._NoValue, **options: Any,
@@ -323,7 +337,7 @@ def _clip(
     return as_array(machine, a).clip(low, high, out, **options)
 
 
-@_handler(np.sort)
+@handler(np.sort)
 def _sort(machine: Machine, a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
     found = as_array(machine, a)
     found = found.flatten() if axis is None else found.copy("K")
@@ -331,37 +345,86 @@ def _sort(machine: Machine, a: Any, axis: Any = -1, kind: Any = None, order: Any
     return found
 
 
-@_handler(np.shape)
+@handler(np.shape)
 def _shape_of(machine: Machine, a: Any) -> Any:
     return as_array(machine, a).shape
 
 
-@_handler(np.ndim)
+@handler(np.ndim)
 def _ndim_of(machine: Machine, a: Any) -> Any:
     return as_array(machine, a).ndim
 
 
-@_handler(np.iscomplexobj)
+@handler(np.iscomplexobj)
 def _iscomplexobj(machine: Machine, x: Any) -> bool:
     return bool(as_array(machine, x).dtype.kind == "c")
 
 
-@_handler(np.isrealobj)
+@handler(np.isrealobj)
 def _isrealobj(machine: Machine, x: Any) -> bool:
     return not _iscomplexobj(machine, x)
 
 
-@_handler(np.isscalar)
+@handler(np.isscalar)
 def _isscalar(machine: Machine, element: Any) -> bool:
     return type(element) in SYMBOLIC or (issubclass(type(element), ArrayBase) and element.scalar)
 
 
-@_handler(np.result_type)
+@handler(np.count_nonzero, _multiarray.count_nonzero)
+def _count_nonzero(machine: Machine, a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
+    found = as_array(machine, a).astype(np.bool_).sum(axis, keepdims=keepdims)
+    return found
+
+
+@handler(np.diag)
+def _diag(machine: Machine, v: Any, k: int = 0) -> Any:
+    source = as_array(machine, v)
+    if source.ndim == 1:
+        return machine.arrays.new(machine.tape.call_function(torch.diag, (source.tensor, k)))
+    if source.ndim != 2:
+        raise ValueError("Input must be 1- or 2-d.")
+    return source.diagonal(k)
+
+
+@handler(np.lib.stride_tricks.sliding_window_view)
+def _sliding_window_view(
+    machine: Machine, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Any:  # fmt: skip
+    source = as_array(machine, x)
+    sizes = _shape(window_shape)
+    axes = range(source.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if len(sizes) != len(axes):
+        raise ValueError("window_shape and axis must have the same length")
+    found = source.unflipped("sliding_window_view")
+    for size, place in zip(sizes, axes, strict=True):
+        if found.shape[place] < size:
+            raise ValueError("window shape cannot be larger than input array shape")
+        found = machine.tape.call_method("unfold", (found, place % source.ndim, size, 1))
+    return source.new(found, writeable=writeable and source.writeable)
+
+
+@handler(np.isclose)
+def _isclose(machine: Machine, a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
+    left, right = as_array(machine, a), as_array(machine, b)
+    kind = np.result_type(left.dtype, right.dtype, 1.0)
+    x, y = (cast(machine, array.tensor, kind) for array in (left, right))
+    call = machine.tape.call_function
+    limit = call(torch.add, (call(torch.mul, (call(torch.abs, (y,)), rtol)), atol))
+    near = call(torch.le, (call(torch.abs, (call(torch.sub, (x, y)),)), limit))
+    near = call(torch.logical_and, (near, call(torch.isfinite, (y,))))
+    found = call(torch.logical_or, (near, call(torch.eq, (x, y))))
+    if equal_nan:
+        both = call(torch.logical_and, (call(torch.isnan, (x,)), call(torch.isnan, (y,))))
+        found = call(torch.logical_or, (found, both))
+    return machine.arrays.new(found, scalar=found.ndim == 0)
+
+
+@handler(np.result_type)
 def _result_type(machine: Machine, *values: Any) -> Any:
     return np.result_type(*[_typed(value) for value in values])
 
 
-@_handler(np.can_cast)
+@handler(np.can_cast)
 def _can_cast(machine: Machine, from_: Any, to: Any, casting: str = "safe") -> bool:
     return bool(np.can_cast(_typed(from_), to, casting))
 
@@ -380,7 +443,7 @@ def _common(machine: Machine, values: Any, dtype: Any) -> tuple[list[Any], list[
     return arrays, [cast(machine, array.tensor, kind) for array in arrays]
 
 
-@_handler(np.concatenate)
+@handler(np.concatenate)
 def _concatenate(machine: Machine, arrays: Any, /, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     parts = list(arrays)
     if not parts:
@@ -411,7 +474,7 @@ def _concatenate(machine: Machine, arrays: Any, /, axis: Any = 0, out: Any = Non
     return machine.arrays.new(layout.in_order(machine.tape, found, order))
 
 
-@_handler(np.where)
+@handler(np.where)
 def _where(machine: Machine, condition: Any, *choices: Any) -> Any:
     if len(choices) != 2:
         return as_array(machine, condition).nonzero()
@@ -435,14 +498,14 @@ def _weak(machine: Machine, value: Any) -> Any:
     return as_array(machine, value).dtype
 
 
-@_handler(np.broadcast_to)
+@handler(np.broadcast_to)
 def _broadcast_to(machine: Machine, array: Any, shape: Any, subok: Any = False) -> Any:
     source = as_array(machine, array)
     found = machine.tape.call_function(torch.broadcast_to, (source.unflipped("np.broadcast_to"), _shape(shape)))
     return source.new(found, writeable=False)
 
 
-@_handler(np.broadcast_arrays)
+@handler(np.broadcast_arrays)
 def _broadcast_arrays(machine: Machine, *args: Any, subok: Any = False) -> Any:
     sources = [as_array(machine, arg) for arg in args]
     shape = np.broadcast_shapes(*[source.shape for source in sources])
@@ -451,7 +514,7 @@ def _broadcast_arrays(machine: Machine, *args: Any, subok: Any = False) -> Any:
     )
 
 
-@_handler(np.copyto)
+@handler(np.copyto)
 def _copyto(machine: Machine, dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
     from flambeau_capture.interpreter.arrays.indexing import assigned
 
@@ -464,12 +527,12 @@ def _copyto(machine: Machine, dst: Any, src: Any, casting: str = "same_kind", wh
     dst.write(value)
 
 
-@_handler(np.tril)
+@handler(np.tril)
 def _tril(machine: Machine, m: Any, k: int = 0) -> Any:
     return _triangle(machine, torch.tril, m, k)
 
 
-@_handler(np.triu)
+@handler(np.triu)
 def _triu(machine: Machine, m: Any, k: int = 0) -> Any:
     return _triangle(machine, torch.triu, m, k)
 
@@ -488,7 +551,7 @@ for _python in (np.ones, np.full, np.eye, np.identity, np.isscalar):
             lambda function, machine, args, kwargs: call_numpy(machine, function, args, kwargs), _python
         )
     )
-_handler(np.dot)(products.dot)
-_handler(np.inner)(products.inner)
-_handler(np.vdot)(products.vdot)
-_handler(np.einsum)(products.einsum)
+handler(np.dot)(products.dot)
+handler(np.inner)(products.inner)
+handler(np.vdot)(products.vdot)
+handler(np.einsum)(products.einsum)

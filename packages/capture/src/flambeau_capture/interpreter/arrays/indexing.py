@@ -250,7 +250,7 @@ def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
         return
     array.unflipped("assignment to items")
     left, view = _slices_first(machine, array, items)
-    machine.tape.setitem(view, _torch_key(machine, left), new)
+    machine.tape.setitem(view, _torch_key(machine, left), array.apart(new))
 
 
 def assigned(machine: Machine, value: Any, dtype: Any) -> torch.Tensor:

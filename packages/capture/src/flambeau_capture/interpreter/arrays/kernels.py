@@ -53,11 +53,19 @@ class Loop:
         return GraphBreak("numpy-unsupported", f"np.{self.name} of {names}")
 
 
+_ORDERED = frozenset(
+    {"less", "less_equal", "greater", "greater_equal", "maximum", "minimum", "fmax", "fmin", "rint"}
+)
+"""ufuncs that order complex numbers, which torch does not."""
+
+
 def compute(machine: Machine, ufunc: Any, operands: list[Any], dtypes: Any) -> list[torch.Tensor]:
     """The results of one loop."""
     loop = Loop(machine, ufunc.__name__, dtypes)
     kernel = KERNELS.get(ufunc.__name__)
-    if kernel is None:
+    if kernel is None or (loop.kind == "c" and ufunc.__name__ in _ORDERED):
+        raise loop.unsupported()
+    if any(dtype.kind == "u" and dtype.itemsize > 1 for dtype in dtypes):
         raise loop.unsupported()
     if not any(isinstance(operand, torch.Tensor) for operand in operands):
         operands = [loop.tensor(operand, at) for at, operand in enumerate(operands)]
@@ -106,7 +114,7 @@ for _name, _function in {
     "isnan": torch.isnan, "isinf": torch.isinf, "isfinite": torch.isfinite, "signbit": torch.signbit,
     "copysign": torch.copysign, "nextafter": torch.nextafter, "logaddexp": torch.logaddexp, "logaddexp2": torch.logaddexp2,
     "heaviside": torch.heaviside, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
-    "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "fabs": torch.abs, "absolute": torch.abs,
+    "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "fabs": torch.abs,
     "gcd": torch.gcd, "lcm": torch.lcm, "rad2deg": torch.rad2deg, "degrees": torch.rad2deg, "deg2rad": torch.deg2rad,
     "radians": torch.deg2rad, "matmul": torch.matmul,
 }.items():  # fmt: skip
@@ -187,6 +195,11 @@ def _negative(loop: Loop, value: Any) -> Any:
     return loop.call(torch.neg, value)
 
 
+@_kernel("absolute")
+def _absolute(loop: Loop, value: Any) -> Any:
+    return loop.call(torch.clone if loop.kind in "bu" else torch.abs, value)
+
+
 @_kernel("positive")
 def _positive(loop: Loop, value: Any) -> Any:
     return loop.call(torch.clone, value)
@@ -196,7 +209,7 @@ def _positive(loop: Loop, value: Any) -> Any:
 def _conjugate(loop: Loop, value: Any) -> Any:
     if loop.kind != "c":
         return loop.call(torch.clone, value)
-    return loop.call(torch.resolve_conj, loop.call(torch.conj, value))
+    return loop.call(torch.conj_physical, value)
 
 
 @_kernel("sign")
@@ -262,7 +275,7 @@ def _clip(loop: Loop, value: Any, low: Any, high: Any) -> Any:
 @_kernel("vecdot")
 def _vecdot(loop: Loop, left: Any, right: Any) -> Any:
     if loop.kind == "c":
-        left = loop.call(torch.resolve_conj, loop.call(torch.conj, left))
+        left = loop.call(torch.conj_physical, left)
     return loop.call(torch.sum, loop.call(operator.mul, left, right), -1, dtype=torch_dtype(loop.dtypes[0]))
 
 

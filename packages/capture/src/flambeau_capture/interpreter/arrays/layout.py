@@ -124,6 +124,14 @@ def wanted(name: Any, tensors: Sequence[torch.Tensor], ndim: int) -> Order:
     return k_order(tensors, ndim)
 
 
+def copied(name: Any, tensor: torch.Tensor) -> Order:
+    """The order of a copy of one array: "K" sorts axes by their strides, repeated ones (of stride 0) innermost."""
+    if str(name).upper() != "K" and name is not None:
+        return wanted(name, [tensor], tensor.ndim)
+    _, strides = _hints(tensor)
+    return tuple(sorted(range(tensor.ndim), key=lambda axis: -abs(strides[axis])))
+
+
 def is_only_fortran(tensor: torch.Tensor) -> bool:
     """Whether an array is column-major and not row-major as well."""
     ndim = tensor.ndim

@@ -96,6 +96,15 @@ class Arrays:
             tensor = convert(value)
         return self.machine.tape.fake_input(tensor, CallOf(convert, (origin,)))
 
+    def reshape(self, array: Any, shape: Any) -> None:
+        """`array.shape = shape` of an array that the frame has made."""
+        if id(array) in self._origins:
+            raise GraphBreak("unsupported-mutation", "the shape of an array that existed before the call is set")
+        found = array.reshape(shape)
+        if found.base.storage_record is not array.base.storage_record:
+            raise AttributeError("Incompatible shape for in-place modification.")
+        array.base = found.base
+
     # ------------------------------------------------------------ what goes out
 
     def recipe(self, array: Any) -> Recipe:

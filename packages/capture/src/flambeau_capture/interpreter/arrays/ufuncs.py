@@ -17,6 +17,7 @@ from flambeau_capture.interpreter.arrays.base import (
     ArrayBase,
     as_array,
     cast,
+    constant,
     is_constant,
 )
 from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, abstract, torch_dtype
@@ -42,6 +43,8 @@ def call_ufunc(
     outs = _outs(ufunc, args, kwargs)
     operands = [_operand(machine, arg) for arg in args[: ufunc.nin]]
     kinds = [_kind(operand) for operand in operands]
+    if ufunc.__name__ in _COMPARISONS:
+        kinds = _wide_enough(operands, kinds)
     options: dict[str, Any] = {"casting": kwargs.get("casting", "same_kind")}
     if kwargs.get("dtype") is not None:
         options["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
@@ -64,8 +67,6 @@ def call_ufunc(
 
 def _of_constants(machine: Machine, found: Any) -> Any:
     """What NumPy computed from constants; an array is made anew for each call."""
-    from flambeau_capture.interpreter.arrays.base import constant
-
     if isinstance(found, tuple):
         return tuple(_of_constants(machine, item) for item in found)
     return constant(machine, found) if isinstance(found, np.ndarray) else found
@@ -90,7 +91,7 @@ def _operand(machine: Machine, arg: Any) -> Any:
         return arg
     if type(arg) in NUMBERS or type(arg) in SYMBOLIC:
         return arg
-    if isinstance(arg, np.generic):
+    if issubclass(type(arg), np.generic):
         return arg
     return as_array(machine, arg)
 
@@ -109,13 +110,22 @@ def _loop_operand(machine: Machine, ufunc: Any, operand: Any, dtype: Any) -> Any
         return machine.tape.call_function(
             torch.full, ((), operand), {"dtype": torch_dtype(dtype), "device": "cpu"}
         )
-    if type(operand) is int and dtype.kind in "iu" and ufunc.__name__ in _COMPARISONS:
-        limits = np.iinfo(dtype)
-        if not limits.min <= operand <= limits.max:
-            raise GraphBreak("numpy-unsupported", f"comparison of {dtype} with {operand}")
-    return np.asarray(operand).astype(dtype).item() if isinstance(operand, np.generic) else (
+    return np.asarray(operand).astype(dtype).item() if issubclass(type(operand), np.generic) else (
         dtype.type(operand).item()
     )
+
+
+def _wide_enough(operands: list[Any], kinds: list[Any]) -> list[Any]:
+    """Integers are compared exactly with Python's, also with those that their dtype cannot hold."""
+    for operand, kind in zip(operands, reversed(kinds), strict=True):
+        if type(operand) is int and isinstance(kind, np.dtype) and kind.kind in "iu":
+            limits = np.iinfo(kind)
+            if not limits.min <= operand <= limits.max:
+                wide = np.iinfo(np.int64)
+                if not wide.min <= operand <= wide.max:
+                    raise GraphBreak("numpy-unsupported", f"comparison of {kind} with {operand}")
+                return [int if each is int else np.dtype(np.int64) for each in kinds]
+    return kinds
 
 
 def _ordered(
@@ -187,9 +197,7 @@ def call_ufunc_method(
         return _of_constants(machine, getattr(ufunc, name)(*args, **kwargs))
     method = _METHODS.get((ufunc.__name__, name))
     if method is not None:
-        return getattr(as_array(machine, args[0]), method)(
-            *_axis_first(name, args[1:]), **_with_axis(args, kwargs)
-        )
+        return _as_method(as_array(machine, args[0]), method, args[1:], kwargs)
     if name == "outer" and len(args) == 2 and not kwargs:
         left, right = (as_array(machine, arg) for arg in args)
         spread = left.reshape(left.shape + (1,) * right.ndim)
@@ -199,13 +207,13 @@ def call_ufunc_method(
     raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.{name}")
 
 
-def _axis_first(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return args
-
-
-def _with_axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """ufuncs reduce along axis 0 where the methods reduce along all."""
-    return kwargs if len(args) > 1 or "axis" in kwargs else {**kwargs, "axis": 0}
+def _as_method(array: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A reduction or scan by a ufunc's method, along axis 0 if none is given."""
+    given = {"axis": 0, **dict(zip(("axis", "dtype", "out", "keepdims", "initial", "where"), args, strict=False)), **kwargs}
+    if method in ("max", "min", "all", "any") and given.pop("dtype", None) not in (None, bool):
+        raise GraphBreak("numpy-unsupported", f"{method} with dtype=")
+    given = {name: value for name, value in given.items() if value is not np._NoValue}
+    return getattr(array, method)(**given)
 
 
 _METHODS = {
