@@ -37,8 +37,7 @@ def windows(make: Make) -> tuple[Any, ...]:
 
 
 def test_windows() -> None:
-    """Random windows, ceil mode and padding that counts or does not; gradients of those that are gathered."""
-    gathered = 0
+    """Random windows, ceil mode and padding that counts or does not; gradients."""
     for dtype in FLOATS:
         make = Make(1, dtype)
         for _ in range(20):
@@ -53,12 +52,7 @@ def test_windows() -> None:
                 check(aten.avg_pool2d.default, x, *args, near=9.0)
                 values = aten.avg_pool2d.default(x, *args)
                 grad = torch.empty_like(values).copy_(make(*values.shape))
-                op, call = aten.avg_pool2d_backward.default, (grad, x, *args)
-                graph, _ = decomposed(op, call, {}, flat(op(*call)))
-                if is_decomposed(graph):
-                    gathered += 1
-                    check(op, *call, near=4.0)
-    assert gathered > 60
+                check(aten.avg_pool2d_backward.default, grad, x, *args, near=4.0)
 
 
 def test_volumes() -> None:

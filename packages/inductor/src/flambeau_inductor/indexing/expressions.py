@@ -82,9 +82,15 @@ def quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
 
 @lru_cache(maxsize=16384)
 def split_multiples(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
-    """(q, r) with a == b*q + r, where q takes the terms of `a` that are multiples of b; r has no negative term."""
+    """(q, r) with a == b*q + r, where q takes the terms of `a` that are multiples of b, and of a number the multiples of b in it;
+    r has no negative term."""
     whole, rest = [], []
     for term in sympy.Add.make_args(a):
+        if term.is_Integer and b.is_Integer and int(b) > 0:
+            q, r = divmod(int(term), int(b))
+            whole += [sympy.Integer(q)] if q else []
+            rest += [sympy.Integer(r)] if r else []
+            continue
         q = quotient(term, b)
         if q is None:
             rest.append(term)

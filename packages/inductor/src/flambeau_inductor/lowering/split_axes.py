@@ -41,13 +41,22 @@ def _find_split(axes: Axes, body: Body) -> tuple[Axis, sympy.Expr] | None:
         if index is None or not index.has(FloorDiv, Mod):
             continue
         for atom in sorted(index.atoms(FloorDiv, Mod), key=sympy.default_sort_key):
-            axis = by_symbol.get(atom.args[0])
+            axis = by_symbol.get(_symbol_of(atom))
             if axis is not None and quotient(sympy.sympify(axis.size), atom.args[1]) not in (
                 None,
                 1,
             ):
                 return axis, atom.args[1]
     return None
+
+
+def _symbol_of(atom: sympy.Expr) -> sympy.Expr:
+    """What is divided; a number added to it stays behind in the short axis: (2*i0 + i1 + 1) // 2 is i0 + (i1 + 1) // 2."""
+    divided = atom.args[0]
+    if isinstance(atom, FloorDiv) and divided.is_Add and len(divided.args) == 2:
+        number, axis = divided.as_coeff_Add()
+        return axis if number > 0 else divided
+    return divided
 
 
 def _split(

@@ -41,5 +41,7 @@ def load_all() -> None:
 def unlisted() -> set[str]:
     """Files of this folder that MODULES forgets (a test asserts that there are none)."""
     return (
-        {module.name for module in iter_modules(__path__)} - set(MODULES) - {"registry", "extern", "windows"}
+        {module.name for module in iter_modules(__path__)}
+        - set(MODULES)
+        - {"registry", "extern", "windows"}
     )

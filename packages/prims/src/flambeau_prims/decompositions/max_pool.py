@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims import sizes
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.decompositions.windows import (
     LARGEST_UNROLLED,
@@ -21,7 +22,6 @@ from flambeau_prims.decompositions.windows import (
     at_taps,
     begins,
     even_windows,
-    gather_pays,
     overlap,
     windows_of,
 )
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_prims.builder import Builder
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Spec
 
 aten = torch.ops.aten
 
@@ -205,9 +205,20 @@ def _folded_maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[
 # Backward -------------------------------------------------------------------------------------------------------------
 
 
+def _gather_pays(result: Spec, windows: Sequence[Windows]) -> bool:
+    """Whether gathering beats eager's kernel, which scatters: not on a CPU where windows overlap along rows that are contiguous in
+    memory, since each index, an int64, is then compared several times in vectors of few lanes.
+    """
+    overlaps = prod(map(overlap, windows))
+    in_rows = sizes.known_eq(result.stride[-1], 1)
+    if overlaps > 1 and in_rows and result.device.type == "cpu":
+        return False
+    return overlaps <= LARGEST_UNROLLED
+
+
 def _gathered(b: Builder, grad: Value, indices: Value, windows: tuple[Windows, ...] | None) -> Any:
     """The gradient: in the order of the windows, as eager adds them up."""
-    if windows is None or not gather_pays(b.result, windows):
+    if windows is None or not _gather_pays(b.result, windows):
         return NotImplemented
     grad = b.widen(grad)
     shape = b.result.shape

@@ -17,7 +17,6 @@ from flambeau_prims.decompositions.windows import (
     at_places,
     at_taps,
     begins,
-    gather_pays,
     overlap,
     windows_of,
 )
@@ -176,7 +175,7 @@ def _shared_out(
     include_pad: bool,
     divisor: int | None,
 ) -> Any:
-    if windows is None or not gather_pays(b.result, windows):
+    if windows is None or prod(map(overlap, windows)) > LARGEST_UNROLLED:
         return NotImplemented
     grad = b.widen(grad)
     grad = divide(b, grad, _divisor(b, grad, grad.spec.shape, windows, include_pad, divisor))

@@ -7,7 +7,6 @@ The first place of each (tap 0): [outside, x[1], x[3]]: x[1:4:2], with one eleme
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 from flambeau_prims import sizes
@@ -125,17 +124,6 @@ def begins(
 def overlap(window: Windows) -> int:
     """How many windows can cover one place."""
     return -(-((window.kernel - 1) * window.dilation + 1) // window.step)
-
-
-def gather_pays(result: Spec, windows: Sequence[Windows]) -> bool:
-    """Whether gathering beats eager's kernel, which scatters: not on a CPU where the places that one window reaches are neighbours
-    in memory but begin at odd ones (3 in steps of 2, with 1 of padding), so that loads do not go in step with the vector.
-    """
-    if prod(map(overlap, windows)) > LARGEST_UNROLLED:
-        return False
-    last = windows[-1]
-    in_rows = sizes.known_eq(result.stride[-1], 1)
-    return result.device.type != "cpu" or not in_rows or last.pad % last.step == 0
 
 
 def at_places(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from flambeau_inductor.indexing.expressions import free_names, linear_parts
+from flambeau_inductor.indexing.expressions import FloorDiv, free_names, linear_parts
 from flambeau_inductor.ir import Compute, Constant, IndexValue, Load, Store, operands
 from flambeau_inductor.lowering.body_builder import drop_dead
 
@@ -82,16 +82,23 @@ class Conditions:
         if parts is None:
             return None
         step, rest = parts[0].get(name, sympy.S.Zero), parts[1]
-        if step.is_Integer and rest.is_Integer and step != 0:
-            whole = rest // abs(step)
-            return Range(-whole, None) if step > 0 else Range(None, whole + 1)
-        if step == 1:
-            return Range(-rest, None)
-        return Range(None, sympy.expand(rest + 1)) if step == -1 else None
+        if not step.is_Integer or step == 0:
+            return None
+        count = abs(step)
+        if rest.is_Integer:
+            return Range(-(rest // count), None) if step > 0 else Range(None, rest // count + 1)
+        # C's division is right wherever a quotient is above zero, and an end below zero is as good as zero.
+        if step > 0:
+            return Range(_divide(sympy.expand(count - 1 - rest), count), None)
+        return Range(None, _divide(sympy.expand(rest + count), count))
 
     def all_of(self, comparisons: Collection[str]) -> set[str]:
         """The conditions that hold where these comparisons do."""
         return {name for name, parts in self.parts.items() if parts <= set(comparisons)}
+
+
+def _divide(a: sympy.Expr, b: sympy.Integer) -> sympy.Expr:
+    return a if b == 1 else FloorDiv(a, b, evaluate=False)
 
 
 def settle(body: Body, known: Mapping[str, bool]) -> Body:
