@@ -1,6 +1,6 @@
 """What a program says to the compiler through functions: torch.compiler's, with the same names and meanings.
 
-The marks that these leave on functions are the ones torch's leave, so that torch.compile honours ours as this package honours torch's:
+The marks that these leave on functions are the ones torch's leave, so that one reading serves both:
 
 | attribute of a function | left by | meaning |
 |---|---|---|
@@ -108,9 +108,9 @@ def _wraps(fn: Any) -> bool:
     )
 
 
-def disabled_reason(function: types.FunctionType) -> tuple[str, str] | None:
+def disabled_reason(function: Any) -> tuple[str, str] | None:
     """Why calls of a function are not to be captured: the id of the break, and what was called in words; None where nothing was said."""
-    attributes = function.__dict__
+    attributes = getattr(function, "__dict__", {})
     if not attributes.get("_torchdynamo_disable"):
         return None
     if attributes.get("_torchdynamo_wrapper_id", id(function)) != id(function):

@@ -120,6 +120,9 @@ def _call_optimized_module(machine: Machine, args: Any, kwargs: Any) -> Any:
     """A module compiled by torch.compile: what it compiles is captured here."""
     from flambeau_capture.interpreter.attributes import load_attr
 
+    disabled = compiler_functions.disabled_reason(args[0].__dict__.get("forward"))
+    if disabled is not None:  # by torch.compiler.disable(module)
+        raise GraphBreak(*disabled)
     modules = load_attr(machine, args[0], "_modules")
     return machine.call(load_item(machine, modules, "_orig_mod"), args[1:], kwargs)
 
