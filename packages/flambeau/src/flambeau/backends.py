@@ -25,7 +25,7 @@ from flambeau_autograd import aot
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
-from flambeau_runtime import format_program, load, recording_cache_use
+from flambeau_runtime import format_program, load, output_code, recording_cache_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,9 +140,7 @@ def inductor(context: Context) -> Backend:
             _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
             graph_report.programs.append(program)
             if wanted("output_code", environment):
-                emit(
-                    "output_code", f"{context.report.name}\n{format_program(program)}", environment
-                )
+                emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
             with (
                 Stopwatch(graph_report.seconds, "runtime"),
                 recording_cache_use(graph_report.cache),

@@ -35,7 +35,7 @@ LOG_TOPICS = {
     "graph_breaks": "each graph break, with its place, cause and hint; calls that run eagerly after the recompile limit",
     "guards": "the guards of each entry, in the order they are checked",
     "graph_code": "the captured graph as Python text",
-    "output_code": "the Programs made of each graph, as text",
+    "output_code": "the Programs made of each graph and their kernels, as runnable Python",
 }
 """What FLAMBEAU_LOGS may name, and what each writes; "all" stands for all of them."""
 
