@@ -92,3 +92,42 @@ def test_nearest() -> None:
         check(aten.upsample_nearest1d.default, make(2, 3, 4), [12], exact=True)
         check(aten.upsample_nearest2d_backward.default, make(2, 3, 8, 15), [8, 15], [2, 3, 4, 5])
         check(aten.upsample_nearest1d_backward.default, make(2, 3, 8), [8], [2, 3, 4], 2.0)
+
+
+def test_nearest_by_any_factor() -> None:
+    """Up and down, with and without scales; a gradient that would shrink contiguous rows stays with ATen."""
+    forward, backward = aten.upsample_nearest2d.default, aten.upsample_nearest2d_backward.default
+    for dtype in FLOATS:
+        make = Make(6, dtype)
+        for _ in range(12):
+            shape = [
+                make.integer(1, 3),
+                make.integer(1, 4),
+                make.integer(1, 12),
+                make.integer(1, 12),
+            ]
+            wanted = [make.integer(1, 25), make.integer(1, 25)]
+            scales: list[float] = []
+            if make.integer(0, 2):
+                scales = [make.integer(40, 300) / 97 for _ in wanted]
+                wanted = [max(1, int(s * f)) for s, f in zip(shape[2:], scales, strict=True)]
+            for x in images(make, *shape):
+                check(forward, x, wanted, *scales, exact=True)
+            for grad in images(make, *shape[:2], *wanted):
+                call = (grad, wanted, shape, *scales)
+                graph, _ = decomposed(backward, call, {}, flat(backward(*call)))
+                assert is_decomposed(graph) or wanted[1] < shape[3]
+                if is_decomposed(graph):
+                    check(backward, *call, near=4.0)
+        check(aten.upsample_nearest1d_backward.default, make(2, 3, 11), [11], [2, 3, 4], None)
+        check(
+            aten.upsample_nearest3d_backward.default,
+            make(1, 2, 5, 7, 9),
+            [5, 7, 9],
+            [1, 2, 3, 4, 5],
+        )
+    far = torch.randn(1, 1, 1, 300)
+    graph, _ = decomposed(
+        backward, (far, [1, 300], [1, 1, 1, 7]), {}, flat(backward(far, [1, 300], [1, 1, 1, 7]))
+    )
+    assert not is_decomposed(graph)
