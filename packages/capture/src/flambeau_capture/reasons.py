@@ -190,6 +190,12 @@ _reason(
     "see the message for the operator; a rule can be added to flambeau_prims/rules",
 )
 _reason(
+    "parameter-made",
+    "an nn.Parameter was made, or a module with its parameters copied",
+    "a graph returns tensors; parameters are leaves of their own, which autograd accumulates into: they are made between graphs",
+    "make modules and parameters outside the compiled function",
+)
+_reason(
     "torch-state",
     "a state of torch was set that operators read when they run: random generators, default device or dtype, settings of kernels, autograd's hooks",
     "a compiled graph does not change such states in its midst: they are set between graphs, by the interpreter",

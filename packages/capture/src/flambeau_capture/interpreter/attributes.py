@@ -144,6 +144,10 @@ def generic_load(machine: Machine, obj: Any, name: str) -> Any:
     raw = lookup(machine, kind, name)
     if name == "__dict__":
         return instance_dict(machine, obj)
+    if name == "__traceback__" and isinstance(obj, BaseException):
+        frame = machine.frame
+        if frame is not None and not machine.is_library(frame):
+            raise GraphBreak("traceback", f"__traceback__ of a {kind.__name__} is read")
     if name == "__class__" and isinstance(raw, types.GetSetDescriptorType):
         return kind
     origin = machine.objects.origin_of(obj) if machine.objects.is_known(obj) else None
@@ -166,11 +170,10 @@ def instance_dict(machine: Machine, obj: Any) -> Any:
     origin = objects.origin_of(obj)
     assert origin is not None
     copy = objects.wrap(real, InstanceDict(origin))
+    _show_overlay_in_tables(machine, obj)
     for name, value in (objects.overlay_of(obj) or {}).items():
-        if value is DELETED:
-            copy.pop(name, None)
-        else:
-            copy[name] = value
+        if _table_for(machine, obj, name, value) is None:
+            _update_dict_shadow(machine, obj, name, value)
     return copy
 
 
@@ -224,6 +227,8 @@ def _own_attribute(
             machine.guard("ABSENT", base, name)
         return MISSING
     value = objects.wrap(own[name], DictEntry(base, name))
+    if overlay is not None and name in _TABLES:
+        _show_overlay_in_tables(machine, obj)
     if (
         type(value) is not AppendTarget
         and python_method(machine, type(obj), "__getattribute__") is None
@@ -551,15 +556,49 @@ def _store_module_attribute(machine: Machine, obj: Any, name: str, value: Any) -
     if type(raw) is property:
         generic_store(machine, obj, name, value)
         return
-    own = _instance_dict(obj, "__dict__")
-    for table_name in _TABLES:
-        table = own.get(table_name) or {}
-        shadow = objects.shadow_of.get(id(table))
-        if shadow is not None and name in shadow.copy:
-            shadow.copy[name] = shadow.snapshot[name] = value
     objects.write_overlay(obj, name, value)
     machine.note_attribute_write(obj, name, raw=False)
-    _update_dict_shadow(machine, obj, name, value)
+    table_name = _table_for(machine, obj, name, value)
+    if table_name is None:
+        _update_dict_shadow(machine, obj, name, value)
+        return
+    _show_overlay_in_tables(machine, obj)
+
+
+def _show_overlay_in_tables(machine: Machine, obj: Any) -> None:
+    """Keep the shadows of a module's tables in step with what was set as attributes, which is replayed as such."""
+    own = _instance_dict(obj, "__dict__")
+    for name, value in (machine.objects.overlay_of(obj) or {}).items():
+        table_name = _table_for(machine, obj, name, value)
+        shadow = machine.objects.shadow_of.get(id(own.get(table_name)))
+        if shadow is not None and value is DELETED:
+            shadow.copy.pop(name, None)
+            shadow.snapshot.pop(name, None)
+        elif shadow is not None:
+            shadow.copy[name] = shadow.snapshot[name] = value
+
+
+def _table_for(machine: Machine, obj: Any, name: str, value: Any) -> str | None:
+    """Which table of a module `nn.Module.__setattr__` puts a value in; None for its own dict, and for what is no module."""
+    if not isinstance(obj, torch.nn.Module):
+        return None
+    own = _instance_dict(obj, "__dict__")
+    kind = machine.tape.real_type(value) if isinstance(value, torch.Tensor) else type(value)
+    if issubclass(kind, torch.nn.Parameter):
+        return "_parameters"
+    if issubclass(kind, torch.nn.Module):
+        return "_modules"
+    for table_name in _TABLES:
+        table = own.get(table_name)
+        if table is not None and (name in table or name in _shadowed(machine, table)):
+            return table_name
+    return None
+
+
+def _shadowed(machine: Machine, table: Any) -> Any:
+    """What the frame has made of a table of a module."""
+    shadow = machine.objects.shadow_of.get(id(table))
+    return () if shadow is None else shadow.copy
 
 
 def delete_attr(machine: Machine, obj: Any, name: str) -> None:

@@ -121,14 +121,18 @@ def _first_line(function: types.FunctionType) -> str:
 def _main_device(arguments: tuple[Any, ...]) -> torch.device:
     """The device that the program mainly runs on: the first accelerator among the arguments' tensors and modules' parameters."""
     pending = list(arguments)
+    seen: set[int] = set()
     for value in pending:
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
         if isinstance(value, torch.Tensor):
             if value.device.type != "cpu":
                 return value.device
         elif isinstance(value, torch.nn.Module):
-            first = next(value.parameters(), None)
-            if first is not None and first.device.type != "cpu":
-                return first.device
+            # Its own tables: `parameters()` may be the program's, and a module may be half made.
+            for table in ("_parameters", "_modules"):
+                pending.extend((value.__dict__.get(table) or {}).values())
         elif isinstance(value, (list, tuple)) and len(pending) < 1000:
             pending.extend(
                 list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)

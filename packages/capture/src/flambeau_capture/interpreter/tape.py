@@ -15,12 +15,13 @@ import torch
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
 from flambeau_capture.marks import bound, marks_of
+from flambeau_capture.interpreter.unbacked import UnbackedNumbers
 from flambeau_capture.origins import InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue, Input
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
-from flambeau_prims.size_floats import FloatExpr, float_symbol
+from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.tracer import Tracer
@@ -78,8 +79,10 @@ _HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
 class SpecTracer(Tracer):
     """Answers ATen calls by shape rules, records none, and notes which tensors a torch-level call writes and whether it is random."""
 
-    def __init__(self, env: SizeEnv | None, device: torch.device | str) -> None:
-        super().__init__(env=env, record=False, device=device)
+    def __init__(
+        self, env: SizeEnv | None, device: torch.device | str, *, unbacked: bool
+    ) -> None:
+        super().__init__(env=env, record=False, device=device, unbacked=unbacked)
         self.written: list[torch.Tensor] = []
         self.random = False
 
@@ -119,8 +122,11 @@ class Tape:
 
     def __init__(self, machine: Machine, device: torch.device | str) -> None:
         self.machine = machine
-        self.env: SizeEnv | None = None if machine.dynamic.mode is False else SizeEnv()
-        self.tracer = SpecTracer(self.env, device)
+        whole = machine.options.fullgraph
+        static = machine.dynamic.mode is False and not whole
+        self.env: SizeEnv | None = None if static else SizeEnv()
+        self.tracer = SpecTracer(self.env, device, unbacked=whole)
+        self.unbacked = UnbackedNumbers(self)
         self.functions = FunctionTable(device)
         self.calls: list[Call] = []
         self.inputs: list[Input] = []
@@ -234,6 +240,7 @@ class Tape:
         if (
             not isinstance(inner, FloatExpr)
             or inner.symbol is not None
+            or is_unbacked(inner)
             or not scalars.given_floats(inner)
         ):
             return inner
@@ -328,6 +335,8 @@ class Tape:
             raise GraphBreak("backward", "call of Tensor.backward")
         if name in _NOT_RECORDED:
             raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
+        if name == "tolist" and self.tracer.unbacked:
+            return self.unbacked.tolist(args[0])
         if kwargs and takes_tensor_as_number(name, kwargs):
             return call_on_tensors(self, name, args, kwargs)
         if name == "is_inference":
@@ -415,7 +424,8 @@ class Tape:
                 new.append(result)
         elif result is not None and type(result) not in _CONSTANTS:
             self._find_new(result, new)
-        if not new and not written:
+        defined = self.unbacked.fresh()
+        if not new and not written and not defined:
             return result
         recorded_args = tuple([self._argument(arg) for arg in args])
         recorded_kwargs = (
@@ -433,6 +443,8 @@ class Tape:
                 pure=not (written or tracer.random), mutates=mutates,
             )
         )  # fmt: skip
+        if defined or (self.env is not None and self.env.assumed):
+            self.unbacked.settle(defined, new)  # type: ignore[arg-type]
         return result
 
     def _find_new(self, result: Any, new: list[torch.Tensor]) -> None:
@@ -463,7 +475,7 @@ class Tape:
         if isinstance(result, dict):
             return {key: self._result(item) for key, item in result.items()}
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return from_symbolic(result)
+            return self.unbacked.result(from_symbolic(result))
         return result
 
     def _argument(self, arg: Any) -> Any:

@@ -35,7 +35,7 @@ def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> 
         return overlay[name]
     if name == "grad":
         return _grad(machine, tensor)
-    raw = getattr(torch.Tensor, name, MISSING)
+    raw = getattr(machine.tape.real_type(tensor), name, MISSING)
     if raw is not MISSING:
         if isinstance(
             raw, (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -58,6 +58,19 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
     return made
 
 
+@substitute_for(copy.deepcopy)
+def _deepcopy(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """As it is written, but for modules, which are full of parameters."""
+    if isinstance(args[0], torch.nn.Module):
+        raise GraphBreak("parameter-made", f"a {type(args[0]).__qualname__} is copied")
+    return machine.interpret(copy.deepcopy, args, kwargs)
+
+
+@substitute_for(torch.nn.Parameter, torch.nn.Parameter.__deepcopy__)
+def _parameter(machine: Machine, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak("parameter-made", "an nn.Parameter is made")
+
+
 @substitute_for(torch.Tensor.__deepcopy__)
 def _tensor_deepcopy(machine: Machine, args: Any, kwargs: Any) -> Any:
     """A leaf with the same contents, as eager makes it."""
@@ -67,7 +80,7 @@ def _tensor_deepcopy(machine: Machine, args: Any, kwargs: Any) -> Any:
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment"
         )
     if machine.tape.real_type(tensor) is not torch.Tensor:
-        raise GraphBreak("tensor-subclass", "a parameter is copied")
+        raise GraphBreak("parameter-made", "an nn.Parameter is copied")
     made = machine.tape.call_method("clone", (machine.tape.call_method("detach", (tensor,)),))
     return machine.tape.call_method("requires_grad_", (made,)) if tensor.requires_grad else made
 

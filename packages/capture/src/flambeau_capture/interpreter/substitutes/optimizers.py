@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import Optimizer, _get_value, _use_grad_for_differentiable
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.items import load_item
@@ -56,3 +57,17 @@ def _value(machine: Machine, args: Any, kwargs: Any) -> Any:
     (number,) = args
     is_tensor = isinstance(number, torch.Tensor) and number.is_floating_point()
     return machine.tape.call_method("double", (number,)) if is_tensor else number
+
+
+@substitute_for(_group_tensors_by_device_and_dtype)
+def _group_tensors(machine: Machine, args: Any, kwargs: Any) -> dict[Any, Any]:
+    """Lists of tensors as lists by the (device, dtype) of the first list's, with the places they had."""
+    lists: list[list[Any]] = args[0] if args else kwargs["tensorlistlist"]
+    groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
+    for at, first in enumerate(lists[0]):
+        found = groups.setdefault((first.device, first.dtype), ([[] for _ in lists], []))
+        for group, tensors in zip(found[0], lists, strict=True):
+            if tensors:
+                group.append(tensors[at])
+        found[1].append(at)
+    return groups
