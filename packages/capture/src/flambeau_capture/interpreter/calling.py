@@ -18,6 +18,7 @@ from flambeau_capture.interpreter.attributes import load_attr, store_attr
 from flambeau_capture.interpreter.binding_errors import raise_binding_error
 from flambeau_capture.interpreter.classes import Native, lookup, python_method
 from flambeau_capture.interpreter.decode import decode
+from flambeau_capture.interpreter.formatting import formattable
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.keys import native_key
@@ -29,6 +30,7 @@ from flambeau_capture.interpreter.substitutes import (
     SUBSTITUTES,
     dynamo_substitute,
 )
+from flambeau_capture.interpreter.substitutes.functional import call_cached
 from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.origins import Attribute, CallOf, DictEntry, FunctionField, Item
 from flambeau_capture.python_core import PythonCompiled
@@ -85,6 +87,10 @@ def call(
             return dynamo_substitute(function)(machine, args, kwargs)
         if module in _TYPING:
             return _call_typing(machine, function, args, kwargs)
+        if numpy_objects.is_numpy(module):
+            found = numpy_objects.call_python(machine, function, args, kwargs)
+            if found is not NotImplemented:
+                return found
         return call_function(machine, function, args, kwargs, in_place=in_place)
     if kind is types.MethodType:
         if isinstance(function.__self__, Native):
@@ -108,7 +114,7 @@ def call(
     if kind is functools.partial:
         return _call_partial(machine, function, args, kwargs, in_place=in_place)
     if kind is _LRU_CACHE:
-        return _call_cached(machine, function, args, kwargs)
+        return call_cached(machine, function, args, kwargs)
     if issubclass(kind, Native):
         return function(*args, **kwargs)
     if kind is Compiled:
@@ -339,6 +345,9 @@ def _call_builtin(
     machine.check_receiver(receiver)
     args, kwargs = prepare_arguments(machine, function, args, kwargs)
     if type(receiver) is str:
+        if function.__name__ in ("format", "format_map"):
+            args = tuple(formattable(machine, arg) for arg in args)
+            kwargs = {name: formattable(machine, arg) for name, arg in kwargs.items()}
         args, kwargs = concrete(args), concrete(kwargs)
     elif args and isinstance(receiver, (dict, set)):
         args = (native_key(machine, args[0], receiver), *args[1:])
@@ -410,19 +419,6 @@ def _call_typing(
             store_attr(machine, made, "__orig_class__", args[0])
         return made
     return function(*args, **kwargs)
-
-
-def _call_cached(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """A function behind functools.lru_cache: called past the cache, but for loggers' `warning_once`, whose cache is its point."""
-    wrapped = function.__wrapped__
-    if (getattr(wrapped, "__module__", None) or "").rpartition(".")[
-        2
-    ] == "logging" and wrapped.__name__.endswith("_once"):
-        machine.defer(function, args, kwargs)
-        return None
-    return call(machine, wrapped, args, kwargs)
 
 
 def _referent(reference: Any) -> Any:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 
+_SEQUENCES = frozenset({list, tuple, str, bytes, bytearray, range, collections.deque, torch.Size})
+
+
 def _set_item(tensor: Any, key: Any, value: Any) -> None:
     tensor[key] = value
 
@@ -42,6 +45,10 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
             return machine.lazy_dict_item(obj, key)
         return _dict_item(machine, obj, key)
     machine.guard_native_read(obj)
+    if kind in _SEQUENCES:
+        method = python_method(machine, type(key), "__index__")
+        if method is not None:
+            key = machine.call(method, (key,), {})
     return obj[key]
 
 

@@ -117,6 +117,9 @@ class Machine:
         self._noted_error: BaseException | None = None
         self.guards: dict[tuple[str, Origin, Any], Guard] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.deferred_tensors: list[tuple[torch.Tensor, int]] = []
+        """What deferred calls show, and its version when they were made."""
+        self.cached_calls: dict[Any, tuple[Any, Any]] = {}
         self._closures: set[int] = set()
         self.torch_state: dict[str, Any] = {}
         self.made_functions: dict[int, Any] = {}
@@ -150,6 +153,10 @@ class Machine:
         while own.parent is not None and self._is_library(own.globals):
             own = own.parent
         return (frame if self._is_library(own.globals) else own).where
+
+    def is_library(self, frame: Frame) -> bool:
+        """Whether a frame runs code of torch or the standard library."""
+        return self._is_library(frame.globals)
 
     def _is_library(self, module_globals: dict[str, Any]) -> bool:
         found = self._library_globals.get(id(module_globals))

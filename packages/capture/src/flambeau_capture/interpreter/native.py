@@ -220,6 +220,8 @@ def prepare_arguments(
     machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as native code may use them: what it iterates, and the big dicts that are read entry by entry otherwise."""
+    if id(function) in _TAKES_INDEX:
+        args = tuple([as_index(machine, arg) for arg in args])
     if _iterates(function):
         kept = 1 if getattr(function, "__name__", "") == "__new__" else 0  # the class
         mapping = _takes_mapping(function)
@@ -232,12 +234,30 @@ def prepare_arguments(
     return args, kwargs
 
 
+_TAKES_INDEX = {
+    id(function): function
+    for function in (range, slice, hex, oct, bin, chr, operator.index, itertools.islice, itertools.repeat)
+}
+_MATH_OF_ITERABLES = {
+    id(function): function
+    for name in ("fsum", "prod", "dist", "sumprod")
+    if (function := getattr(math, name, None)) is not None
+}
+
+
+def as_index(machine: Machine, value: Any) -> Any:
+    """`value`, or the int that its `__index__` written in Python gives."""
+    method = python_method(machine, type(value), "__index__")
+    return value if method is None else machine.call(method, (value,), {})
+
+
 def _iterates(function: Any) -> bool:
     if isinstance(function, type):
         return function in _ITERABLE_TYPES or issubclass(function, (list, tuple, dict, set))
-    return function.__name__ in _ITERABLE_METHODS or getattr(function, "__module__", None) in (
-        "itertools",
-        "math",
+    return (
+        function.__name__ in _ITERABLE_METHODS
+        or getattr(function, "__module__", None) == "itertools"
+        or id(function) in _MATH_OF_ITERABLES
     )
 
 

@@ -14,10 +14,9 @@ import torch
 
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.interpreter.formatting import formattable
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
-from flambeau_capture.interpreter.symbolic import concrete
-from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,8 +108,11 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     left_kind, right_kind = type(left), type(right)
     if left_kind in _PLAIN and right_kind in _PLAIN:
         if left_kind is str and op.left == "__mod__":
-            right = concrete(right)
+            right = formattable(machine, right)
         return op.function(left, right)
+    if left_kind is str and op.left == "__mod__" and not isinstance(right, torch.Tensor):
+        native_text: Any = op.function
+        return native_text(left, formattable(machine, right))
     if left_kind is torch.SymFloat or right_kind is torch.SymFloat:
         result = scalars.arithmetic(op.left, left, right)
         if result is not NotImplemented:
@@ -355,48 +357,3 @@ def _native_check(classes: Any) -> bool:
         "torch",
         "enum",
     )
-
-
-def format_value(
-    machine: Machine, value: Any, conversion: Callable[[Any], str] | None, spec: Any
-) -> str:
-    """One part of a formatted string."""
-    if isinstance(value, torch.Tensor):
-        raise GraphBreak("data-dependent", "a tensor is formatted as text")
-    if conversion is not None:
-        value = to_text(machine, value, conversion)
-    elif python_method(machine, type(value), "__format__") is None and not spec:
-        return to_text(machine, value, str)
-    value = concrete(value)
-    method = python_method(machine, type(value), "__format__")
-    return format(value, spec) if method is None else machine.call(method, (value, spec), {})
-
-
-def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> str:
-    """`str(value)`, `repr(value)` or `ascii(value)`."""
-    value = concrete(value)
-    kind = type(value)
-    if kind in (str, int, float, bool):
-        return conversion(value)
-    if holds_tensor(value):
-        raise GraphBreak("data-dependent", "a tensor is formatted as text")
-    for name in ("__str__", "__repr__") if conversion is str else ("__repr__",):
-        method = python_method(machine, kind, name)
-        if method is not None:
-            return machine.call(method, (value,), {})
-        if lookup(machine, kind, name) is not getattr(object, name):
-            break
-    return conversion(value)
-
-
-def holds_tensor(value: Any, depth: int = 0) -> bool:
-    """Whether a value is a tensor or a container with one in it."""
-    if isinstance(value, torch.Tensor):
-        return True
-    if depth > 8:
-        return False
-    if isinstance(value, dict):
-        return any(holds_tensor(item, depth + 1) for item in dict.values(value))
-    if isinstance(value, (list, tuple)):
-        return any(holds_tensor(item, depth + 1) for item in value)
-    return False

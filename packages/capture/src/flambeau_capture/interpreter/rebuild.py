@@ -352,6 +352,8 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         found.append(
             StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value))
         )
+    if any(tensor._version != version for tensor, version in machine.deferred_tensors):
+        raise GraphBreak("side-effect", "a tensor is changed after it was printed")
     for function, args, kwargs in machine.deferred:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))

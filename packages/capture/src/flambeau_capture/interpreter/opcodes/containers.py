@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.interpreter.formatting import format_value
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
-from flambeau_capture.interpreter.operations import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,45 +32,6 @@ def _bool(machine: Machine, args: Any, kwargs: Any) -> bool:
     return operations.truth(machine, args[0]) if args else False
 
 
-@substitute_for(int)
-def _int(machine: Machine, args: Any, kwargs: Any) -> Any:
-    if len(args) == 1:
-        if type(args[0]) is torch.SymInt:
-            return args[0]
-        if type(args[0]) in (torch.SymFloat, torch.SymBool):
-            return torch.sym_int(args[0])
-        method = python_method(machine, type(args[0]), "__int__")
-        if method is not None:
-            return machine.call(method, args, {})
-    return int(*args, **kwargs)
-
-
-@substitute_for(float)
-def _float(machine: Machine, args: Any, kwargs: Any) -> Any:
-    if len(args) == 1 and type(args[0]) in (torch.SymInt, torch.SymFloat):
-        return torch.sym_float(args[0])
-    return float(*args)
-
-
-@substitute_for(str)
-def _str(machine: Machine, args: Any, kwargs: Any) -> str:
-    return (
-        operations.to_text(machine, args[0], str)
-        if len(args) == 1 and not kwargs
-        else str(*args, **kwargs)
-    )
-
-
-@substitute_for(repr)
-def _repr(machine: Machine, args: Any, kwargs: Any) -> str:
-    return operations.to_text(machine, args[0], repr)
-
-
-@substitute_for(format)
-def _format(machine: Machine, args: Any, kwargs: Any) -> str:
-    return operations.format_value(machine, args[0], None, args[1] if len(args) > 1 else "")
-
-
 @substitute_for(iter)
 def _iter(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 2:

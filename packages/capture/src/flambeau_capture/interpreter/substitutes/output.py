@@ -1,48 +1,230 @@
-"""Printing, warnings and logging: deferred to the exit of the frame, in order."""
+"""Printing, warnings and logging: deferred to the exit of the frame, in order, with the text of the time of the call.
+
+A tensor is printed at exit, when it is known; a frame that changes it after printing it breaks.
+"""
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import functools
 import logging
+import sys
+import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter import operations
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+import torch
+
+from flambeau_capture.interpreter.formatting import formattable, holds_tensor, to_text
+from flambeau_capture.interpreter.substitutes.registry import substitute_for
+from flambeau_capture.origins import Constant
+from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flambeau_capture.interpreter.frame import Frame
     from flambeau_capture.interpreter.machine import Machine
+
+_SCALARS = (str, int, float, bool, complex, bytes, type(None))
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in dict.values(value):
+            yield from _tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)
+
+
+def _as_of_now(value: Any) -> Any:
+    """A value whose containers later changes do not reach."""
+    kind = type(value)
+    if kind in (list, collections.deque):
+        return kind(map(_as_of_now, value))
+    if kind in (dict, collections.OrderedDict):
+        return kind((key, _as_of_now(item)) for key, item in value.items())
+    return tuple(map(_as_of_now, value)) if kind is tuple else value
+
+
+# ---------------------------------------------------------------- print
 
 
 @substitute_for(print)
 def _print(machine: Machine, args: Any, kwargs: Any) -> None:
-    shown = tuple(
-        arg if operations.holds_tensor(arg) else operations.to_text(machine, arg, str)
-        for arg in args
-    )
-    machine.defer(print, shown, kwargs)
+    if kwargs.get("file") is None and (id(vars(sys)), "stdout") in machine.objects.globals_written:
+        raise GraphBreak("side-effect", "print() to a sys.stdout that the frame has replaced")
+    shown = []
+    for arg in args:
+        if holds_tensor(arg):
+            machine.deferred_tensors.extend((part, part._version) for part in _tensors_in(arg))
+            shown.append(_as_of_now(arg))
+        else:
+            shown.append(to_text(machine, arg, str))
+    machine.defer(print, tuple(shown), kwargs)
+
+
+@substitute_for(
+    contextlib._RedirectStream.__enter__,  # type: ignore[attr-defined]
+    contextlib._RedirectStream.__exit__,  # type: ignore[attr-defined]
+)
+def _redirect(machine: Machine, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak("side-effect", f"contextlib.{type(args[0]).__name__}")
+
+
+# ---------------------------------------------------------------- warnings
 
 
 @substitute_for(warnings.warn)
-def _warn(machine: Machine, args: Any, kwargs: Any) -> None:
-    kwargs = {name: value for name, value in kwargs.items() if name != "skip_file_prefixes"}
-    machine.defer(warnings.warn, args, kwargs)
+def _warn(
+    machine: Machine,
+    args: Any,
+    kwargs: Any,
+) -> None:
+    named = dict(zip(("message", "category", "stacklevel", "source"), args, strict=False)) | kwargs
+    message, category = named["message"], named.get("category")
+    if not isinstance(message, Warning):
+        message = to_text(machine, message, str)
+    prefixes = tuple(named.get("skip_file_prefixes") or ())
+    level = max(named.get("stacklevel", 1), 2 if prefixes else 1)
+    frame, above = _frame_at(machine.frame, level, prefixes)
+    if frame is None:
+        machine.defer(_warn_above, (message, category, above), {})
+    else:
+        place = functools.partial(
+            _warn_at, frame.globals, frame.code.filename, frame.code.line(max(frame.ip - 1, 0))
+        )
+        machine.defer(place, (message, category), {})
+
+
+def _frame_at(
+    frame: Frame | None, level: int, prefixes: tuple[str, ...]
+) -> tuple[Frame | None, int]:
+    """The frame that a stack level means, or None and how many levels it is above the captured frame."""
+    for remaining in range(level - 1, 0, -1):
+        assert frame is not None
+        frame = frame.parent
+        while frame is not None and prefixes and frame.code.filename.startswith(prefixes):
+            frame = frame.parent
+        if frame is None:
+            return None, remaining
+    return frame, 0
+
+
+def _warn_at(
+    module_globals: dict[str, Any], filename: str, line: int, message: Any, category: Any
+) -> None:
+    """`warnings.warn` as a line of the program would have called it."""
+    registry = module_globals.setdefault("__warningregistry__", {})
+    module = module_globals.get("__name__") or "<string>"
+    category = type(message) if isinstance(message, Warning) else category or UserWarning
+    warnings.warn_explicit(message, category, filename, line, module, registry, module_globals)
+
+
+def _warn_above(message: Any, category: Any, levels: int) -> None:
+    """`warnings.warn` about the caller of the entry, or `levels` - 1 above it."""
+    warnings.warn(message, category, stacklevel=levels + 2)
+
+
+@substitute_for(warnings.catch_warnings.__enter__)
+def _enter_catch(machine: Machine, args: Any, kwargs: Any) -> None:
+    if args[0]._record:
+        raise GraphBreak("side-effect", "warnings.catch_warnings(record=True)")
+    machine.defer(warnings.catch_warnings.__enter__, args, {})
+
+
+@substitute_for(warnings.catch_warnings.__exit__)
+def _exit_catch(machine: Machine, args: Any, kwargs: Any) -> None:
+    machine.defer(warnings.catch_warnings.__exit__, (args[0], None, None, None), {})
+
+
+def _deferred(function: Any) -> None:
+    substitute_for(function)(
+        lambda machine, args, kwargs: machine.defer(function, _as_of_now(args), kwargs)
+    )
+
+
+for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    _deferred(_function)
+
+
+# ---------------------------------------------------------------- logging
+
+
+@functools.cache
+def _enabled(level: int, wanted: bool) -> tuple[Any, str]:
+    """The payload of a guard on whether a logger is enabled for a level."""
+    return (
+        lambda logger: logger.isEnabledFor(level) is wanted,
+        f"is {'' if wanted else 'not '}enabled for {logging.getLevelName(level)}",
+    )
+
+
+@substitute_for(logging.Logger.isEnabledFor)
+def _is_enabled_for(machine: Machine, args: Any, kwargs: Any) -> bool:
+    logger, level = args
+    enabled = bool(logger.isEnabledFor(level))
+    origin = machine.objects.origin_of(logger) or Constant(logger)
+    machine.guard("PREDICATE", origin, _enabled(level, enabled))
+    return enabled
+
+
+@substitute_for(logging.Logger.getEffectiveLevel)
+def _effective_level(machine: Machine, args: Any, kwargs: Any) -> int:
+    (logger,) = args
+    level = int(logger.getEffectiveLevel())
+    for bound in {level, level - 1} - {0}:
+        _is_enabled_for(machine, (logger, bound), {})
+    return level
+
+
+def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: Any) -> None:
+    """A call of one of a logger's methods; `level` None where it is the first argument."""
+    logger, *rest = args
+    if not _is_enabled_for(machine, (logger, rest[0] if level is None else level), {}):
+        return
+    if kwargs.get("exc_info") or kwargs.get("stack_info") or function is logging.Logger.exception:
+        raise GraphBreak("traceback", f"logging.Logger.{function.__name__} with a traceback")
+    first = [rest.pop(0)] if level is None else []
+    message, *values = rest
+    if type(message) is not str:
+        message = to_text(machine, message, str)
+    if any(type(value) not in _SCALARS for value in values):
+        given = values[0] if len(values) == 1 and isinstance(values[0], dict) else tuple(values)
+        message, values = message % formattable(machine, given), []
+    machine.defer(function, (logger, *first, message, *values), _as_of_now(kwargs))
 
 
 def _declare_logging() -> None:
     levels = {
-        "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING, "error": logging.ERROR,
-        "critical": logging.CRITICAL, "exception": logging.ERROR,
+        "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "critical": logging.CRITICAL,
+        "exception": logging.ERROR, "log": None,
     }  # fmt: skip
     for name, level in levels.items():
         function = getattr(logging.Logger, name)
-        if not has_substitute(function):
-            substitute_for(function)(functools.partial(_log, function, level))
-
-
-def _log(function: Any, level: int, machine: Machine, args: Any, kwargs: Any) -> None:
-    if args[0].isEnabledFor(level):
-        machine.defer(function, args, kwargs)
+        substitute_for(function)(functools.partial(_log, function, level))
 
 
 _declare_logging()
+
+
+# ---------------------------------------------------------------- tracebacks
+
+
+def _breaks_for_traceback(function: Any) -> None:
+    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
+        raise GraphBreak("traceback", f"call of traceback.{function.__qualname__}")
+
+    substitute_for(function)(break_here)
+
+
+for _function in (
+    traceback.format_exc, traceback.print_exc, traceback.format_exception, traceback.print_exception, traceback.format_tb,
+    traceback.print_tb, traceback.extract_tb, traceback.extract_stack, traceback.format_stack, traceback.print_stack,
+    traceback.walk_tb, traceback.walk_stack, traceback.print_last,
+):  # fmt: skip
+    _breaks_for_traceback(_function)

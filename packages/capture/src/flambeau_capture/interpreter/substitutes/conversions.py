@@ -1,0 +1,132 @@
+"""Numbers and text made of objects: the special methods of the program's classes are interpreted."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import native
+from flambeau_capture.interpreter.classes import python_method
+from flambeau_capture.interpreter.formatting import format_value, to_text
+from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+
+def _by_method(machine: Machine, args: Any, names: tuple[str, ...]) -> tuple[Any] | None:
+    """The answer of the first of these special methods that the argument's class has in Python, in a tuple."""
+    for name in names:
+        method = python_method(machine, type(args[0]), name)
+        if method is not None:
+            return (machine.call(method, args, {}),)
+    return None
+
+
+def _item(machine: Machine, value: Any) -> Any:
+    """A tensor's only element as a number, where such numbers may be symbolic; other values as they are."""
+    if isinstance(value, torch.Tensor) and machine.tape.tracer.unbacked:
+        return machine.tape.call_method("item", (value,))
+    return value
+
+
+@substitute_for(int)
+def _int(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 1 and not kwargs:
+        args = (_item(machine, args[0]),)
+        kind = type(args[0])
+        if kind is torch.SymInt:
+            return args[0]
+        if kind in (torch.SymFloat, torch.SymBool):
+            return torch.sym_int(args[0])
+        found = _by_method(machine, args, ("__int__", "__index__", "__trunc__"))
+        if found is not None:
+            return found[0]
+    return int(*args, **kwargs)
+
+
+@substitute_for(float)
+def _float(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 1:
+        args = (_item(machine, args[0]),)
+        if type(args[0]) in (torch.SymInt, torch.SymFloat):
+            return torch.sym_float(args[0])
+        found = _by_method(machine, args, ("__float__", "__index__"))
+        if found is not None:
+            return float(found[0]) if type(found[0]) is int else found[0]
+    return float(*args)
+
+
+@substitute_for(complex)
+def _complex(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) == 1 and not kwargs:
+        found = _by_method(machine, args, ("__complex__", "__float__", "__index__"))
+        if found is not None:
+            return complex(found[0])
+    return complex(*args, **kwargs)
+
+
+@substitute_for(str)
+def _str(machine: Machine, args: Any, kwargs: Any) -> str:
+    if len(args) == 1 and not kwargs:
+        return to_text(machine, args[0], str)
+    return str(*args, **kwargs)
+
+
+@substitute_for(repr)
+def _repr(machine: Machine, args: Any, kwargs: Any) -> str:
+    return to_text(machine, args[0], repr)
+
+
+@substitute_for(ascii)
+def _ascii(machine: Machine, args: Any, kwargs: Any) -> str:
+    return to_text(machine, args[0], ascii)
+
+
+@substitute_for(format)
+def _format(machine: Machine, args: Any, kwargs: Any) -> str:
+    return format_value(machine, args[0], None, args[1] if len(args) > 1 else "")
+
+
+@substitute_for(bytes)
+def _bytes(machine: Machine, args: Any, kwargs: Any) -> bytes:
+    if len(args) == 1 and not kwargs:
+        found = _by_method(machine, args, ("__bytes__",))
+        if found is not None:
+            return found[0]
+        value = native.as_index(machine, args[0])
+        return bytes(value if isinstance(value, (int, str)) else native_iterable(machine, value))
+    return bytes(*args, **kwargs)
+
+
+def _converting(function: Any, name: str) -> None:
+    """A function that asks its first argument's special method, and passes it the others."""
+
+    def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
+        method = python_method(machine, type(args[0]), name)
+        if method is not None:
+            return machine.call(method, (*args, *kwargs.values()), {})
+        args, kwargs = native.prepare_arguments(machine, function, args, kwargs)
+        return function(*args, **kwargs)
+
+    if not has_substitute(function):
+        substitute_for(function)(substitute)
+
+
+for _function, _name in (
+    (round, "__round__"),
+    (math.floor, "__floor__"),
+    (math.ceil, "__ceil__"),
+    (math.trunc, "__trunc__"),
+    (os.fspath, "__fspath__"),
+    (operator.index, "__index__"),
+    (operator.length_hint, "__length_hint__"),
+    (sys.getsizeof, "__sizeof__"),
+):
+    _converting(_function, _name)
