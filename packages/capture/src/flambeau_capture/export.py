@@ -61,7 +61,8 @@ def export(
     symbols = next((made for made in call.dims.made if made.env is captured.size_env), None)
     if symbols is not None:
         check_promises(symbols)
-    lifter = Lifter(captured, target.owner, call, symbols)
+    own = (*target.args, *target.kwargs.values())
+    lifter = Lifter(captured, target.owner, own, call, symbols)
     guards = [_guard_text(guard) for guard in all_guards(captured, state)]
     return lifter.exported(_name(fn), guards, ambient)
 

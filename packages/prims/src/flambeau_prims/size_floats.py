@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from flambeau_prims import sizes
 from flambeau_prims.size_ranges import SizeGuard
 from flambeau_prims.sizes import Expr, Size, SizeEnv
+from flambeau_prims.unsupported import DataDependentSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,7 +117,26 @@ def bits_of(value: float) -> int:
 
 def is_float_symbol(name: str) -> bool:
     """Whether a symbol of a SizeEnv, by its name, stands for a float."""
-    return name.startswith("f")
+    return name.startswith("f") and name[1:].isdigit()
+
+
+def unbacked_float(env: SizeEnv) -> FloatExpr:
+    """A new float that the program computes as it runs."""
+    found = float_symbol(env, UNBACKED_FLOAT_HINT, None)
+    env.unbacked_atoms.update(env.atoms_in(found.args[0]))  # type: ignore[arg-type]
+    return found
+
+
+UNBACKED_FLOAT_HINT = 0.5
+
+
+def is_unbacked(number: Any) -> bool:
+    """Whether a number, or a Condition, depends on what a tensor of the program holds."""
+    if isinstance(number, Expr):
+        return number.env.is_unbacked(number)
+    if isinstance(number, (FloatExpr, Condition)):
+        return any(map(is_unbacked, number.args))
+    return False
 
 
 def float_symbol(env: SizeEnv, hint: float, source: object) -> FloatExpr:
@@ -163,6 +183,8 @@ def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
 def as_float(number: Number) -> float:
     """The number as a float; a symbolic one is specialised by fixing every size it is computed from."""
     if isinstance(number, FloatExpr):
+        if is_unbacked(number):
+            raise DataDependentSize(f"the value of {number} is asked, which is in a tensor")
         if number.op == "symbol":
             number.env.fixed_floats[str(number.args[0])] = number.hint
             return number.hint
@@ -281,6 +303,38 @@ def ask(condition: Condition | bool) -> bool:
     return condition.ask() if isinstance(condition, Condition) else condition
 
 
+def decide(condition: Condition | bool) -> bool:
+    """Whether a condition that the program branches on holds; of unbacked numbers it must be certain."""
+    if not isinstance(condition, Condition):
+        return condition
+    certain = condition.known()
+    if certain is not None:
+        return certain
+    if is_unbacked(condition):
+        raise DataDependentSize(f"{condition} is asked, which depends on the contents of a tensor")
+    return condition.ask()
+
+
+def expect(condition: Condition | bool) -> bool:
+    """Whether a condition holds that must hold: of unbacked sizes it is assumed, and the program checks it (`SizeEnv.assumed`)."""
+    if not isinstance(condition, Condition) or not is_unbacked(condition):
+        return decide(condition)
+    if condition.op == "and":
+        return all([expect(arg) for arg in condition.args])
+    if condition.op == "not" and isinstance(condition.args[0], Condition):
+        inner = condition.args[0]
+        if inner.op in _OPPOSITE:
+            return expect(Condition(_OPPOSITE[inner.op], *inner.args))
+    if condition.op in _RELATIONS and not any(
+        isinstance(side, (float, FloatExpr)) for side in condition.args
+    ):
+        return sizes.expect(condition.op, *condition.args)
+    return decide(condition)
+
+
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
 def known(condition: Condition | bool) -> bool | None:
     """Whether a condition is certain (True), impossible (False) or neither (None)."""
     return condition.known() if isinstance(condition, Condition) else condition
@@ -320,6 +374,8 @@ def _is_non_negative(number: Number) -> bool:
 
 
 def _ask_floats(op: str, a: Number, b: Number) -> bool:
+    if is_unbacked(a) or is_unbacked(b):
+        raise DataDependentSize(f"{a} {op} {b} is asked, which depends on the contents of a tensor")
     answer = _PLAIN[op](number_hint(a), number_hint(b))
     env = next((side.env for side in (a, b) if isinstance(side, (Expr, FloatExpr))), None)
     if env is not None:

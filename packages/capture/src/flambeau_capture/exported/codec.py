@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from flambeau_capture.exported import targets
-from flambeau_capture.exported.size_text import read_size
+from flambeau_capture.exported.size_text import read_number, read_size
 from flambeau_capture.exported.tree import (
     MAKERS,
     Constant,
@@ -32,6 +32,7 @@ from flambeau_capture.exported.tree import (
     Tree,
     class_name,
 )
+from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr, Size
 from flambeau_prims.spec import Spec
 
@@ -156,6 +157,8 @@ def encode_spec(spec: Any) -> Any:
         }
     if isinstance(spec, (tuple, list)):
         return {"each": [encode_spec(item) for item in spec]}
+    if isinstance(spec, FloatExpr):
+        return {"number": str(spec)}
     return {"size": _size_data(spec)} if type(spec) is int or isinstance(spec, Expr) else None
 
 
@@ -168,6 +171,8 @@ def decode_spec(data: Any, symbols: Mapping[str, Size]) -> Any:
         return tuple(decode_spec(item, symbols) for item in value)
     if tag == "size":
         return _read_size(value, symbols)
+    if tag == "number":
+        return read_number(value, symbols)
     check(tag == "spec" and len(value) == 5, f"{data!r} is no spec")
     dtype, device, shape, stride, offset = value
     return Spec.of(

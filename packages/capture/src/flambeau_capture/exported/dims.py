@@ -19,6 +19,7 @@ from flambeau_capture.reasons import REASONS
 from flambeau_capture.record import Break, CaptureError, DynamicDims
 from flambeau_capture.size_nodes import symbols_of
 from flambeau_prims import sizes
+from flambeau_prims.size_floats import is_float_symbol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +66,7 @@ class Dim:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
             raise ValueError(f"a Dim is named by an identifier, not {self.name!r}")
-        if keyword.iskeyword(self.name) or self.name in _RESERVED:
+        if keyword.iskeyword(self.name) or self.name in _RESERVED or is_float_symbol(self.name):
             raise ValueError(f"{self.name!r} cannot name a Dim")
         if type(self.min) is not int or self.min < 0:
             raise ValueError(f"{self!r}: min must be an int of 0 or more")

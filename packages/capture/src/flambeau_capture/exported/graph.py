@@ -24,13 +24,12 @@ from flambeau_capture.exported.svg import svg_of
 from flambeau_capture.exported.text import graph_text
 from flambeau_capture.exported.tree import Values, build
 from flambeau_capture.exported.write import save_graph
-from flambeau_capture.guards.kinds import distinct_storages
 from flambeau_capture.size_nodes import affine_in_a_symbol, symbol_name
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, MutableMapping
 
     from torch import fx
 
@@ -56,13 +55,14 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size that varies: its name, the example's value, its declared range, and where it is read first."""
+    """A size that varies: its name, the example's value, its range, where it is read first, and whether a Dim named it."""
 
     name: str
     hint: int
     lower: int | None
     upper: int | None
     source: str
+    named: bool = True
 
     def __str__(self) -> str:
         text = f"{self.name} = {self.source}"
@@ -158,14 +158,23 @@ class ExportedGraph:
         """What the exported function returns on these arguments; InputMismatch where they are not what was exported."""
         leaves, containers = self.signature.match(args, kwargs)
         sizes = self.sizes_of(leaves)
-        self._check_memory(leaves)
         with self.ambient.entered():
-            outputs = tuple(self.graph_module(*self._flat(leaves)))
+            return self.run(leaves, containers, sizes, self.state)
+
+    def run(
+        self,
+        leaves: list[Any],
+        containers: list[Any],
+        sizes: Mapping[str, Any],
+        state: MutableMapping[str, torch.Tensor],
+    ) -> Any:
+        """The result for inputs that are known to fit; what the program replaces in its state is put into `state`."""
+        outputs = tuple(self.graph_module(*self._flat(leaves, state)))
         for mutation in self.mutations:
             if mutation.kind == "rebind":
-                self.state[mutation.target] = outputs[mutation.output]
+                state[mutation.target] = outputs[mutation.output]
         values = Values(
-            outputs, leaves, containers, self.state, lambda text: size_text.evaluate(text, sizes)
+            outputs, leaves, containers, state, lambda text: size_text.evaluate(text, sizes)
         )
         return build(self.result, values)
 
@@ -173,11 +182,11 @@ class ExportedGraph:
         """The values of the graph's placeholders, in order, for these arguments: what a backend calls example inputs."""
         leaves, _ = self.signature.match(args, kwargs)
         self.sizes_of(leaves)
-        return self._flat(leaves)
+        return self._flat(leaves, self.state)
 
-    def _flat(self, leaves: list[Any]) -> list[Any]:
+    def _flat(self, leaves: list[Any], state: Mapping[str, torch.Tensor]) -> list[Any]:
         return [
-            leaves[item.index] if item.kind == "argument" else self.state[item.name]
+            leaves[item.index] if item.kind == "argument" else state[item.name]
             for item in self.inputs
         ]
 
@@ -186,7 +195,7 @@ class ExportedGraph:
         values: dict[str, int] = {}
         for spec, leaf, path in zip(self.input_specs, leaves, self.signature.paths, strict=True):
             _check_kind(spec, leaf, path)
-            _read_symbols(spec, leaf, values)
+            read_symbols(spec, leaf, values)
         for spec, leaf, path in zip(self.input_specs, leaves, self.signature.paths, strict=True):
             _check_extents(spec, leaf, path, values)
         for condition in self.conditions:
@@ -196,25 +205,6 @@ class ExportedGraph:
                 at = f" (required at {condition.where})" if condition.where else ""
                 raise InputMismatch(f"{condition.text} does not hold{at}: {found}")
         return values
-
-    def _check_memory(self, leaves: list[Any]) -> None:
-        """A tensor that the graph writes must not share its memory with another one."""
-        written = {item.target for item in self.mutations if item.kind == "write"}
-        if not written:
-            return
-        flat = self._flat(leaves)
-        mine, others = (
-            [
-                value
-                for item, value in zip(self.inputs, flat, strict=True)
-                if (item.name in written) == chosen and isinstance(value, torch.Tensor)
-            ]
-            for chosen in (True, False)
-        )
-        if not distinct_storages(mine, others):
-            raise InputMismatch(
-                f"{', '.join(sorted(written))}: written by the graph, and shares memory with another input"
-            )
 
     def print_readable(self, *, print_output: bool = True) -> str:
         """The graph as text, printed too unless told otherwise: inputs, sizes, calls with specs and the user's lines, result."""
@@ -260,7 +250,7 @@ def _check_kind(spec: Spec | Expr, leaf: Any, path: str) -> None:
             raise InputMismatch(f"{path} has {what} {found}, was exported with {wanted}")
 
 
-def _read_symbols(spec: Spec | Expr, leaf: Any, values: dict[str, int]) -> None:
+def read_symbols(spec: Spec | Expr, leaf: Any, values: dict[str, Any]) -> None:
     """The symbols that an input gives: a size that is one, or the root of a derived size where nothing else has given it."""
     if isinstance(spec, Expr):
         name = symbol_name(spec)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from flambeau_capture.entry import graph_of, written_inputs
+from flambeau_capture.exported.dims import Dim
 from flambeau_capture.exported.graph import (
     Condition,
     ExportedGraph,
@@ -20,6 +21,7 @@ from flambeau_capture.exported.graph import (
     Mutation,
     Symbol,
 )
+from flambeau_capture.exported.size_text import names_in
 from flambeau_capture.exported.tree import (
     MAKERS,
     PLAIN,
@@ -75,9 +77,12 @@ class Lifter:
         self,
         capture: Capture,
         owner: torch.nn.Module | None,
+        own: tuple[Any, ...],
         call: BoundCall,
         symbols: DeclaredSymbols | None,
     ) -> None:
+        self.own = own
+        """The arguments of the captured function that are not the caller's: the module, what a partial binds."""
         self.capture, self.call, self.symbols = capture, call, symbols
         self.place = _first_line(capture)
         self.state: dict[str, torch.Tensor] = {}
@@ -149,8 +154,7 @@ class Lifter:
         """The kind and names of a tensor that is no argument; it joins the state."""
         found = self._names.get(id(tensor))
         if found is None:
-            root = _root(origin)
-            if isinstance(root, Argument) and not _is_self(root, self.capture):
+            if self._is_callers(origin):
                 raise self._error(
                     "export-input",
                     f"a tensor is read from {origin.text()}, inside an argument that export does not look into",
@@ -191,12 +195,15 @@ class Lifter:
         env = self.symbols.env
         for name, source in self.symbols.sources.items():
             lower, upper = getattr(source.dim, "min", 2), getattr(source.dim, "max", None)
-            yield Symbol(name, env.symbols[name].hint, lower, upper, source.path)
+            named = isinstance(source.dim, Dim)
+            yield Symbol(name, env.symbols[name].hint, lower, upper, source.path, named)
 
     def _conditions(self) -> Iterator[Condition]:
         if self.capture.size_env is not None:
+            known = set() if self.symbols is None else self.symbols.sources.keys()
             for guard in self.capture.size_env.guards:
-                yield Condition(str(guard), guard.where)
+                if names_in(str(guard)) <= known:
+                    yield Condition(str(guard), guard.where)
 
     # ------------------------------------------------------------ mutations
 
@@ -249,6 +256,16 @@ class Lifter:
             assert isinstance(value, FromGraph)
             kind, names = self._lift(before, origin)
             yield Mutation("rebind", kind, names[0], self.parts.outputs.index(value.value))
+
+    def _is_callers(self, origin: Origin) -> bool:
+        """Whether what is read belongs to an argument that the caller wrote, not to what is exported."""
+        base: Origin | None = origin
+        while base is not None:
+            origin = base
+            if any(_loaded(origin, self.capture) is own for own in self.own):
+                return False
+            base = next(origin.parents(), None)
+        return isinstance(origin, Argument)
 
     def _has(self, origin: Origin) -> bool:
         try:
@@ -363,18 +380,6 @@ def _state_names(
 def _first_line(capture: Capture) -> str:
     code = capture.scope.function.__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _root(origin: Origin) -> Origin:
-    while (base := next(origin.parents(), None)) is not None:
-        origin = base
-    return origin
-
-
-def _is_self(root: Argument, capture: Capture) -> bool:
-    """Whether an argument is the module, or the receiver, that the caller exported."""
-    value = capture.scope.arguments[root.index]
-    return root.index == 0 and not isinstance(value, (torch.Tensor, list, tuple, dict))
 
 
 def _loaded(origin: Origin, capture: Capture) -> Any:

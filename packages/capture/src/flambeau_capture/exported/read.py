@@ -29,7 +29,7 @@ from flambeau_capture.exported.graph import (
     Symbol,
 )
 from flambeau_capture.exported.signature import CallSignature, Parameter
-from flambeau_capture.exported.size_text import assume
+from flambeau_capture.exported.size_text import assume, holds
 from flambeau_capture.exported.tree import class_name
 from flambeau_capture.exported.write import FORMAT, VERSION
 from flambeau_capture.graph_module import CapturedGraphModule
@@ -105,7 +105,9 @@ def _read(
     graph = _graph(data, symbols)
     input_specs = tuple(decode_spec(spec, symbols) for spec in data["input_specs"])
     conditions = tuple(Condition(*condition) for condition in data["conditions"])
+    hints = {name: hint for name, hint, *_ in data["symbols"]}
     for condition in conditions:
+        check(holds(condition.text, hints), f"{condition.text} does not hold for the example")
         assume(condition.text, symbols)
     module = CapturedGraphModule(torch.nn.Module(), graph)
     module.meta["size_env"] = env
@@ -143,7 +145,7 @@ def _check_whole(exported: ExportedGraph) -> None:
 def _symbols(data: dict[str, Any]) -> tuple[SizeEnv | None, dict[str, Size]]:
     found: dict[str, Size] = {}
     env = SizeEnv()
-    for name, hint, lower, upper, source in data["symbols"]:
+    for name, hint, lower, upper, source, _ in data["symbols"]:
         check(type(hint) is int, "a symbol without a size")
         found[name] = env.symbol(hint, source, lower=lower, name=_identifier(name))
         if upper is not None:

@@ -14,6 +14,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from flambeau_prims import sizes
+from flambeau_prims.size_floats import float_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,6 +79,11 @@ def read_size(text: str, symbols: Mapping[str, Size]) -> Size:
     if not isinstance(found, sizes.Expr) and type(found) is not int:
         raise SizeTextError(f"{text!r} is no size")
     return found
+
+
+def read_number(text: str, symbols: Mapping[str, Size]) -> Any:
+    """The Size or symbolic float that a text means over these symbols."""
+    return _size_or_float(_parsed(text), symbols)
 
 
 def assume(text: str, symbols: Mapping[str, Size]) -> None:
@@ -148,3 +154,30 @@ def _size(node: ast.expr, symbols: Mapping[str, Size]) -> Size:
             choose = sizes.size_min if name == "min" else sizes.size_max
             return choose(_size(left, symbols), _size(right, symbols))
     raise SizeTextError(f"{ast.unparse(node)!r} is no size")
+
+
+_SIGNS: dict[type, str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+}  # fmt: skip
+
+
+def _float(node: ast.expr, symbols: Mapping[str, Size]) -> Any:
+    """A part of a symbolic float, as `FloatExpr.format` writes it."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _SIGNS:
+            operands = [_size_or_float(side, symbols) for side in (left, right)]
+            return float_of(_SIGNS[type(op)], *operands)
+        case ast.Call(func=function, args=args, keywords=[]) if _name(function) in _FUNCTIONS:
+            return float_of(_name(function), *(_size_or_float(arg, symbols) for arg in args))
+    raise SizeTextError(f"{ast.unparse(node)!r} is no number over sizes")
+
+
+def _size_or_float(node: ast.expr, symbols: Mapping[str, Size]) -> Any:
+    try:
+        return _size(node, symbols)
+    except SizeTextError:
+        return _float(node, symbols)

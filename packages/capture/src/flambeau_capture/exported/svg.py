@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.exported.graph import ExportedGraph
 
-_CHARACTER, _LINE, _MARGIN, _GAP, _LAYER_GAP = 6.2, 14, 8, 18, 34
+_CHARACTER, _TITLE_CHARACTER, _LINE, _MARGIN, _GAP, _LAYER_GAP = 6.2, 7.2, 14, 8, 18, 34
 _LONGEST_LINE = 48
 _ORDERING_SWEEPS = 4
 
@@ -38,6 +38,7 @@ _VIEW = {
     "view", "reshape", "transpose", "permute", "getitem", "expand", "expand_as", "unsqueeze", "squeeze", "flatten", "unflatten", "t", "chunk",
     "split", "select", "narrow", "contiguous", "getattr", "view_as", "movedim", "swapaxes", "unbind", "sym_size.int", "to",
 }  # fmt: skip
+_IN_PLACE = {"setitem", "iadd", "isub", "imul", "itruediv", "imatmul", "iand", "ior", "ixor"}
 _STYLE = """
   text { font: 10px ui-monospace, Menlo, Consolas, monospace; fill: #222 }
   rect { stroke: #777; stroke-width: 1; rx: 4 }
@@ -65,7 +66,10 @@ class _Box:
 
     @property
     def width(self) -> float:
-        return max((len(line) * _CHARACTER for line in self.lines), default=0) + (2 * _MARGIN if self.lines else 2)  # fmt: skip
+        if not self.lines:
+            return 2.0
+        title = len(self.lines[0]) * _TITLE_CHARACTER
+        return max(title, *(len(line) * _CHARACTER for line in self.lines)) + 2 * _MARGIN
 
     @property
     def height(self) -> float:
@@ -103,12 +107,16 @@ def _boxes(exported: ExportedGraph) -> list[_Box]:
             box = _Box(["result"], "result", f"return {result_text(exported)}")
         else:
             name = target_text(node.target).rpartition("torch.nn.functional.")[2]
-            name = name.removeprefix("operator.").removeprefix("torch.ops.aten.")
-            box = _Box([name], _kind(node, name), node_text(node))
+            name = (
+                name.removeprefix("operator.")
+                .removeprefix("torch.ops.aten.")
+                .removeprefix("torch.")
+            )
+            box = _Box([name], _kind(name), node_text(node))
             if node.meta.get("spec") is not None:
                 box.lines.append(_short(spec_text(node.meta["spec"])))
             box.lines += [_short(held[used]) for used in node.all_input_nodes if used in held]
-            if not any(used in box_of for used in node.all_input_nodes):
+            if not node.all_input_nodes:
                 box.lines.append(_short(", ".join(map(argument_text, node.args)) or call_text(node)))  # fmt: skip
         for used in node.all_input_nodes:
             if used in box_of:
@@ -119,10 +127,11 @@ def _boxes(exported: ExportedGraph) -> list[_Box]:
     return boxes
 
 
-def _kind(node: fx.Node, name: str) -> str:
-    if not node.meta.get("pure", True) or name in ("setitem", "iadd", "imul", "isub"):
-        return "effect"
-    return "matrix" if name in _MATRIX else "view" if name in _VIEW else "call"
+def _kind(name: str) -> str:
+    if name in _MATRIX:
+        return "matrix"
+    in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    return "effect" if in_place else "view" if name in _VIEW else "call"
 
 
 def _short(text: str) -> str:

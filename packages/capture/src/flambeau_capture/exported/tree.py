@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -169,7 +169,7 @@ class Values:
     outputs: tuple[Any, ...]
     inputs: list[Any]
     containers: list[Any]
-    state: dict[str, torch.Tensor]
+    state: Mapping[str, torch.Tensor]
     size: Callable[[str], Any]
 
 
@@ -226,7 +226,8 @@ class _Builder:
 def new_items(cls: type, items: list[Any]) -> Any:
     """A list, tuple or set of a class, filled past any method of the class."""
     if issubclass(cls, tuple):
-        return tuple(items) if cls is tuple else tuple.__new__(cls, items)
+        plain = cls is tuple or cls is torch.Size
+        return cls(items) if plain else tuple.__new__(cls, items)
     if issubclass(cls, frozenset):
         return frozenset.__new__(cls, items)
     base = list if issubclass(cls, list) else set

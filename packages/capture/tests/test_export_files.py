@@ -1,0 +1,383 @@
+"""Files of exported graphs: what they keep, what they refuse, and that loading runs nothing that a file brings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import zipfile
+from collections import OrderedDict, defaultdict, namedtuple
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flambeau_capture import Dim, ExportFileError, export, load
+from flambeau_capture.exported import targets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+BATCH = Dim("batch", max=32)
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    extra: Any = None
+
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+class Plain:
+    """No dataclass: a file may not make one unless the caller says so."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+
+def same(found: Any, expected: Any) -> None:
+    """Equal structure, types, values, dtypes and strides."""
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert found.stride() == expected.stride()
+        assert torch.equal(found, expected) or torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)  # fmt: skip
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            same(found[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            same(ours, theirs)
+    elif isinstance(expected, (Output, Plain)):
+        same(vars(found), vars(expected))
+    else:
+        assert found == expected
+
+
+def saved_and_loaded(exported: Any, path: Path, **options: Any) -> Any:
+    exported.save(path)
+    loaded = load(path, **options)
+    assert str(loaded) == str(exported)
+    assert loaded.guards == exported.guards
+    return loaded
+
+
+# ---------------------------------------------------------------- what files keep
+
+
+def constants(x: torch.Tensor) -> Any:
+    y = x[..., None, ::2].to(torch.float64, memory_format=torch.contiguous_format)
+    z = torch.full((2,), float("inf"), device=torch.device("cpu")) * float("-inf")
+    return y, z, torch.zeros(1, dtype=torch.complex64) + 1j, x.clamp(min=None, max=-0.0), F.pad(x, (1, 0, 2, 3))  # fmt: skip
+
+
+def structures(x: torch.Tensor) -> Any:
+    shared = [x]
+    numbers: dict[Any, Any] = defaultdict(list)
+    numbers["a"] = x + 1
+    return {
+        "point": Point(x, (shared, shared)),
+        "output": Output(x.sum(), OrderedDict([(1, x.shape), (None, torch.float16)])),
+        "rest": [slice(1, x.shape[0]), {2, 3}, frozenset({"q"}), b"\x00", 1 - 2j, ..., range(3)],
+        "numbers": numbers,
+        "top": torch.max(x, 0),
+    }
+
+
+def state_of_torch(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        y = x * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return y @ x.t()
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "constants": (constants, lambda n: torch.randn(n, 3, 4)),
+    "structures": (structures, lambda n: torch.randn(n, 3)),
+    "bfloat16": (lambda x: (x * 3, x.float().sum(-1)), lambda n: torch.randn(n, 5).bfloat16()),
+    "complex": (lambda x: (x * 1j, torch.view_as_real(x), x.real, x.conj().resolve_conj()), lambda n: torch.randn(n, 5, dtype=torch.complex64)),
+    "bool": (lambda x: (~x, x & x.roll(1), x.sum()), lambda n: torch.rand(n, 5) > 0.5),
+    "int": (lambda x: (x // 3, x % 3, x << 1, x.to(torch.uint8), F.one_hot(x % 4, 4)), lambda n: torch.randint(0, 99, (n, 5))),
+    "setitem": (lambda x: F.relu(x.clone().index_put_((torch.tensor([0]),), torch.tensor(9.0))), lambda n: torch.randn(n, 3)),
+    "state of torch": (state_of_torch, lambda n: torch.randn(n, 4)),
+    "sizes": (lambda x: x.reshape(-1).repeat(2)[: x.shape[0] * 2 + 1] / x.shape[0] ** 0.5, lambda n: torch.randn(n, 4)),
+    "operators": (lambda x: torch.ops.aten.add.Tensor(torch.einsum("ij,kj->ik", x, x), 1, alpha=2), lambda n: torch.randn(n, 4)),
+    "pooling": (lambda x: F.max_pool1d(F.gelu(x[None]), 2), lambda n: torch.randn(n, 6)),
+    "attention": (lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True), lambda n: torch.randn(n, 8)),
+    "linear algebra": (lambda x: (torch.linalg.vector_norm(x, dim=-1), torch.linalg.norm(x), torch.special.expit(x)), lambda n: torch.randn(n, 6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name: str, dynamic: bool, tmp_path: Path) -> None:
+    program, make = PROGRAMS[name]
+    example = make(4)
+    exported = export(program, (example,), dynamic_shapes=({0: BATCH},) if dynamic else None)
+    loaded = saved_and_loaded(exported, tmp_path / "graph")
+    for rows in (4, 7, 2) if dynamic else (4,):
+        x = make(rows)
+        same(loaded(x), program(x))
+    result = loaded(make(4))
+    if name == "structures":
+        assert result["point"].y[0] is result["point"].y[1]
+        assert result["numbers"].default_factory is list
+
+
+class Tied(nn.Module):
+    """Tied weights, views of one storage, a parameter without gradient, a buffer of each odd sort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+        both = torch.randn(2, 4)
+        self.register_buffer("both", both)
+        self.register_buffer("second", both[1])
+        self.register_buffer("columns", torch.randn(4, 6).t()[::2])
+        self.register_buffer("empty", torch.empty(0, 3))
+        self.register_buffer("halves", torch.randn(3).bfloat16(), persistent=False)
+        self.frozen = nn.Parameter(torch.randn(4), requires_grad=False)
+        self.inner = nn.ModuleDict({"a-b": nn.Identity(), "c": nn.BatchNorm1d(7)})
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        hidden = self.embed(tokens).mean(1) + self.second + self.frozen
+        self.both.mul_(2)
+        logits = self.inner["c"](self.head(hidden))
+        rest = (
+            self.columns @ hidden.t(),
+            self.empty.sum(),
+            self.halves * 2,
+            self.both + 0,
+            self.second,
+        )
+        return logits, rest
+
+
+def test_state(tmp_path: Path) -> None:
+    model = Tied()
+    tokens = torch.randint(0, 7, (3, 5))
+    exported = export(model, (tokens,), dynamic_shapes=({0: BATCH},))
+    loaded = saved_and_loaded(exported, tmp_path / "graph")
+    state = loaded.state
+    assert "embed.weight" in state
+    assert "head.weight" not in state
+    (tied,) = [item for item in loaded.inputs if item.name == "embed.weight"]
+    assert tied.also == ("head.weight",)
+    assert isinstance(state["frozen"], nn.Parameter)
+    assert not state["frozen"].requires_grad
+    assert state["embed.weight"].requires_grad
+    assert state["both"].untyped_storage()._cdata == state["second"].untyped_storage()._cdata
+    for name in state:
+        same(state[name], exported.state[name])
+        assert state[name].untyped_storage()._cdata != exported.state[name].untyped_storage()._cdata
+    for _ in range(2):
+        tokens = torch.randint(0, 7, (6, 5))
+        same(loaded(tokens), model(tokens))
+    same(loaded.state["both"], model.both)
+    same(loaded.state["inner.c.running_mean"], model.inner["c"].running_mean)
+
+
+def test_gradients_after_loading(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    loaded = saved_and_loaded(export(model, (torch.randn(4, 3),)), tmp_path / "graph")
+    x = torch.randn(4, 3)
+    loaded(x).sum().backward()
+    model(x).sum().backward()
+    same(loaded.state["weight"].grad, model.weight.grad)
+
+
+def test_random_numbers(tmp_path: Path) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.5) + torch.rand(3)
+
+    loaded = saved_and_loaded(export(program, (torch.randn(3),)), tmp_path / "graph")
+    x = torch.randn(3)
+    torch.manual_seed(3)
+    found = loaded(x)
+    torch.manual_seed(3)
+    same(found, program(x))
+
+
+def test_saved_again(tmp_path: Path) -> None:
+    """A loaded graph is saved to an equal file, and checks inputs as the first did."""
+    exported = export(constants, (torch.randn(4, 3, 4),), dynamic_shapes=({0: BATCH},))
+    loaded = saved_and_loaded(exported, tmp_path / "first")
+    saved_and_loaded(loaded, tmp_path / "second")
+    graphs = [json.loads(zipfile.ZipFile(tmp_path / name).read("graph.json")) for name in ("first", "second")]  # fmt: skip
+    assert graphs[0] == graphs[1]
+    with pytest.raises(ValueError, match="batch <= 32 does not hold"):
+        loaded(torch.randn(33, 3, 4))
+
+
+CHILD = """
+import sys
+import torch
+import flambeau_capture
+loaded = flambeau_capture.load({path!r})
+inputs, expected = torch.load({data!r})
+torch.testing.assert_close(loaded(*inputs), expected, rtol=0, atol=0)
+assert not any(name.startswith(("torch._dynamo", "torch._inductor", "torch.export", "model_")) for name in sys.modules if name not in {before!r})
+print("equal")
+"""
+
+
+def test_without_the_source(tmp_path: Path) -> None:
+    """A model of a module that exists in this process only."""
+    source = "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.linear = torch.nn.Linear(3, 2)\n    def forward(self, x):\n        return torch.tanh(self.linear(x))\n"
+    (tmp_path / "model_of_this_test.py").write_text(source)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from model_of_this_test import Model  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(tmp_path))
+    model = Model()
+    export(model, (torch.randn(4, 3),), dynamic_shapes=({0: BATCH},)).save(tmp_path / "graph")
+    x = torch.randn(9, 3)
+    torch.save(((x,), model(x).detach()), tmp_path / "data")
+    before = subprocess.run([sys.executable, "-c", "import torch, sys; print(list(sys.modules))"], capture_output=True, text=True, check=True)  # fmt: skip
+    child = CHILD.format(path=str(tmp_path / "graph"), data=str(tmp_path / "data"), before=before.stdout)  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.stdout.strip() == "equal", done.stderr
+
+
+# ---------------------------------------------------------------- what files refuse
+
+
+def test_classes(tmp_path: Path) -> None:
+    exported = export(lambda x: Plain(x + 1), (torch.randn(3),))
+    exported.save(tmp_path / "graph")
+    with pytest.raises(ExportFileError, match=r"Plain, which is no dataclass or container: load\(path, classes=\[Plain\]\)"):  # fmt: skip
+        load(tmp_path / "graph")
+    x = torch.randn(3)
+    same(load(tmp_path / "graph", classes=[Plain])(x), Plain(x + 1))
+    _edit(tmp_path / "graph", lambda text: text.replace(f"{__name__}.Plain", "not_there.Plain"))
+    with pytest.raises(ExportFileError, match="import not_there first"):
+        load(tmp_path / "graph")
+    assert "not_there" not in sys.modules
+
+
+def test_operators_of_the_program(tmp_path: Path) -> None:
+    with torch.library._scoped_library("flambeau_test_export", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        program = export(lambda x: torch.ops.flambeau_test_export.twice(x), (torch.randn(3),))
+        loaded = saved_and_loaded(program, tmp_path / "graph")
+        same(loaded(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(ExportFileError, match=r"flambeau_test_export\.twice.* is not registered"):
+        load(tmp_path / "graph")
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(torch.sin)(x)
+
+    exported = export(mapped, (torch.randn(3),))
+    same(exported(torch.ones(3)), mapped(torch.ones(3)))
+    with pytest.raises(TypeError, match=r"test_export_files\.py:.*vmap.* cannot be saved"):
+        exported.save(tmp_path / "graph")
+    assert not (tmp_path / "graph").exists()
+
+
+def _edit(path: Path, change: Callable[[str], str], member: str = "graph.json") -> None:
+    """Rewrite one member of a file."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members[member] = change(members[member].decode()).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A small exported graph in a file."""
+    path = tmp_path / "graph"
+    model = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    export(model, (torch.randn(4, 3),), dynamic_shapes=({0: BATCH},)).save(path)
+    return path
+
+
+DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "an unknown function": (lambda d: d["nodes"][-1].update(target="os.system"), "'os.system' is no function"),
+    "a function that reads files": (lambda d: d["nodes"][-1].update(target="torch.load"), "'torch.load' is no function"),
+    "an operator that reads files": (lambda d: d["nodes"][-1].update(target="torch.ops.aten.from_file"), "from_file is not registered"),
+    "a private method": (lambda d: d["nodes"][-1].update(op="call_method", target="__reduce_ex__"), "no tensor method"),
+    "a class": (lambda d: d["nodes"][-1].update(op="call_method", target="__class__"), "no tensor method"),
+    "an attribute": (lambda d: d["nodes"][-1].update(target="builtins.getattr", args=[{"node": d["nodes"][0]["name"]}, "__globals__"]), "attribute"),
+    "code as a name": (lambda d: d["nodes"][-1].update(name="x=__import__('os')"), "is no name"),
+    "code as a keyword": (lambda d: d["nodes"][-1].update(kwargs={"dict": [["a,b", 1]]}), "'a,b' is no name"),
+    "code as a condition": (lambda d: d["conditions"].append(["__import__('os').getpid() > batch", ""]), "has no meaning in a size|is no"),
+    "code as a size": (lambda d: d["input_specs"][0]["spec"][2].__setitem__(0, "print(batch)"), "is no size"),
+    "a node of another graph": (lambda d: d["nodes"][-1].update(args=[{"node": "nowhere"}]), "read before it is computed"),
+    "two nodes of one name": (lambda d: d["nodes"].append(d["nodes"][-1]), "two nodes are called"),
+    "a module's attribute": (lambda d: d["nodes"][-1].update(op="get_attr"), "a node of kind 'get_attr'"),
+    "an unknown dtype": (lambda d: d["state"][0].update(dtype={"dtype": "load"}), "torch has no dtype 'load'"),
+    "a tensor beyond its data": (lambda d: d["state"][0].update(shape=[10**6, 10**6]), "has no data"),
+    "negative sizes": (lambda d: d["state"][0].update(stride=[-1, -1]), "sizes of"),
+    "a missing tensor": (lambda d: d["state"].pop(), "is not there"),
+    "a missing part": (lambda d: d.pop("nodes"), "nodes"),
+    "a class in a tree": (lambda d: d.update(result={"items": ["subprocess.Popen", [], []]}), "is not of this kind"),
+    "a maker in a tree": (lambda d: d.update(result={"made": ["eval", [], []]}), "nothing that a file may make"),
+    "a class to look up": (lambda d: d["classes"].append("subprocess.Popen"), "no dataclass or container"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_and_hostile_graphs(name: str, file: Path) -> None:
+    damage, text = DAMAGES[name]
+
+    def change(old: str) -> str:
+        data = json.loads(old)
+        damage(data)
+        return json.dumps(data)
+
+    load(file)
+    _edit(file, change)
+    with pytest.raises(ExportFileError, match=text):
+        load(file)
+
+
+def test_versions(file: Path) -> None:
+    _edit(file, lambda text: text.replace('"version": 1', '"version": 2'), "format.json")
+    with pytest.raises(ExportFileError, match="version 2 of the format; this flambeau_capture reads version 1"):  # fmt: skip
+        load(file)
+    _edit(file, lambda text: text.replace("flambeau exported graph", "other"), "format.json")
+    with pytest.raises(ExportFileError, match="its format is 'other'"):
+        load(file)
+
+
+def test_damaged_files(file: Path, tmp_path: Path) -> None:
+    whole = file.read_bytes()
+    for data in (b"", b"no zip at all", whole[: len(whole) // 2]):
+        (tmp_path / "damaged").write_bytes(data)
+        with pytest.raises(ExportFileError, match="is no exported graph, or damaged"):
+            load(tmp_path / "damaged")
+    start = whole.index(bytes(load(file).state["0.weight"].untyped_storage()))
+    flipped = bytearray(whole)
+    flipped[start] ^= 0xFF
+    (tmp_path / "damaged").write_bytes(bytes(flipped))
+    with pytest.raises(ExportFileError, match="damaged"):
+        load(tmp_path / "damaged")
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "nowhere")
+
+
+def test_every_name_is_found_again() -> None:
+    """Names and functions correspond, and no name of a file leads to a function that makes or loads code."""
+    for name in targets._functions():
+        function = targets.function_named(name)
+        assert targets.function_named(targets.name_of(function)) is function
+        assert not name.rpartition(".")[2].startswith("__")
+    for name in ("torch.load", "torch.save", "torch.compile", "torch.from_file", "builtins.eval", "operator.call", "operator.attrgetter"):  # fmt: skip
+        with pytest.raises(targets.UnknownTarget):
+            targets.function_named(name)
