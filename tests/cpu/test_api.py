@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import pickle
 import warnings
 from typing import Any
@@ -164,6 +166,228 @@ def test_a_dropped_model_is_freed() -> None:
     del model, compiled
     gc.collect()
     assert alive() is None
+
+
+def test_names_copies_and_state_are_those_of_torchs_wrapper(tmp_path: Any) -> None:
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    ours, theirs = flambeau.compile(model, backend="eager"), torch.compile(model, backend="eager")
+    for names in ("named_parameters", "named_modules", "named_children", "named_buffers"):
+        assert [n for n, _ in getattr(ours, names)()] == [n for n, _ in getattr(theirs, names)()]
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    torch.save(ours.state_dict(), tmp_path / "state")
+    with torch.no_grad():
+        model.weight.add_(1)
+    changed = ours(x)
+    ours.load_state_dict(torch.load(tmp_path / "state"))
+    assert not torch.equal(changed, ours(x))
+    assert copy.copy(ours)._orig_mod is model
+    assert ours.forward(x).shape == (2, 3)
+    ours.note = 3
+    assert model.note == 3
+    del ours.note
+    assert not hasattr(model, "note")
+    assert "note" not in dir(ours) and "in_features" in dir(ours)
+    assert repr(ours).startswith("CompiledModule(\n  (_orig_mod): Linear")
+    assert bool(ours)
+    assert ours.to(torch.float64) is ours and model.weight.dtype == torch.float64
+
+
+def test_containers_stay_containers() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    compiled = flambeau.compile(model, backend="eager")
+    assert len(compiled) == 2 and compiled[0] is model[0]
+    assert list(compiled) == list(model) and model[1] in list(compiled)
+    assert "a" in flambeau.compile(nn.ModuleDict({"a": nn.ReLU()}))
+    for wrong in (len, iter):
+        with pytest.raises(TypeError, match=r"Linear"):
+            wrong(flambeau.compile(nn.Linear(2, 2)))
+
+
+def test_hooks_on_the_wrapper_run_around_it() -> None:
+    model, seen = nn.Linear(3, 3), []
+    compiled = flambeau.compile(model, backend="eager")
+    x = torch.randn(2, 3, requires_grad=True)
+    handles = [
+        compiled.register_forward_pre_hook(lambda module, args: seen.append("before")),
+        compiled.register_forward_hook(lambda module, args, out: seen.append("after")),
+        compiled.register_full_backward_hook(lambda module, *grads: seen.append("backward")),
+    ]
+    compiled(x).sum().backward()
+    assert seen == ["before", "after", "backward"]
+    assert not model._forward_hooks
+    for handle in handles:
+        handle.remove()
+    compiled(x)
+    assert len(seen) == 3
+
+
+def test_forward_may_be_replaced() -> None:
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    compiled = flambeau.compile(model, backend="eager")
+    expected = compiled(x)
+    compiled.forward = lambda x: x * 0
+    assert torch.equal(compiled(x), x * 0)
+    del compiled.forward
+    torch.testing.assert_close(compiled(x), expected)
+
+
+def test_lazy_modules_are_initialised_by_the_first_call() -> None:
+    compiled = flambeau.compile(nn.LazyLinear(4))
+    x = torch.randn(2, 3)
+    found = compiled(x)
+    assert compiled.weight.shape == (4, 3)
+    torch.testing.assert_close(found, nn.functional.linear(x, compiled.weight, compiled.bias))
+    torch.testing.assert_close(compiled(x), found)
+
+
+def test_compile_in_place() -> None:
+    model, x = TwoLayers().eval(), torch.randn(2, 5)
+    expected = model(x)
+    assert flambeau.compile_in_place(model, fullgraph=True) is model
+    torch.testing.assert_close(model(x), expected)
+    assert len(flambeau.explain(model._compiled_call_impl).graphs) == 1
+    model.first.weight.data.zero_()
+    torch.testing.assert_close(model(x), model.second(model.first.bias.relu()).expand(2, 3))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(twin(x), model(x))
+    outer = flambeau.compile(lambda x: model(x) + 1, fullgraph=True)
+    torch.testing.assert_close(outer(x), model(x) + 1)
+    with pytest.raises(TypeError, match="takes a module, not function"):
+        flambeau.compile_in_place(double)
+
+
+# Other callables ---------------------------------------------------------------------------------------------------------
+
+
+class Holder:
+    factor = 3
+
+    @flambeau.compile
+    @staticmethod
+    def static(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    @flambeau.compile(fullgraph=True)
+    @classmethod
+    def of_class(cls, x: torch.Tensor) -> torch.Tensor:
+        return x * cls.factor
+
+    @flambeau.compile
+    @property
+    def doubled(self) -> torch.Tensor:
+        """Doc."""
+        return torch.full((2,), 2.0) * self.factor
+
+    @doubled.setter
+    def doubled(self, value: int) -> None:
+        self.factor = value
+
+
+def test_descriptors_are_compiled_inside() -> None:
+    x = torch.randn(3)
+    holder = Holder()
+    assert torch.equal(Holder.static(x), x + 1) and torch.equal(holder.static(x), x + 1)
+    assert torch.equal(Holder.of_class(x), x * 3) and torch.equal(holder.of_class(x), x * 3)
+    assert torch.equal(holder.doubled, torch.full((2,), 6.0))
+    holder.doubled = 5
+    assert torch.equal(holder.doubled, torch.full((2,), 10.0))
+    assert Holder.doubled.__doc__ == "Doc."
+
+
+def test_classes_are_compiled_in_place() -> None:
+    class Scale:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by
+
+    class Layer(nn.Module):
+        def __init__(self, by: float) -> None:
+            super().__init__()
+            self.by = by
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.by
+
+    x = torch.randn(3)
+    for cls in (Scale, Layer):
+        assert flambeau.compile(cls, backend="eager") is cls
+        for by in (2.0, 3.0):
+            assert torch.equal(cls(by)(x), x * by)
+        assert flambeau.explain(cls.__call__).graphs
+    with pytest.raises(TypeError, match="has no __call__ to compile"):
+        flambeau.compile(TwoFields)
+
+
+class TwoFields:
+    pass
+
+
+def test_builtins_partials_and_objects() -> None:
+    x = torch.randn(4)
+    torch.testing.assert_close(flambeau.compile(torch.sin)(x), x.sin())
+    assert torch.equal(flambeau.compile(functools.partial(torch.add, x, alpha=2))(x), x + 2 * x)
+    assert flambeau.compile(len)([1, 2]) == 2
+    assert torch.equal(flambeau.compile(x.add)(x), x + x)
+    torch.testing.assert_close(flambeau.compile(torch.ops.aten.cos.default)(x), x.cos())
+
+
+def test_what_is_compiled_already_is_compiled_anew() -> None:
+    x = torch.randn(3)
+    graphs: list[str] = []
+
+    def backend(name: str) -> Any:
+        def compile_graph(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            graphs.append(name)
+            return gm.forward
+
+        return compile_graph
+
+    inner = flambeau.compile(double, backend=backend("inner"))
+    for compiled in (inner, torch.compile(double, backend=backend("torch"))):
+        outer = flambeau.compile(compiled, backend=backend("outer"))
+        assert torch.equal(outer(x), x * 2)
+    assert graphs == ["outer", "outer"]
+    model = nn.Linear(3, 3)
+    for module in (flambeau.compile(model), torch.compile(model), flambeau.compiler.disable(model)):
+        assert flambeau.compile(module)._orig_mod is model
+
+
+def test_compiled_functions_look_like_what_they_were_made_from() -> None:
+    compiled = flambeau.compile(double)
+    assert inspect.signature(compiled) == inspect.signature(double)
+    assert inspect.unwrap(compiled) is double
+    assert (compiled.__name__, compiled.__module__) == (double.__name__, double.__module__)
+    assert copy.deepcopy(compiled) is compiled
+    assert pickle.loads(pickle.dumps(module_level)) is module_level
+    assert repr(compiled) == f"<compiled {double!r}>"
+    compiled.note = 1
+    assert double.note == 1
+    del double.note
+
+
+@flambeau.compile
+def module_level(x: torch.Tensor) -> torch.Tensor:
+    return x - 1
+
+
+def test_recompile_limit_is_an_argument() -> None:
+    compiled = flambeau.compile(
+        lambda x, text: x + len(text), recompile_limit=1, isolate_recompiles=True, backend="eager"
+    )
+    x = torch.randn(3)
+    assert torch.equal(compiled(x, "a"), x + 1)
+    with pytest.warns(RuntimeWarning, match=r"compiled 1 times.*L\['text'\]"):
+        assert torch.equal(compiled(x, "ab"), x + 2)
+    strict = flambeau.compile(
+        lambda x, text: x + len(text), recompile_limit=1, fullgraph=True, backend="eager"
+    )
+    strict(x, "a")
+    with pytest.raises(flambeau.CaptureError, match="recompile-limit"):
+        strict(x, "ab")
+    with pytest.raises(TypeError, match="'recompile_limit' takes int, not str"):
+        flambeau.compile(double, recompile_limit="1")
 
 
 # Backends --------------------------------------------------------------------------------------------------------

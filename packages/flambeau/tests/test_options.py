@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,10 @@ def test_the_environment_is_read_in_one_place(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("FLAMBEAU_CXX", "clang++")
     monkeypatch.setenv("FLAMBEAU_CHECK", "1")
     monkeypatch.setenv("FLAMBEAU_DUMP", "/tmp/dump")
+    monkeypatch.setenv("FLAMBEAU_LOGS", "guards, recompiles")
     environment = read_environment()
     assert environment.dump == Path("/tmp/dump")
+    assert environment.logs == {"guards", "recompiles"}
     options = resolved(environment=environment)
     assert options.runtime.cache_dir == Path("/tmp/somewhere")
     assert options.runtime.cxx == "clang++"
@@ -96,6 +99,19 @@ def test_disabling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not read_environment().disable
     monkeypatch.setenv(name, "1")
     assert read_environment().disable
+
+
+def test_every_variable_is_in_the_table() -> None:
+    import inspect
+
+    from flambeau import environment
+
+    text = inspect.getsource(environment)
+    assert environment.__doc__ is not None
+    for name in re.findall(r'"((?:FLAMBEAU|TORCH)_[A-Z_]+)"', text):
+        assert name in environment.__doc__
+    for topic in environment.LOG_TOPICS:
+        assert f"`{topic}`" in environment.__doc__
 
 
 def test_no_other_module_reads_the_environment() -> None:

@@ -65,7 +65,9 @@ class CompiledModule(nn.Module):
         return getattr(self._orig_mod, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN or "_orig_mod" not in self.__dict__.get("_modules", ()):
+        # What nn.Module itself keeps about a module (its hooks) is the wrapper's own.
+        own = self.__dict__
+        if name in _OWN or name in own or "_orig_mod" not in own.get("_modules", ()):
             super().__setattr__(name, value)
         else:
             setattr(self._orig_mod, name, value)
