@@ -468,7 +468,8 @@ def compile_callable(
         )
     if not isinstance(fn, types.FunctionType):
         call = getattr(type(fn), "__call__", None)  # noqa: B004 (its function is wanted, not whether there is one)
-        if isinstance(call, types.FunctionType) and not isinstance(fn, type):
+        operators = (type, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+        if isinstance(call, types.FunctionType) and not isinstance(fn, operators):
             return types.MethodType(compile_callable(call, capture_frame, backend, options), fn)
         fn = _calling(fn)
     state = CompiledState(fn, capture_frame, backend, options)

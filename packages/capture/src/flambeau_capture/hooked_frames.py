@@ -7,6 +7,7 @@ One object stands behind one compiled callable; it knows what to do with each co
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -60,6 +61,8 @@ class HookedFrames:
             return False
         if not any(_holds_tensors(argument) for argument in arguments):
             return None
+        if sys._getframe(1).f_code.co_name == "nonrecursive_disable_wrapper":
+            return None  # torch.compiler.disable(recursive=False): the function itself, not what it calls
         key = id(function.__code__)
         with self._lock:
             if key not in self._states:
