@@ -35,15 +35,22 @@ def is_callable(function: Any) -> bool:
     if kind is types.BuiltinFunctionType:
         receiver = function.__self__
         return is_numpy(function.__module__) or is_numpy(type(receiver).__module__)
-    return False
+    return kind.__name__ == "cython_function_or_method" and _is_random(function)
+
+
+def _is_random(function: Any) -> bool:
+    receiver = getattr(function, "__self__", None)
+    return is_numpy(getattr(function, "__module__", None)) or is_numpy(type(receiver).__module__)
 
 
 def table_of(machine: Machine) -> Arrays:
     """The capture's table of arrays, made at first need."""
     found: Any = machine.arrays
     if found is None:
+        from flambeau_capture.interpreter.arrays import load_all
         from flambeau_capture.interpreter.arrays.table import Arrays
 
+        load_all()
         found = machine.arrays = Arrays(machine)
     return found  # type: ignore[no-any-return]
 
@@ -56,8 +63,16 @@ def wrap(machine: Machine, value: Any, origin: Origin) -> Any:
 def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call for which `is_callable` holds."""
     table_of(machine)
-    from flambeau_capture.interpreter.arrays import linear_algebra
     from flambeau_capture.interpreter.arrays.functions import call_numpy
 
-    assert linear_algebra  # its functions are listed by being imported
     return call_numpy(machine, function, args, kwargs)
+
+
+def call_python(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A call of one of NumPy's functions written in Python, or NotImplemented where it is to be interpreted."""
+    table_of(machine)
+    from flambeau_capture.interpreter.arrays.functions import call_python
+
+    return call_python(machine, function, args, kwargs)

@@ -7,3 +7,15 @@ interpreted down to those written in C, which have torch calls for them here.  W
 
 This package imports NumPy, so it is imported by `present` alone, when a frame first meets an object of NumPy's.
 """
+
+from __future__ import annotations
+
+import importlib
+
+_LISTS = ("functions", "linear_algebra", "statistics", "fourier")
+
+
+def load_all() -> None:
+    """Import the files that list NumPy's functions."""
+    for name in _LISTS:
+        importlib.import_module(f"{__name__}.{name}")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.interpreter.arrays import indexing, layout
-from flambeau_capture.interpreter.arrays.base import ArrayBase, as_array, cast, tensor_of
+from flambeau_capture.interpreter.arrays.base import ArrayBase, as_array, cast, plain, tensor_of
 from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, TO_TORCH
 from flambeau_capture.interpreter.arrays.reductions import Reductions
 from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc
@@ -62,9 +62,12 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
 
     def compare(self: Array, other: Any) -> Any:
         if not _takes(other):
-            if name in ("equal", "not_equal"):
+            if name not in ("equal", "not_equal") or self.scalar:
+                return NotImplemented
+            if other is not None:
                 raise GraphBreak("numpy-unsupported", f"an array is compared with {other!r}")
-            return NotImplemented
+            made = self.call(torch.full_like, self.tensor, name == "not_equal", dtype=torch.bool)
+            return self.new(made)
         return call_ufunc(self.machine, ufunc, (self, other), {})
 
     return compare
@@ -308,8 +311,7 @@ class Array(Reductions, ArrayBase):
 
     def reshape(self, *shape: Any, order: str = "C", copy: Any = None) -> Any:
         """The elements in another shape: a view where strides allow it, else a copy."""
-        wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        wanted = tuple(size.item() if issubclass(type(size), ArrayBase) else _int(size) for size in wanted)
+        wanted = _spread(plain(self.machine, shape))
         if copy is not None:
             raise GraphBreak("numpy-unsupported", "ndarray.reshape with copy=")
         base = self.unflipped("reshape")
@@ -354,7 +356,7 @@ class Array(Reductions, ArrayBase):
 
     def transpose(self, *axes: Any) -> Any:
         """The axes in another order."""
-        order = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        order = _spread(plain(self.machine, axes))
         if not order or order == (None,):
             order = tuple(range(self.ndim - 1, -1, -1))
         if sorted(axis % self.ndim for axis in order) != list(range(self.ndim)):
@@ -474,7 +476,8 @@ class Array(Reductions, ArrayBase):
 
     def nonzero(self) -> Any:
         """As many places as there are: data-dependent."""
-        return tuple(self.new(found) for found in self.call(torch.nonzero, self.tensor, as_tuple=True))
+        places = self.call(torch.nonzero, self.tensor)
+        return tuple(self.new(self.call(torch.select, places, 1, axis)) for axis in range(self.ndim))
 
 
 class Flags(Native):
@@ -528,8 +531,9 @@ _OWN = frozenset(vars(ArrayBase)) - {"dtype", "shape", "ndim"}
 """Attributes of ours that are no attributes of an array."""
 
 
-def _int(size: Any) -> Any:
-    return int(size) if isinstance(size, np.integer) else size
+def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments given one by one or as one sequence."""
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
 
 
 def _shape_text(shape: tuple[Any, ...]) -> str:

@@ -80,6 +80,7 @@ class ArrayBase(Native):
         if not self.writeable:
             raise ValueError(f"{what} is read-only")
         value = self.apart(value)
+        self.machine.arrays.forget(self)
         if self.flips:
             if value.ndim < self.base.ndim or value.shape != self.base.shape:
                 value = self.call(torch.broadcast_to, value, tuple(self.base.shape))
@@ -157,6 +158,16 @@ def is_constant(value: Any) -> bool:
     )
 
 
+def plain(machine: Machine, value: Any) -> Any:
+    """A shape, axis or place as plain integers, where its contents are known."""
+    if issubclass(type(value), ArrayBase):
+        known = machine.arrays.contents(value)
+        return value.item() if known is None and value.ndim == 0 else known.tolist() if known is not None else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(plain(machine, item) for item in value)
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def as_array(machine: Machine, value: Any, dtype: Any = None) -> Any:
     """`np.asarray(value)`: arrays as they are, tensors as their arrays, and nested lists of numbers and arrays."""
     arrays = machine.arrays
@@ -207,7 +218,9 @@ def constant(machine: Machine, made: Any) -> Any:
             tensor = machine.tape.call_function(
                 torch.empty, (made.shape,), {"dtype": dtype, "device": "cpu"}
             )
-        return machine.arrays.new(tensor)
+        array = machine.arrays.new(tensor)
+        machine.arrays.learn(array, made)
+        return array
     held = machine.arrays.held(made)
     return machine.arrays.new(
         layout.copy_in_order(machine.tape, held, layout.k_order([held], made.ndim))

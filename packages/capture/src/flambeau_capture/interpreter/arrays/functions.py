@@ -22,10 +22,11 @@ from flambeau_capture.interpreter.arrays.base import (
     cast,
     constant,
     is_constant,
+    plain,
 )
+from flambeau_capture.interpreter.arrays.converters import ArrayConverter, ErrorState, broadcast_of
 from flambeau_capture.interpreter.arrays.dtypes import torch_dtype
 from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc, call_ufunc_method, store
-from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
 
@@ -71,7 +72,8 @@ def call_numpy(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: d
     if isinstance(receiver, (np.generic, np.dtype)) and is_constant(args) and is_constant(kwargs):
         return made_anew(machine, function(*args, **kwargs))
     name = getattr(function, "__name__", "")
-    if type(receiver).__module__.startswith("numpy.random"):
+    module = getattr(function, "__module__", None) or ""
+    if module.startswith("numpy.random") or type(receiver).__module__.startswith("numpy.random"):
         raise GraphBreak("numpy-random", f"call of numpy.random.{name}")
     if name in _WITH_EFFECTS:
         raise GraphBreak("side-effect", f"call of numpy.{name}")
@@ -86,12 +88,23 @@ def call_numpy(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: d
     raise GraphBreak("numpy-unsupported", f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}")
 
 
+def call_python(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of NumPy's written in Python: of constants only it is called, if it is public; NotImplemented to have it interpreted."""
+    name = function.__name__
+    if getattr(np, name, None) is not function or name in _WITH_EFFECTS or name.startswith(("set", "show")):
+        return NotImplemented
+    if not (is_constant(args) and is_constant(kwargs)):
+        return NotImplemented
+    return made_anew(machine, function(*args, **kwargs))
+
+
 def _may_call(function: Any, handler: Any) -> bool:
     """Whether a function of constants may be called at capture: NumPy's public functions read nothing else."""
     return handler is not None and handler not in _MAKERS or hasattr(function, "_implementation") or id(function) in _PURE
 
 
 _multiarray = np._core.multiarray  # type: ignore[attr-defined]
+_array_converter = getattr(np._core._multiarray_umath, "_array_converter", None)  # type: ignore[attr-defined]
 _PURE = {
     id(function)
     for function in (
@@ -120,29 +133,20 @@ def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[
     if is_constant(args) and is_constant(kwargs):
         if issubclass(cls, (np.generic, np.dtype)) or cls in (np.finfo, np.iinfo):
             return made_anew(machine, cls(*args, **kwargs))
+        if cls is np.broadcast:
+            return cls(*args)
         if cls is np.errstate and "raise" not in kwargs.values() and "call" not in kwargs.values():
             return ErrorState(machine)
     elif issubclass(cls, np.generic) and len(args) == 1 and not kwargs:
         found = as_array(machine, args[0], cls)
         return found.new(found.base, scalar=found.ndim == 0)
+    if cls is np.broadcast:
+        return broadcast_of(args)
+    if cls is _array_converter:
+        return ArrayConverter(machine, args)
     if not issubclass(cls, (np.generic, np.dtype, np.ndarray)) and cls not in (np.finfo, np.iinfo, np.errstate):
         return NotImplemented
     raise GraphBreak("numpy-unsupported", f"a {cls.__module__}.{cls.__qualname__} is made")
-
-
-class ErrorState(Native):
-    """`with np.errstate(divide="ignore")`: what the graph computes gives no warnings anyway."""
-
-    __slots__ = ("machine",)
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: Any) -> None:
-        return None
 
 
 # ---------------------------------------------------------------- making arrays
@@ -197,13 +201,13 @@ def _copy(machine: Machine, a: Any, order: Any = "K", subok: Any = False) -> Any
     return found.new(found.base, flips=found.flips).copy(order)
 
 
-def _shape(shape: Any) -> tuple[Any, ...]:
-    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    return tuple(size.__index__() if isinstance(size, (np.integer, ArrayBase)) else size for size in sizes)
+def _shape(machine: Machine, shape: Any) -> tuple[Any, ...]:
+    sizes = plain(machine, shape)
+    return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
 
 
 def _made(machine: Machine, function: Any, shape: Any, dtype: Any, order: Any, *value: Any) -> Any:
-    sizes = _shape(shape)
+    sizes = _shape(machine, shape)
     fortran = order == "F" and len(sizes) > 1
     options = {"dtype": torch_dtype(dtype), "device": "cpu"}
     sizes = tuple(reversed(sizes)) if fortran else sizes
@@ -243,7 +247,7 @@ _MAKERS = (_array, _asarray, _ascontiguousarray, _asfortranarray, _copy, _zeros,
 def _like(machine: Machine, function: Any, a: Any, dtype: Any, order: Any, shape: Any) -> Any:
     source = as_array(machine, a)
     kind = source.dtype if dtype is None else dtype
-    sizes = source.shape if shape is None else _shape(shape)
+    sizes = source.shape if shape is None else _shape(machine, shape)
     wanted = layout.copied(order, source.base)
     if len(sizes) != source.ndim:
         wanted = layout.c_order(len(sizes))
@@ -391,7 +395,7 @@ def _sliding_window_view(
     machine: Machine, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
 ) -> Any:  # fmt: skip
     source = as_array(machine, x)
-    sizes = _shape(window_shape)
+    sizes = _shape(machine, window_shape)
     axes = range(source.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if len(sizes) != len(axes):
         raise ValueError("window_shape and axis must have the same length")
@@ -501,7 +505,7 @@ def _weak(machine: Machine, value: Any) -> Any:
 @handler(np.broadcast_to)
 def _broadcast_to(machine: Machine, array: Any, shape: Any, subok: Any = False) -> Any:
     source = as_array(machine, array)
-    found = machine.tape.call_function(torch.broadcast_to, (source.unflipped("np.broadcast_to"), _shape(shape)))
+    found = machine.tape.call_function(torch.broadcast_to, (source.unflipped("np.broadcast_to"), _shape(machine, shape)))
     return source.new(found, writeable=False)
 
 
@@ -542,7 +546,7 @@ def _triangle(machine: Machine, function: Any, m: Any, k: int) -> Any:
     if source.ndim < 2:
         raise GraphBreak("numpy-unsupported", f"np.{function.__name__} of a vector")
     found = machine.tape.call_function(function, (source.tensor, k))
-    return source.new(layout.in_order(machine.tape, found, layout.k_order([source.base], source.ndim)))
+    return source.new(layout.in_order(machine.tape, found, layout.c_order(source.ndim)))
 
 
 for _python in (np.ones, np.full, np.eye, np.identity, np.isscalar):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.interpreter.arrays import layout
-from flambeau_capture.interpreter.arrays.base import ArrayBase, as_array, cast
+from flambeau_capture.interpreter.arrays.base import ArrayBase, as_array, cast, is_constant
 from flambeau_capture.interpreter.arrays.dtypes import torch_dtype
 from flambeau_capture.reasons import GraphBreak
 
@@ -66,8 +66,10 @@ def _consumed(item: Any) -> int:
 
 def load(machine: Machine, array: Any, key: Any) -> Any:
     """`array[key]`."""
-    items = _items(machine, array, key)
-    items = [_integer(item) for item in items]
+    known = machine.arrays.contents(array)
+    if known is not None and is_constant(key) and isinstance(known[key], np.generic):
+        return known[key]
+    items = [_integer(item) for item in _items(machine, array, key)]
     if all(_is_basic(item) for item in items):
         found, flips = basic(array, items)
         parts = key if type(key) is tuple else (key,)
@@ -184,13 +186,35 @@ def _torch_key(machine: Machine, items: list[Any]) -> tuple[Any, ...]:
 def _advanced(machine: Machine, array: Any, items: list[Any]) -> Any:
     advanced = [item for item in items if issubclass(type(item), ArrayBase)]
     if any(item.dtype == np.bool_ for item in advanced):
-        raise GraphBreak("data-dependent", "an array is read through a boolean mask")
+        return _selected(machine, array, items)
     items, source = _slices_first(machine, array, items)
     key = _torch_key(machine, items)
     found = machine.tape.getitem(source, key)
     if all(item.ndim == 0 for item in advanced):
         return _without_axis(machine, array, items, found)
     return array.new(_as_numpy_lays_out(machine, found, items))
+
+
+def _selected(machine: Machine, array: Any, items: list[Any]) -> Any:
+    """What a boolean mask selects: of a size that is known when the graph runs, or a break."""
+    mask = next(item for item in items if issubclass(type(item), ArrayBase))
+    if not mask.ndim or any(
+        item is not mask and not (isinstance(item, slice) and item == slice(None)) for item in items
+    ):
+        raise GraphBreak("data-dependent", "a boolean mask is combined with other indices")
+    at = next(place for place, item in enumerate(items) if item is mask)
+    for axis, size in enumerate(mask.shape):
+        if size != array.shape[at + axis]:
+            raise IndexError(_mismatch(array, at + axis, size))
+    key = (*[slice(None)] * at, mask.tensor)
+    return array.new(machine.tape.getitem(array.tensor, key))
+
+
+def _mismatch(array: Any, axis: int, size: Any) -> str:
+    return (
+        f"boolean index did not match indexed array along axis {axis}; size of axis is {array.shape[axis]} "
+        f"but size of corresponding boolean axis is {size}"
+    )
 
 
 def _slices_first(machine: Machine, array: Any, items: list[Any]) -> tuple[list[Any], torch.Tensor]:
@@ -238,17 +262,23 @@ def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
         raise TypeError(f"'{array.seen_type().__module__}.{array.seen_type().__name__}' object does not support item assignment")
     if not array.writeable:
         raise ValueError("assignment destination is read-only")
+    known = machine.arrays.contents(array)
     items = [_integer(item) for item in _items(machine, array, key)]
     new = assigned(machine, value, array.dtype)
     if all(_is_basic(item) for item in items):
         found, flips = basic(array, items)
         array.sharing(found, flips).write(_fitting(machine, new, tuple(found.shape)))
+        if known is not None and is_constant(key) and is_constant(value):
+            known = known.copy()
+            known[key] = value
+            machine.arrays.learn(array, known)
         return
     masks = [item for item in items if issubclass(type(item), ArrayBase) and item.dtype == np.bool_]
     if masks:
         _store_masked(machine, array, items, masks, new)
         return
     array.unflipped("assignment to items")
+    machine.arrays.forget(array)
     left, view = _slices_first(machine, array, items)
     machine.tape.setitem(view, _torch_key(machine, left), array.apart(new))
 
@@ -294,9 +324,7 @@ def _store_masked(
     shape = tuple(array.base.shape)
     for axis, size in enumerate(mask.base.shape):
         if size != shape[at + axis]:
-            raise IndexError(
-                f"boolean index did not match indexed array along axis {at + axis}; size of axis is {shape[at + axis]} but size of corresponding boolean axis is {size}"
-            )
+            raise IndexError(_mismatch(array, at + axis, size))
     rest = array.ndim - at - mask.ndim
     while value.ndim > rest and value.shape[0] == 1:
         value = machine.tape.call_method("squeeze", (value, 0))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from flambeau_capture.interpreter.arrays import layout
 from flambeau_capture.interpreter.arrays.array import Array
 from flambeau_capture.interpreter.arrays.dtypes import TO_TORCH
 from flambeau_capture.numpy_arrays import (
@@ -33,6 +34,9 @@ class Arrays:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._inputs: dict[int, tuple[Any, Array, Origin]] = {}  # by id of the real array
+        self._known: dict[int, tuple[Any, Any]] = {}  # by id of the memory
+        self.may_fail = False
+        """Whether the graph has a call that raises LinAlgError."""
         self._origins: dict[int, tuple[Array, Origin]] = {}  # by id of the stand-in
 
     def new(self, tensor: torch.Tensor, **fields: Any) -> Array:
@@ -85,6 +89,25 @@ class Arrays:
             return self.new(self._fake(scalar_tensor, value, origin), scalar=True)
         machine.guard("EQUALS", CallOf(scalar_key, (origin,)), scalar_key(value))
         return value
+
+    # ------------------------------------------------------------ constants
+
+    def learn(self, array: Any, contents: Any) -> None:
+        """Note what a whole array holds, until it is written to: NumPy's code keeps axes and shapes in arrays."""
+        memory = array.base.storage_record
+        self._known[id(memory)] = (memory, contents)
+
+    def forget(self, array: Any) -> None:
+        """The memory of an array is about to be written to, or handed to torch."""
+        self._known.pop(id(array.base.storage_record), None)
+
+    def contents(self, array: Any) -> Any:
+        """What an array is known to hold, as a real array; None where that is not known."""
+        found = self._known.get(id(array.base.storage_record))
+        whole = found is not None and not array.flips and found[1].shape == array.shape
+        if whole and found is not None and layout.is_in_order(array.base, layout.c_order(array.ndim)):
+            return found[1]
+        return None
 
     def held(self, made: Any) -> torch.Tensor:
         """The tensor of an array that the entry keeps; the graph must not write to it."""

@@ -57,7 +57,7 @@ def call_ufunc(
         results = _ordered(machine, results, operands, kwargs.get("order"))
     where = kwargs.get("where", True)
     made = [
-        _finish(machine, operands, result, out, where)
+        _finish(machine, operands, result, out, where, as_scalar=kwargs.get("out") is not ...)
         for result, out in zip(results, outs, strict=True)
     ]
     if any(isinstance(arg, torch.Tensor) for arg in args[: ufunc.nin]):
@@ -75,6 +75,8 @@ def _of_constants(machine: Machine, found: Any) -> Any:
 def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The arrays to write the results to, None where one is to be made."""
     given = kwargs.get("out")
+    if given is ...:  # an array even where the result has no dimensions
+        given = None
     outs = list(args[ufunc.nin :]) or (
         [None] if given is None else list(given) if isinstance(given, tuple) else [given]
     )
@@ -140,7 +142,9 @@ def _ordered(
     return [layout.in_order(machine.tape, result, wanted) for result in results]
 
 
-def _finish(machine: Machine, operands: list[Any], result: Any, out: Any, where: Any) -> Any:
+def _finish(
+    machine: Machine, operands: list[Any], result: Any, out: Any, where: Any, *, as_scalar: bool
+) -> Any:
     """The outcome in `out`, at the places `where`."""
     arrays = machine.arrays
     if where is not True:
@@ -153,8 +157,7 @@ def _finish(machine: Machine, operands: list[Any], result: Any, out: Any, where:
                 torch.where, (mask, cast(machine, result, out.dtype), out.tensor)
             )
     if out is None:
-        plain = result.ndim == 0
-        return arrays.new(result, scalar=plain)
+        return arrays.new(result, scalar=as_scalar and result.ndim == 0)
     store(out, result)
     return out
 
@@ -239,6 +242,7 @@ def _accumulate_at(machine: Machine, ufunc: Any, target: Any, index: Any, values
     indices = [tensor_index(machine, place) for place in places]
     if not all(isinstance(place, torch.Tensor) for place in indices):
         raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.at with slices")
+    machine.arrays.forget(target)
     change = cast(machine, as_array(machine, values).tensor, target.dtype)
     if ufunc.__name__ == "subtract":
         change = machine.tape.call_function(torch.neg, (change,))

@@ -29,6 +29,7 @@ def _plain(value: Any) -> tuple[Any, dict[str, Any]]:
 def _from_numpy(machine: Machine, args: Any, kwargs: Any) -> Any:
     (array,) = args
     if _is_array(array) and not array.scalar:
+        machine.arrays.forget(array)
         return machine.tape.call_method("detach", (array.unflipped("torch.from_numpy"),))
     if _is_array(array) or numpy_objects.is_value(type(array)):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
@@ -47,11 +48,10 @@ def make_tensor(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
     if not _is_array(value):
         number, dtype = _plain(value)
         return machine.tape.call_function(torch.tensor, (number,), {**dtype, **options})
+    machine.arrays.forget(value)
     requires_grad = options.pop("requires_grad", False)
     if function is torch.tensor or value.scalar:
-        made = machine.tape.call_method(
-            "clone", (value.tensor,), {"memory_format": torch.contiguous_format}
-        )
+        made = machine.tape.call_method("clone", (value.tensor,))
     else:
         made = machine.tape.call_method("detach", (value.unflipped(function.__name__),))
     if options:
