@@ -5,6 +5,7 @@ aten.add.out(self, other, out=out)       aten.add.Tensor(self, other)           
 aten.normal_(self, mean, std)            aten.normal_functional(self, mean, std)            -> self
 aten.native_batch_norm(x, ..., mean, var, True, ...)
                                          aten._native_batch_norm_legit_functional(...)      -> mean, var
+mylib.push(x, n)                         flambeau.mylib_push(x, n)                          -> x
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_autograd.functional_custom import functional_custom
 from flambeau_autograd.reasons import NoFunctionalForm
 
 if TYPE_CHECKING:
@@ -86,6 +88,9 @@ def functional_form(op: OpOverload) -> FunctionalForm:
         found = _overload_taking(op.namespace, base[:-1], wanted)
         if found is not None:
             return FunctionalForm(found, names)
+    custom = functional_custom(op)
+    if custom is not None:
+        return FunctionalForm(custom, names)
     raise NoFunctionalForm(f"{op} mutates its arguments and has no functional form", op)
 
 

@@ -88,6 +88,8 @@ class OperatorFacts:
             self.special = "lift"
         elif op in _SIZES:
             self.special = "sizes"
+        elif op is aten._to_copy.default:
+            self.special = "number"
         self.functional = _functional_form(op) if self.mutated else None
 
     def argument(self, name: str, args: Any, kwargs: Any) -> Any:

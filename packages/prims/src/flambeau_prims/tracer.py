@@ -391,6 +391,16 @@ def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return fake
 
 
+def _copy_of_number(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """`_to_copy` of a Python number, which vmap converts to the dtype of the tensor beside it: a tensor that holds it."""
+    if isinstance(args[0], torch.Tensor):
+        return _GO_ON
+    kept = {name: kwargs[name] for name in ("dtype", "device") if kwargs.get(name) is not None}
+    if "dtype" not in kept:
+        kept["dtype"] = torch.result_type(torch.empty(0, dtype=torch.bool), args[0])
+    return aten.scalar_tensor.default(args[0], **kept)
+
+
 def _fold(func: Any, facts: OperatorFacts, args: Any, kwargs: Any) -> torch.Tensor | None:
     """The contents of a result that is computed from small literals only, else None."""
     if facts.random or not args:
@@ -436,4 +446,4 @@ def _sizes(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return to_symint(spec.numel)
 
 
-_SPECIAL = {"contents": _contents, "lift": _lift_fresh, "sizes": _sizes}
+_SPECIAL = {"number": _copy_of_number, "contents": _contents, "lift": _lift_fresh, "sizes": _sizes}

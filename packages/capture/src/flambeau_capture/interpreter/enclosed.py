@@ -9,6 +9,7 @@ What the function reads is guarded as anywhere; tensors that it reads from outsi
 
 from __future__ import annotations
 
+import collections
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -75,5 +76,19 @@ def effects_so_far(machine: Machine) -> list[Any]:
     found += [(key, id(value)) for key, (_, value) in objects.globals_written.items()]
     found += [(key, id(value)) for key, (_, value) in objects.cells_written.items()]
     found += [(key, id(value)) for key, (value,) in objects.classes_written.items()]
-    found += [key for key, shadow in objects.shadows.items() if shadow.is_changed()]
+    found += [
+        (key, [id(item) for item in _contents(shadow.copy)])
+        for key, shadow in objects.shadows.items()
+        if shadow.is_changed()
+    ]
+    found += [(key, len(target.items)) for key, target in objects.append_targets.items()]
     return found
+
+
+def _contents(container: Any) -> list[Any]:
+    """What a container holds, past any method of its class."""
+    if isinstance(container, dict):
+        return [*dict.keys(container), *dict.values(container)]
+    if isinstance(container, list):
+        return list.copy(container)
+    return list(container) if isinstance(container, (tuple, set, collections.deque)) else []

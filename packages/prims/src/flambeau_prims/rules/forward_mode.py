@@ -1,4 +1,7 @@
-"""Operators that answer a question about the geometry of tensors, and compute none: their rules give the answer itself."""
+"""Operators that forward-mode differentiation calls: about tangents, which are to lie in memory as their primals do.
+
+Those that ask a question compute no tensor: their rules give the answer itself.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,26 @@ def is_same_size(self: Spec, other: Spec) -> bool:
 def has_same_storage_numel(self: Spec, other: Spec) -> bool:
     """Whether the two reach equally far into memory, which decides if a tangent is copied into its primal's layout."""
     return eq(_reach(self), _reach(other))
+
+
+@rule(aten._new_zeros_with_same_feature_meta.default)
+def new_zeros_with_same_feature_meta(
+    self: Spec, other: Spec, *, self_num_batch_dims: int = 0
+) -> Spec:
+    """Like `other` within storage as large as its own, once for each element of self's batch dims."""
+    batch = self.shape[:self_num_batch_dims]
+    strides: list[Size] = []
+    step = _reach(other)
+    for size in reversed(batch):
+        strides.insert(0, step)
+        step = step * size
+    return Spec.of(
+        (*batch, *other.shape),
+        stride=(*strides, *other.stride),
+        dtype=self.dtype,
+        device=self.device,
+        offset=other.offset,
+    )
 
 
 def _reach(spec: Spec) -> Size:
