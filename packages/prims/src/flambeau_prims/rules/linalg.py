@@ -112,6 +112,23 @@ def eigh(A: Spec, UPLO: str = "L", compute_v: bool = True) -> tuple[Spec, Spec]:
     return values, column_major(A, A.shape) if compute_v else _fresh(A, (0,))
 
 
+@rule(aten._linalg_svd.default)
+def svd(
+    A: Spec, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[Spec, Spec, Spec]:
+    """Left singular vectors, singular values (real), and right singular vectors: row-major on a GPU, whose library gives their transpose."""
+    _check_matrix(A, "linalg.svd")
+    batch, (rows, columns) = A.shape[:-2], A.shape[-2:]
+    rank = size_min(rows, columns)
+    values = _fresh(A, (*batch, rank), real_dtype(A.dtype))
+    if not compute_uv:
+        return _fresh(A, (0,)), values, _fresh(A, (0,))
+    left = column_major(A, (*batch, rows, rows if full_matrices else rank))
+    shape = (*batch, columns if full_matrices else rank, columns)
+    right = column_major(A, shape) if A.device.type == "cpu" else _fresh(A, shape)
+    return left, values, right
+
+
 # 2. Determinant and solves
 
 
