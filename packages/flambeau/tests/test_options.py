@@ -112,6 +112,8 @@ def test_every_variable_is_in_the_table() -> None:
         assert name in environment.__doc__
     for topic in environment.LOG_TOPICS:
         assert f"`{topic}`" in environment.__doc__
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    assert environment.__doc__.partition("\n\n")[2].strip() in page
 
 
 def test_no_other_module_reads_the_environment() -> None:

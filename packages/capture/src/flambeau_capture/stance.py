@@ -126,7 +126,7 @@ class set_stance:
         "fail_on_recompile"       raise RuntimeError where something would have to be compiled, with the guards that failed
         "eager_then_compile"      run each callable's first call eagerly; compile at the second, dynamic where the two calls differ
         "aot_eager_then_compile"  the same, with the first call run by the backend "aot_eager"
-    skip_guard_eval_unsafe: accepted; guards are evaluated all the same, since they cost less than a microsecond.
+    skip_guard_eval_unsafe: accepted; guards are evaluated all the same, since they are cheap and a wrong result is not.
     force_backend: with the default stance, the backend (a name or a callable) that compiles in place of each callable's own.
 
     Between the construction and the `with` the stance is the process's for a moment, as torch's is.  Raises RuntimeError for an unknown
