@@ -18,6 +18,7 @@ from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.partition import partition, tangents_reaching
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
+from flambeau_autograd.reasons import UnbackedNumbers
 from flambeau_autograd.separate_outputs import separate_outputs
 from flambeau_prims.decompose import decompose
 from flambeau_prims.graph import Value
@@ -87,6 +88,9 @@ def _compile(
     options: AutogradOptions,
 ) -> Compiled:
     autocast = any(torch.is_autocast_enabled(name) for name in ("cpu", "cuda"))
+    env = gm.meta.get("size_env")
+    if env is not None and env.unbacked_atoms:
+        raise UnbackedNumbers("the graph computes sizes or numbers that are known only as it runs")
     traced = trace(gm, example_inputs)
     joint = prepare(traced, options)
     constants = len(traced.constants)

@@ -61,10 +61,17 @@ class TrainingOnlyMutation(Unsupported):
     hint = "use the out-of-place operator"
 
 
+class UnbackedNumbers(Unsupported):
+    """The graph computes numbers itself (`x.sum().item()`, the length of `x.nonzero()`) that its later sizes depend on."""
+
+    reason = "unbacked-numbers"
+    hint = "the graph runs operator by operator; masks and torch.where in place of selections would be compiled"
+
+
 REASONS: dict[str, type[Unsupported]] = {
     kind.reason: kind
     for kind in (
         AliasedMutation, AliasedOutputs, NoFunctionalForm, ViewWrite, MutationInBackward, BackwardFailed, LeafInside,
-        TrainingOnlyMutation,
+        TrainingOnlyMutation, UnbackedNumbers,
     )
 }  # fmt: skip

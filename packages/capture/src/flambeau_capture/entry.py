@@ -42,6 +42,7 @@ from flambeau_capture.record import (
     Guard,
     Input,
     MakeTuple,
+    SizeValue,
 )
 from flambeau_capture.resumption import Continuations, frame_functions
 from flambeau_capture.size_nodes import symbol_name, symbol_origins, symbols_of
@@ -109,6 +110,13 @@ def graph_of(capture: Capture) -> Parts:
             for item in recipes
             if isinstance(item, FromGraph) and item.value not in origin_of
         )
+    )
+    outputs += dict.fromkeys(
+        capture.unbacked[name]
+        for item in recipes
+        if isinstance(item, SizeValue) and not isinstance(item.expr, (int, float))
+        for name in sorted(symbols_of(item.expr))
+        if name in capture.unbacked and capture.unbacked[name] not in outputs
     )
     graph_module, inputs = build_graph_module(capture, outputs)
     return Parts(graph_module, inputs, outputs, cyclic)
@@ -219,9 +227,8 @@ def _target(
         ):
             return graph, origins, RESULT_AS_TUPLE, ""
     origin_of = {item.value: item.origin for item in capture.inputs}
-    code = EntryCode(
-        origins, parts.outputs, symbol_origins(capture.inputs), origin_of, cyclic=parts.cyclic
-    )
+    symbols = {**symbol_origins(capture.inputs), **capture.unbacked}
+    code = EntryCode(origins, parts.outputs, symbols, origin_of, cyclic=parts.cyclic)
     function = code.function(capture, graph, frames, to_end=to_end)
     return function, code.inputs, WHOLE_RESULT, code.source
 

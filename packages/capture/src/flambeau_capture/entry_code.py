@@ -16,7 +16,7 @@ import collections
 import functools
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -132,7 +132,7 @@ class EntryCode:
         self,
         graph_inputs: Iterable[Origin],
         outputs: list[GraphValue],
-        symbols: dict[str, Origin],
+        symbols: Mapping[str, Origin | GraphValue],
         origin_of: dict[GraphValue, Origin],
         *,
         cyclic: bool,
@@ -282,6 +282,8 @@ class EntryCode:
                     found = self.assign(f"{self.origin(base)}.shape[{dim}]")
                 case TensorStride(base=base, dim=dim):
                     found = self.assign(f"{self.origin(base)}.stride({dim})")
+                case GraphValue() as value:
+                    found = self.output(value)
                 case origin:
                     found = self.origin(origin)
             self._constant_names[key] = found  # type: ignore[index]

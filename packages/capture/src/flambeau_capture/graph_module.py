@@ -14,7 +14,7 @@ import operator
 import re
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -63,8 +63,13 @@ def sizes_in(arg: Any) -> Iterator[Expr | FloatExpr]:
         yield from sizes_in((arg.start, arg.stop, arg.step))
 
 
-def live_calls(calls: list[Call], wanted: Iterable[GraphValue]) -> list[Call]:
-    """The calls that have effects or whose results are used, in order."""
+_NONE: Mapping[str, GraphValue] = types.MappingProxyType({})
+
+
+def live_calls(
+    calls: list[Call], wanted: Iterable[GraphValue], unbacked: Mapping[str, GraphValue] = _NONE
+) -> list[Call]:
+    """The calls that have effects or whose results are used, in order; sizes use the values that define their symbols."""
     used = set(wanted)
     live = []
     for call in reversed(calls):
@@ -72,6 +77,9 @@ def live_calls(calls: list[Call], wanted: Iterable[GraphValue]) -> list[Call]:
             live.append(call)
             used.update(values_in(call.args))
             used.update(values_in(call.kwargs))
+            if unbacked:
+                for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
+                    used.update(unbacked[name] for name in symbols_of(size) if name in unbacked)
     live.reverse()
     return live
 
@@ -80,7 +88,7 @@ def build_graph_module(
     capture: Capture, wanted: list[GraphValue]
 ) -> tuple[fx.GraphModule, list[Input]]:
     """The graph that returns the tuple of `wanted` values, and the inputs its placeholders stand for, in order."""
-    calls = live_calls(capture.calls, wanted)
+    calls = live_calls(capture.calls, wanted, capture.unbacked)
     builder = _Builder(capture, calls, wanted)
     for call in calls:
         builder.add(call)
@@ -146,9 +154,12 @@ class _Builder:
         self.nodes: dict[GraphValue, Any] = {}
         self._names: set[str] = set()
         self.symbols = symbol_origins(capture.inputs)
+        self.unbacked = capture.unbacked
         self.inputs = list(self._used_inputs(capture, calls, wanted))
         self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
-        self.sizes = SizeNodes(self.graph, self.symbols, self.placeholders.__getitem__)
+        self.sizes = SizeNodes(
+            self.graph, self.symbols, self.placeholders.__getitem__, self._unbacked_node
+        )
 
     def _used_inputs(
         self, capture: Capture, calls: list[Call], wanted: list[GraphValue]
@@ -160,7 +171,9 @@ class _Builder:
             used.update(values_in(call.kwargs))
             for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
                 defining.update(
-                    self._tensor_behind(self.symbols[name]) for name in symbols_of(size)
+                    self._tensor_behind(self.symbols[name])
+                    for name in symbols_of(size)
+                    if name not in capture.unbacked
                 )
         for item in capture.inputs:
             if item.value in used or item.origin in defining:
@@ -169,6 +182,11 @@ class _Builder:
     @staticmethod
     def _tensor_behind(origin: Origin) -> Origin:
         return origin.base if isinstance(origin, (RootOfSize, TensorSize, TensorStride)) else origin
+
+    def _unbacked_node(self, name: str) -> fx.Node | None:
+        """The node of a symbol that the graph itself defines, or None."""
+        value = self.unbacked.get(name)
+        return None if value is None else self.nodes[value]
 
     def _placeholder(self, item: Input) -> fx.Node:
         node = self.graph.placeholder(self._placeholder_name(item.value.name))

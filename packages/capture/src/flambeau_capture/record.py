@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.origins import Origin, Scope
     from flambeau_capture.resume_code import Layout, Source, Successor
-    from flambeau_prims.size_floats import FloatExpr
+    from flambeau_prims.size_floats import Condition, FloatExpr
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Spec
 
@@ -125,9 +125,9 @@ class Const:
 
 @dataclass(eq=False, slots=True)
 class SizeValue:
-    """A Python number computed from the inputs' sizes and numbers; `numeric` is the type that the user sees: int or float."""
+    """A Python number computed from the inputs' sizes and numbers; `numeric` is the type that the user sees: int, float or bool."""
 
-    expr: Expr | FloatExpr
+    expr: Expr | FloatExpr | Condition
     numeric: type = int
 
 
@@ -408,6 +408,8 @@ class Capture:
     size_env: SizeEnv | None = None
     torch_state: dict[str, Any] = field(default_factory=dict)
     """Names (guards/torch_state.py) and values of the states of torch that this capture depends on beyond the usual."""
+    unbacked: dict[str, GraphValue] = field(default_factory=dict)
+    """Symbols that the graph itself defines, by name: the value that is each."""
     suspended: list[SuspendedFrame] = field(default_factory=list)
     """The frames to go on with where a graph break ended the capture, outermost first; `result` is then not used."""
     cause: Break | None = None

@@ -18,7 +18,7 @@ from torch import fx
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
 from flambeau_capture.record import Input
 from flambeau_prims import sizes
-from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.size_floats import Condition, FloatExpr, is_float_symbol
 from flambeau_prims.sizes import Expr, SizeEnv
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
@@ -30,7 +30,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def symbols_of(size: Expr | FloatExpr) -> set[str]:
+def symbols_of(size: Expr | FloatExpr | Condition) -> set[str]:
     """Names of all symbols that occur in a symbolic size or float."""
     return size.symbols()
 
@@ -83,17 +83,22 @@ def affine_in_a_symbol(size: Expr) -> tuple[str, int, int] | None:
 
 
 class SizeNodes:
-    """The nodes of one graph that hold sizes.  `placeholder_of(origin)` gives the graph input loaded from an origin."""
+    """The nodes of one graph that hold sizes.
+
+    `placeholder_of(origin)` gives the graph input loaded from an origin, `unbacked(name)` the node of a symbol that the graph defines.
+    """
 
     def __init__(
         self,
         graph: fx.Graph,
         origins: dict[str, Origin],
         placeholder_of: Callable[[Origin], fx.Node],
+        unbacked: Callable[[str], fx.Node | None] = lambda name: None,
     ) -> None:
         self._graph = graph
         self._origins = origins
         self._placeholder_of = placeholder_of
+        self._unbacked = unbacked
         self._made: dict[str, tuple[Any, Any]] = {}
 
     def node(self, expr: Expr | FloatExpr) -> Any:
@@ -153,6 +158,9 @@ class SizeNodes:
         return node, size
 
     def _symbol(self, name: str, env: SizeEnv) -> tuple[Any, Any]:
+        defined = self._unbacked(name)
+        if defined is not None:
+            return defined, None if is_float_symbol(name) else env.bare_symbol(name)
         origin = self._origins[name]
         match origin:
             case TensorSize(base=base, dim=dim):

@@ -204,6 +204,9 @@ def test_breaks_run_eagerly(fn, reason):
     found = breaks(fn, X)
     assert found.id == reason and found.id in REASONS
     assert "test_guards_and_breaks.py:" in found.where or reason == "compiler-disable"
+    if fn in (item_of_tensor, listed):  # captured where the frame must be whole
+        torch.testing.assert_close(compiled(fn)(X), fn(X))
+        return
     with pytest.raises(flambeau_capture.CaptureError, match=reason):
         compiled(fn)(X)
 

@@ -290,12 +290,24 @@ class Condition:
             return any(condition_hint(arg) for arg in self.args)
         return _PLAIN[self.op](number_hint(self.args[0]), number_hint(self.args[1]))
 
+    def symbols(self) -> set[str]:
+        """Names of all symbols that occur."""
+        found: set[str] = set()
+        for arg in self.args:
+            if isinstance(arg, (Expr, FloatExpr, Condition)):
+                found |= arg.symbols()
+        return found
+
+    def format(self, names: Mapping[str, str]) -> str:
+        """A Python expression, symbols called as `names` says."""
+        texts = [
+            f"({arg.format(names)})" if isinstance(arg, Condition) else _format_number(arg, names)
+            for arg in self.args
+        ]
+        return f"not {texts[0]}" if self.op == "not" else f" {self.op} ".join(texts)
+
     def __repr__(self) -> str:
-        if self.op == "not":
-            return f"not ({self.args[0]})"
-        return f" {self.op} ".join(
-            f"({arg})" if isinstance(arg, Condition) else str(arg) for arg in self.args
-        )
+        return self.format({})
 
 
 def ask(condition: Condition | bool) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import gcd, isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau_prims.unsupported import DataDependentSize
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -82,6 +84,10 @@ class Ranges:
             return False
         form, factor, constant = _normal(difference)
         value = -constant // factor
+        if self._env.is_unbacked(difference):
+            if value in (0, 1) and len(form) == 1:
+                return False  # the general case: neither empty nor broadcast
+            return self.assume_zero(difference, True)
         if difference.hint == 0:
             self._facts[form] = (value, value)
             self._drop_guards(form)
@@ -105,6 +111,16 @@ class Ranges:
             return True
         if upper is not None and upper < 0:
             return False
+        if self._env.is_unbacked(difference):
+            # Only what a size must be is assumed without being told: not negative.
+            negative = -difference - 1
+            if _is_bare(difference):
+                return self.assume_non_negative(difference)
+            if not isinstance(negative, int) and _is_bare(negative):
+                return not self.assume_non_negative(negative)
+            raise DataDependentSize(
+                f"{difference} >= 0 is asked, which depends on the contents of a tensor"
+            )
         answer = difference.hint >= 0
         self._require_non_negative(difference if answer else -difference - 1)
         return answer
@@ -118,6 +134,49 @@ class Ranges:
             self._narrow(form, -(constant // factor), None)
         else:
             self._narrow(form, None, constant // -factor)
+
+    # Unbacked sizes: facts without guards
+
+    def assume(self, non_negative: Size) -> None:
+        """Take non_negative >= 0 as given by what defines the symbols in it: nobody checks it."""
+        self._require_non_negative(non_negative)
+
+    def assume_non_negative(self, difference: Expr) -> bool:
+        """Take difference >= 0 as a fact that the program checks; False if it is known not to hold."""
+        lower, upper = self.bounds(difference)
+        if lower is not None and lower >= 0:
+            return True
+        if upper is not None and upper < 0:
+            return False
+        self._env.assumed.append(_two_sided(">=", self._env, difference, self._env.place()))
+        self._require_non_negative(difference)
+        return True
+
+    def assume_zero(self, difference: Expr, zero: bool) -> bool:
+        """Take difference == 0 (or != 0) as a fact that the program checks; False if it is known not to hold."""
+        bounds = self.bounds(difference)
+        if bounds == (0, 0) or self.excludes_zero(difference):
+            return zero is (bounds == (0, 0))
+        op = "==" if zero else "!="
+        self._env.assumed.append(_two_sided(op, self._env, difference, self._env.place()))
+        form, factor, constant = _normal(difference)
+        value = -constant // factor
+        self._bounds.clear()
+        if zero:
+            self._facts[form] = (value, value)
+            self._env.substitute_from(difference)
+        else:
+            self._excluded.setdefault(form, set()).add(value)
+        return True
+
+    def only_value(self, size: Expr) -> int:
+        """The one value that the bounds leave for an unbacked size; DataDependentSize if there are more."""
+        lower, upper = self.bounds(size)
+        if lower is None or lower != upper:
+            raise DataDependentSize(
+                f"the value of {size} is asked, which depends on the contents of a tensor"
+            )
+        return lower
 
     def assume_lower(self, symbol: Expr, lower: int) -> None:
         """Take `symbol >= lower` as given; it is listed among the guards."""
@@ -172,6 +231,11 @@ class Ranges:
 
     def _record(self, op: str, form: Form, value: int) -> None:
         self._bounds.clear()
+        unbacked = self._env.unbacked_atoms
+        if unbacked and any(
+            self._env.is_unbacked(self._env.make({monomial: 1})) for monomial, _ in form
+        ):
+            return  # a fact that no caller can check
         left = self._env.make({m: c for m, c in form if c > 0})
         right = self._env.make({m: -c for m, c in form if c < 0})
         key = (op, form, value if op == "!=" else None)
@@ -273,6 +337,19 @@ class Ranges:
                 top = a_upper if top is None else min(top, a_upper)
             return 0, top
         return _floordiv_bounds((a_lower, a_upper), (b_lower, b_upper))
+
+
+def _is_bare(difference: Expr) -> bool:
+    """Whether an Expr is one symbol, or another single atom, itself."""
+    ((monomial, coefficient), *rest) = difference.terms
+    return not rest and coefficient == 1 and len(monomial) == 1
+
+
+def _two_sided(op: str, env: SizeEnv, difference: Expr, where: str) -> SizeGuard:
+    """`difference op 0` with only sums on either side."""
+    left = env.make({m: c for m, c in difference.terms if c > 0})
+    right = env.make({m: -c for m, c in difference.terms if c < 0})
+    return SizeGuard(op, left, right, where=where)
 
 
 def _floordiv_bounds(dividend: Interval, divisor: Interval) -> Interval:

@@ -10,6 +10,11 @@
 canonical form of a - b, then by bounds and the guards already taken, and only then by the hint, which records a guard in the
 `SizeEnv`.  `known_eq(a, b)` and its like never guard.  `==` between Exprs is identity.
 
+An *unbacked* symbol (`SizeEnv.unbacked`: `x.sum().item()`, the length of `x.nonzero()`) is defined by the program itself.  It has a range,
+and a hint that is good for choosing tile sizes only.  A relation of it that the range does not decide takes no guard: what must hold for the
+program to make sense (sizes that must agree, a size that must not be negative) is assumed, and noted in `SizeEnv.assumed` for the
+program to check as it runs; a size is taken as neither 0 nor 1; any other question raises `DataDependentSize`.
+
 An Expr is a sum of integer multiples of monomials; a monomial is a product of atoms; an atom is a symbol or an opaque
 `a // b`, `a % b`, `min(a, b)`, `max(a, b)`.  All Exprs and atoms are interned in their SizeEnv, which one compile (one thread) owns.
 """
@@ -174,6 +179,11 @@ class SizeEnv:
         self._substitutions: dict[int, Size] = {}
         self.floats: dict[Any, Any] = {}
         """Interned symbolic floats of this env (`size_floats.py`)."""
+        self.unbacked_atoms: set[int] = set()
+        """Indices of the unbacked symbols."""
+        self.assumed: list[SizeGuard] = []
+        """Relations of unbacked symbols that were assumed, for the program to check as it runs; whoever writes the checks takes them."""
+        self._is_unbacked: dict[Expr, bool] = {}
         self.fixed_floats: dict[str, float] = {}
         """Given floats, by name, that the trace has specialised: the program is right for exactly these bits."""
 
@@ -195,6 +205,27 @@ class SizeEnv:
         assert isinstance(found, Expr)
         if lower is not None:
             self.ranges.assume_lower(found, lower)
+        return found
+
+    def unbacked(self, *, lower: int | None = None, upper: Size | None = None) -> Expr:
+        """A new symbol that the program defines as it runs, within these bounds."""
+        found = self.symbol(UNBACKED_HINT, None, lower=None, prefix="u")
+        self.unbacked_atoms.update(self.atoms_in(found))
+        if lower is not None:
+            self.ranges.assume_lower(found, lower)
+        if upper is not None:
+            self.ranges.assume(upper - found)
+        return found
+
+    def is_unbacked(self, size: Size) -> bool:
+        """Whether an unbacked symbol occurs in a size."""
+        if not self.unbacked_atoms or not isinstance(size, Expr):
+            return False
+        found = self._is_unbacked.get(size)
+        if found is None:
+            found = self._is_unbacked[size] = not self.unbacked_atoms.isdisjoint(
+                self.atoms_in(size)
+            )
         return found
 
     def bare_symbol(self, name: str) -> Expr:
@@ -512,6 +543,9 @@ _OPAQUE: dict[str, Callable[[int, int], int]] = {
 }
 
 
+UNBACKED_HINT = 64
+"""What an unbacked size is taken to be where a guess is good enough: neither 0 nor 1."""
+
 # Questions about sizes
 
 
@@ -528,6 +562,8 @@ def is_symbolic(size: Size) -> bool:
 def as_int(size: Size) -> int:
     """The size as an int; a symbolic one is specialised to its hint, with a guard."""
     if isinstance(size, Expr):
+        if size.env.is_unbacked(size):
+            return size.env.ranges.only_value(size)
         eq(size, size.hint)
         return size.hint
     return size
@@ -573,6 +609,34 @@ def gt(a: Size, b: Size) -> bool:
 def lt(a: Size, b: Size) -> bool:
     """a < b, guarding if need be."""
     return ge(b, a + 1)
+
+
+def expect(op: str, a: Size, b: Size) -> bool:
+    """`a op b` that must hold for the program to make sense: of unbacked sizes it is assumed, to be checked as the program runs."""
+    holds = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}[op]
+    difference = a - b
+    if not isinstance(difference, Expr) or not difference.env.is_unbacked(difference):
+        return holds(a, b)
+    if op in ("==", "!="):
+        return difference.env.ranges.assume_zero(difference, op == "==")
+    slack = {"<": -difference - 1, "<=": -difference, ">": difference - 1, ">=": difference}[op]
+    return slack.env.ranges.assume_non_negative(slack) if isinstance(slack, Expr) else slack >= 0
+
+
+def likely_eq(a: Size, b: Size) -> bool:
+    """As `eq`, where the answer only picks among layouts: nothing is assumed of unbacked sizes, and they differ unless known equal."""
+    difference = a - b
+    if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
+        return known_eq(a, b)
+    return eq(a, b)
+
+
+def likely_ge(a: Size, b: Size) -> bool:
+    """As `ge`, where the answer only picks among layouts: an unbacked size is as its hint."""
+    difference = a - b
+    if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
+        return known_ge(a, b) or (not known_lt(a, b) and difference.hint >= 0)
+    return ge(a, b)
 
 
 def known_eq(a: Size, b: Size) -> bool:

@@ -18,8 +18,11 @@ from flambeau_prims.size_floats import (
     as_float,
     ask,
     condition_hint,
+    decide,
+    expect,
     float_of,
     floor_of,
+    is_unbacked,
     known,
 )
 from flambeau_prims.sizes import Expr, Size
@@ -112,7 +115,7 @@ class SizeNode:
         return None
 
     def has_hint(self) -> bool:
-        return True
+        return not is_unbacked(self.value)
 
     def clone(self) -> SizeNode:
         return self
@@ -179,7 +182,7 @@ class IntNode(SizeNode):
         return sizes.as_int(self.value)
 
     def bool_(self) -> bool:
-        return sizes.ne(self.value, 0)
+        return decide(_relation("!=", self.value, 0))
 
     def add(self, other: IntNode) -> IntNode:
         return IntNode(self.value + other.value)
@@ -228,7 +231,7 @@ class IntNode(SizeNode):
         return IntNode(self.value ** sizes.as_int(other.value))
 
     def pow(self, other: IntNode) -> IntNode | FloatNode:
-        if isinstance(other, FloatNode) or sizes.lt(other.value, 0):
+        if isinstance(other, FloatNode) or decide(_relation("<", other.value, 0)):
             return FloatNode(float_of("**", float_of("float", self.value), other.value))
         return self.pow_by_natural(other)
 
@@ -285,7 +288,7 @@ class FloatNode(SizeNode):
         return int(as_float(self.value))
 
     def bool_(self) -> bool:
-        return ask(_relation("!=", self.value, 0.0))
+        return decide(_relation("!=", self.value, 0.0))
 
     def add(self, other: FloatNode) -> FloatNode:
         return FloatNode(float_of("+", self.value, other.value))
@@ -335,7 +338,7 @@ class FloatNode(SizeNode):
         return IntNode(math.ceil(as_float(negated)))
 
     def trunc(self) -> IntNode:
-        return self.floor() if ask(_relation(">=", self.value, 0.0)) else self.ceil()
+        return self.floor() if decide(_relation(">=", self.value, 0.0)) else self.ceil()
 
     sym_int = trunc
 
@@ -382,23 +385,31 @@ class BoolNode(SizeNode):
         return condition_hint(self.value)
 
     def guard_bool(self, file: str, line: int) -> bool:
-        return ask(self.value)
+        return decide(self.value)
 
     def bool_(self) -> bool:
-        return ask(self.value)
+        return decide(self.value)
 
     def int_(self) -> int:
-        return int(ask(self.value))
+        return int(decide(self.value))
 
     def guard_int(self, file: str, line: int) -> int:
-        return int(ask(self.value))
+        return int(decide(self.value))
 
-    guard_size_oblivious = expect_true = guard_bool
+    def guard_size_oblivious(self, file: str, line: int) -> bool:
+        return condition_hint(self.value) if self._is_open() else ask(self.value)
+
+    def expect_true(self, file: str, line: int) -> bool:
+        return expect(self.value)
 
     def guard_or_false(self, file: str, line: int) -> bool:
-        return ask(self.value)
+        return False if self._is_open() else ask(self.value)
 
-    guard_or_true = guard_or_false
+    def guard_or_true(self, file: str, line: int) -> bool:
+        return True if self._is_open() else ask(self.value)
+
+    def _is_open(self) -> bool:
+        return is_unbacked(self.value) and known(self.value) is None
 
     def statically_known_true(self, file: str, line: int) -> bool:
         return known(self.value) is True
@@ -417,7 +428,7 @@ class BoolNode(SizeNode):
     and_, or_ = sym_and, sym_or
 
     def sym_ite(self, then: SizeNode, otherwise: SizeNode) -> SizeNode:
-        return then if ask(self.value) else otherwise
+        return then if decide(self.value) else otherwise
 
 
 def _relation(op: str, a: Any, b: Any) -> bool | Condition:

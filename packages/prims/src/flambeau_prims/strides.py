@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.sizes import eq, ge, gt, lt
+from flambeau_prims.sizes import eq, likely_eq, likely_ge
 from flambeau_prims.spec import Spec, contiguous_stride
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def is_contiguous(spec: Spec) -> bool:
 
 def is_empty(shape: Shape) -> bool:
     """Whether some size is 0."""
-    return any(eq(size, 0) for size in shape)
+    return any(likely_eq(size, 0) for size in shape)
 
 
 def is_channels_last(spec: Spec) -> bool:
@@ -117,8 +117,8 @@ def _is_packed(shape: Shape, stride: Shape, order: Sequence[int]) -> bool:
     expected: Size = 1
     for dim in order:
         size = shape[dim]
-        if not eq(size, 1):
-            if not eq(stride[dim], expected):
+        if not likely_eq(size, 1):
+            if not likely_eq(stride[dim], expected):
                 return False
             expected = size * expected
     return True
@@ -128,11 +128,11 @@ def is_dense(spec: Spec) -> bool:
     """As `is_non_overlapping_and_dense`: some permutation of the dimensions is contiguous."""
     shape, stride = spec.shape, spec.stride
     if spec.ndim == 1:
-        return not ge(shape[0], 2) or eq(stride[0], 1)
+        return not likely_ge(shape[0], 2) or likely_eq(stride[0], 1)
     if is_contiguous(spec) or is_channels_last(spec):
         return True
-    dims = [dim for dim in range(spec.ndim) if ge(shape[dim], 2)]
-    _sort_dims(dims, lambda a, b: lt(stride[a], stride[b]))
+    dims = [dim for dim in range(spec.ndim) if likely_ge(shape[dim], 2)]
+    _sort_dims(dims, lambda a, b: not likely_ge(stride[a], stride[b]))
     return _is_packed(shape, stride, dims)
 
 
@@ -158,15 +158,15 @@ def suggested_format(spec: Spec) -> torch.memory_format:
 
 
 def _ordered_as_channels_last(shape: Shape, stride: Shape, order: Sequence[int]) -> bool:
-    if eq(stride[1], 0):
+    if likely_eq(stride[1], 0):
         return False
     least: Size = 0
     for dim in order:
-        if eq(shape[dim], 0) or lt(stride[dim], least):
+        if likely_eq(shape[dim], 0) or not likely_ge(stride[dim], least):
             return False
-        if dim == 0 and eq(least, stride[1]):
+        if dim == 0 and likely_eq(least, stride[1]):
             return False
-        least = stride[dim] * shape[dim] if gt(shape[dim], 1) else stride[dim]
+        least = stride[dim] * shape[dim] if likely_ge(shape[dim], 2) else stride[dim]
     return True
 
 
@@ -209,7 +209,7 @@ def preserved_stride(spec: Spec) -> Shape:
     running: Size = 1
     for dim in _loop_order(spec.ndim, compare):
         result[dim] = running
-        if gt(shape[dim], 1):
+        if likely_ge(shape[dim], 2):
             running = shape[dim] * running
     return tuple(result)
 
@@ -229,11 +229,11 @@ def suggested_stride(spec: Spec, shape: Shape | None = None) -> Shape:
 def _compare_strides(shape: Shape, stride: Shape, inner: int, outer: int) -> int:
     """1 if the two dimensions should change places, -1 if they stand right, 0 if this operand cannot tell."""
     a, b = stride[inner], stride[outer]
-    if eq(a, 0) or eq(b, 0):
+    if likely_eq(a, 0) or likely_eq(b, 0):
         return 0
-    if eq(a, b):
-        return 1 if gt(shape[inner], shape[outer]) else 0
-    return -1 if lt(a, b) else 1
+    if likely_eq(a, b):
+        return 1 if likely_ge(shape[inner], shape[outer] + 1) else 0
+    return -1 if not likely_ge(a, b) else 1
 
 
 def _loop_order(ndim: int, compare: Callable[[int, int], int]) -> list[int]:
@@ -278,7 +278,7 @@ def _common_stride(specs: list[Spec]) -> Shape | None:
     if specs[0].ndim == 4 and all(is_channels_last(spec) for spec in specs):
         return channels_last_stride(specs[0].shape)
     first = specs[0].stride
-    if all(same_shape(spec.stride, first) for spec in specs) and is_dense(specs[0]):
+    if all(all(map(likely_eq, spec.stride, first)) for spec in specs) and is_dense(specs[0]):
         return first
     return None
 
@@ -288,7 +288,7 @@ def _broadcast_stride(entry: Layout, shape: Shape) -> Shape:
     lead = len(shape) - len(own_shape)
     stride: list[Size] = [0] * lead
     for size, step, wanted in zip(own_shape, own_stride, shape[lead:], strict=True):
-        stride.append(0 if eq(size, 1) and not eq(wanted, 1) else step)
+        stride.append(0 if likely_eq(size, 1) and not likely_eq(wanted, 1) else step)
     return tuple(stride)
 
 

@@ -9,7 +9,7 @@
 Each call is answered by its shape rule (`rules.registry.infer`).  Calls are recorded as they are: in-place operators too,
 whose node lists the written argument's own Value as its result, and views, whose results share the argument's
 `storage_record`.  A real tensor that is met becomes a constant, once.  Asking for the contents of a fake tensor raises
-`DataDependent`, unless it is a literal (`torch.tensor(2).item()`).
+`DataDependent`, unless it is a literal (`torch.tensor(2).item()`) or the tracer is told to go on with `unbacked` numbers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from flambeau_prims.rules.registry import infer, infer_keyed
 from flambeau_prims.sizes import SizeEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.unbacked import UNBACKED_RULES, new_number
 from flambeau_prims.unsupported import DataDependent, MetadataMutation, Unsupported
 
 if TYPE_CHECKING:
@@ -62,10 +63,13 @@ class Tracer(TorchDispatchMode):
         record: bool = True,
         device: torch.device | str = "cpu",
         where: str = "",
+        unbacked: bool = False,
     ) -> None:
         super().__init__()
         self.env = env
         self.record = record
+        self.unbacked = unbacked
+        """Whether numbers that are in tensors become unbacked symbols of `env`."""
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", 0)
@@ -162,7 +166,7 @@ class Tracer(TorchDispatchMode):
             return self._mutate(
                 func, facts, args, kwargs or {}, rule_args, rule_kwargs, values, value_kwargs
             )
-        result = infer_keyed(tuple(key), func, rule_args, rule_kwargs)
+        result = self._infer(tuple(key), func, rule_args, rule_kwargs)
         if type(result) is Spec:
             fake = self._output(result, facts, 0, args, kwargs)
             if self._has_literals:
@@ -175,6 +179,18 @@ class Tracer(TorchDispatchMode):
                 self.nodes.append(node)
             return fake
         return self._many(func, facts, result, args, kwargs, values, value_kwargs)
+
+    def _infer(
+        self, key: tuple[Any, ...], func: Any, rule_args: Any, rule_kwargs: dict[str, Any]
+    ) -> Any:
+        """What the operator's rule says; results whose sizes are in the data get new symbols each time."""
+        if self.unbacked:
+            rule = UNBACKED_RULES.get(func)
+            if rule is not None and self.env is not None:
+                result = rule(self.env, *rule_args, **rule_kwargs)
+                if result is not NotImplemented:
+                    return result
+        return infer_keyed(key, func, rule_args, rule_kwargs)
 
     def _many(
         self,
@@ -339,6 +355,14 @@ class Tracer(TorchDispatchMode):
         key.append(arg)
         return arg, arg
 
+    def item(self, tensor: FakeTensor) -> Any:
+        """The element of a tensor of one element, as a new unbacked number."""
+        assert self.env is not None
+        number = new_number(self.env, tensor.spec.dtype)
+        if self.record:
+            raise Unsupported(f"{number} of a tensor in a recorded trace")
+        return to_symbolic(number)
+
     def _take_kwargs(
         self, kwargs: dict[str, Any], key: list[Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -367,9 +391,13 @@ _GO_ON = object()
 
 def _contents(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """`.item()` and the like: folds on literals."""
+    if tracer.unbacked and func in UNBACKED_RULES:
+        return _GO_ON
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     reals = [t.contents if isinstance(t, FakeTensor) else None for t in tensors]
     if None in reals:
+        if tracer.unbacked and tracer.env is not None and func is aten._local_scalar_dense.default:
+            return tracer.item(args[0])
         subject = next(
             (repr(t) for t, real in zip(tensors, reals, strict=True) if real is None), "a tensor"
         )

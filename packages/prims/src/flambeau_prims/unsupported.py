@@ -30,6 +30,12 @@ class DataDependent(Unsupported):
     hint = "keep the value in a tensor (torch.where), or compute it outside the compiled function"
 
 
+class DataDependentSize(DataDependent):
+    """The program asked something of a size or number that is in a tensor (`x.sum().item()`, the length of `x.nonzero()`)."""
+
+    hint = "torch._check(condition) states what always holds, and the program checks it as it runs; or decide by torch.where"
+
+
 class DataDependentControlFlow(DataDependent):
     """torch.cond or torch.while_loop chooses by the contents of a tensor: a trace is a straight line."""
 

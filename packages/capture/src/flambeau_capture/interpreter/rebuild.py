@@ -24,6 +24,7 @@ from flambeau_capture.interpreter.objects import (
     SCALARS,
     TORCH_CONSTANTS,
     Shadow,
+    dict_items,
 )
 from flambeau_capture.interpreter.rebuild_generators import generator_recipe
 from flambeau_capture.interpreter.rebuild_iterators import (
@@ -31,6 +32,7 @@ from flambeau_capture.interpreter.rebuild_iterators import (
     iterator_recipe,
     sequence_iterator_recipe,
 )
+from flambeau_capture.interpreter.subclasses import as_subclass, with_attributes
 from flambeau_capture.origins import DictEntry, InstanceDict
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
@@ -60,7 +62,7 @@ from flambeau_capture.record import (
     StoreCell,
     StoreGlobal,
 )
-from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.size_floats import FloatExpr, is_unbacked
 from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -94,15 +96,13 @@ class Rebuilder:
     def _recipe(self, value: Any, kind: type) -> Recipe:
         if isinstance(value, torch.Tensor):
             found = self.machine.tape.input_of(value)
-            return (
-                FromGraph(self.machine.tape.value_of(value))
-                if found is None
-                else FromOrigin(found[1].origin)
-            )
+            return self._computed(value) if found is None else FromOrigin(found[1].origin)
         if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
             inner = from_symbolic(value)
             if isinstance(inner, FloatExpr):
                 return SizeValue(inner, float)
+            if kind is torch.SymBool and is_unbacked(inner):
+                return SizeValue(inner, bool)
             if not isinstance(inner, Expr):
                 # A condition: its value of this call, with a guard.
                 return Const(bool(value) if kind is torch.SymBool else inner)
@@ -136,6 +136,19 @@ class Rebuilder:
             return builder(self, value)
         return self._object(value, kind)
 
+    def _computed(self, tensor: torch.Tensor) -> Recipe:
+        """A tensor that the graph computes, of the class and with the attributes that the program gave it."""
+        tape = self.machine.tape
+        made: Recipe = FromGraph(tape.value_of(tensor))
+        subclass = tape.subclasses.of(tensor)
+        if subclass is not None:
+            made = CallRecipe(as_subclass, (made, Const(subclass)))
+        attributes = self.machine.objects.overlay_of(tensor)
+        if attributes:
+            items = [(Const(name), self.recipe(value)) for name, value in attributes.items()]
+            made = CallRecipe(with_attributes, (made, MakeDict(items)))
+        return made
+
     def _keep(self, value: Any, made: Any) -> Any:
         """Enter a recipe before its parts are made, so that cycles end."""
         self._made[id(value)] = (value, made)
@@ -167,7 +180,7 @@ class Rebuilder:
     def _dict(self, value: dict[Any, Any]) -> Recipe:
         kind = type(value)
         made = self._keep(value, MakeDict(cls=kind))
-        made.items.extend((self.recipe(key), self.recipe(item)) for key, item in dict.items(value))
+        made.items.extend((self.recipe(key), self.recipe(item)) for key, item in dict_items(value))
         if isinstance(value, collections.defaultdict):
             made.factory = self.recipe(value.default_factory)
         if kind not in (dict, collections.OrderedDict, collections.defaultdict):
@@ -396,7 +409,7 @@ def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -
             found.append(
                 ReplaceDict(
                     target,
-                    [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in dict.items(copy)],
+                    [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in dict_items(copy)],
                 )
             )
         else:

@@ -36,6 +36,8 @@ def suspend(machine: Machine, innermost: Frame) -> Capture:
     frames = [innermost]
     while (parent := frames[-1].parent) is not None:
         frames.append(parent)
+    if not all(is_resumable(frame) for frame in frames):
+        raise GraphBreak("not-resumable", "a frame's value is not just what its caller's instruction pushes")
     rebuild = Rebuilder(machine)
     suspended = [_suspended(frame, rebuild, innermost) for frame in reversed(frames)]
     return finish(machine, rebuild, Const(None), suspended)
@@ -49,6 +51,7 @@ def finish(
     replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
     replayed += _left_switches(machine)
     env = machine.tape.env
+    machine.tape.unbacked.write_checks()
     return Capture(
         scope=machine.scope,
         calls=machine.tape.calls,
@@ -58,6 +61,7 @@ def finish(
         result=result,
         size_env=env if env is not None and env.symbols else None,
         torch_state=machine.torch_state,
+        unbacked=machine.tape.unbacked.values,
         suspended=suspended,
     )
 

@@ -14,9 +14,16 @@ import torch
 
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
-from flambeau_capture.marks import bound, marks_of
+from flambeau_capture.interpreter.subclasses import (
+    NOT_DISPATCHED,
+    Subclasses,
+    has_handler,
+    is_admitted,
+    plain_tensor,
+)
 from flambeau_capture.interpreter.unbacked import UnbackedNumbers
-from flambeau_capture.origins import InstanceDict, Origin, TensorSize
+from flambeau_capture.marks import bound, marks_of
+from flambeau_capture.origins import CallOf, InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue, Input
 from flambeau_prims.fake import FakeTensor, fake_like
@@ -141,6 +148,7 @@ class Tape:
         self.declared = None if self.env is None else machine.dynamic.declare(self.env)
         if self.env is not None:
             self.env.place = self._place
+        self.subclasses = Subclasses(machine)
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
         self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
@@ -157,8 +165,14 @@ class Tape:
             return found[1]
         if type(real) is FakeTensor:
             raise GraphBreak("unsupported-tensor", f"a fake tensor at {origin.text()}")
-        if type(real) not in _TENSOR_TYPES:
-            raise GraphBreak("tensor-subclass", f"{origin.text()} is a {type(real).__name__}")
+        kind = type(real)
+        user_real, user_origin = real, origin
+        if kind not in _TENSOR_TYPES:
+            if not is_admitted(kind):
+                raise GraphBreak("tensor-subclass", f"{origin.text()} is a {kind.__name__}")
+            if has_handler(kind):
+                self.machine.guard("TYPE", origin, kind)
+                real, origin = plain_tensor(real), CallOf(plain_tensor, (origin,))
         if (
             real.layout is not torch.strided
             or real.is_quantized
@@ -172,11 +186,15 @@ class Tape:
             )
         dims = self._dynamic_dims(real, origin)
         fake = fake_like(real, self.env, dims, source=origin.text())
-        value = GraphValue(fake.spec, _name_of(origin), real.requires_grad, fake.storage_record)
+        name = _name_of(user_origin)
+        value = GraphValue(fake.spec, name, real.requires_grad, fake.storage_record)
         entry = Input(origin, real, fake.spec, value)
         self.inputs.append(entry)
-        self._input_of[id(real)] = (real, fake, entry)
-        self._input_of_fake[id(fake)] = (real, entry)
+        if kind not in _TENSOR_TYPES:
+            self.subclasses.note(fake, kind)
+            entry = Input(user_origin, user_real, fake.spec, value)  # what the program itself holds
+        self._input_of[id(user_real)] = (user_real, fake, entry)
+        self._input_of_fake[id(fake)] = (user_real, entry)
         self._values[id(fake)] = (fake, value)
         return fake
 
@@ -272,6 +290,9 @@ class Tape:
 
     def real_type(self, fake: torch.Tensor) -> type:
         """The type that the program sees."""
+        subclass = self.subclasses.of(fake)
+        if subclass is not None:
+            return subclass
         return torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor
 
     def tensor_instance_of(self, fake: torch.Tensor, cls: Any) -> bool:
@@ -324,7 +345,12 @@ class Tape:
         args: tuple[Any, ...],
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run and record `target(*args, **kwargs)`."""
+        """Run and record `target(*args, **kwargs)`, or hand it to the tensor subclasses among the arguments."""
+        overloads = self.subclasses.overloads(args, kwargs or {})
+        if overloads:
+            result = self.subclasses.dispatch(overloads, target, args, kwargs or {})
+            if result is not NOT_DISPATCHED:
+                return result
         return self._call("function", target, target, args, kwargs or {})
 
     def call_method(
@@ -335,6 +361,12 @@ class Tape:
             raise GraphBreak("backward", "call of Tensor.backward")
         if name in _NOT_RECORDED:
             raise GraphBreak("tensor-attribute", f"call of Tensor.{name}")
+        overloads = self.subclasses.overloads(args, kwargs or {})
+        if overloads:
+            method = getattr(torch.Tensor, name)
+            result = self.subclasses.dispatch(overloads, method, args, kwargs or {})
+            if result is not NOT_DISPATCHED:
+                return result
         if name == "tolist" and self.tracer.unbacked:
             return self.unbacked.tolist(args[0])
         if kwargs and takes_tensor_as_number(name, kwargs):

@@ -9,7 +9,7 @@ import torch
 
 from flambeau_prims.promotion import Number, is_integral, number_dtype
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import Expr, as_int, ceil_div, lt
+from flambeau_prims.sizes import Expr, as_int, ceil_div, expect, lt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import copy_stride, stride_for
 
@@ -32,7 +32,7 @@ def fresh(
     (`torch.set_default_device` and `with torch.device(...)` name the device explicitly before ATen is called.)
     """
     for size in shape:
-        if lt(size, 0):
+        if not expect(">=", size, 0):
             raise RuntimeError(
                 f"Trying to create tensor with negative dimension {size}: {list(shape)}"
             )
@@ -182,7 +182,7 @@ def arange_from(
 
 def _integer_length(start: Size, end: Size, step: Size) -> Size:
     span, magnitude = (start - end, -step) if lt(step, 0) else (end - start, step)
-    if lt(span, 0):
+    if not expect(">=", span, 0):
         raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     return ceil_div(span, magnitude)
 

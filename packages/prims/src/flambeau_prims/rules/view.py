@@ -9,7 +9,22 @@ import torch
 from flambeau_prims.promotion import complex_dtype, dtype_name, real_dtype
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import as_int, ceil_div, eq, ge, gt, known_eq, le, lt, size_max, size_min
+from flambeau_prims.sizes import (
+    Expr,
+    as_int,
+    ceil_div,
+    eq,
+    expect,
+    ge,
+    gt,
+    known_eq,
+    le,
+    likely_eq,
+    likely_ge,
+    lt,
+    size_max,
+    size_min,
+)
 from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import (
     is_empty,
@@ -83,7 +98,7 @@ def infer_size(shape: Sequence[Size], numel: Size) -> tuple[Size, ...]:
         raise RuntimeError(error)
     if known_eq(known, numel):
         inferred: Size = 1
-    elif eq(numel % known, 0):
+    elif expect("==", numel % known, 0):
         inferred = numel // known
     else:
         raise RuntimeError(error)
@@ -100,6 +115,9 @@ def view_stride(
         if same_shape(tuple(old_shape), tuple(shape)):
             return tuple(old_stride)
         return contiguous_stride(shape)
+    row_major = tuple(old_stride) == contiguous_stride(tuple(old_shape))
+    if row_major and any(isinstance(size, Expr) and size.env.is_unbacked(size) for size in shape):
+        return contiguous_stride(shape)
     stride: list[Size] = [0] * len(shape)
     at = len(shape) - 1
     chunk_stride = old_stride[-1]
@@ -108,15 +126,16 @@ def view_stride(
     for dim in range(len(old_shape) - 1, -1, -1):
         chunk = old_shape[dim] * chunk
         joins = dim > 0 and (
-            eq(old_shape[dim - 1], 1) or eq(old_stride[dim - 1], chunk * chunk_stride)
+            likely_eq(old_shape[dim - 1], 1)
+            or likely_eq(old_stride[dim - 1], chunk * chunk_stride)
         )
         if joins:
             continue
-        while at >= 0 and (lt(viewed, chunk) or eq(shape[at], 1)):
+        while at >= 0 and (not likely_ge(viewed, chunk) or likely_eq(shape[at], 1)):
             stride[at] = viewed * chunk_stride
             viewed = shape[at] * viewed
             at -= 1
-        if not eq(viewed, chunk):
+        if not likely_eq(viewed, chunk):
             return None
         if dim > 0:
             chunk_stride = old_stride[dim - 1]
@@ -329,7 +348,11 @@ def squeeze(self: Spec, dim: int | Sequence[int] | None = None) -> Spec:
         among: set[int] = set(range(self.ndim))
     else:
         among = set(wrap_dims((dim,) if isinstance(dim, int) else dim, self.ndim))
-    kept = [d for d in range(self.ndim) if d not in among or not eq(self.shape[d], 1)]
+    kept = [
+        d
+        for d in range(self.ndim)
+        if d not in among or (not eq(self.shape[d], 1) and expect("!=", self.shape[d], 1))
+    ]
     return _permuted(self, kept)
 
 
@@ -364,6 +387,8 @@ def clamped_range(size: Size, start: Size | None, end: Size | None) -> tuple[Siz
     end = size if end is None else end
     if isinstance(end, int) and end >= 2**63 - 1:
         end = size
+    if any(isinstance(x, Expr) and x.env.is_unbacked(x) for x in (size, start, end)):
+        return _clamped_without_guards(size, start, end)
     if lt(start, 0):
         start = start + size
         start = 0 if lt(start, 0) else start
@@ -376,6 +401,15 @@ def clamped_range(size: Size, start: Size | None, end: Size | None) -> tuple[Siz
     elif gt(end, size):
         end = size
     return start, end
+
+
+def _clamped_without_guards(size: Size, start: Size, end: Size) -> tuple[Size, Size]:
+    """`clamped_range` for unbacked sizes: minima and maxima where guards would be; unbacked bounds count from the start."""
+    first, last = (
+        size_max(bound + size, 0) if lt(bound, 0) else size_min(bound, size)
+        for bound in (start, end)
+    )
+    return first, size_max(first, last)
 
 
 @rule(aten.slice.Tensor)
@@ -457,7 +491,7 @@ def split_with_sizes(self: Spec, split_sizes: Sequence[Size], dim: int = 0) -> l
     size = self.shape[wrap_dim(dim, self.ndim)]
     total: Size = 0
     for piece in split_sizes:
-        if lt(piece, 0):
+        if not expect(">=", piece, 0):
             raise RuntimeError(
                 f"split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes={list(split_sizes)}"
             )
@@ -470,7 +504,10 @@ def split_with_sizes(self: Spec, split_sizes: Sequence[Size], dim: int = 0) -> l
     pieces = []
     start: Size = 0
     for piece in split_sizes:
-        pieces.append(slice_(self, dim, start, start + piece))
+        shape = [*self.shape]
+        shape[wrap_dim(dim, self.ndim)] = piece
+        offset = self.offset + start * self.stride[wrap_dim(dim, self.ndim)]
+        pieces.append(restrided(self, shape, self.stride, offset))
         start = start + piece
     return pieces
 

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter import operations
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.substitutes.registry import Substitute
 
 
@@ -32,18 +30,6 @@ for _module, _name, _value in (
     _function = getattr(_module, _name, None)
     if _function is not None and not has_substitute(_function):
         substitute_for(_function)(_answer(_value))
-
-
-@substitute_for(torch._check)
-def _torch_check(machine: Machine, args: Any, kwargs: Any) -> None:
-    condition = args[0] if args else kwargs["cond"]
-    if not operations.truth(machine, condition):
-        message = args[1] if len(args) > 1 else kwargs.get("message")
-        raise RuntimeError(
-            machine.call(message, (), {})
-            if message is not None
-            else "Expected cond to be True, but got False."
-        )
 
 
 def _run_natively(function: Any) -> Substitute:

@@ -1,0 +1,78 @@
+"""torch._check and its kin: what a program states about its sizes.  Of unbacked sizes it is assumed, and checked as the graph runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import operations
+from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_prims.size_floats import expect
+from flambeau_prims.sizes_node import from_symbolic
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitutes.registry import Substitute
+
+
+def _holds(machine: Machine, condition: Any) -> bool:
+    if type(condition) is not torch.SymBool:
+        return operations.truth(machine, condition)
+    answer = expect(from_symbolic(condition))
+    machine.tape.unbacked.write_checks()
+    return answer
+
+
+def _check(error: type[Exception]) -> Substitute:
+    def substitute(machine: Machine, args: Any, kwargs: Any) -> None:
+        condition = args[0] if args else kwargs["cond"]
+        if not _holds(machine, condition):
+            message = args[1] if len(args) > 1 else kwargs.get("message")
+            raise error(
+                "Expected cond to be True, but got False."
+                if message is None
+                else machine.call(message, (), {})
+            )
+
+    return substitute
+
+
+def _check_is_size(machine: Machine, args: Any, kwargs: Any) -> None:
+    size, most = args[0] if args else kwargs["i"], kwargs.get("max")
+    bounds = [(">=", 0)] if most is None else [(">=", 0), ("<=", most)]
+    for op, bound in bounds:
+        condition = operations.compare(machine, operations.COMPARISONS[op], size, bound)
+        if not _holds(machine, condition):
+            raise RuntimeError("Expected cond to be True, but got False.")
+
+
+def _constrain(machine: Machine, args: Any, kwargs: Any) -> None:
+    """`torch._constrain_as_size(n, min=, max=)` and `_constrain_as_value`."""
+    size = args[0]
+    least = args[1] if len(args) > 1 else kwargs.get("min")
+    most = args[2] if len(args) > 2 else kwargs.get("max")
+    for op, bound in ((">=", least), ("<=", most)):
+        if bound is not None:
+            condition = operations.compare(machine, operations.COMPARISONS[op], size, bound)
+            if not _holds(machine, condition):
+                raise RuntimeError(f"{size} is out of range")
+
+
+def _declare() -> None:
+    table: dict[str, Substitute] = {
+        "_check": _check(RuntimeError),
+        "_check_index": _check(IndexError),
+        "_check_value": _check(ValueError),
+        "_check_type": _check(TypeError),
+        "_check_not_implemented": _check(NotImplementedError),
+        "_check_is_size": _check_is_size,
+        "_constrain_as_size": _constrain,
+    }
+    for name, substitute in table.items():
+        function = getattr(torch, name, None)
+        if function is not None and not has_substitute(function):
+            substitute_for(function)(substitute)
+
+
+_declare()

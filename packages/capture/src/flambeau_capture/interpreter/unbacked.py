@@ -1,0 +1,123 @@
+"""Numbers that the graph itself computes: `x.sum().item()`, the length of `x.nonzero()`.
+
+While a frame must be captured whole, each is an unbacked symbol of the SizeEnv (`sizes.SizeEnv.unbacked`), defined by a value of the graph: the
+result of the call that makes it, or the size of a tensor that the call makes.
+
+    n = mask.sum().item()           u0 = sum_1.item()
+    y = x[mask]                     y = x[mask]; u1 = sym_size(y, 0)
+    z = x[:3] + x[mask]             ...; _assert_scalar(u1 == 3, ...): what was assumed of it is checked as the graph runs
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.record import Call, GraphValue
+from flambeau_prims.size_floats import Condition, FloatExpr
+from flambeau_prims.sizes import Expr, as_int
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.tape import Tape
+    from flambeau_prims.fake import FakeTensor
+    from flambeau_prims.size_ranges import SizeGuard
+
+_COMPARISONS = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+class UnbackedNumbers:
+    """The unbacked symbols of one capture.  `values`: the graph value that holds each, by the symbol's name."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._seen = 0
+        self.values: dict[str, GraphValue] = {}
+
+    def fresh(self) -> list[str]:
+        """The symbols that were made since the last call was recorded."""
+        env = self._tape.env
+        if env is None or len(env.unbacked_atoms) == self._seen:
+            return []
+        return [
+            name
+            for name, atom in env.symbols.items()
+            if atom.index in env.unbacked_atoms and name not in self.values
+        ]
+
+    def result(self, inner: Any) -> Any:
+        """A symbolic number among the results of a call: a new graph value if the call defines it."""
+        number = inner.args[0] if isinstance(inner, Condition) and inner.op == "!=" else inner
+        name = _symbol(number)
+        if name is None or name not in self.fresh():
+            return inner
+        found = self.values[name] = GraphValue(number, name)
+        return found
+
+    def settle(self, names: list[str], made: list[FakeTensor]) -> None:
+        """After a call is recorded: record where else the numbers it has defined are to be had, and check what was assumed."""
+        tape = self._tape
+        for name in names:
+            if name not in self.values:
+                self._record_size(name, made)
+        if tape.env is not None:
+            self._seen = len(tape.env.unbacked_atoms)
+        self.write_checks()
+
+    def _record_size(self, name: str, made: list[FakeTensor]) -> None:
+        for tensor in made:
+            for dim, size in enumerate(tensor.spec.shape):
+                if _symbol(size) == name:
+                    value = self.values[name] = GraphValue(size, name)
+                    target, args = torch.ops.aten.sym_size.int, (self._tape.value_of(tensor), dim)
+                    self._tape.calls.append(
+                        Call("function", target, args, {}, value, self._tape.machine.where)
+                    )
+                    return
+
+    def write_checks(self) -> None:
+        """Record checks of what has been assumed of unbacked sizes."""
+        env = self._tape.env
+        if env is None or not env.assumed:
+            return
+        assumed, env.assumed = env.assumed, []
+        for guard in assumed:
+            unbacked = {
+                name
+                for side in (guard.lhs, guard.rhs)
+                if isinstance(side, Expr)
+                for name in side.symbols()
+                if env.symbols[name].index in env.unbacked_atoms
+            }
+            if unbacked <= self.values.keys():  # else the operator that knows the size checks it
+                self._record_check(guard)
+
+    def _record_check(self, guard: SizeGuard) -> None:
+        calls, where = self._tape.calls, guard.where or self._tape.machine.where
+        condition = Condition(guard.op, guard.lhs, guard.rhs)
+        holds = GraphValue(condition, "holds")  # type: ignore[arg-type]
+        compare = _COMPARISONS[guard.op]
+        calls.append(Call("function", compare, (guard.lhs, guard.rhs), {}, holds, where))
+        text = f"{where}: {guard} was assumed when the function was compiled, and does not hold"
+        target = torch.ops.aten._assert_scalar.default
+        calls.append(Call("function", target, (holds, text), {}, None, where, pure=False))
+
+    def tolist(self, tensor: torch.Tensor) -> Any:
+        """`tensor.tolist()`, each number on its own."""
+        if not tensor.ndim:
+            return self._tape.call_method("item", (tensor,))
+        length = as_int(tensor.spec.shape[0])  # type: ignore[attr-defined]
+        return [self.tolist(self._tape.getitem(tensor, at)) for at in range(length)]
+
+
+def _symbol(number: Any) -> str | None:
+    """The name of a number that is one symbol."""
+    if isinstance(number, FloatExpr):
+        return number.symbol
+    if not isinstance(number, Expr):
+        return None
+    text = str(number)
+    return text if text in number.env.symbols else None
