@@ -13,7 +13,15 @@ import time
 
 from rich.console import Console
 
-from tools.checks import alone, end_to_end, public_surface, size_ratchet, sources, wheels
+from tools.checks import (
+    alone,
+    end_to_end,
+    public_surface,
+    reasons_page,
+    size_ratchet,
+    sources,
+    wheels,
+)
 from tools.checks.command import CheckFailed
 
 STAGES = {
@@ -23,6 +31,7 @@ STAGES = {
     "banned": sources.banned_imports,
     "size": size_ratchet.check,
     "surface": public_surface.check,
+    "reasons": reasons_page.check,
     "changelog": sources.changelog,
     "alone": alone.check,
     "end-to-end": end_to_end.check,

@@ -36,12 +36,17 @@ def record_path(package: str) -> Path:
 
 
 def surface(package: str) -> list[str]:
-    """One line a public name: `name(signature)`, and below a class its public members."""
+    """One line a public name: `name(signature)`, and below a class or module its public members."""
     module = importlib.import_module(module_name(package))
     lines = []
     for name in sorted(module.__all__):
         member = getattr(module, name)
         lines.append(f"{name}{signature(member)}")
+        if inspect.ismodule(member):
+            lines += [
+                f"  .{public}{signature(getattr(member, public))}"
+                for public in sorted(getattr(member, "__all__", ()))
+            ]
         if inspect.isclass(member):
             lines += [
                 f"  .{attribute}{signature(inspect.getattr_static(member, attribute))}"

@@ -10,6 +10,7 @@ import torch
 import torch.utils._config_module as config_module
 
 from flambeau_capture import compiler_functions, interop_dynamo, marks, stance
+from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
 from flambeau_capture.interpreter.symbolic import concrete
@@ -118,8 +119,6 @@ def dynamo_substitute(function: types.FunctionType) -> Substitute:
 
 def _call_optimized_module(machine: Machine, args: Any, kwargs: Any) -> Any:
     """A module compiled by torch.compile: what it compiles is captured here."""
-    from flambeau_capture.interpreter.attributes import load_attr
-
     disabled = compiler_functions.disabled_reason(args[0].__dict__.get("forward"))
     if disabled is not None:  # by torch.compiler.disable(module)
         raise GraphBreak(*disabled)
