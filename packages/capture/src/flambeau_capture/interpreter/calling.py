@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments
 from flambeau_capture.interpreter.objects import IDENTITY_TYPES, SCALARS
+from flambeau_capture.interpreter.subclasses import is_admitted, is_getter
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
     SUBSTITUTES,
@@ -322,6 +323,8 @@ def _call_builtin(
     if numpy_objects.is_callable(function):
         return numpy_objects.call(machine, function, args, kwargs)
     receiver = function.__self__
+    if is_getter(function) and args and isinstance(args[0], torch.Tensor):
+        return load_attr(machine, args[0], receiver.__name__)
     if receiver is not None and not isinstance(receiver, types.ModuleType):
         if isinstance(receiver, torch.Tensor):
             return machine.tape.call_method(function.__name__, (receiver, *args), kwargs)
@@ -479,7 +482,7 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
 
 def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `type.__call__` does: `__new__`, then `__init__`."""
-    if issubclass(cls, torch.Tensor):
+    if issubclass(cls, torch.Tensor) and not _makes_itself(machine, cls):
         raise GraphBreak("tensor-subclass", f"a {cls.__name__} is made")
     new, init = lookup(machine, cls, "__new__"), lookup(machine, cls, "__init__")
     maker = new.__func__ if isinstance(new, staticmethod) else new
@@ -490,13 +493,21 @@ def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict
     else:
         made = new_instance(cls, args, kwargs)
     if type(init) is types.FunctionType:
-        if issubclass(type(made), cls):
+        if issubclass(type(made), cls) or (
+            isinstance(made, torch.Tensor) and machine.tape.tensor_instance_of(made, cls)
+        ):
             result = call(machine, init, (made, *args), kwargs)
             if result is not None:
                 raise TypeError(f"__init__() should return None, not {type(result).__name__!r}")
     elif issubclass(type(made), cls) and init is not object.__init__:
         call(machine, init, (made, *args), kwargs)
     return made
+
+
+def _makes_itself(machine: Machine, cls: type) -> bool:
+    """Whether a tensor subclass has a constructor in Python, which can be followed."""
+    new = lookup(machine, cls, "__new__")
+    return is_admitted(cls) and isinstance(new, (staticmethod, types.FunctionType))
 
 
 def new_instance(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

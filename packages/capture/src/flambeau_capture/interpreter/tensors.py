@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import MISSING
+from flambeau_capture.interpreter.subclasses import NOT_DISPATCHED, own_class_attribute
 from flambeau_capture.origins import DictEntry, GradOf, InstanceDict
 from flambeau_capture.reasons import GraphBreak
 
@@ -21,11 +22,17 @@ _NATIVE = frozenset(
         "is_vulkan", "is_xla", "is_ipu", "is_maia", "retains_grad", "output_nr", "_version", "__class__",
     }
 )  # fmt: skip
+_NATIVE_TO_SUBCLASSES = frozenset({"__dict__", "__class__", "__weakref__"})
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
 def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> Any:
     """`tensor.name`."""
+    subclass = machine.tape.subclasses.of(tensor)
+    if subclass is not None:
+        found = _subclass_attribute(machine, tensor, subclass, name)
+        if found is not MISSING:
+            return found
     if name in _NATIVE:
         return machine.tape.real_type(tensor) if name == "__class__" else getattr(tensor, name)
     if name in _VIEWS:
@@ -48,6 +55,28 @@ def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> 
             return None
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is read")
     return _own_attribute(machine, tensor, name)
+
+
+def _subclass_attribute(
+    machine: Machine, tensor: torch.Tensor, cls: type[torch.Tensor], name: str
+) -> Any:
+    """What a subclass defines itself, or gives by its `__torch_function__`; MISSING for what any tensor has."""
+    raw = own_class_attribute(cls, name)
+    if type(raw) is property:
+        return machine.call(raw.fget, (tensor,), {})
+    if type(raw) is types.FunctionType:
+        return types.MethodType(raw, tensor)
+    if raw is not None:
+        return machine.load(cls, name)
+    getter = torch.Tensor.__dict__.get(name) or torch._C.TensorBase.__dict__.get(name)
+    if type(getter) is types.GetSetDescriptorType and name not in _NATIVE_TO_SUBCLASSES:
+        subclasses = machine.tape.subclasses
+        overloads = subclasses.overloads((tensor,), {})
+        if overloads:
+            result = subclasses.dispatch(overloads, getter.__get__, (tensor,), {})
+            if result is not NOT_DISPATCHED:
+                return result
+    return MISSING
 
 
 def _grad(machine: Machine, tensor: torch.Tensor) -> Any:
@@ -80,13 +109,17 @@ def store_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str, va
     if (
         name == "data"
         or (hasattr(torch.Tensor, name) and name != "grad")
-        or machine.tape.input_of(tensor) is None
     ):
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is set")
     machine.objects.write_overlay(tensor, name, value)
-    machine.note_attribute_write(tensor, name, raw=False)
+    if machine.tape.input_of(tensor) is not None:
+        machine.note_attribute_write(tensor, name, raw=False)
 
 
 def delete_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> None:
     """`del tensor.name`."""
+    overlay = machine.objects.overlay_of(tensor)
+    if machine.tape.input_of(tensor) is None and overlay is not None and name in overlay:
+        del overlay[name]
+        return
     raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is deleted")
