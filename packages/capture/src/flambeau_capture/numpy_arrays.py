@@ -90,3 +90,9 @@ def to_readonly_array(tensor: torch.Tensor) -> Any:
 def flipped(array: Any, *axes: int) -> Any:
     """A view with axes reversed."""
     return np.flip(array, axes)
+
+
+def raise_for_status(status: torch.Tensor, error: str) -> None:
+    """NumPy's error, where LAPACK's status of some matrix says that it failed."""
+    if status.any():
+        raise np.linalg.LinAlgError(error)

@@ -20,8 +20,13 @@ def is_numpy(module: Any) -> bool:
 
 def is_value(kind: type) -> bool:
     """Whether a type is one of NumPy's whose objects are immutable: scalars, dtypes, and functions."""
-    return is_numpy(kind.__module__) and kind.__name__ != "ndarray" and (
-        kind.__name__ in _KINDS or any(base.__name__ in ("generic", "dtype") for base in kind.__mro__)
+    return (
+        is_numpy(kind.__module__)
+        and kind.__name__ != "ndarray"
+        and (
+            kind.__name__ in _KINDS
+            or any(base.__name__ in ("generic", "dtype") for base in kind.__mro__)
+        )
     )
 
 

@@ -86,14 +86,42 @@ class Array(Reductions, ArrayBase):
     __itruediv__ = _in_place("true_divide")
     __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
     __ifloordiv__ = _in_place("floor_divide")
-    __mod__, __rmod__, __imod__ = _binary("remainder"), _reflected("remainder"), _in_place("remainder")
+    __mod__, __rmod__, __imod__ = (
+        _binary("remainder"),
+        _reflected("remainder"),
+        _in_place("remainder"),
+    )
     __divmod__, __rdivmod__ = _binary("divmod"), _reflected("divmod")
-    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul"), _reflected("matmul"), _in_place("matmul")
-    __and__, __rand__, __iand__ = _binary("bitwise_and"), _reflected("bitwise_and"), _in_place("bitwise_and")
-    __or__, __ror__, __ior__ = _binary("bitwise_or"), _reflected("bitwise_or"), _in_place("bitwise_or")
-    __xor__, __rxor__, __ixor__ = _binary("bitwise_xor"), _reflected("bitwise_xor"), _in_place("bitwise_xor")
-    __lshift__, __rlshift__, __ilshift__ = _binary("left_shift"), _reflected("left_shift"), _in_place("left_shift")
-    __rshift__, __rrshift__, __irshift__ = _binary("right_shift"), _reflected("right_shift"), _in_place("right_shift")
+    __matmul__, __rmatmul__, __imatmul__ = (
+        _binary("matmul"),
+        _reflected("matmul"),
+        _in_place("matmul"),
+    )
+    __and__, __rand__, __iand__ = (
+        _binary("bitwise_and"),
+        _reflected("bitwise_and"),
+        _in_place("bitwise_and"),
+    )
+    __or__, __ror__, __ior__ = (
+        _binary("bitwise_or"),
+        _reflected("bitwise_or"),
+        _in_place("bitwise_or"),
+    )
+    __xor__, __rxor__, __ixor__ = (
+        _binary("bitwise_xor"),
+        _reflected("bitwise_xor"),
+        _in_place("bitwise_xor"),
+    )
+    __lshift__, __rlshift__, __ilshift__ = (
+        _binary("left_shift"),
+        _reflected("left_shift"),
+        _in_place("left_shift"),
+    )
+    __rshift__, __rrshift__, __irshift__ = (
+        _binary("right_shift"),
+        _reflected("right_shift"),
+        _in_place("right_shift"),
+    )
     __eq__, __ne__ = _comparison("equal"), _comparison("not_equal")  # type: ignore[assignment]
     __lt__, __le__ = _comparison("less"), _comparison("less_equal")
     __gt__, __ge__ = _comparison("greater"), _comparison("greater_equal")
@@ -157,7 +185,9 @@ class Array(Reductions, ArrayBase):
     def __len__(self) -> Any:
         if not self.ndim:
             if self.scalar:
-                raise TypeError(f"object of type '{self.seen_type().__module__}.{self.dtype.name}' has no len()")
+                raise TypeError(
+                    f"object of type '{self.seen_type().__module__}.{self.dtype.name}' has no len()"
+                )
             raise TypeError("len() of unsized object")
         return int(self.base.shape[0])
 
@@ -179,7 +209,11 @@ class Array(Reductions, ArrayBase):
 
     def item(self, *args: Any) -> Any:
         """A Python number."""
-        source = self[args[0] if len(args) == 1 and isinstance(args[0], tuple) else args] if args else self
+        source = (
+            self[args[0] if len(args) == 1 and isinstance(args[0], tuple) else args]
+            if args
+            else self
+        )
         if args and len(args) == 1 and not isinstance(args[0], tuple) and self.ndim != 1:
             raise GraphBreak("numpy-unsupported", "ndarray.item of a flat index")
         return self.tape.call_method("item", (source.base,))
@@ -198,7 +232,9 @@ class Array(Reductions, ArrayBase):
         """An attribute or bound method that NumPy's type has."""
         if not hasattr(self.seen_type(), name):
             kind = self.seen_type()
-            raise AttributeError(f"'{kind.__module__}.{kind.__qualname__}' object has no attribute '{name}'")
+            raise AttributeError(
+                f"'{kind.__module__}.{kind.__qualname__}' object has no attribute '{name}'"
+            )
         if name == "__class__":
             return self.seen_type()
         if name in _OWN or not hasattr(type(self), name):
@@ -264,7 +300,11 @@ class Array(Reductions, ArrayBase):
     @property
     def real(self) -> Any:
         """The real part, a view."""
-        return self.sharing(self.call(torch.real, self.base), self.flips) if self.dtype.kind == "c" else self
+        return (
+            self.sharing(self.call(torch.real, self.base), self.flips)
+            if self.dtype.kind == "c"
+            else self
+        )
 
     @property
     def imag(self) -> Any:
@@ -318,7 +358,9 @@ class Array(Reductions, ArrayBase):
         self._check_count(wanted)
         fortran = order == "F" or (order == "A" and layout.is_only_fortran(base))
         if fortran:
-            found = self.tape.call_method("reshape", (self._reversed(base), tuple(reversed(wanted))))
+            found = self.tape.call_method(
+                "reshape", (self._reversed(base), tuple(reversed(wanted)))
+            )
             return self.sharing(self._reversed(found))
         return self.sharing(self.tape.call_method("reshape", (base, wanted)))
 
@@ -330,17 +372,23 @@ class Array(Reductions, ArrayBase):
             if wanted.count(-1) > 1:
                 raise ValueError("can only specify one unknown dimension")
             if count != total and not (-1 in wanted and count and total % count == 0):
-                raise ValueError(f"cannot reshape array of size {total} into shape {_shape_text(wanted)}")
+                raise ValueError(
+                    f"cannot reshape array of size {total} into shape {_shape_text(wanted)}"
+                )
 
     def _reversed(self, tensor: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.tape.call_method("permute", (tensor, tuple(range(tensor.ndim - 1, -1, -1))))
+        found: torch.Tensor = self.tape.call_method(
+            "permute", (tensor, tuple(range(tensor.ndim - 1, -1, -1)))
+        )
         return found
 
     def ravel(self, order: str = "C") -> Any:
         """One dimension: a view where the elements stand in this order, else a copy."""
         if self.flips:
             if order not in ("C", "F"):
-                raise GraphBreak("numpy-unsupported", "ravel in memory order of an array with a negative stride")
+                raise GraphBreak(
+                    "numpy-unsupported", "ravel in memory order of an array with a negative stride"
+                )
             source = self._reversed(self.tensor) if order == "F" else self.tensor
             return self.new(self.tape.call_method("reshape", (source, (-1,))))
         if order == "K":
@@ -390,7 +438,9 @@ class Array(Reductions, ArrayBase):
         base = self.unflipped("diagonal")
         return self.new(self.call(torch.diagonal, base, offset, axis1, axis2), writeable=False)
 
-    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None) -> Any:
+    def trace(
+        self, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None
+    ) -> Any:
         """The sum of a diagonal."""
         diagonal = self.new(self.call(torch.diagonal, self.tensor, offset, axis1, axis2))
         return diagonal.sum(-1, dtype, out)
@@ -406,7 +456,14 @@ class Array(Reductions, ArrayBase):
             return self.new(layout.in_order(self.tape, self.tensor, wanted))
         return self.new(layout.copy_in_order(self.tape, self.base, wanted))
 
-    def astype(self, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True) -> Any:
+    def astype(
+        self,
+        dtype: Any,
+        order: str = "K",
+        casting: str = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Any:
         """The elements in another dtype."""
         kind = np.dtype(dtype)
         if kind not in TO_TORCH:
@@ -436,7 +493,9 @@ class Array(Reductions, ArrayBase):
 
         return dot(self.machine, self, other, out)
 
-    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
+    def sort(
+        self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+    ) -> None:
         """Sort in place."""
         self.write(self._sorted(axis)[0])
 
@@ -445,7 +504,9 @@ class Array(Reductions, ArrayBase):
             raise GraphBreak("numpy-unsupported", "complex numbers are sorted")
         return self.call(torch.sort, self.tensor, dim=axis, stable=True)
 
-    def argsort(self, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+    def argsort(
+        self, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+    ) -> Any:
         """The places of the elements in ascending order."""
         if axis is None:
             return self.ravel().argsort()
@@ -455,7 +516,9 @@ class Array(Reductions, ArrayBase):
         found = self._sorted(axis)[1]
         return self.new(layout.in_order(self.tape, found, layout.c_order(self.ndim)))
 
-    def partition(self, kth: Any, axis: int = -1, kind: str = "introselect", order: Any = None) -> None:
+    def partition(
+        self, kth: Any, axis: int = -1, kind: str = "introselect", order: Any = None
+    ) -> None:
         """Sorted, which is a partition at every place."""
         self.sort(axis)
 
@@ -477,7 +540,9 @@ class Array(Reductions, ArrayBase):
     def nonzero(self) -> Any:
         """As many places as there are: data-dependent."""
         places = self.call(torch.nonzero, self.tensor)
-        return tuple(self.new(self.call(torch.select, places, 1, axis)) for axis in range(self.ndim))
+        return tuple(
+            self.new(self.call(torch.select, places, 1, axis)) for axis in range(self.ndim)
+        )
 
 
 class Flags(Native):
@@ -524,7 +589,9 @@ class Flags(Native):
         return not flips and layout.is_in_order(self.array.base, order)
 
 
-_FLAGS = frozenset({"c_contiguous", "f_contiguous", "contiguous", "fnc", "forc", "writeable", "aligned"})
+_FLAGS = frozenset(
+    {"c_contiguous", "f_contiguous", "contiguous", "fnc", "forc", "writeable", "aligned"}
+)
 _SHORT_FLAGS = {"C": "c_contiguous", "F": "f_contiguous", "W": "writeable", "A": "aligned"}
 
 _OWN = frozenset(vars(ArrayBase)) - {"dtype", "shape", "ndim"}

@@ -162,7 +162,13 @@ def plain(machine: Machine, value: Any) -> Any:
     """A shape, axis or place as plain integers, where its contents are known."""
     if issubclass(type(value), ArrayBase):
         known = machine.arrays.contents(value)
-        return value.item() if known is None and value.ndim == 0 else known.tolist() if known is not None else value
+        return (
+            value.item()
+            if known is None and value.ndim == 0
+            else known.tolist()
+            if known is not None
+            else value
+        )
     if isinstance(value, (tuple, list)):
         return type(value)(plain(machine, item) for item in value)
     return int(value) if isinstance(value, np.integer) else value
@@ -183,7 +189,9 @@ def as_array(machine: Machine, value: Any, dtype: Any = None) -> Any:
         kind = np.asarray(_hint(value)).dtype if dtype is None else np.dtype(dtype)
         return arrays.new(
             machine.tape.call_function(
-                torch.full, ((), value), {"dtype": torch_dtype(kind), "device": "cpu"}
+                torch.full,
+                ((), value),
+                {"dtype": torch_dtype(kind), "device": machine.arrays.device},
             )
         )
     if type(value) in (list, tuple, torch.Size):
@@ -212,16 +220,18 @@ def constant(machine: Machine, made: Any) -> Any:
     dtype = torch_dtype(made.dtype)
     if made.size <= _LISTED and made.flags.c_contiguous:
         tensor = machine.tape.call_function(
-            torch.tensor, (made.tolist(),), {"dtype": dtype, "device": "cpu"}
+            torch.tensor, (made.tolist(),), {"dtype": dtype, "device": machine.arrays.device}
         )
         if 0 in made.shape:  # a list does not say the sizes behind one of 0
             tensor = machine.tape.call_function(
-                torch.empty, (made.shape,), {"dtype": dtype, "device": "cpu"}
+                torch.empty, (made.shape,), {"dtype": dtype, "device": machine.arrays.device}
             )
         array = machine.arrays.new(tensor)
         machine.arrays.learn(array, made)
         return array
     held = machine.arrays.held(made)
+    if machine.arrays.device.type != "cpu":
+        return machine.arrays.new(machine.tape.call_method("to", (held, machine.arrays.device)))
     return machine.arrays.new(
         layout.copy_in_order(machine.tape, held, layout.k_order([held], made.ndim))
     )

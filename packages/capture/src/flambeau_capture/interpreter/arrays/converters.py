@@ -48,7 +48,9 @@ class ArrayConverter(Native):
     def __len__(self) -> int:
         return len(self.arrays)
 
-    def as_arrays(self, subok: bool = True, pyscalars: str = "convert_if_no_array") -> tuple[Any, ...]:
+    def as_arrays(
+        self, subok: bool = True, pyscalars: str = "convert_if_no_array"
+    ) -> tuple[Any, ...]:
         """All arguments as arrays, numbers as they are where they are to take part weakly."""
         numbers = [type(value) in (int, float, complex, *SYMBOLIC) for value in self.values]
         keeps = pyscalars == "preserve" or (pyscalars == "convert_if_no_array" and not all(numbers))

@@ -28,7 +28,9 @@ def _tensor(machine: Machine, value: Any, axis: Any) -> torch.Tensor:
 
 
 def _along_one(name: str) -> Callable[..., Any]:
-    def call(machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None) -> Any:
+    def call(
+        machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
+    ) -> Any:
         function = getattr(torch.fft, name)
         found = machine.tape.call_function(function, (_tensor(machine, a, axis), n, axis, norm))
         return finished(machine, found, out)
@@ -37,7 +39,14 @@ def _along_one(name: str) -> Callable[..., Any]:
 
 
 def _along_several(name: str, default: Any) -> Callable[..., Any]:
-    def call(machine: Machine, a: Any, s: Any = None, axes: Any = default, norm: Any = None, out: Any = None) -> Any:
+    def call(
+        machine: Machine,
+        a: Any,
+        s: Any = None,
+        axes: Any = default,
+        norm: Any = None,
+        out: Any = None,
+    ) -> Any:
         function = getattr(torch.fft, name)
         found = machine.tape.call_function(function, (_tensor(machine, a, axes), s, axes, norm))
         return finished(machine, found, out)

@@ -41,7 +41,13 @@ _METHODS = (
     "round", "around", "reshape", "ravel", "transpose", "swapaxes", "squeeze", "take", "repeat", "diagonal", "trace", "argsort",
     "searchsorted", "nonzero", "permute_dims", "matrix_transpose",
 )  # fmt: skip
-_NAMED = {"amax": "max", "amin": "min", "around": "round", "permute_dims": "transpose", "matrix_transpose": "mT"}
+_NAMED = {
+    "amax": "max",
+    "amin": "min",
+    "around": "round",
+    "permute_dims": "transpose",
+    "matrix_transpose": "mT",
+}
 _WITH_EFFECTS = frozenset({"save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "array2string", "array_str",
                            "array_repr", "fromregex"})  # fmt: skip
 
@@ -53,14 +59,18 @@ def handler(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
                 raise ValueError(f"{function!r} has two handlers")
             HANDLERS[id(function)] = handler
             inner = getattr(function, "_implementation", None)
-            if isinstance(inner, types.BuiltinFunctionType):  # what NumPy's own code calls past the dispatch
+            if isinstance(
+                inner, types.BuiltinFunctionType
+            ):  # what NumPy's own code calls past the dispatch
                 HANDLERS[id(inner)] = handler
         return handler
 
     return declare
 
 
-def call_numpy(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_numpy(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A call of something of NumPy's that is not plain Python."""
     if isinstance(function, np.ufunc):
         return call_ufunc(machine, function, args, kwargs)
@@ -85,13 +95,21 @@ def call_numpy(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: d
     python = getattr(function, "_implementation", None)
     if type(python) is types.FunctionType:
         return machine.interpret(python, args, kwargs)
-    raise GraphBreak("numpy-unsupported", f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}")
+    raise GraphBreak(
+        "numpy-unsupported", f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}"
+    )
 
 
-def call_python(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_python(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A function of NumPy's written in Python: of constants only it is called, if it is public; NotImplemented to have it interpreted."""
     name = function.__name__
-    if getattr(np, name, None) is not function or name in _WITH_EFFECTS or name.startswith(("set", "show")):
+    if (
+        getattr(np, name, None) is not function
+        or name in _WITH_EFFECTS
+        or name.startswith(("set", "show"))
+    ):
         return NotImplemented
     if not (is_constant(args) and is_constant(kwargs)):
         return NotImplemented
@@ -100,7 +118,12 @@ def call_python(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: 
 
 def _may_call(function: Any, handler: Any) -> bool:
     """Whether a function of constants may be called at capture: NumPy's public functions read nothing else."""
-    return handler is not None and handler not in _MAKERS or hasattr(function, "_implementation") or id(function) in _PURE
+    return (
+        handler is not None
+        and handler not in _MAKERS
+        or hasattr(function, "_implementation")
+        or id(function) in _PURE
+    )
 
 
 _multiarray = np._core.multiarray  # type: ignore[attr-defined]
@@ -112,7 +135,16 @@ _PURE = {
         np.datetime_data,
         np.lib.array_utils.normalize_axis_index,
         np.bincount,
-        *(getattr(_multiarray, name, None) for name in ("interp", "correlate", "_monotonicity", "count_nonzero", "get_handler_name")),
+        *(
+            getattr(_multiarray, name, None)
+            for name in (
+                "interp",
+                "correlate",
+                "_monotonicity",
+                "count_nonzero",
+                "get_handler_name",
+            )
+        ),
     )
 }
 """Functions written in C that read their arguments only."""
@@ -124,7 +156,13 @@ def made_anew(machine: Machine, found: Any) -> Any:
         return constant(machine, found)
     if isinstance(found, (tuple, list)):
         items = [made_anew(machine, item) for item in found]
-        return items if type(found) is list else tuple(items) if type(found) is tuple else type(found)(*items)
+        return (
+            items
+            if type(found) is list
+            else tuple(items)
+            if type(found) is tuple
+            else type(found)(*items)
+        )
     return found
 
 
@@ -144,7 +182,11 @@ def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[
         return broadcast_of(args)
     if cls is _array_converter:
         return ArrayConverter(machine, args)
-    if not issubclass(cls, (np.generic, np.dtype, np.ndarray)) and cls not in (np.finfo, np.iinfo, np.errstate):
+    if not issubclass(cls, (np.generic, np.dtype, np.ndarray)) and cls not in (
+        np.finfo,
+        np.iinfo,
+        np.errstate,
+    ):
         return NotImplemented
     raise GraphBreak("numpy-unsupported", f"a {cls.__module__}.{cls.__qualname__} is made")
 
@@ -154,8 +196,10 @@ def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[
 
 def _with_copy(machine: Machine, value: Any, dtype: Any, order: Any, copy: Any) -> Any:
     found = as_array(machine, value, dtype)
-    shared = found is value or isinstance(value, torch.Tensor) or (
-        issubclass(type(value), ArrayBase) and found.base is value.base
+    shared = (
+        found is value
+        or isinstance(value, torch.Tensor)
+        or (issubclass(type(value), ArrayBase) and found.base is value.base)
     )
     if copy and shared:
         return found.new(found.base).copy(order or "K")
@@ -209,24 +253,48 @@ def _shape(machine: Machine, shape: Any) -> tuple[Any, ...]:
 def _made(machine: Machine, function: Any, shape: Any, dtype: Any, order: Any, *value: Any) -> Any:
     sizes = _shape(machine, shape)
     fortran = order == "F" and len(sizes) > 1
-    options = {"dtype": torch_dtype(dtype), "device": "cpu"}
+    options = {"dtype": torch_dtype(dtype), "device": machine.arrays.device}
     sizes = tuple(reversed(sizes)) if fortran else sizes
     found = machine.arrays.new(machine.tape.call_function(function, (sizes, *value), options))
     return found.transpose() if fortran else found
 
 
 @handler(np.zeros)
-def _zeros(machine: Machine, shape: Any, dtype: Any = float, order: Any = "C", *, device: Any = None, like: Any = None) -> Any:
+def _zeros(
+    machine: Machine,
+    shape: Any,
+    dtype: Any = float,
+    order: Any = "C",
+    *,
+    device: Any = None,
+    like: Any = None,
+) -> Any:
     return _made(machine, torch.zeros, shape, dtype or float, order)
 
 
 @handler(np.ones)
-def _ones(machine: Machine, shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None) -> Any:
+def _ones(
+    machine: Machine,
+    shape: Any,
+    dtype: Any = None,
+    order: Any = "C",
+    *,
+    device: Any = None,
+    like: Any = None,
+) -> Any:
     return _made(machine, torch.ones, shape, dtype or float, order)
 
 
 @handler(np.empty)
-def _empty(machine: Machine, shape: Any, dtype: Any = float, order: Any = "C", *, device: Any = None, like: Any = None) -> Any:
+def _empty(
+    machine: Machine,
+    shape: Any,
+    dtype: Any = float,
+    order: Any = "C",
+    *,
+    device: Any = None,
+    like: Any = None,
+) -> Any:
     return _made(machine, torch.empty, shape, dtype or float, order)
 
 
@@ -240,7 +308,17 @@ def _full(
     return found
 
 
-_MAKERS = (_array, _asarray, _ascontiguousarray, _asfortranarray, _copy, _zeros, _ones, _empty, _full)
+_MAKERS = (
+    _array,
+    _asarray,
+    _ascontiguousarray,
+    _asfortranarray,
+    _copy,
+    _zeros,
+    _ones,
+    _empty,
+    _full,
+)
 """Handlers that do for constants, too: what they make is made by the graph."""
 
 
@@ -252,7 +330,9 @@ def _like(machine: Machine, function: Any, a: Any, dtype: Any, order: Any, shape
     if len(sizes) != source.ndim:
         wanted = layout.c_order(len(sizes))
     found = _made(machine, function, tuple(sizes[axis] for axis in wanted), kind, "C")
-    return found.transpose(layout.inverse(wanted)) if wanted != layout.c_order(len(sizes)) else found
+    return (
+        found.transpose(layout.inverse(wanted)) if wanted != layout.c_order(len(sizes)) else found
+    )
 
 
 @handler(np.zeros_like)
@@ -286,21 +366,38 @@ def _full_like(
 
 
 @handler(np.arange)
-def _arange(machine: Machine, *args: Any, dtype: Any = None, device: Any = None, like: Any = None, **named: Any) -> Any:
+def _arange(
+    machine: Machine,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    like: Any = None,
+    **named: Any,
+) -> Any:
     bounds = [*args, *(named[name] for name in ("start", "stop", "step") if name in named)]
     if len(bounds) == 4:
         dtype = bounds.pop()
     if not all(isinstance(bound, int) or type(bound) is torch.SymInt for bound in bounds):
         raise GraphBreak("numpy-unsupported", "np.arange with bounds that are no integers")
-    options = {"dtype": torch_dtype(dtype or np.int64), "device": "cpu"}
+    options = {"dtype": torch_dtype(dtype or np.int64), "device": machine.arrays.device}
     return machine.arrays.new(machine.tape.call_function(torch.arange, tuple(bounds), options))
 
 
 @handler(np.eye)
-def _eye(machine: Machine, N: Any, M: Any = None, k: int = 0, dtype: Any = float, order: str = "C", *, device: Any = None, like: Any = None) -> Any:
+def _eye(
+    machine: Machine,
+    N: Any,
+    M: Any = None,
+    k: int = 0,
+    dtype: Any = float,
+    order: str = "C",
+    *,
+    device: Any = None,
+    like: Any = None,
+) -> Any:
     if k or order != "C":
         raise GraphBreak("numpy-unsupported", "np.eye of symbolic sizes with an offset")
-    options = {"dtype": torch_dtype(dtype or float), "device": "cpu"}
+    options = {"dtype": torch_dtype(dtype or float), "device": machine.arrays.device}
     columns = N if M is None else M
     return machine.arrays.new(machine.tape.call_function(torch.eye, (N, columns), options))
 
@@ -342,7 +439,15 @@ def _clip(
 
 
 @handler(np.sort)
-def _sort(machine: Machine, a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+def _sort(
+    machine: Machine,
+    a: Any,
+    axis: Any = -1,
+    kind: Any = None,
+    order: Any = None,
+    *,
+    stable: Any = None,
+) -> Any:
     found = as_array(machine, a)
     found = found.flatten() if axis is None else found.copy("K")
     found.sort(-1 if axis is None else axis, kind, order)
@@ -408,7 +513,9 @@ def _sliding_window_view(
 
 
 @handler(np.isclose)
-def _isclose(machine: Machine, a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
+def _isclose(
+    machine: Machine, a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Any:
     left, right = as_array(machine, a), as_array(machine, b)
     kind = np.result_type(left.dtype, right.dtype, 1.0)
     x, y = (cast(machine, array.tensor, kind) for array in (left, right))
@@ -448,7 +555,16 @@ def _common(machine: Machine, values: Any, dtype: Any) -> tuple[list[Any], list[
 
 
 @handler(np.concatenate)
-def _concatenate(machine: Machine, arrays: Any, /, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+def _concatenate(
+    machine: Machine,
+    arrays: Any,
+    /,
+    axis: Any = 0,
+    out: Any = None,
+    *,
+    dtype: Any = None,
+    casting: str = "same_kind",
+) -> Any:
     parts = list(arrays)
     if not parts:
         raise ValueError("need at least one array to concatenate")
@@ -466,7 +582,9 @@ def _concatenate(machine: Machine, arrays: Any, /, axis: Any = 0, out: Any = Non
     if not -ndim <= axis < ndim:
         raise np.exceptions.AxisError(axis, ndim)
     for other in range(ndim):
-        if other != axis % ndim and any(tensor.shape[other] != tensors[0].shape[other] for tensor in tensors):
+        if other != axis % ndim and any(
+            tensor.shape[other] != tensors[0].shape[other] for tensor in tensors
+        ):
             raise ValueError(
                 "all the input array dimensions except for the concatenation axis must match exactly"
             )
@@ -474,7 +592,11 @@ def _concatenate(machine: Machine, arrays: Any, /, axis: Any = 0, out: Any = Non
     if out is not None:
         store(out, found)
         return out
-    order = layout.k_order([source.base for source in sources], ndim) if ndim == sources[0].ndim else layout.c_order(ndim)
+    order = (
+        layout.k_order([source.base for source in sources], ndim)
+        if ndim == sources[0].ndim
+        else layout.c_order(ndim)
+    )
     return machine.arrays.new(layout.in_order(machine.tape, found, order))
 
 
@@ -505,7 +627,9 @@ def _weak(machine: Machine, value: Any) -> Any:
 @handler(np.broadcast_to)
 def _broadcast_to(machine: Machine, array: Any, shape: Any, subok: Any = False) -> Any:
     source = as_array(machine, array)
-    found = machine.tape.call_function(torch.broadcast_to, (source.unflipped("np.broadcast_to"), _shape(machine, shape)))
+    found = machine.tape.call_function(
+        torch.broadcast_to, (source.unflipped("np.broadcast_to"), _shape(machine, shape))
+    )
     return source.new(found, writeable=False)
 
 
@@ -514,16 +638,21 @@ def _broadcast_arrays(machine: Machine, *args: Any, subok: Any = False) -> Any:
     sources = [as_array(machine, arg) for arg in args]
     shape = np.broadcast_shapes(*[source.shape for source in sources])
     return tuple(
-        source if source.shape == shape else _broadcast_to(machine, source, shape) for source in sources
+        source if source.shape == shape else _broadcast_to(machine, source, shape)
+        for source in sources
     )
 
 
 @handler(np.copyto)
-def _copyto(machine: Machine, dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+def _copyto(
+    machine: Machine, dst: Any, src: Any, casting: str = "same_kind", where: Any = True
+) -> None:
     from flambeau_capture.interpreter.arrays.indexing import assigned
 
     if issubclass(type(src), ArrayBase) and not np.can_cast(src.dtype, dst.dtype, casting):
-        raise TypeError(f"Cannot cast array data from {src.dtype!r} to {dst.dtype!r} according to the rule '{casting}'")
+        raise TypeError(
+            f"Cannot cast array data from {src.dtype!r} to {dst.dtype!r} according to the rule '{casting}'"
+        )
     value = assigned(machine, src, dst.dtype)
     if where is not True:
         mask = as_array(machine, where).tensor
@@ -552,7 +681,8 @@ def _triangle(machine: Machine, function: Any, m: Any, k: int) -> Any:
 for _python in (np.ones, np.full, np.eye, np.identity, np.isscalar):
     substitute_for(_python)(
         functools.partial(
-            lambda function, machine, args, kwargs: call_numpy(machine, function, args, kwargs), _python
+            lambda function, machine, args, kwargs: call_numpy(machine, function, args, kwargs),
+            _python,
         )
     )
 handler(np.dot)(products.dot)

@@ -158,7 +158,7 @@ def tensor_index(machine: Machine, item: Any) -> Any:
     if isinstance(item, slice) or item is None:
         return item
     if type(item) in (int, torch.SymInt) or isinstance(item, np.integer):
-        options = {"dtype": torch.int64, "device": "cpu"}
+        options = {"dtype": torch.int64, "device": machine.arrays.device}
         return machine.tape.call_function(torch.full, ((1,), item), options)
     array = as_array(machine, item)
     if array.dtype.kind not in "biu":
@@ -176,7 +176,9 @@ def tensor_index(machine: Machine, item: Any) -> Any:
 def _torch_key(machine: Machine, items: list[Any]) -> tuple[Any, ...]:
     key = [tensor_index(machine, item) for item in items]
     return tuple(
-        machine.tape.call_method("reshape", (item, (1,)))  # torch reads one without dimensions as a number
+        machine.tape.call_method(
+            "reshape", (item, (1,))
+        )  # torch reads one without dimensions as a number
         if isinstance(item, torch.Tensor) and item.ndim == 0
         else item
         for item in key
@@ -259,7 +261,9 @@ def _as_numpy_lays_out(machine: Machine, found: torch.Tensor, items: list[Any]) 
 def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
     """`array[key] = value`."""
     if array.scalar:
-        raise TypeError(f"'{array.seen_type().__module__}.{array.seen_type().__name__}' object does not support item assignment")
+        raise TypeError(
+            f"'{array.seen_type().__module__}.{array.seen_type().__name__}' object does not support item assignment"
+        )
     if not array.writeable:
         raise ValueError("assignment destination is read-only")
     known = machine.arrays.contents(array)
@@ -290,7 +294,9 @@ def assigned(machine: Machine, value: Any, dtype: Any) -> torch.Tensor:
         holder[...] = value  # raises what NumPy raises
         value = holder[()]
         return machine.tape.call_function(  # type: ignore[no-any-return]
-            torch.full, ((), value.item()), {"dtype": torch_dtype(dtype), "device": "cpu"}
+            torch.full,
+            ((), value.item()),
+            {"dtype": torch_dtype(dtype), "device": machine.arrays.device},
         )
     return cast(machine, as_array(machine, value).tensor, dtype)
 
@@ -316,9 +322,7 @@ def _store_masked(
     """Assignment through one boolean mask, beside whole axes: keep or replace each element."""
     mask = masks[0]
     at = next(place for place, item in enumerate(items) if item is mask)
-    whole = all(
-        item is mask or (isinstance(item, slice) and item == slice(None)) for item in items
-    )
+    whole = all(item is mask or (isinstance(item, slice) and item == slice(None)) for item in items)
     if len(masks) > 1 or not whole:
         raise GraphBreak("data-dependent", "a boolean mask is combined with other indices")
     shape = tuple(array.base.shape)

@@ -43,7 +43,11 @@ class Loop:
         if isinstance(value, torch.Tensor):
             return value
         found: torch.Tensor = self.call(
-            torch.full, (), value, dtype=torch_dtype(self.dtypes[at]), device="cpu"
+            torch.full,
+            (),
+            value,
+            dtype=torch_dtype(self.dtypes[at]),
+            device=self.machine.arrays.device,
         )
         return found
 
@@ -133,7 +137,9 @@ def _subtract(loop: Loop, left: Any, right: Any) -> Any:
 
 @_kernel("divide", "true_divide")
 def _divide(loop: Loop, left: Any, right: Any) -> Any:
-    if not isinstance(left, torch.Tensor):  # a number over a tensor is its reciprocal times the number to torch
+    if not isinstance(
+        left, torch.Tensor
+    ):  # a number over a tensor is its reciprocal times the number to torch
         left = loop.tensor(left, 0)
     if type(right) in (int, float) and right == 0:
         right = loop.tensor(right, 1)
@@ -186,7 +192,9 @@ def _divmod(loop: Loop, left: Any, right: Any) -> Any:
 @_kernel("modf")
 def _modf(loop: Loop, value: Any) -> Any:
     whole = loop.call(torch.trunc, value)
-    part = loop.call(torch.where, loop.call(torch.isinf, value), 0.0, loop.call(torch.sub, value, whole))
+    part = loop.call(
+        torch.where, loop.call(torch.isinf, value), 0.0, loop.call(torch.sub, value, whole)
+    )
     return loop.call(torch.copysign, part, value), whole
 
 
@@ -229,7 +237,12 @@ def _rounding(function: Any) -> Callable[..., Any]:
     return kernel
 
 
-for _name, _function in {"floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "rint": torch.round}.items():
+for _name, _function in {
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "rint": torch.round,
+}.items():
     _kernel(_name)(_rounding(_function))
 
 
@@ -276,11 +289,11 @@ def _clip(loop: Loop, value: Any, low: Any, high: Any) -> Any:
 def _vecdot(loop: Loop, left: Any, right: Any) -> Any:
     if loop.kind == "c":
         left = loop.call(torch.conj_physical, left)
-    return loop.call(torch.sum, loop.call(operator.mul, left, right), -1, dtype=torch_dtype(loop.dtypes[0]))
+    return loop.call(
+        torch.sum, loop.call(operator.mul, left, right), -1, dtype=torch_dtype(loop.dtypes[0])
+    )
 
 
 @_kernel("matvec", "vecmat")
 def _no_kernel(loop: Loop, left: Any, right: Any) -> Any:
     raise loop.unsupported()
-
-

@@ -10,19 +10,22 @@ import torch
 from flambeau_capture.interpreter.arrays.base import as_array, cast
 from flambeau_capture.interpreter.arrays.functions import handler
 from flambeau_capture.interpreter.arrays.products import finished
+from flambeau_capture.numpy_arrays import raise_for_status
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from flambeau_capture.interpreter.machine import Machine
+
+_SINGULAR = "Singular matrix"
 
 
 def _matrix(machine: Machine, value: Any, *, square: bool = True) -> torch.Tensor:
     """Stacked matrices in the dtype that NumPy computes in."""
     array = as_array(machine, value)
     if array.ndim < 2:
-        raise np.linalg.LinAlgError(f"{array.ndim}-dimensional array given. Array must be at least two-dimensional")
+        raise np.linalg.LinAlgError(
+            f"{array.ndim}-dimensional array given. Array must be at least two-dimensional"
+        )
     if square and array.base.shape[-1] != array.base.shape[-2]:
         raise np.linalg.LinAlgError("Last 2 dimensions of the array must be square")
     if array.dtype == np.float16:
@@ -46,19 +49,16 @@ def _slogdet(machine: Machine, a: Any) -> Any:
     return named(*(_result(machine, part) for part in found))
 
 
-def _may_fail(name: str) -> Callable[..., Any]:
-    """A function that raises LinAlgError for some matrices, as NumPy's own error (`numpy_arrays.numpys_errors`)."""
-
-    def call(machine: Machine, *args: Any) -> Any:
-        machine.arrays.may_fail = True
-        return machine.tape.call_function(getattr(torch.linalg, name), args)
-
-    return call
+def _checked(machine: Machine, name: str, error: str, *args: Any) -> torch.Tensor:
+    """A function that gives a status with its result; NumPy's error for one that is not 0 is raised when the graph has run."""
+    found, status = machine.tape.call_function(getattr(torch.linalg, name), args)
+    machine.defer(raise_for_status, (status, error), {})
+    return found  # type: ignore[no-any-return]
 
 
 @handler(np.linalg.inv)
 def _inv(machine: Machine, a: Any) -> Any:
-    return _result(machine, _may_fail("inv")(machine, _matrix(machine, a)))
+    return _result(machine, _checked(machine, "inv_ex", _SINGULAR, _matrix(machine, a)))
 
 
 @handler(np.linalg.solve)
@@ -70,26 +70,42 @@ def _solve(machine: Machine, a: Any, b: Any) -> Any:
     matrix, side = cast(machine, matrix, kind), cast(machine, right.tensor, kind)
     if right.ndim == 1:
         side = machine.tape.call_method("unsqueeze", (side, -1))
-        solved = _may_fail("solve")(machine, matrix, side)
+        solved = _checked(machine, "solve_ex", _SINGULAR, matrix, side)
         return _result(machine, found(torch.squeeze, (solved, -1)))
-    return _result(machine, _may_fail("solve")(machine, matrix, side))
+    return _result(machine, _checked(machine, "solve_ex", _SINGULAR, matrix, side))
 
 
 @handler(np.linalg.cholesky)
 def _cholesky(machine: Machine, a: Any, /, *, upper: bool = False) -> Any:
     if upper:
         raise GraphBreak("numpy-unsupported", "np.linalg.cholesky(upper=True)")
-    return _result(machine, _may_fail("cholesky")(machine, _matrix(machine, a)))
+    error = "Matrix is not positive definite"
+    return _result(machine, _checked(machine, "cholesky_ex", error, _matrix(machine, a)))
 
 
 @handler(np.linalg.eigvalsh)
 def _eigvalsh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
-    return _result(machine, _may_fail("eigvalsh")(machine, _matrix(machine, a), UPLO))
+    return _result(
+        machine,
+        machine.tape.call_function(
+            torch.linalg.eigvalsh,
+            (
+                _matrix(machine, a),
+                UPLO,
+            ),
+        ),
+    )
 
 
 @handler(np.linalg.eigh)
 def _eigh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
-    found = _may_fail("eigh")(machine, _matrix(machine, a), UPLO)
+    found = machine.tape.call_function(
+        torch.linalg.eigh,
+        (
+            _matrix(machine, a),
+            UPLO,
+        ),
+    )
     named: Any = type(np.linalg.eigh(np.eye(1)))
     return named(*(_result(machine, part) for part in found))
 
@@ -102,8 +118,14 @@ def _svd(
         raise GraphBreak("numpy-unsupported", "np.linalg.svd(hermitian=True)")
     matrix = _matrix(machine, a, square=False)
     if not compute_uv:
-        return _result(machine, _may_fail("svdvals")(machine, matrix))
-    found = _may_fail("svd")(machine, matrix, full_matrices)
+        return _result(machine, machine.tape.call_function(torch.linalg.svdvals, (matrix,)))
+    found = machine.tape.call_function(
+        torch.linalg.svd,
+        (
+            matrix,
+            full_matrices,
+        ),
+    )
     named: Any = type(np.linalg.svd(np.eye(1)))
     return named(*(_result(machine, part) for part in found))
 

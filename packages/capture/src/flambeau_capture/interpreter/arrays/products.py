@@ -42,7 +42,9 @@ def dot(machine: Machine, left: Any, right: Any, out: Any = None) -> Any:
     a, b = promoted(machine, first, second)
     inner, outer = a.shape[-1], b.shape[0 if b.ndim == 1 else -2]
     if type(inner) is int and type(outer) is int and inner != outer:
-        raise ValueError(f"shapes {_text(a)} and {_text(b)} not aligned: {inner} (dim {a.ndim - 1}) != {outer} (dim {max(b.ndim - 2, 0)})")
+        raise ValueError(
+            f"shapes {_text(a)} and {_text(b)} not aligned: {inner} (dim {a.ndim - 1}) != {outer} (dim {max(b.ndim - 2, 0)})"
+        )
     if b.ndim <= 2:
         return finished(machine, machine.tape.call_function(torch.matmul, (a, b)), out)
     dims = ([a.ndim - 1], [b.ndim - 2])
@@ -66,13 +68,21 @@ def inner(machine: Machine, left: Any, right: Any) -> Any:
 def vdot(machine: Machine, left: Any, right: Any) -> Any:
     """`np.vdot`: of all elements, the first operand conjugated."""
     first = as_array(machine, left).ravel()
-    return dot(machine, first.conj() if first.dtype.kind == "c" else first, as_array(machine, right).ravel())
+    return dot(
+        machine,
+        first.conj() if first.dtype.kind == "c" else first,
+        as_array(machine, right).ravel(),
+    )
 
 
-def einsum(machine: Machine, *operands: Any, out: Any = None, optimize: Any = False, **options: Any) -> Any:
+def einsum(
+    machine: Machine, *operands: Any, out: Any = None, optimize: Any = False, **options: Any
+) -> Any:
     """`np.einsum` with subscripts as text."""
     if options or not isinstance(operands[0], str):
-        raise GraphBreak("numpy-unsupported", "np.einsum with lists of subscripts, dtype= or order=")
+        raise GraphBreak(
+            "numpy-unsupported", "np.einsum with lists of subscripts, dtype= or order="
+        )
     subscripts = operands[0].replace(" ", "")
     inputs, _, output = subscripts.partition("->")
     labels = set(inputs) - set(",.")

@@ -66,7 +66,11 @@ class Reductions(_Base):
             store(out, found)
             return out
         if found.ndim > 1 and not c_order:
-            kept = [axis for axis in layout.k_order([self.base], self.ndim) if axis not in axes or keepdims is True]
+            kept = [
+                axis
+                for axis in layout.k_order([self.base], self.ndim)
+                if axis not in axes or keepdims is True
+            ]
             rank = {axis: at for at, axis in enumerate(sorted(kept))}
             found = layout.in_order(self.tape, found, tuple(rank[axis] for axis in kept))
         return self.new(found, scalar=found.ndim == 0)
@@ -75,7 +79,9 @@ class Reductions(_Base):
         if where is True or where is np._NoValue:
             return tensor
         mask = as_array(self.machine, where).tensor
-        filler = self.call(torch.full, (), identity, dtype=tensor.dtype, device="cpu")
+        filler = self.call(
+            torch.full, (), identity, dtype=tensor.dtype, device=self.machine.arrays.device
+        )
         found: torch.Tensor = self.call(torch.where, mask, tensor, filler)
         return found
 
@@ -108,9 +114,13 @@ class Reductions(_Base):
         keepdims = keepdims is True
         axes = _axes(axis, self.ndim)
         kind = torch_dtype(self._accumulating(dtype))
-        source = self._masked(cast(self.machine, self.tensor, self._accumulating(dtype)), where, identity)
+        source = self._masked(
+            cast(self.machine, self.tensor, self._accumulating(dtype)), where, identity
+        )
         if function is torch.sum:
-            found = self.call(torch.sum, source, axes, keepdim=keepdims, dtype=kind) if axes else source
+            found = (
+                self.call(torch.sum, source, axes, keepdim=keepdims, dtype=kind) if axes else source
+            )
         else:
             found = source
             for place in sorted(axes, reverse=True):
@@ -118,7 +128,12 @@ class Reductions(_Base):
         if found is source:
             found = self.call(torch.clone, found)
         if _is_given(initial) and not (type(initial) in (int, float) and initial == identity):
-            found = call_ufunc(self.machine, ufunc, (self.new(found), initial), {"dtype": self._accumulating(dtype)}).tensor
+            found = call_ufunc(
+                self.machine,
+                ufunc,
+                (self.new(found), initial),
+                {"dtype": self._accumulating(dtype)},
+            ).tensor
         return self._reduced(found, axes, keepdims, out)
 
     def mean(
@@ -130,7 +145,9 @@ class Reductions(_Base):
         count = self._count(_axes(axis, self.ndim), where, keepdims, kind)
         total = self._fold(torch.sum, np.add, 0, axis, kind, None, keepdims, 0, where)
         found = self.call(torch.div, total.tensor, count)
-        return self._reduced(cast(self.machine, found, final), _axes(axis, self.ndim), keepdims, out)
+        return self._reduced(
+            cast(self.machine, found, final), _axes(axis, self.ndim), keepdims, out
+        )
 
     def _averaging(self, dtype: Any) -> tuple[Any, Any]:
         """The dtype to compute an average in, and that of the result."""
@@ -142,7 +159,9 @@ class Reductions(_Base):
             return np.dtype(np.float32), self.dtype
         return self.dtype, self.dtype
 
-    def _count(self, axes: tuple[int, ...], where: Any, keepdims: bool, kind: Any, ddof: Any = 0) -> Any:
+    def _count(
+        self, axes: tuple[int, ...], where: Any, keepdims: bool, kind: Any, ddof: Any = 0
+    ) -> Any:
         """How many elements each average is over, as a number or a tensor (0 gives nan, as in NumPy)."""
         if where is not True and where is not np._NoValue:
             mask = as_array(self.machine, where).tensor
@@ -157,7 +176,9 @@ class Reductions(_Base):
                 count = max(count - ddof, 0)
             else:
                 count = torch.sym_max(count - ddof, 0) if ddof else count
-            found = self.call(torch.full, (), count, dtype=torch.float64, device="cpu")
+            found = self.call(
+                torch.full, (), count, dtype=torch.float64, device=self.machine.arrays.device
+            )
         return cast(self.machine, found, kind)
 
     def var(
@@ -167,7 +188,9 @@ class Reductions(_Base):
         """The variance over some axes, from deviations from the mean."""
         ddof = correction if _is_given(correction) else ddof
         found, final = self._variance(axis, dtype, ddof, keepdims is True, where, mean)
-        return self._reduced(cast(self.machine, found, final), _axes(axis, self.ndim), keepdims, out)
+        return self._reduced(
+            cast(self.machine, found, final), _axes(axis, self.ndim), keepdims, out
+        )
 
     def std(
         self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False, *, where: Any = True,
@@ -179,7 +202,9 @@ class Reductions(_Base):
         found = cast(self.machine, self.call(torch.sqrt, found), final)
         return self._reduced(found, _axes(axis, self.ndim), keepdims, out)
 
-    def _variance(self, axis: Any, dtype: Any, ddof: Any, keepdims: bool, where: Any, mean: Any) -> tuple[torch.Tensor, Any]:
+    def _variance(
+        self, axis: Any, dtype: Any, ddof: Any, keepdims: bool, where: Any, mean: Any
+    ) -> tuple[torch.Tensor, Any]:
         kind, final = self._averaging(dtype)
         axes = _axes(axis, self.ndim)
         source = cast(self.machine, self.tensor, kind)
@@ -201,11 +226,25 @@ class Reductions(_Base):
 
     # ------------------------------------------------------------ extrema and truth
 
-    def max(self, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None, where: Any = True) -> Any:
+    def max(
+        self,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Any:
         """The greatest element along some axes; nan where one is."""
         return self._extremum("maximum", torch.amax, axis, out, keepdims, initial, where)
 
-    def min(self, axis: Any = None, out: Any = None, keepdims: Any = False, initial: Any = None, where: Any = True) -> Any:
+    def min(
+        self,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Any:
         """The least element along some axes; nan where one is."""
         return self._extremum("minimum", torch.amin, axis, out, keepdims, initial, where)
 
@@ -227,9 +266,15 @@ class Reductions(_Base):
         elif any(self.base.shape[place] == 0 for place in axes):
             raise GraphBreak("numpy-unsupported", f"the {name} of nothing, with initial=")
         source = self._masked(self.tensor, where, initial)
-        found = self.call(function, source, axes, keepdim=keepdims) if axes else self.call(torch.clone, source)
+        found = (
+            self.call(function, source, axes, keepdim=keepdims)
+            if axes
+            else self.call(torch.clone, source)
+        )
         if _is_given(initial):
-            found = call_ufunc(self.machine, getattr(np, name), (self.new(found), initial), {}).tensor
+            found = call_ufunc(
+                self.machine, getattr(np, name), (self.new(found), initial), {}
+            ).tensor
         return self._reduced(found, axes, keepdims, out)
 
     def ptp(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
@@ -237,15 +282,21 @@ class Reductions(_Base):
         found = self.max(axis, keepdims=keepdims) - self.min(axis, keepdims=keepdims)
         return found
 
-    def any(self, axis: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
+    def any(
+        self, axis: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+    ) -> Any:
         """Whether any element is true."""
         return self._truth(torch.any, False, axis, out, keepdims, where)
 
-    def all(self, axis: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True) -> Any:
+    def all(
+        self, axis: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+    ) -> Any:
         """Whether all elements are true."""
         return self._truth(torch.all, True, axis, out, keepdims, where)
 
-    def _truth(self, function: Any, identity: bool, axis: Any, out: Any, keepdims: Any, where: Any) -> Any:
+    def _truth(
+        self, function: Any, identity: bool, axis: Any, out: Any, keepdims: Any, where: Any
+    ) -> Any:
         axes, keepdims = _axes(axis, self.ndim), keepdims is True
         source = self._masked(cast(self.machine, self.tensor, np.bool_), where, identity)
         found = source
@@ -268,7 +319,9 @@ class Reductions(_Base):
             raise GraphBreak("numpy-unsupported", "places of extrema of complex numbers")
         if axis is not None:
             _axes(axis, self.ndim)
-        if any(size == 0 for size in (self.base.shape if axis is None else (self.base.shape[axis],))):
+        if any(
+            size == 0 for size in (self.base.shape if axis is None else (self.base.shape[axis],))
+        ):
             raise ValueError(f"attempt to get {function.__name__} of an empty sequence")
         source = self.tensor
         if source.dtype is torch.bool:
@@ -301,7 +354,9 @@ class Reductions(_Base):
         if out is not None:
             store(out, found)
             return out
-        return self.new(layout.in_order(self.tape, found, layout.k_order([source.base], source.ndim)))
+        return self.new(
+            layout.in_order(self.tape, found, layout.k_order([source.base], source.ndim))
+        )
 
     def clip(self, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Any:
         """The elements brought between two bounds."""
@@ -311,7 +366,9 @@ class Reductions(_Base):
             return call_ufunc(self.machine, np.maximum, (self, min), {"out": out, **options})
         if min is None:
             return call_ufunc(self.machine, np.minimum, (self, max), {"out": out, **options})
-        return call_ufunc(self.machine, np._core.umath.clip, (self, min, max), {"out": out, **options})  # type: ignore[attr-defined]
+        return call_ufunc(
+            self.machine, np._core.umath.clip, (self, min, max), {"out": out, **options}
+        )  # type: ignore[attr-defined]
 
     def _as_positive(self, out: Any) -> Any:
         return call_ufunc(self.machine, np.positive, (self,), {"out": out})

@@ -27,9 +27,13 @@ def _sorted_along(array: Any, axis: Any) -> tuple[torch.Tensor, int]:
     if axis is None:
         array, axis = array.ravel(), 0
     if isinstance(axis, tuple) or array.dtype.kind == "c":
-        raise GraphBreak("numpy-unsupported", "order statistics along several axes, or of complex numbers")
+        raise GraphBreak(
+            "numpy-unsupported", "order statistics along several axes, or of complex numbers"
+        )
     kind = np.float64 if array.dtype.kind in "biu" else array.dtype
-    moved = array.tape.call_function(torch.movedim, (cast(array.machine, array.tensor, kind), axis, -1))
+    moved = array.tape.call_function(
+        torch.movedim, (cast(array.machine, array.tensor, kind), axis, -1)
+    )
     found = array.tape.call_function(torch.sort, (moved,), {"dim": -1})[0]
     size = int(found.shape[-1])
     if size == 0:
@@ -50,7 +54,9 @@ def _kept(array: Any, found: torch.Tensor, axis: Any, keepdims: Any) -> Any:
         shape = (
             (1,) * array.ndim
             if axis is None
-            else tuple(1 if at == axis % array.ndim else size for at, size in enumerate(array.shape))
+            else tuple(
+                1 if at == axis % array.ndim else size for at, size in enumerate(array.shape)
+            )
         )
         found = array.tape.call_method("reshape", (found, shape))
     if axis is not None:
@@ -66,14 +72,14 @@ def _median(
         raise GraphBreak("numpy-unsupported", "np.median with out= or overwrite_input=")
     array = as_array(machine, a)
     ascending, size = _sorted_along(array, axis)
-    low, high = (
-        array.call(torch.select, ascending, -1, at) for at in ((size - 1) // 2, size // 2)
-    )
+    low, high = (array.call(torch.select, ascending, -1, at) for at in ((size - 1) // 2, size // 2))
     found = low if size % 2 else array.call(torch.div, array.call(torch.add, low, high), 2)
     return _kept(array, _unless_nan(array, found, ascending), axis, keepdims)
 
 
-def _quantile_of(machine: Machine, a: Any, q: Any, axis: Any, keepdims: Any, options: dict[str, Any]) -> Any:
+def _quantile_of(
+    machine: Machine, a: Any, q: Any, axis: Any, keepdims: Any, options: dict[str, Any]
+) -> Any:
     if not is_constant(q) or any(
         value not in (None, False, "linear", np._NoValue) for value in options.values()
     ):
@@ -81,10 +87,17 @@ def _quantile_of(machine: Machine, a: Any, q: Any, axis: Any, keepdims: Any, opt
     array = as_array(machine, a)
     wanted = np.asarray(q, np.float64)
     if wanted.ndim > 1 or not ((wanted >= 0) & (wanted <= 1)).all():
-        raise GraphBreak("numpy-unsupported", "quantiles that are no vector of numbers in their range")
+        raise GraphBreak(
+            "numpy-unsupported", "quantiles that are no vector of numbers in their range"
+        )
     ascending, size = _sorted_along(array, axis)
     parts = [
-        _kept(array, _unless_nan(array, _lerp(array, ascending, size, float(at)), ascending), axis, keepdims)
+        _kept(
+            array,
+            _unless_nan(array, _lerp(array, ascending, size, float(at)), ascending),
+            axis,
+            keepdims,
+        )
         for at in wanted.reshape(-1)
     ]
     if wanted.ndim == 0:
@@ -109,12 +122,16 @@ def _lerp(array: Any, ascending: torch.Tensor, size: int, quantile: float) -> to
 
 
 @handler(np.quantile)
-def _quantile(machine: Machine, a: Any, q: Any, axis: Any = None, *, keepdims: Any = False, **options: Any) -> Any:
+def _quantile(
+    machine: Machine, a: Any, q: Any, axis: Any = None, *, keepdims: Any = False, **options: Any
+) -> Any:
     return _quantile_of(machine, a, q, axis, keepdims, options)
 
 
 @handler(np.percentile)
-def _percentile(machine: Machine, a: Any, q: Any, axis: Any = None, *, keepdims: Any = False, **options: Any) -> Any:
+def _percentile(
+    machine: Machine, a: Any, q: Any, axis: Any = None, *, keepdims: Any = False, **options: Any
+) -> Any:
     if not is_constant(q):
         raise GraphBreak("numpy-unsupported", "percentiles that are not constant")
     return _quantile_of(machine, a, np.true_divide(q, 100.0).tolist(), axis, keepdims, options)
@@ -129,7 +146,7 @@ def _nan_free(machine: Machine, a: Any, filler: float) -> tuple[Any, Any]:
     if array.dtype.kind not in "fc":
         return array, None
     absent = array.new(array.call(torch.isnan, array.tensor))
-    value = array.call(torch.full, (), filler, dtype=array.base.dtype, device="cpu")
+    value = array.call(torch.full, (), filler, dtype=array.base.dtype, device=machine.arrays.device)
     filled = array.call(torch.where, absent.tensor, value, array.tensor)
     return array.new(layout.in_order(array.tape, filled, layout.copied("K", array.base))), absent
 
@@ -153,7 +170,9 @@ def _nanmean(
     machine: Machine, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
 ) -> Any:  # fmt: skip
     filled, absent = _nan_free(machine, a, 0)
-    present: Any = True if absent is None else absent.new(absent.call(torch.logical_not, absent.tensor))
+    present: Any = (
+        True if absent is None else absent.new(absent.call(torch.logical_not, absent.tensor))
+    )
     if where is not True:
         raise GraphBreak("numpy-unsupported", "np.nanmean with where=")
     return filled.mean(axis, dtype, out, keepdims, where=present)
@@ -167,7 +186,9 @@ def _nan_spread(method: str) -> Callable[..., Any]:
         if options:
             raise GraphBreak("numpy-unsupported", f"np.nan{method} with {', '.join(options)}")
         filled, absent = _nan_free(machine, a, 0)
-        present: Any = True if absent is None else absent.new(absent.call(torch.logical_not, absent.tensor))
+        present: Any = (
+            True if absent is None else absent.new(absent.call(torch.logical_not, absent.tensor))
+        )
         return getattr(filled, method)(axis, dtype, out, ddof, keepdims, where=present)
 
     return call
@@ -179,7 +200,12 @@ handler(np.nanstd)(_nan_spread("std"))
 
 def _nan_extremum(method: str, filler: float) -> Callable[..., Any]:
     def call(
-        machine: Machine, a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, **options: Any
+        machine: Machine,
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        **options: Any,
     ) -> Any:
         if options or out is not None:
             raise GraphBreak("numpy-unsupported", f"np.nan{method} with out=, initial= or where=")
@@ -222,11 +248,21 @@ def _convolve(machine: Machine, a: Any, v: Any, mode: str = "full") -> Any:
 
 
 @handler(np.interp)
-def _interp(machine: Machine, x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+def _interp(
+    machine: Machine,
+    x: Any,
+    xp: Any,
+    fp: Any,
+    left: Any = None,
+    right: Any = None,
+    period: Any = None,
+) -> Any:
     if left is not None or right is not None or period is not None:
         raise GraphBreak("numpy-unsupported", "np.interp with left=, right= or period=")
     places = as_array(machine, x)
-    at, known, values = (cast(machine, as_array(machine, value).tensor, np.float64) for value in (x, xp, fp))
+    at, known, values = (
+        cast(machine, as_array(machine, value).tensor, np.float64) for value in (x, xp, fp)
+    )
     if known.shape[0] != values.shape[0]:
         raise ValueError("fp and xp are not of the same length.")
     size = int(known.shape[0])
@@ -236,7 +272,12 @@ def _interp(machine: Machine, x: Any, xp: Any, fp: Any, left: Any = None, right:
     def call(function: Any, *args: Any, **kwargs: Any) -> Any:
         return machine.tape.call_function(function, args, kwargs)
 
-    after = call(torch.searchsorted, known, call(torch.clone, at, memory_format=torch.contiguous_format), right=True)
+    after = call(
+        torch.searchsorted,
+        known,
+        call(torch.clone, at, memory_format=torch.contiguous_format),
+        right=True,
+    )
     before = call(torch.clamp, call(torch.sub, after, 1), 0, size - 2)
     following = call(torch.add, before, 1)
     x0, y0 = (machine.tape.getitem(table, before) for table in (known, values))

@@ -34,9 +34,9 @@ class Arrays:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._inputs: dict[int, tuple[Any, Array, Origin]] = {}  # by id of the real array
+        self.device: torch.device = torch.device("cpu")
+        """Where arrays are made: on the CPU, but inside `wrap_numpy`, where the tensors are."""
         self._known: dict[int, tuple[Any, Any]] = {}  # by id of the memory
-        self.may_fail = False
-        """Whether the graph has a call that raises LinAlgError."""
         self._origins: dict[int, tuple[Array, Origin]] = {}  # by id of the stand-in
 
     def new(self, tensor: torch.Tensor, **fields: Any) -> Array:
@@ -105,7 +105,11 @@ class Arrays:
         """What an array is known to hold, as a real array; None where that is not known."""
         found = self._known.get(id(array.base.storage_record))
         whole = found is not None and not array.flips and found[1].shape == array.shape
-        if whole and found is not None and layout.is_in_order(array.base, layout.c_order(array.ndim)):
+        if (
+            whole
+            and found is not None
+            and layout.is_in_order(array.base, layout.c_order(array.ndim))
+        ):
             return found[1]
         return None
 
@@ -122,7 +126,9 @@ class Arrays:
     def reshape(self, array: Any, shape: Any) -> None:
         """`array.shape = shape` of an array that the frame has made."""
         if id(array) in self._origins:
-            raise GraphBreak("unsupported-mutation", "the shape of an array that existed before the call is set")
+            raise GraphBreak(
+                "unsupported-mutation", "the shape of an array that existed before the call is set"
+            )
         found = array.reshape(shape)
         if found.base.storage_record is not array.base.storage_record:
             raise AttributeError("Incompatible shape for in-place modification.")

@@ -30,9 +30,7 @@ _OPTIONS = frozenset({"out", "where", "dtype", "casting", "order", "subok"})
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 
 
-def call_ufunc(
-    machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def call_ufunc(machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`ufunc(*args, **kwargs)`."""
     if is_constant(args) and is_constant(kwargs):
         return _of_constants(machine, ufunc(*args, **kwargs))
@@ -110,10 +108,14 @@ def _loop_operand(machine: Machine, ufunc: Any, operand: Any, dtype: Any) -> Any
         if ufunc.__name__ in _COMPARISONS or dtype.kind in "iu":
             return operand
         return machine.tape.call_function(
-            torch.full, ((), operand), {"dtype": torch_dtype(dtype), "device": "cpu"}
+            torch.full,
+            ((), operand),
+            {"dtype": torch_dtype(dtype), "device": machine.arrays.device},
         )
-    return np.asarray(operand).astype(dtype).item() if issubclass(type(operand), np.generic) else (
-        dtype.type(operand).item()
+    return (
+        np.asarray(operand).astype(dtype).item()
+        if issubclass(type(operand), np.generic)
+        else (dtype.type(operand).item())
     )
 
 
@@ -212,7 +214,11 @@ def call_ufunc_method(
 
 def _as_method(array: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A reduction or scan by a ufunc's method, along axis 0 if none is given."""
-    given = {"axis": 0, **dict(zip(("axis", "dtype", "out", "keepdims", "initial", "where"), args, strict=False)), **kwargs}
+    given = {
+        "axis": 0,
+        **dict(zip(("axis", "dtype", "out", "keepdims", "initial", "where"), args, strict=False)),
+        **kwargs,
+    }
     if method in ("max", "min", "all", "any") and given.pop("dtype", None) not in (None, bool):
         raise GraphBreak("numpy-unsupported", f"{method} with dtype=")
     given = {name: value for name, value in given.items() if value is not np._NoValue}

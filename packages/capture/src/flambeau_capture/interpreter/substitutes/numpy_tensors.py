@@ -6,12 +6,39 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture import numpy_functions
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
+
+
+@substitute_for(numpy_functions.arrays_of)
+def _arrays_of(machine: Machine, args: Any, kwargs: Any) -> Any:
+    arrays = numpy_objects.table_of(machine)
+
+    def as_array(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if leaf.device.type != "cpu":
+            arrays.device = leaf.device
+        return arrays.new(leaf)
+
+    return numpy_functions._mapped(args[0], as_array)
+
+
+@substitute_for(numpy_functions.tensors_of)
+def _tensors_of(machine: Machine, args: Any, kwargs: Any) -> Any:
+    def as_tensor(leaf: Any) -> Any:
+        if _is_array(leaf):
+            return leaf.tensor
+        return make_tensor(machine, torch.tensor, (leaf,), {}) if is_numpys((leaf,)) else leaf
+
+    found = numpy_functions._mapped(args[0], as_tensor)
+    numpy_objects.table_of(machine).device = torch.device("cpu")
+    return found
 
 
 def _is_array(value: Any) -> bool:
