@@ -26,9 +26,9 @@ VERSION = sys.version_info[:2]
 _NULL_AFTER = VERSION >= (3, 13)  # whether NULL stands above the callable
 
 VALUE, NULL, HANDLED = "value", "null", "handled"
-"""Kinds of stack entry: a value, CPython's NULL, and the exception that was being handled outside of the one above it.
+"""Kinds of stack entry: a value, CPython's NULL, and what PUSH_EXC_INFO keeps under an exception: which one was handled before.
 
-An int is where the instruction that raised stands, in units, as `RERAISE` wants it.
+What is handed over for the last is the exception that is being handled from there on.  An int is where the instruction that raised stands, in units, as `RERAISE` wants it.
 """
 
 
@@ -256,7 +256,7 @@ def argument_order(code: types.CodeType, layout: Layout) -> list[tuple[str, int]
     count = code.co_nlocals
     order = [("local", slot) for slot in range(count)]
     order += [("cell", slot) for slot in layout.locals if slot >= count]
-    order += [("stack", at) for at, kind in enumerate(layout.stack) if kind == VALUE]
+    order += [("stack", at) for at, kind in enumerate(layout.stack) if kind in (VALUE, HANDLED)]
     return order
 
 
@@ -374,17 +374,15 @@ class _Maker:
             if slot >= count:
                 self.emit("LOAD_FAST", parameter["cell", slot])
                 self.emit("STORE_FAST", self.slot(slot))
-        handled = False
         for at, kind in enumerate(self.layout.stack):
             if kind == NULL:
                 self.emit("PUSH_NULL")
             elif kind == HANDLED:
-                handled = True
+                self.emit("LOAD_FAST", parameter["stack", at])
+                self.emit("PUSH_EXC_INFO")
+                self.emit("POP_TOP")
             elif kind == VALUE:
                 self.emit("LOAD_FAST", parameter["stack", at])
-                if handled:
-                    self.emit("PUSH_EXC_INFO")
-                    handled = False
                 self.emit("DELETE_FAST", parameter["stack", at])
             else:
                 self.raisers.append(self.constant(kind))
@@ -492,7 +490,9 @@ class _Maker:
         live = set(item.layout.locals)
         none = self.constant(None)
         for kind, at in order:
-            if kind == "stack":
+            if kind == "stack" and stack[at] == HANDLED:
+                self.emit("LOAD_FAST", self.order.index(("stack", at)))
+            elif kind == "stack":
                 self.emit("LOAD_FAST", first + at)
             elif at in live:
                 self.emit("LOAD_FAST", self.slot(at))

@@ -9,6 +9,6 @@ from test_language import *  # noqa: F403
 from test_unusual import *  # noqa: F403
 
 
-@pytest.fixture(autouse=True, params=[3, 17, 60])
+@pytest.fixture(autouse=True, params=[23, 70])
 def steps(request, monkeypatch):
     monkeypatch.setattr(capture_harness, "STEPS", request.param)

@@ -94,7 +94,7 @@ class Shadow:
         if isinstance(copy, collections.deque):
             return not _same_items(list(copy), snapshot)
         if isinstance(copy, dict):
-            entries = dict(dict.items(copy))
+            entries = dict(dict_items(copy))
             keys_kept = _same_items(list(entries), list(snapshot))
             return not (keys_kept and _same_items(list(entries.values()), list(snapshot.values())))
         return isinstance(copy, set) and copy != snapshot
@@ -321,6 +321,9 @@ class Objects:
         constant = all(type(key) in SCALARS or _is_immutable_key(key) for key in keys)
         if constant:
             machine.guard("KEYS", origin, keys)
+            if isinstance(value, collections.OrderedDict):
+                keys = _ordered_keys(value)
+                machine.guard("EQUALS", CallOf(_ordered_keys, (origin,)), keys)
         copy: Any = {} if kind is dict else new_object(kind)
         shadow = self._add_shadow(value, origin, copy, None)
         if constant:
@@ -335,7 +338,7 @@ class Objects:
             self._fill_keyed_by_objects(copy, value, origin)
         if isinstance(value, collections.defaultdict):
             copy.default_factory = value.default_factory
-        shadow.snapshot = dict(dict.items(copy))
+        shadow.snapshot = dict(dict_items(copy))
         self._shadow_state(shadow)
         return copy
 
@@ -414,6 +417,16 @@ class Objects:
         """Set (or with DELETED, delete) an attribute of a known object."""
         self.overlays.setdefault(id(obj), (obj, {}))[1][name] = value
         self.attribute_cache.pop((id(obj), name), None)
+
+
+def _ordered_keys(mapping: Any) -> tuple[Any, ...]:
+    return tuple(collections.OrderedDict.keys(mapping))
+
+
+def dict_items(mapping: dict[Any, Any]) -> Any:
+    """The entries in their order, past what a subclass makes of `items`; an OrderedDict has an order of its own."""
+    kind = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
+    return kind.items(mapping)
 
 
 def new_object(cls: Any) -> Any:

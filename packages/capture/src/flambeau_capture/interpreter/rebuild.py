@@ -26,6 +26,7 @@ from flambeau_capture.interpreter.objects import (
     Shadow,
     dict_items,
 )
+from flambeau_capture.interpreter.rebuild_exceptions import exception_recipe
 from flambeau_capture.interpreter.rebuild_generators import generator_recipe
 from flambeau_capture.interpreter.rebuild_iterators import (
     is_c_iterator,
@@ -250,7 +251,7 @@ class Rebuilder:
         if issubclass(kind, Native):
             raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
         if isinstance(value, BaseException):
-            return CallRecipe(kind, tuple(self._many(value.args)))
+            return exception_recipe(self, value)
         if isinstance(value, tuple):
             if kind.__module__ == "torch.return_types":
                 return CallRecipe(kind, (MakeTuple(tuple(self._many(value))),))

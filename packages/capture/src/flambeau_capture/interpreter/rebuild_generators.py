@@ -39,7 +39,7 @@ def generator_recipe(rebuild: Rebuilder, generator: InterpretedGenerator) -> Rec
         raise GraphBreak("generator-escapes", "a generator that runs, or delegates, is returned or stored")
     if sees_locals(code):
         raise GraphBreak("generator-escapes", "a generator that looks at its locals is returned or stored")
-    kinds, values = stack_recipes(frame, original, rebuild)
+    kinds, values, _ = stack_recipes(frame, original, rebuild, generator.handling)
     live = live_slots(original.decoded, at)
     handler = original.decoded.unwinds[at - 1]
     if handler is not None and generator.started:

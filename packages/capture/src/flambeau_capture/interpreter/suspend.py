@@ -39,7 +39,11 @@ def suspend(machine: Machine, innermost: Frame) -> Capture:
     if not all(is_resumable(frame) for frame in frames):
         raise GraphBreak("not-resumable", "a frame's value is not just what its caller's instruction pushes")
     rebuild = Rebuilder(machine)
-    suspended = [_suspended(frame, rebuild, innermost) for frame in reversed(frames)]
+    suspended: list[SuspendedFrame] = []
+    handling = machine.handling
+    for frame in frames:
+        made, handling = _suspended(frame, rebuild, handling, is_last=frame is innermost)
+        suspended.insert(0, made)
     return finish(machine, rebuild, Const(None), suspended)
 
 
@@ -113,12 +117,14 @@ def stop_steps(broken: list[tuple[Frame, int]]) -> list[int]:
     return steps[::-1]
 
 
-def _suspended(frame: Frame, rebuild: Rebuilder, innermost: Frame) -> SuspendedFrame:
+def _suspended(
+    frame: Frame, rebuild: Rebuilder, handling: BaseException | None, *, is_last: bool
+) -> tuple[SuspendedFrame, BaseException | None]:
+    """One frame, in which `handling` is being handled; and the exception that was being handled when it was called."""
     original = Original(frame)
     decoded, code = original.decoded, original.source.code
-    is_last = frame is innermost
     index = original.index(frame.ip if is_last else frame.ip - 1)
-    kinds, values = stack_recipes(frame, original, rebuild)
+    kinds, values, outside = stack_recipes(frame, original, rebuild, handling)
     try:
         following = (
             successors(code, index, kinds)
@@ -142,7 +148,7 @@ def _suspended(frame: Frame, rebuild: Rebuilder, innermost: Frame) -> SuspendedF
             recipes.append(values[at])
         else:
             recipes.append(rebuild.recipe(bound[at]) if at in kept else Const(None))
-    return SuspendedFrame(
+    made = SuspendedFrame(
         source=original.source,
         index=index,
         performs=is_last,
@@ -157,3 +163,4 @@ def _suspended(frame: Frame, rebuild: Rebuilder, innermost: Frame) -> SuspendedF
             for item in following
         ],
     )
+    return made, outside

@@ -52,19 +52,24 @@ class Original:
 
 
 def stack_recipes(
-    frame: Frame, original: Original, rebuild: Rebuilder
-) -> tuple[tuple[str | int, ...], dict[int, Recipe]]:
-    """The kinds of the stack's entries, and recipes of those that are values."""
+    frame: Frame, original: Original, rebuild: Rebuilder, handling: BaseException | None
+) -> tuple[tuple[str | int, ...], dict[int, Recipe], BaseException | None]:
+    """The kinds of the stack's entries, recipes of those that are handed over, and the exception handled outside of the frame.
+
+    `handling` is the one that is being handled in it.
+    """
     kinds: list[str | int] = []
     values: dict[int, Recipe] = {}
-    for at, entry in enumerate(frame.stack):
+    for at, entry in reversed(list(enumerate(frame.stack))):
         if entry is NULL or entry is UNBOUND:
             kinds.append(NULL_KIND)
         elif isinstance(entry, Handled):
             kinds.append(HANDLED)
+            values[at] = rebuild.recipe(handling)
+            handling = entry.previous
         elif isinstance(entry, Raiser):
             kinds.append(original.offset(entry))
         else:
             kinds.append(VALUE)
             values[at] = rebuild.recipe(entry)
-    return tuple(kinds), values
+    return tuple(reversed(kinds)), values, handling

@@ -1,0 +1,42 @@
+"""Recipes of exceptions that the frame has made: with their chain and notes, without a traceback, which begins where they are raised."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.record import CallRecipe, Const, MakeDict, MakeTuple
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.rebuild import Rebuilder
+    from flambeau_capture.record import Recipe
+
+
+def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
+    """The exception, made anew."""
+    kind = type(error)
+    args = MakeTuple(tuple(rebuild.recipe(item) for item in error.args))
+    state = [(Const(name), rebuild.recipe(item)) for name, item in error.__dict__.items()]
+    chain = error.__cause__, error.__context__
+    if not state and chain == (None, None) and type(kind.__init__) is not types.FunctionType:
+        return CallRecipe(kind, args.items)
+    links = tuple(Const(None) if link is None else rebuild.recipe(link) for link in chain)
+    flag = Const(error.__suppress_context__)
+    return CallRecipe(_made, (Const(kind), args, *links, flag, MakeDict(list(state))))
+
+
+def _made(
+    kind: Any,
+    args: tuple[Any, ...],
+    cause: BaseException | None,
+    context: BaseException | None,
+    suppress_context: bool,
+    state: dict[str, Any],
+) -> BaseException:
+    # An __init__ of the program's has run when the frame made the exception.
+    written = type(kind.__init__) is types.FunctionType
+    error: BaseException = kind.__new__(kind, *args) if written else kind(*args)
+    error.__cause__, error.__context__ = cause, context
+    error.__suppress_context__ = suppress_context
+    error.__dict__.update(state)
+    return error
