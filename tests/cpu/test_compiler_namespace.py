@@ -160,6 +160,34 @@ def test_what_a_disabled_function_calls() -> None:
     torch.testing.assert_close(found, (x + 1).cos() * 2)
 
 
+@BOTH
+@pytest.mark.parametrize("recursive", [True, False])
+def test_disabled_functions_that_c_functions_call(names: Any, recursive: bool) -> None:
+    said: list[tuple[bool, bool]] = []
+
+    def below(x: torch.Tensor) -> torch.Tensor:
+        inner = compiler.is_compiling()
+        return x.sum() + 0 if inner else x.sum()
+
+    @names.disable(recursive=recursive)
+    def score(x: torch.Tensor) -> float:
+        found = helper(x)
+        said.append((compiler.is_compiling(), found[0]))
+        return below(x).item()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat(sorted([x.sin() + 2, x * 0, x.cos() - 3], key=score))
+
+    x = torch.randn(3)
+    expected = program(x)
+    assert said == [(False, False)] * 3
+    said.clear()
+    torch.testing.assert_close(flambeau.compile(program, backend="eager")(x), expected)
+    from flambeau_capture.frame_hook import hook_works
+
+    assert said == [(False, not recursive and hook_works())] * 3
+
+
 def test_compiled_callables_stay_compiled_inside() -> None:
     compiled = flambeau.compile(helper, backend="eager")
     disabled = compiler.disable(lambda x: compiled(x))

@@ -22,8 +22,8 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *on_miss; /* (function, arguments) -> Entry, None (run this frame) or False (and every later one of its code) */
-    PyObject *table;   /* {id of code: (code, tuple of entries) or (code, False)} */
+    PyObject *on_miss; /* (function, arguments) -> Entry, None (run this frame), False (and every later one of its code) or True (and all below) */
+    PyObject *table;   /* {id of code: (code, tuple of entries), (code, False) or (code, True)} */
 } FrameHandler;
 
 static __thread FrameHandler *current; /* owned while in force */
@@ -135,7 +135,7 @@ argument_count(const PyCodeObject *code)
     return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) + ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
-/* The entry that on_miss gives for this frame (a new reference; NULL: none, with or without an error set), kept for later frames. */
+/* The entry, or True, that on_miss gives for this frame (a new reference; NULL: none, with or without an error set), kept for later frames. */
 static PyObject *
 ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, PyCodeObject *code, PyObject *const *arguments)
 {
@@ -156,11 +156,11 @@ ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, P
         return NULL;
     }
     PyObject *value = NULL;
-    if (answer == Py_False) {
-        value = Py_BuildValue("(OO)", code, Py_False);
+    if (PyBool_Check(answer)) {
+        value = Py_BuildValue("(OO)", code, answer);
     }
     else if (Py_TYPE(answer) != &Entry_Type) {
-        PyErr_SetString(PyExc_TypeError, "on_miss must return an Entry, None or False");
+        PyErr_SetString(PyExc_TypeError, "on_miss must return an Entry, None or a bool");
     }
     else {
         PyObject *first = PyTuple_Pack(1, answer);
@@ -177,7 +177,10 @@ ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, P
     return answer;
 }
 
-/* 1: *result is the frame's result (NULL: an error is set).  0: evaluate the frame.  Its arguments stay in place either way. */
+enum { EVALUATE = 0, SERVED = 1, LEAVE_ALONE = 2 };
+
+/* SERVED: *result is the frame's result (NULL: an error is set).  EVALUATE the frame; LEAVE_ALONE: with no handler in force.  Its arguments stay in
+ * place in each case. */
 static NOINLINE int
 serve(FrameHandler *handler, struct _PyInterpreterFrame *frame, PyObject **result)
 {
@@ -193,7 +196,8 @@ serve(FrameHandler *handler, struct _PyInterpreterFrame *frame, PyObject **resul
     }
     if (value != NULL) {
         known = PyTuple_GET_ITEM(value, 1);
-        if (known == Py_False) {
+        if (PyBool_Check(known)) {
+            taken = known == Py_True ? LEAVE_ALONE : EVALUATE;
             goto done;
         }
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(known) && !taken; i++) {
@@ -202,7 +206,11 @@ serve(FrameHandler *handler, struct _PyInterpreterFrame *frame, PyObject **resul
     }
     if (!taken) {
         PyObject *entry = ask(handler, key, known, function, code, frame->localsplus);
-        if (entry != NULL) {
+        if (entry == Py_True) {
+            taken = LEAVE_ALONE;
+            Py_DECREF(entry);
+        }
+        else if (entry != NULL) {
             taken = entry_serve(entry, function, frame->localsplus, argument_count(code), result);
             Py_DECREF(entry);
         }
@@ -227,8 +235,14 @@ evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag
     Py_INCREF(handler);
     int taken = serve(handler, frame, &result);
     Py_DECREF(handler);
-    if (!taken) {
+    if (taken == EVALUATE) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    if (taken == LEAVE_ALONE) {
+        PyObject *former = hook_switch(NULL);
+        result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+        hook_restore(former);
+        return result;
     }
     drop_frame(tstate, frame);
     return result;

@@ -115,7 +115,10 @@ def disabled_reason(function: Any) -> tuple[str, str] | None:
         return None
     if attributes.get("_torchdynamo_wrapper_id", id(function)) != id(function):
         return None
-    recursive = attributes.get("_torchdynamo_disable_recursive", True)
+    # Without this attribute, a wrapper is one of `disable`, and a mark on the function itself one of torch._dynamo.skip.
+    recursive = attributes.get(
+        "_torchdynamo_disable_recursive", "_torchdynamo_orig_callable" in attributes
+    )
     reason = attributes.get("_torchdynamo_disable_msg")
     detail = f"call of {function.__qualname__}" + (f" ({reason})" if reason else "")
     return "compiler-disable" if recursive else "compiler-skip", detail

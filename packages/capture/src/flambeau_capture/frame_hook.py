@@ -1,6 +1,6 @@
 """The frame hook from Python: frames reached below a graph break are offered to a handler.
 
-    handler = FrameHandler(on_miss)             # on_miss(function, arguments) -> Entry | None | False
+    handler = FrameHandler(on_miss)             # on_miss(function, arguments) -> Entry | None | bool
     call_with_handler(handler, fn, *args)       # fn runs, its Python frames are offered to the handler
 
 It is off by default and installed only while a handler is in force in some thread.  `hook_works()` tries it once on a known function;

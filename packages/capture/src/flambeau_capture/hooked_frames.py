@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from flambeau_capture.compiler_functions import disabled_reason
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import hook_works
 from flambeau_capture.interpreter.classes import is_trusted
@@ -56,7 +57,10 @@ class HookedFrames:
             self._states.clear()
 
     def _on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
-        """An entry for the frame, None to run it, False to run every frame of its code."""
+        """An entry for the frame, None to run it, False to run every frame of its code, True to leave all that they call alone, too."""
+        disabled = disabled_reason(function)
+        if disabled is not None:
+            return disabled[0] == "compiler-disable"
         if not _is_program(function):
             return False
         if not any(_holds_tensors(argument) for argument in arguments):
