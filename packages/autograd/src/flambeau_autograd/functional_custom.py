@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-_LIBRARY = torch.library.Library("flambeau", "FRAGMENT")
+_LIBRARY = torch.library.Library("flambeau", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LOCK = Lock()
 _ALIAS = re.compile(r"\([a-z]\w*!?(?: -> [^)]*)?\)")
 _SIGNATURE = re.compile(r"^[^(]*\((?P<parameters>.*)\) -> (?P<results>.*)$")
@@ -49,10 +49,12 @@ def _made(op: OpOverload) -> OpOverload | None:
     returned = parts["results"].strip("()")
     results = ", ".join(([returned] if returned else []) + ["Tensor"] * len(written))
     name = f"{op._schema.name}_{op._overloadname}".replace("::", "_").removesuffix("_default")
-    _LIBRARY.define(f"{name}({parts['parameters']}) -> ({results})")
+    schema = f"{name}({parts['parameters']}) -> ({results})"
+    _LIBRARY.define(schema)  # type: ignore[no-untyped-call]
     positions = {argument.name: at for at, argument in enumerate(op._schema.arguments)}
     names = [argument.name for argument in written]
-    _LIBRARY.impl(name, _copying(op, [positions[n] for n in names]), "CompositeExplicitAutograd")
+    run = _copying(op, [positions[n] for n in names])
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     made: OpOverload = getattr(torch.ops.flambeau, name).default
     rule(made)(_rule(op, [positions[n] for n in names]))
     return made

@@ -156,6 +156,7 @@ def _make_function(
     sizes, names, fixers = saved.sizes, saved.names, saved.fixers
     results, views, reaching = training.results, _view_positions(training), training.reaching
     exact = len(training.part.forward.outputs) == results
+    keeps_results = any(kind == "output" and at >= results for kind, at in training.part.saved)
     non_differentiable = (
         _getter(training.non_differentiable) if training.non_differentiable else None
     )
@@ -200,7 +201,7 @@ def _make_function(
                 return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
                 grads = backward()(*checked, *rest, *ints, *given)
-            guarded = _forbid_twice(grads, (*checked, *given))
+            guarded = _forbid_twice(grads, (*checked, *tangents), keeps_results)
             return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
 
     return CompiledFunction
@@ -273,12 +274,18 @@ def _defined(
     ]
 
 
-def _forbid_twice(grads: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-    """Gradients that raise when differentiated, for a backward that runs with create_graph=True."""
-    if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in operands):
+def _forbid_twice(grads: Sequence[Any], operands: Sequence[Any], keeps_results: bool) -> list[Any]:
+    """Gradients that raise when differentiated, for a backward that runs with create_graph=True.
+
+    They depend on what requires grad if an operand does, or if the forward kept results of its own for them.
+    """
+    if not keeps_results and not any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in operands
+    ):
         return list(grads)
     tensors = [grad.detach().requires_grad_() for grad in grads if isinstance(grad, torch.Tensor)]
-    guarded = iter(torch._C._functions.DelayedError(_TWICE, len(tensors))(*tensors))
+    made = torch._C._functions.DelayedError(_TWICE, len(tensors))(*tensors)
+    guarded = iter((made,) if isinstance(made, torch.Tensor) else made)
     return [next(guarded) if isinstance(grad, torch.Tensor) else grad for grad in grads]
 
 

@@ -421,7 +421,8 @@ class _JointTracer:
             for k, out in enumerate(outputs)
         ]
         tracer.where = ""
-        with torch._C._DisableAutocast(), tracer:
+        # The function table is for backwards that the program wrote itself.
+        with FunctionTable(tracer.device), torch._C._DisableAutocast(), tracer:
             try:
                 gradients = _run_backward(
                     tuple(outputs),

@@ -31,6 +31,10 @@ class HigherOrder:
 
     name: str
 
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """Run on flat tensors."""
+        raise NotImplementedError
+
     @property
     def __name__(self) -> str:
         return self.name
@@ -100,7 +104,7 @@ class CustomFunction(HigherOrder):
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         tensors, lifted = args[: self.arguments], args[self.arguments :]
         if torch._C._are_functorch_transforms_active():
-            return self._transformable.apply(self, lifted, *tensors)  # type: ignore[no-any-return]
+            return self._transformable.apply(self, lifted, *tensors)  # type: ignore[no-untyped-call, no-any-return]
         # The C entry: Function.apply itself looks for function transforms first.
         apply = super(torch.autograd.Function, self._plain).apply  # type: ignore[misc]
         return apply(self, lifted, *tensors)  # type: ignore[no-any-return]
@@ -128,7 +132,7 @@ class CustomFunction(HigherOrder):
             members["backward"] = staticmethod(
                 torch.autograd.function.once_differentiable(base.backward)
             )
-        return type(self.name, (base,), members)  # type: ignore[return-value]
+        return type(self.name, (base,), members)
 
     def _set_up(self, ctx: Any, lifted: Any, tensors: Any, outputs: Any, extras: Any) -> None:
         sources = {"argument": tensors, "output": outputs, "extra": extras}
@@ -170,7 +174,7 @@ class _Plain(torch.autograd.Function):
     """Outside function transforms: the forward sees ctx, and may keep tensors that it does not return."""
 
     @staticmethod
-    def forward(ctx: Any, call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:  # type: ignore[override]
+    def forward(ctx: Any, call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:
         results = call.forward.forward(*tensors, *lifted[: call.forward_lifted])
         outputs = results[: call.outputs]
         call._set_up(ctx, lifted, tensors, outputs, results[call.outputs :])
@@ -185,7 +189,7 @@ class _Transformable(torch.autograd.Function):
     """Inside function transforms, which ask for a separate setup_context."""
 
     @staticmethod
-    def forward(call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:  # type: ignore[override]
+    def forward(call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:
         return call.forward.forward(*tensors, *lifted[: call.forward_lifted])  # type: ignore[no-any-return]
 
     @staticmethod
@@ -231,11 +235,11 @@ class VectorizedMap(_Transform):
         mapped = torch.vmap(
             self._closed(args[count:]),
             self.in_dims,
-            self.out_dims,
+            self.out_dims,  # type: ignore[arg-type]
             randomness=self.randomness,
             chunk_size=self.chunk_size,
         )
-        return mapped(*args[:count])  # type: ignore[no-any-return]
+        return mapped(*args[:count])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -304,7 +308,7 @@ class ReverseProduct(_Transform):
             flat = closed(*tensors)
             return tuple(flat[: self.cotangents or None])
 
-        value, reverse = torch.func.vjp(function, *args[: self.primals])
+        value, reverse = torch.func.vjp(function, *args[: self.primals])  # type: ignore[misc]
         return tuple(reverse(tuple(args[self.primals : last]))) if self.cotangents else value
 
 
@@ -326,7 +330,7 @@ class TangentProduct(_Transform):
             flat = closed(*tensors)
             return tuple(flat[: self.results]), tuple(flat[self.results :])
 
-        value, tangents, aux = torch.func.jvp(
+        value, tangents, aux = torch.func.jvp(  # type: ignore[misc]
             function, args[:count], args[count : 2 * count], has_aux=True
         )
         return *value, *tangents, *aux
@@ -370,7 +374,9 @@ class Conditional(HigherOrder):
     true_lifted: tuple[int, ...]
     false_lifted: tuple[int, ...]
 
-    def __call__(self, predicate: torch.Tensor, *lifted: Any) -> tuple[Any, ...]:
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        predicate, *rest = args
+        lifted = tuple(rest)
         if _traced_by_torch(predicate):
             return torch.ops.higher_order.cond(predicate, self._true, self._false, lifted)  # type: ignore[no-any-return]
         if _only_shapes(predicate):

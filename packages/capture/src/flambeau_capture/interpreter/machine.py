@@ -107,6 +107,9 @@ class Machine:
         self.handling: BaseException | None = None
         self.depth = 0
         self.transforms = 0
+        """Function transforms around what is being interpreted."""
+        self.backwards = 0
+        """Backwards of custom Functions around it."""
         self.step = 0
         self.stop_step = stop_step
         self.switches = Switches()
@@ -229,6 +232,11 @@ class Machine:
             self.break_where = self.user_place(frame)
             if self.break_where != frame.where:
                 error.detail += f" (in {frame.where})"
+
+    def forget_break(self) -> None:
+        """A break that did not end the capture: what was tried can be done without."""
+        self.broken.clear()
+        self.break_where = ""
 
     def note_error(self, frame: Frame, error: BaseException, step: int) -> None:
         """Remember the innermost place of an exception that leaves its frame, and the step that each frame it leaves was at."""

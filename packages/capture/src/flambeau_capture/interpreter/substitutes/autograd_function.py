@@ -44,6 +44,8 @@ _ONCE = {
 class Context(FunctionCtx):
     """The `ctx` of a captured call.  FunctionCtx's methods leave what they are told in its attributes."""
 
+    needs_input_grad: tuple[bool, ...]
+
     def __new__(cls) -> Context:
         # With a __new__ of its own, it cannot be rebuilt where it escapes from the frame.
         return object.__new__(cls)
@@ -118,11 +120,17 @@ class _Application:
         transformed = machine.transforms > 0
         if transformed and self.setup is None:
             raise _break(cls, "a Function without setup_context is called in a function transform")
+        if transformed and load_attr(machine, cls, "vmap") is not Function.vmap:
+            raise _break(cls, "a Function with a vmap of its own is called in a function transform")
+        # In a backward, the tensors would require grad if that is differentiated in turn.
+        always = transformed or machine.backwards > 0
         self.ctx.needs_input_grad = tuple(
-            isinstance(arg, torch.Tensor) and (arg.requires_grad or transformed) for arg in args
+            isinstance(arg, torch.Tensor) and (arg.requires_grad or always) for arg in args
         )
         self.differentiated = any(self.ctx.needs_input_grad) and (
-            torch.is_grad_enabled() or transformed
+            torch.is_grad_enabled()
+            or machine.backwards == 1
+            or (transformed and machine.backwards <= machine.transforms)
         )
         self.transformed = transformed
 
@@ -237,13 +245,32 @@ class _Application:
         else:
             choices = [(True, False) if each else (False,) for each in differentiable]
             patterns = list(itertools.product(*choices))
-        found = {patterns[0]: self._backward(function, forward, patterns[0])}
-        for pattern in patterns[1:]:
-            try:
-                found[pattern] = self._backward(function, forward, pattern)
-            except (_WrongGradients, Exception):
-                continue  # the program's backward does not expect this; CustomFunction says so when it happens
+        found: dict[tuple[bool, ...], _CapturedBackward] = {}
+        for pattern in patterns:
+            needed = pattern == patterns[0] and not self.machine.backwards
+            captured = self._tried(function, forward, pattern, needed=needed)
+            if captured is not None:
+                found[pattern] = captured
         return found
+
+    def _tried(
+        self, function: Any, forward: _Forward, pattern: tuple[bool, ...], *, needed: bool
+    ) -> _CapturedBackward | None:
+        """The backward for a pattern; None where it need not be and cannot: then CustomFunction says so if it is called so."""
+        machine = self.machine
+        before = effects_so_far(machine)
+        machine.backwards += 1
+        try:
+            return self._backward(function, forward, pattern)
+        except (GraphBreak, Exception):
+            if needed:
+                raise
+            machine.forget_break()
+            return None
+        finally:
+            machine.backwards -= 1
+            if effects_so_far(machine) != before:
+                raise _break(self.cls, "backward changes objects that exist outside it")
 
     def _backward_function(self) -> Any:
         backward = load_attr(self.machine, self.cls, "backward")
@@ -274,11 +301,8 @@ class _Application:
                 given.append(gradient)
             else:
                 given.append(None)
-        before = effects_so_far(machine)
         with recording(machine, grad=False, autocast=False) as calls:
             result = machine.call(function, (self.ctx, *given), {})
-        if effects_so_far(machine) != before:
-            raise _break(self.cls, "backward changes objects that exist outside it")
         results = self._gradients(result)
         graph_results = [tape.value_of(item) for item in results if item is not None]
         graph, lifted = build_subgraph(

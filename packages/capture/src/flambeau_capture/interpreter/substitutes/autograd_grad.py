@@ -54,7 +54,7 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _is_symbolic(tensor: torch.Tensor) -> bool:
-    return tensor.spec.env is not None  # type: ignore[attr-defined, no-any-return]
+    return tensor.spec.env is not None  # type: ignore[attr-defined]
 
 
 def _check_history(

@@ -25,7 +25,7 @@ from flambeau_capture.higher_order import (
     VectorizedMap,
 )
 from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.enclosed import recording, stand_in
+from flambeau_capture.interpreter.enclosed import effects_so_far, recording, stand_in
 from flambeau_capture.interpreter.substitutes.registry import (
     has_substitute,
     substitute_for,
@@ -166,9 +166,12 @@ def _vmap(machine: Machine, options: Options, args: Any, kwargs: Any) -> Any:
     if not mapped:
         raise _break("torch.vmap over no tensor")
     inner_args, _ = given.replaced(stand_ins)
+    before = effects_so_far(machine)
     body = _record(
         machine, function, list(stand_ins.values()), inner_args, kwargs, what="torch.vmap"
     )
+    if options["chunk_size"] is not None and effects_so_far(machine) != before:
+        raise _break("torch.vmap in chunks of a function that changes objects outside it")
     out_dims = pytree._broadcast_to_and_flatten(options["out_dims"], body.result)
     if out_dims is None:
         raise _break("torch.vmap whose out_dims do not fit the results")
