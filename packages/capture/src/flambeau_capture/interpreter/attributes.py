@@ -169,7 +169,13 @@ def instance_dict(machine: Machine, obj: Any) -> Any:
         return real
     origin = objects.origin_of(obj)
     assert origin is not None
+    seen = objects.shadow_of.get(id(real))
+    if seen is not None and not isinstance(obj, torch.nn.Module):
+        return seen.copy
     copy = objects.wrap(real, InstanceDict(origin))
+    if seen is None:
+        for key in [key for key in objects.attribute_cache if key[0] == id(obj)]:
+            del objects.attribute_cache[key]  # from now on attributes are read from the copy
     _show_overlay_in_tables(machine, obj)
     for name, value in (objects.overlay_of(obj) or {}).items():
         if _table_for(machine, obj, name, value) is None:
@@ -214,11 +220,13 @@ def _own_attribute(
     if origin is None:
         return own.get(name, MISSING)
     objects = machine.objects
+    shadow = objects.shadow_of.get(id(own))
+    if shadow is not None and not isinstance(obj, torch.nn.Module):
+        return shadow.copy.get(name, MISSING)
     overlay = objects.overlay_of(obj)
     if overlay is not None and name in overlay:
         value = overlay[name]
         return MISSING if value is DELETED else value
-    shadow = objects.shadow_of.get(id(own))
     if shadow is not None:
         return shadow.copy.get(name, MISSING)
     base = InstanceDict(origin)
@@ -530,6 +538,8 @@ def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> No
 
 def _update_dict_shadow(machine: Machine, obj: Any, name: str, value: Any) -> None:
     """Keep a shadow of `obj.__dict__` in step with the overlay."""
+    if isinstance(lookup(machine, type(obj), name), types.MemberDescriptorType):
+        return  # a slot
     own = getattr(obj, "__dict__", None)
     shadow = machine.objects.shadow_of.get(id(own))
     if shadow is not None:
@@ -621,6 +631,10 @@ def generic_delete(machine: Machine, obj: Any, name: str) -> None:
     raw = lookup(machine, type(obj), name)
     if type(raw) is property and raw.fdel is not None:
         machine.call(raw.fdel, (obj,), {})
+        return
+    deleter = python_method(machine, type(raw), "__delete__")
+    if deleter is not None:
+        machine.call(deleter, (raw, obj), {})
         return
     objects = machine.objects
     if not objects.is_known(obj):

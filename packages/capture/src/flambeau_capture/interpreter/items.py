@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.classes import python_method
+from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.reasons import GraphBreak
 
@@ -30,7 +30,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if (kind is list or kind is tuple) and type(key) is int:
         return obj[key]
     if isinstance(obj, torch.Tensor):
-        return machine.tape.getitem(obj, key)
+        return machine.tape.getitem(obj, _tensor_index(machine, key))
     if isinstance(obj, type):
         method = python_method(machine, type(obj), "__getitem__")
         if method is not None:
@@ -45,11 +45,19 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
             return machine.lazy_dict_item(obj, key)
         return _dict_item(machine, obj, key)
     machine.guard_native_read(obj)
-    if kind in _SEQUENCES:
-        method = python_method(machine, type(key), "__index__")
-        if method is not None:
-            key = machine.call(method, (key,), {})
-    return obj[key]
+    return obj[_index_of(machine, key) if kind in _SEQUENCES else key]
+
+
+def _index_of(machine: Machine, key: Any) -> Any:
+    """An index; what has an `__index__` written in Python gives its int."""
+    method = python_method(machine, type(key), "__index__")
+    return key if method is None else machine.call(method, (key,), {})
+
+
+def _tensor_index(machine: Machine, key: Any) -> Any:
+    """An index of a tensor: torch takes what has items for a sequence of indices."""
+    is_sequence = lookup(machine, type(key), "__getitem__") is not MISSING
+    return key if is_sequence else _index_of(machine, key)
 
 
 def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
@@ -70,7 +78,7 @@ def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
 def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, torch.Tensor):
-        machine.tape.setitem(obj, key, value)
+        machine.tape.setitem(obj, _tensor_index(machine, key), value)
         return
     method = python_method(machine, type(obj), "__setitem__")
     if method is not None:

@@ -145,9 +145,7 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         result = machine.call(backward, (right, left), {})
         if result is not NotImplemented:
             return result
-    raise TypeError(
-        f"unsupported operand type(s) for {op.function.__name__}: {left_kind.__name__!r} and {right_kind.__name__!r}"
-    )
+    return _refuse(op, left_kind, right_kind)
 
 
 def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
@@ -182,9 +180,13 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
                 return result
     if op.left in ("__eq__", "__ne__"):
         return (left is right) is (op.left == "__eq__")
-    raise TypeError(
-        f"{op.function.__name__!r} not supported between instances of {left_kind.__name__!r} and {right_kind.__name__!r}"
-    )
+    return _refuse(op, left_kind, right_kind)
+
+
+def _refuse(op: BinaryOperator, left_kind: type, right_kind: type) -> Any:
+    """Raise CPython's TypeError for operands of types that do not go together, told by types of the same names."""
+    native: Any = op.function
+    return native(type(left_kind.__name__, (), {})(), type(right_kind.__name__, (), {})())
 
 
 _HOLDERS = frozenset({list, tuple, dict, set, frozenset})

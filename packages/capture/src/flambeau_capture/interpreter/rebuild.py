@@ -339,7 +339,7 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
     for (_, name), (obj, raw) in machine.attribute_writes.items():
         overlay = objects.overlay_of(obj)
         assert overlay is not None
-        value = overlay[name]
+        value = _last_written(machine, obj, name, overlay[name])
         if (
             value is DELETED
             and name not in (getattr(obj, "__dict__", None) or {})
@@ -372,6 +372,14 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
     return found
+
+
+def _last_written(machine: Machine, obj: Any, name: str, value: Any) -> Any:
+    """The value to write: what the frame has put into `obj.__dict__` itself after it had set the attribute counts."""
+    shadow = machine.objects.shadow_of.get(id(getattr(obj, "__dict__", None)))
+    if shadow is None or isinstance(obj, torch.nn.Module) or _has_slot(obj, name):
+        return value
+    return shadow.copy.get(name, DELETED)
 
 
 def _restored(machine: Machine, obj: Any, name: str, value: Any) -> bool:

@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter import operations
+from flambeau_capture.interpreter.classes import python_method
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 
@@ -47,15 +48,26 @@ def _declare_operators() -> None:
 
 @substitute_for(pow)
 def _pow(machine: Machine, args: Any, kwargs: Any) -> Any:
-    if len(args) != 2 or kwargs:
-        return pow(*args, **kwargs)
-    return operations.binary(machine, operations.BINARY_BY_SYMBOL["**"], *args)
+    given = (*args, *(kwargs[name] for name in ("base", "exp", "mod") if name in kwargs))
+    if len(given) == 2 or given[2] is None:
+        return operations.binary(machine, operations.BINARY_BY_SYMBOL["**"], *given[:2])
+    method = python_method(machine, type(given[0]), "__pow__")
+    return pow(*given) if method is None else machine.call(method, given, {})
+
+
+_DIVMOD = operations.BinaryOperator(divmod, "__divmod__", "__rdivmod__")
 
 
 @substitute_for(divmod)
 def _divmod(machine: Machine, args: Any, kwargs: Any) -> Any:
-    quotient = operations.binary(machine, operations.BINARY_BY_SYMBOL["//"], *args)
-    return quotient, operations.binary(machine, operations.BINARY_BY_SYMBOL["%"], *args)
+    left, right = args
+    if any(
+        python_method(machine, type(value), name) is not None
+        for value, name in ((left, "__divmod__"), (right, "__rdivmod__"))
+    ):
+        return operations.binary(machine, _DIVMOD, left, right)
+    quotient = operations.binary(machine, operations.BINARY_BY_SYMBOL["//"], left, right)
+    return quotient, operations.binary(machine, operations.BINARY_BY_SYMBOL["%"], left, right)
 
 
 _declare_operators()

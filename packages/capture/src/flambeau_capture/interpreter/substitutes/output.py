@@ -196,7 +196,27 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
     if any(type(value) not in _SCALARS for value in values):
         given = values[0] if len(values) == 1 and isinstance(values[0], dict) else tuple(values)
         message, values = message % formattable(machine, given), []
-    machine.defer(function, (logger, *first, message, *values), _as_of_now(kwargs))
+    frame, _ = _frame_at(machine.frame, kwargs.get("stacklevel", 1), ())
+    if frame is None or type(logger)._log is not logging.Logger._log:
+        machine.defer(function, (logger, *first, message, *values), _as_of_now(kwargs))
+    else:
+        code = frame.code
+        place = functools.partial(_log_at, code.filename, code.line(max(frame.ip - 1, 0)), code.name)
+        number = first[0] if level is None else level
+        extra = _as_of_now(kwargs.get("extra"))
+        machine.defer(place, (logger, number, message, tuple(values), extra), {})
+
+
+def _log_at(
+    filename: str, line: int, function: str, logger: Any, level: int, message: str, args: Any, extra: Any
+) -> None:
+    """What `logger.log` does, as a line of the program would have called it."""
+    if logger.isEnabledFor(level):
+        if len(args) == 1 and isinstance(args[0], dict) and args[0]:
+            args = args[0]
+        name = logger.name
+        record = logger.makeRecord(name, level, filename, line, message, args, None, function, extra)
+        logger.handle(record)
 
 
 def _declare_logging() -> None:
