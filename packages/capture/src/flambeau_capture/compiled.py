@@ -15,7 +15,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,11 @@ class CompiledState:
         """The entries as they are now, the most recently used first; each has an `info` (EntryInfo)."""
         compiled = self._compiled()
         return () if compiled is None else compiled.entries
+
+    def expect_dynamic(self, changes: Mapping[str, frozenset[int]]) -> None:
+        """Have these dims (-1: the number itself) be symbolic from the first capture on, by the text of their origin."""
+        with self._lock:
+            self._changed.update(changes)
 
     def reset(self) -> None:
         """Forget all entries, events and what was learnt of sizes."""
@@ -477,7 +482,7 @@ def compile_callable(
     state.attach(compiled)
     if fn.__code__.co_flags & _NOT_A_CALL:
         reason = Break(
-            "generator-function",
+            "generator-frame",
             f"{fn.__qualname__} is a generator or coroutine function",
             _place(fn),
         )

@@ -140,9 +140,7 @@ def make_entry(
     parts = graph_of(capture)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
     graph = backend(parts.graph_module, [item.example for item in parts.inputs]) if runs else None
-    frames = (
-        frame_functions(capture.suspended, continuations) if continuations is not None else []
-    )
+    frames = frame_functions(capture.suspended, continuations) if continuations is not None else []
     target, origins, item, source = _target(capture, parts, graph, frames, to_end=to_end)
     # After the backend: it may have taken guards on sizes.
     guards = filtered(all_guards(capture, state), guard_filter, capture.scope)

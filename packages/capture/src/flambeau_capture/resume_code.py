@@ -198,7 +198,9 @@ def successors(
         depth = len(stack) + _effect(instruction)
         return (after_call(code, index, stack[: depth - 1]),)
     if _truth_jump(name):
-        return (Successor(index, stack),)  # performed as bool(...); the jump itself comes afterwards
+        return (
+            Successor(index, stack),
+        )  # performed as bool(...); the jump itself comes afterwards
     if name == "FOR_ITER":
         target = _jump_target(listing, instruction)
         past = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[VERSION]
@@ -313,7 +315,9 @@ def _temporaries(continuations: tuple[Continuation, ...]) -> int:
 class _Maker:
     """Assembles one function: prologue, then what it does, then (shifted) the original code."""
 
-    def __init__(self, source: Source, layout: Layout, temporaries: int, *, with_next: bool) -> None:
+    def __init__(
+        self, source: Source, layout: Layout, temporaries: int, *, with_next: bool
+    ) -> None:
         code = source.code
         self.source, self.code, self.layout = source, code, layout
         self.order = argument_order(code, layout)

@@ -66,9 +66,7 @@ def frame_functions(
     functions = []
     for frame in suspended:
         following = tuple(
-            Continuation(
-                successor, layout, continuations.at(frame.source, successor.index, layout)
-            )
+            Continuation(successor, layout, continuations.at(frame.source, successor.index, layout))
             for successor, layout in frame.following
         )
         if frame.performs:

@@ -72,7 +72,9 @@ def same(got: Any, want: Any, path: str = "result") -> None:
         assert got.maxlen == want.maxlen, path
         same(list(got), list(want), path)
     elif isinstance(want, dict):
-        keys = collections.OrderedDict.keys if isinstance(want, collections.OrderedDict) else dict.keys
+        keys = (
+            collections.OrderedDict.keys if isinstance(want, collections.OrderedDict) else dict.keys
+        )
         assert list(keys(got)) == list(keys(want)), f"{path}: {list(got)} instead of {list(want)}"
         for key in dict.keys(want):
             same(dict.__getitem__(got, key), dict.__getitem__(want, key), f"{path}[{key!r}]")

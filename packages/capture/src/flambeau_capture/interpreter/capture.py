@@ -52,7 +52,13 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
 
 
 _MAY_CALL_BACK = frozenset(
-    {"unknown-c-function", "compiler-skip", "higher-order-operator", "autograd-function", "unstable-iteration"}
+    {
+        "unknown-c-function",
+        "compiler-skip",
+        "higher-order-operator",
+        "autograd-function",
+        "unstable-iteration",
+    }
 )
 """Reasons behind which functions of the program may run that could be captured themselves."""
 

@@ -1,7 +1,7 @@
 """Recipes of generators: a suspended interpreted frame as a real generator, suspended at the same yield.
 
-    def gen(): ...; yield a; ...      ->      a generator function whose prologue restores the frame and yields once, where gen did;
-                                              advanced to there, it goes on as gen would
+def gen(): ...; yield a; ...      ->      a generator function whose prologue restores the frame and yields once, where gen did;
+                                          advanced to there, it goes on as gen would
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ def generator_recipe(rebuild: Rebuilder, generator: InterpretedGenerator) -> Rec
     if not generator.started:
         at += 1  # past the POP_TOP of what the first send gives
     elif original.decoded.names_at[at - 1] != "YIELD_VALUE" or _delegates(original, at):
-        raise GraphBreak("generator-escapes", "a generator that runs, or delegates, is returned or stored")
+        raise GraphBreak(
+            "generator-escapes", "a generator that runs, or delegates, is returned or stored"
+        )
     if sees_locals(code):
-        raise GraphBreak("generator-escapes", "a generator that looks at its locals is returned or stored")
+        raise GraphBreak(
+            "generator-escapes", "a generator that looks at its locals is returned or stored"
+        )
     kinds, values, _ = stack_recipes(frame, original, rebuild, generator.handling)
     live = live_slots(original.decoded, at)
     handler = original.decoded.unwinds[at - 1]

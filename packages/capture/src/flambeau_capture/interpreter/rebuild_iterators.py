@@ -25,7 +25,9 @@ _BUILTIN_ITERATORS: tuple[type, ...] = (
 
 def is_c_iterator(kind: type) -> bool:
     """Whether iterators of this type say how they can be made again."""
-    return kind in _BUILTIN_ITERATORS or (kind.__module__ == "itertools" and hasattr(kind, "__next__"))
+    return kind in _BUILTIN_ITERATORS or (
+        kind.__module__ == "itertools" and hasattr(kind, "__next__")
+    )
 
 
 def iterator_recipe(rebuild: Rebuilder, iterator: Any) -> Recipe:

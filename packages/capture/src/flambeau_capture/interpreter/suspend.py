@@ -37,7 +37,9 @@ def suspend(machine: Machine, innermost: Frame) -> Capture:
     while (parent := frames[-1].parent) is not None:
         frames.append(parent)
     if not all(is_resumable(frame) for frame in frames):
-        raise GraphBreak("not-resumable", "a frame's value is not just what its caller's instruction pushes")
+        raise GraphBreak(
+            "not-resumable", "a frame's value is not just what its caller's instruction pushes"
+        )
     rebuild = Rebuilder(machine)
     suspended: list[SuspendedFrame] = []
     handling = machine.handling
@@ -126,11 +128,7 @@ def _suspended(
     index = original.index(frame.ip if is_last else frame.ip - 1)
     kinds, values, outside = stack_recipes(frame, original, rebuild, handling)
     try:
-        following = (
-            successors(code, index, kinds)
-            if is_last
-            else (after_call(code, index, kinds),)
-        )
+        following = successors(code, index, kinds) if is_last else (after_call(code, index, kinds),)
     except NotResumable as error:
         raise GraphBreak("not-resumable", str(error)) from error
     handler = decoded.unwinds[index]

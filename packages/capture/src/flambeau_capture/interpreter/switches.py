@@ -60,5 +60,6 @@ def nesting_settings(count: int) -> Iterator[Setting]:
     """The calls that enter `count` autocast blocks, or leave as many."""
     for _ in range(abs(count)):
         yield (
-            torch.autocast_increment_nesting if count > 0 else torch.autocast_decrement_nesting
-        ), ()
+            (torch.autocast_increment_nesting if count > 0 else torch.autocast_decrement_nesting),
+            (),
+        )

@@ -58,6 +58,9 @@ def _specialise(machine: Machine, args: Any, kwargs: Any) -> None:
 substitute_for(compiler_functions.is_compiling, compiler_functions.is_dynamo_compiling)(
     _answer(True)
 )
+substitute_for(compiler_functions.is_exporting, torch.compiler.is_exporting)(
+    lambda machine, args, kwargs: machine.options.exporting
+)
 substitute_for(compiler_functions.cudagraph_mark_step_begin)(_answer(None))
 substitute_for(compiler_functions.graph_break)(_explicit_break("flambeau.compiler.graph_break"))
 substitute_for(marks.mark_static)(_specialise)

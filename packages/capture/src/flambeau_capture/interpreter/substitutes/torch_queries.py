@@ -22,7 +22,6 @@ def _answer(value: Any) -> Substitute:
 
 substitute_for(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_answer(True))
 for _module, _name, _value in (
-    (torch.compiler, "is_exporting", False),
     (torch.jit, "is_scripting", False),
     (torch._jit_internal, "is_scripting", False),
     (torch._utils, "is_compiling", True),

@@ -14,6 +14,7 @@ import torch.autograd.graph
 import torch.autograd.profiler
 import torch.cuda.nvtx
 import torch.profiler
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -85,6 +86,17 @@ def _device_context(machine: Machine, args: Any, kwargs: Any) -> Any:
         "torch.device is used as a context manager",
         hint="pass device= to the factories",
     )
+
+
+@substitute_for(torch.nn.Module._apply)
+def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """What `module.to(...)`, `.half()` and the like do to each parameter: to its data, in place."""
+    raise GraphBreak("parameter-made", f"the parameters of a {type(args[0]).__qualname__} are converted")
+
+
+@substitute_for(LazyModuleMixin._infer_parameters)
+def _infer_parameters(machine: Machine, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak("parameter-made", f"a {type(args[0]).__qualname__} meets its first input")
 
 
 def _mark(function: Any) -> Substitute:
