@@ -76,6 +76,18 @@ def test_is_compiling(names: Any) -> None:
     assert not names.is_compiling()
 
 
+@BOTH
+def test_is_exporting(names: Any) -> None:
+    import flambeau_capture
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if names.is_exporting() and names.is_compiling() else x - 1
+
+    x = torch.randn(3)
+    assert torch.equal(whole(program, x), x - 1)
+    assert torch.equal(flambeau_capture.export(program, (x,))(x), x + 1)
+
+
 def test_is_compiling_inside_torch_compile() -> None:
     program = torch.compile(
         lambda x: x + 1 if compiler.is_compiling() else x - 1, backend="eager", fullgraph=True

@@ -55,7 +55,7 @@ def export(
     varies = any(True for _ in call.dims.declarations())
     dims: DynamicDims = call.dims if varies else DynamicDims(False)
     scope = _scope(target.function, given, named)
-    captured = capture_frame(scope, CaptureOptions(fullgraph=True), dims)
+    captured = capture_frame(scope, CaptureOptions(fullgraph=True, exporting=True), dims)
     if isinstance(captured, Break):
         raise CaptureError(captured)
     symbols = next((made for made in call.dims.made if made.env is captured.size_env), None)

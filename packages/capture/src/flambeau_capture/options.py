@@ -18,6 +18,7 @@ class CaptureOptions:
     recompile_limit: entries one callable may have before further calls that none serves run eagerly, with one warning.
     inline_depth: calls nested deeper than this are not followed.
     verbose: print each capture, recompilation and break as it happens.
+    exporting: what torch.compiler.is_exporting answers; set by `export`.
     guard_filter_fn: says which guards to keep (guards/filtering.py), at the user's own risk; None keeps all.
     """
 
@@ -26,4 +27,5 @@ class CaptureOptions:
     recompile_limit: int = 8
     inline_depth: int = 200
     verbose: bool = False
+    exporting: bool = False
     guard_filter_fn: GuardFilter | None = None

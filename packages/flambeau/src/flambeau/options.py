@@ -41,7 +41,8 @@ class Options:
 
 
 STAGES = ("capture", "autograd", "inductor", "runtime")
-_SET_BY_ARGUMENT = frozenset({"fullgraph", "dynamic"})
+_NOT_OPTIONS = frozenset({"fullgraph", "dynamic", "exporting"})
+"""Fields of CaptureOptions that are arguments of `compile`, or that `export` sets."""
 
 
 def known_options() -> dict[str, list[str]]:
@@ -50,7 +51,7 @@ def known_options() -> dict[str, list[str]]:
     default = Options()
     for stage in STAGES:
         for option in dataclasses.fields(getattr(default, stage)):
-            if option.name not in _SET_BY_ARGUMENT:
+            if option.name not in _NOT_OPTIONS:
                 known.setdefault(option.name, []).append(stage)
     return known
 
