@@ -1,0 +1,232 @@
+"""Optimizers' `step()` compiled: alone, with `zero_grad()`, under schedulers that change the learning rate, and in a training loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+from tests.worlds import World, compare, kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "sgd": lambda parameters: optim.SGD(parameters, 0.1),
+    "sgd_foreach": lambda parameters: optim.SGD(parameters, 0.1, foreach=True),
+    "momentum": lambda parameters: optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": lambda parameters: optim.Adam(parameters, 0.1),
+    "adam_foreach": lambda parameters: optim.Adam(parameters, 0.1, foreach=True),
+    "amsgrad": lambda parameters: optim.Adam(parameters, 0.1, amsgrad=True, weight_decay=0.1, maximize=True),
+    "adamw": lambda parameters: optim.AdamW(parameters, 0.1, foreach=True),
+    "adamw_tensor_rate": lambda parameters: optim.AdamW(parameters, torch.tensor(0.1), foreach=False),
+    "rmsprop": lambda parameters: optim.RMSprop(parameters, 0.1, momentum=0.5, centered=True),
+    "adagrad": lambda parameters: optim.Adagrad(parameters, 0.1),
+    "adadelta": lambda parameters: optim.Adadelta(parameters, 0.1, foreach=True),
+    "nadam": lambda parameters: optim.NAdam(parameters, 0.1),
+    "adamax": lambda parameters: optim.Adamax(parameters, 0.1),
+    "rprop": lambda parameters: optim.Rprop(parameters, 0.1),
+}  # fmt: skip
+BREAKING: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "radam": lambda parameters: optim.RAdam(parameters, 0.1),
+    "asgd": lambda parameters: optim.ASGD(parameters, 0.1),
+}
+"""Their steps branch on what their counters hold."""
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def stepping(
+    make: Callable[[Any], optim.Optimizer],
+    program: Callable[[optim.Optimizer], None],
+    schedule: Callable[[optim.Optimizer], Any] | None = None,
+) -> World:
+    """A program of an optimizer whose parameters get new gradients before each call."""
+    model = net()
+    optimizer = make(list(model.parameters()))
+    scheduler = None if schedule is None else schedule(optimizer)
+
+    def arguments(call: int) -> tuple[Any, ...]:
+        if scheduler is not None and call:
+            scheduler.step()
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        return ()
+
+    def seen() -> Any:
+        groups = [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
+        ]
+        return model, list(optimizer.state.values()), groups
+
+    return World(lambda: program(optimizer), arguments, seen)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_ten_steps(name: str) -> None:
+    compiled = compare(
+        lambda: stepping(OPTIMIZERS[name], lambda optimizer: optimizer.step()),
+        calls=10,
+        backend="eager",
+        fullgraph=True,
+    )
+    assert kinds(compiled) in (["capture"], ["capture", "recompile"])
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_steps_that_branch_on_contents(name: str) -> None:
+    compare(
+        lambda: stepping(BREAKING[name], lambda optimizer: optimizer.step()),
+        calls=7,
+        backend="eager",
+    )
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
+def test_ten_steps_in_kernels(name: str) -> None:
+    compiled = compare(
+        lambda: stepping(OPTIMIZERS[name], lambda optimizer: optimizer.step()),
+        calls=10,
+        fullgraph=True,
+    )
+    assert kinds(compiled) == ["capture", "recompile"]
+
+
+def step_and_zero(optimizer: optim.Optimizer) -> None:
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("schedule", [
+    lambda optimizer: optim.lr_scheduler.StepLR(optimizer, 1, 0.9),
+    lambda optimizer: optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
+    lambda optimizer: optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.95**epoch),
+], ids=["step", "cosine", "lambda"])  # fmt: skip
+@pytest.mark.parametrize("name", ["momentum", "adam_foreach", "adamw_tensor_rate"])
+def test_changing_learning_rates_do_not_recompile_for_ever(
+    name: str, schedule: Callable[[optim.Optimizer], Any]
+) -> None:
+    compiled = compare(
+        lambda: stepping(OPTIMIZERS[name], step_and_zero, schedule),
+        calls=10,
+        backend="eager",
+        fullgraph=True,
+    )
+    assert len(kinds(compiled)) <= 3
+
+
+def test_groups_and_set_to_zero() -> None:
+    def make(parameters: Any) -> optim.Optimizer:
+        groups = [{"params": parameters[:2], "lr": 0.3}, {"params": parameters[2:]}]
+        return optim.SGD(groups, 0.1, momentum=0.9)
+
+    def program(optimizer: optim.Optimizer) -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    compare(lambda: stepping(make, program), backend="eager", fullgraph=True)
+
+
+def test_a_parameter_without_a_gradient_and_one_that_joins() -> None:
+    def make() -> World:
+        model = net()
+        optimizer = optim.Adam(model.parameters(), 0.1)
+
+        def arguments(call: int) -> tuple[Any, ...]:
+            for at, parameter in enumerate(model.parameters()):
+                parameter.grad = torch.randn_like(parameter) if at + call > 1 else None
+            return ()
+
+        return World(lambda: optimizer.step(), arguments, lambda: model)
+
+    compare(make, calls=5, backend="eager", fullgraph=True)
+
+
+def test_norms_and_values_are_clipped_in_one_graph() -> None:
+    def make() -> World:
+        model = net()
+
+        def arguments(call: int) -> tuple[Any, ...]:
+            for parameter in model.parameters():
+                parameter.grad = torch.randn_like(parameter) * 3
+            return ()
+
+        def program() -> Any:
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            nn.utils.clip_grad_value_(model.parameters(), 0.01)
+            return norm
+
+        return World(program, arguments, lambda: model)
+
+    compare(make, fullgraph=True)
+
+
+def test_a_loop_of_training() -> None:
+    def make() -> World:
+        model = net()
+        optimizer = optim.Adam(model.parameters(), 0.1)
+
+        def program(x: torch.Tensor) -> Any:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return World(program, lambda call: (torch.randn(5, 4),), lambda: model)
+
+    compare(make, calls=5)
+
+
+def test_hooks_of_steps() -> None:
+    def make() -> World:
+        log: list[str] = []
+
+        def hooked(parameters: Any) -> optim.Optimizer:
+            optimizer = optim.SGD(parameters, 0.1)
+            optimizer.register_step_pre_hook(lambda *_: log.append("before"))
+            optimizer.register_step_post_hook(lambda *_: log.append("after"))
+            return optimizer
+
+        world = stepping(hooked, lambda optimizer: optimizer.step())
+        return World(world.program, world.arguments, lambda: (world.seen(), log))
+
+    compare(make, backend="eager")
+
+
+def test_dicts_keyed_by_tensors_and_objects() -> None:
+    def make() -> World:
+        keys = [nn.Parameter(torch.ones(3)), nn.Linear(2, 2), "name"]
+        table: dict[Any, Any] = {key: torch.full((3,), float(at)) for at, key in enumerate(keys)}
+
+        def program(x: torch.Tensor) -> Any:
+            table[x] = x * 2
+            total = sum(table[key] for key in keys)
+            del table[x]
+            return total, len(table), keys[0] in table, x in table, list(table.values())[1] * 2
+
+        return World(program, lambda call: (torch.randn(3),), lambda: list(table.values()))
+
+    compare(make, backend="eager", fullgraph=True)
+
+
+def test_a_change_of_such_a_dict_is_seen() -> None:
+    def make() -> World:
+        parameter = nn.Parameter(torch.ones(3))
+        table = {parameter: 2.0}
+
+        def arguments(call: int) -> tuple[Any, ...]:
+            if call == 1:
+                table[nn.Parameter(torch.zeros(3))] = 5.0
+            if call == 2:
+                table[parameter] = 3.0
+            return (torch.randn(3),)
+
+        return World(lambda x: (x * table[parameter], len(table)), arguments)
+
+    compare(make, calls=4, backend="eager", fullgraph=True)
