@@ -38,7 +38,7 @@ from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import Argument, DictEntry, Item, Origin, OriginLost, Scope
 from flambeau_capture.python_core import PythonCompiled
-from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims
+from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims, Guard
 from flambeau_capture.resume_code import NotResumable
 from flambeau_capture.resumption import Continuations
 from flambeau_capture.stance import current_stance
@@ -349,11 +349,11 @@ class CompiledState:
 
     def _note_numbers(self, guard: Guard, scope: Scope) -> None:
         """Remember that a number which an entry was made for (perhaps inside a tuple) is another one in this call."""
-        pending = [(guard.origin, guard.payload, guard.origin)]
+        pending: list[tuple[Origin, Any]] = [(guard.origin, guard.payload)]
         while pending:
-            origin, then, source = pending.pop()
+            origin, then = pending.pop()
             if type(then) is tuple:
-                pending += [(Item(origin, at), item, source) for at, item in enumerate(then)]
+                pending += [(Item(origin, at), item) for at, item in enumerate(then)]
             elif guard.kind != "EQUALS" or type(then) in (int, float):
                 now = _load(origin, scope)
                 if type(now) in (int, float) and not kinds.constants_equal(now, then):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau.logs import emit, wanted
+from flambeau.pieces import compile_in_pieces, reads_its_data
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 from flambeau_autograd import aot
 from flambeau_inductor import compile_graph
@@ -164,6 +165,13 @@ def _through_autograd(
         if wanted("graph_code", environment):
             code = gm.print_readable(print_output=False)
             emit("graph_code", f"{context.report.name}\n{code}", environment)
+        if reads_its_data(gm):
+            return compile_in_pieces(gm, lambda piece, given: compile(piece, given, graph_report))
+        return compile(gm, example_inputs, graph_report)
+
+    def compile(
+        gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
+    ) -> Compiled:
         try:
             with Stopwatch(graph_report.seconds, "backend"):
                 return aot(
@@ -175,7 +183,7 @@ def _through_autograd(
         except Unsupported as unsupported:
             graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
         except Exception as error:
-            if environment.check:
+            if context.options.environment.check:
                 raise
             graph_report.fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
             warnings.warn(

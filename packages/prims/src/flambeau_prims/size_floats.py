@@ -332,7 +332,7 @@ def expect(condition: Condition | bool) -> bool:
     if not isinstance(condition, Condition) or not is_unbacked(condition):
         return decide(condition)
     if condition.op == "and":
-        return all([expect(arg) for arg in condition.args])
+        return all(expect(arg) for arg in condition.args)
     if condition.op == "not" and isinstance(condition.args[0], Condition):
         inner = condition.args[0]
         if inner.op in _OPPOSITE:

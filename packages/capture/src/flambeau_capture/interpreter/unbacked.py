@@ -70,7 +70,7 @@ class UnbackedNumbers:
     def _record_size(self, name: str, made: list[FakeTensor]) -> None:
         for tensor in made:
             for dim, size in enumerate(tensor.spec.shape):
-                if _symbol(size) == name:
+                if isinstance(size, Expr) and _symbol(size) == name:
                     value = self.values[name] = GraphValue(size, name)
                     target, args = torch.ops.aten.sym_size.int, (self._tape.value_of(tensor), dim)
                     self._tape.calls.append(

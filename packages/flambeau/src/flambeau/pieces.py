@@ -1,0 +1,171 @@
+"""Graphs that read their own data: cut where they do, and compiled piece by piece.
+
+    n = mask.sum().item(); y = x[mask]; z = (y * n).relu()
+    ->  sum_1 = piece_0(mask); n = sum_1.item(); y = x[mask]; (relu,) = piece_1(y, n)
+
+A call that defines a number or a size (an unbacked symbol) runs as it is, under autograd; what stands between two of them is a function
+of its own to the rest of the stack: captured with those sizes symbolic, guarded, compiled at its first call, and again should a size be
+0 or 1.  Arithmetic on numbers and checks of them stay between the pieces.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+import flambeau_capture
+from flambeau_capture import CaptureOptions, state_of
+from flambeau_prims.size_floats import Condition, FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., tuple[Any, ...]]]
+
+_SMALLEST = 2
+"""Fewer calls than this are not worth a piece: they run as they are."""
+
+
+def reads_its_data(gm: fx.GraphModule) -> bool:
+    """Whether a captured graph defines numbers or sizes itself."""
+    env = gm.meta.get("size_env")
+    return env is not None and bool(env.unbacked_atoms)
+
+
+def compile_in_pieces(gm: fx.GraphModule, backend: Backend) -> Callable[..., tuple[Any, ...]]:
+    """A callable as `gm`, whose pieces are compiled by `backend` when they first run."""
+    return _Cutter(gm, backend).run().forward
+
+
+class _Cutter:
+    """Writes the graph that calls the pieces.  `made` maps nodes of `gm` to nodes of it, `open` is the piece that grows."""
+
+    def __init__(self, gm: fx.GraphModule, backend: Backend) -> None:
+        self.gm = gm
+        self.backend = backend
+        self.graph = fx.Graph()
+        self.root = torch.nn.Module()
+        self.made: dict[fx.Node, fx.Node] = {}
+        self.open: list[fx.Node] = []
+        self.pieces = 0
+        self.defined: set[str] = set()
+
+    def run(self) -> fx.GraphModule:
+        for node in self.gm.graph.nodes:
+            names = set(_unbacked_names(node.meta.get("spec")))
+            defines = bool(names - self.defined)
+            self.defined |= names
+            if node.op == "placeholder":
+                self._copy(node)
+            elif node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(self.gm)
+                object.__setattr__(self.root, str(node.target), value)
+                self._copy(node)
+            elif node.op == "output":
+                self._close(node)
+                self._copy(node)
+            elif _is_scalar(node) and not defines:
+                # Numbers: computed as soon as may be, so that a check of them need not end a piece.
+                if all(given in self.made for given in node.all_input_nodes):
+                    self._copy(node)
+                else:
+                    self.open.append(node)
+            elif defines or _sets_state(node):
+                self._close(node)
+                self._copy(node)
+            else:
+                self.open.append(node)
+        return fx.GraphModule(self.root, self.graph, "GraphInPieces")
+
+    def _copy(self, node: fx.Node) -> None:
+        self.made[node] = self.graph.node_copy(node, self.made.__getitem__)
+
+    def _close(self, before: fx.Node) -> None:
+        """End the open piece: what of it is used from the node `before` on is its result."""
+        nodes, self.open = self.open, []
+        if sum(not _is_scalar(node) for node in nodes) < _SMALLEST:
+            for node in nodes:
+                self._copy(node)
+            return
+        inside = set(nodes)
+        results = [node for node in nodes if any(user not in inside for user in node.users)]
+        inputs = dict.fromkeys(
+            given for node in nodes for given in node.all_input_nodes if given not in inside
+        )
+        name = f"piece_{self.pieces}"
+        self.pieces += 1
+        setattr(self.root, name, self._compiled(nodes, list(inputs), results))
+        call = self.graph.call_module(name, tuple(self.made[given] for given in inputs))
+        for at, node in enumerate(results):
+            self.made[node] = self.graph.call_function(operator.getitem, (call, at))
+
+    def _compiled(
+        self, nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node]
+    ) -> Callable[..., Any]:
+        graph = fx.Graph()
+        made: dict[fx.Node, fx.Node] = {}
+        dynamic: dict[str, frozenset[int]] = {}
+        for given in inputs:
+            made[given] = graph.placeholder(given.name)
+            dims = _symbolic_dims(given.meta.get("spec"))
+            if dims:
+                dynamic[f"L[{made[given].target!r}]"] = dims
+        for node in nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+        graph.output(tuple(made[node] for node in results))
+        piece = fx.GraphModule(torch.nn.Module(), graph, "Piece")
+        compiled = flambeau_capture.compile(
+            piece.forward, backend=self.backend, options=CaptureOptions()
+        )
+        state_of(compiled).expect_dynamic(dynamic)
+        return compiled
+
+
+def _unbacked_names(spec: Any) -> Iterator[str]:
+    """The unbacked symbols in what a node gives."""
+    if isinstance(spec, (Expr, FloatExpr, Condition)):
+        for name in spec.symbols():
+            env = next(_envs(spec))
+            if env.symbols[name].index in env.unbacked_atoms:
+                yield name
+    elif isinstance(spec, Spec):
+        if spec.env is not None:
+            yield from _unbacked_names((*spec.shape, *spec.stride, spec.offset))
+    elif isinstance(spec, (tuple, list)):
+        for item in spec:
+            yield from _unbacked_names(item)
+    elif isinstance(spec, dict):
+        yield from _unbacked_names(tuple(spec.values()))
+
+
+def _envs(number: Any) -> Iterator[Any]:
+    if isinstance(number, (Expr, FloatExpr)):
+        yield number.env
+    elif isinstance(number, Condition):
+        for arg in number.args:
+            yield from _envs(arg)
+
+
+def _is_scalar(node: fx.Node) -> bool:
+    """Whether a call gives a number, or checks one."""
+    if node.target is torch.ops.aten._assert_scalar.default:
+        return True
+    spec = node.meta.get("spec")
+    return node.op == "call_function" and isinstance(spec, (Expr, FloatExpr, Condition, int, float))
+
+
+def _sets_state(node: fx.Node) -> bool:
+    """Whether a call is for its effect on torch's state: it changes no tensor, and gives none."""
+    return not node.meta.get("pure", True) and not node.all_input_nodes
+
+
+def _symbolic_dims(spec: Any) -> frozenset[int]:
+    """The dims of a tensor whose sizes are symbolic; -1 stands for a number itself."""
+    if isinstance(spec, Spec):
+        return frozenset(dim for dim, size in enumerate(spec.shape) if isinstance(size, Expr))
+    return frozenset({-1}) if isinstance(spec, (Expr, FloatExpr)) else frozenset()
