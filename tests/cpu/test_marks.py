@@ -205,6 +205,61 @@ def test_parameters_may_be_marked() -> None:
     assert not flambeau.explain(compiled).recompiles
 
 
+# Said beforehand -----------------------------------------------------------------------------------------------------------
+
+
+def test_dynamic_shapes_are_marks_by_place() -> None:
+    shapes = {"x": {0: True}}
+    assert graphs(program, [5, 7, 9], dynamic_shapes=shapes) == 1
+    assert graphs(program, [5, 7, 9], dynamic_shapes=shapes, dynamic=False) == 1
+    assert graphs(program, [5, 7, 9], dynamic_shapes={"x": {0: False}}, dynamic=True) == 3
+    assert graphs(program, [5, 7, 8], dynamic_shapes={"x": {-2: (3, 8)}}, dynamic=False) == 1
+    assert graphs(program, [5, 7], dynamic_shapes={"L['x']": {0: "maybe"}}) == 1
+    assert graphs(lambda x: x.reshape(5, 3), [5], dynamic_shapes={"x": {0: "maybe"}}) == 1
+    with pytest.raises(flambeau.CaptureError, match="needs it to be 5"):
+        graphs(lambda x: x.reshape(5, 3), [5], dynamic_shapes=shapes)
+
+
+def test_dynamic_shapes_of_what_is_inside() -> None:
+    shapes = {"L['batch']['x']": {0: True}}
+    compiled = flambeau.compile(
+        lambda batch: batch["x"].sin(), backend="eager", dynamic=False, dynamic_shapes=shapes
+    )
+    for size in (4, 6):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled({"x": x}), x.sin())
+    assert len(flambeau.explain(compiled).graphs) == 1
+
+
+def test_dynamic_shapes_have_ranges() -> None:
+    compiled = flambeau.compile(program, backend="eager", dynamic_shapes={"x": {0: (3, 8)}})
+    for size in (5, 8):
+        compiled(torch.randn(size, 3))
+    assert len(flambeau.explain(compiled).graphs) == 1
+    with pytest.raises(flambeau.CaptureError, match="from 3 to 8, but is 9"):
+        compiled(torch.randn(9, 3))
+    with pytest.raises(
+        flambeau.CaptureError, match=r"dimension 4 of L.'x'. is marked, which has 2"
+    ):
+        flambeau.compile(program, dynamic_shapes={"x": {4: True}})(torch.randn(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({"x": 0}, "maps names to mappings"),
+        ({"x": {"0": True}}, "a dimension is an int"),
+        ({"x": {0: "yes"}}, "is True, False, 'maybe' or"),
+        ({"x": {0: (1, 2, 3)}}, "is True, False, 'maybe' or"),
+    ],
+)
+def test_bad_dynamic_shapes(shapes: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        flambeau.compile(program, dynamic_shapes=shapes)
+    with pytest.raises(ValueError, match="9 is greater than 3"):
+        flambeau.compile(program, dynamic_shapes={"x": {0: (9, 3)}})
+
+
 def test_marked_sizes_through_the_whole_stack() -> None:
     compiled = flambeau.compile(program, fullgraph=True)
     for size in (5, 8, 13):

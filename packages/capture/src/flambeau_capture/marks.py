@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -96,21 +96,70 @@ def _mark(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], mark: Ma
     setattr(tensor, _ATTRIBUTE, found)
 
 
-def marks_of(tensor: torch.Tensor) -> Mapping[int, Mark]:
-    """What was said of a tensor's dimensions, by this module's functions or by torch's."""
-    attributes = tensor.__dict__
-    if not attributes:
-        return {}
-    marks = {dim: Mark("maybe") for dim in attributes.get("_dynamo_weak_dynamic_indices", ())}
-    marks |= {dim: Mark("static") for dim in attributes.get("_dynamo_static_indices", ())}
-    # A dimension that torch is told to treat as unbacked is one that must not be specialised.
-    for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices", "_dynamo_dynamic_indices"):  # fmt: skip
-        marks |= {dim: Mark("dynamic") for dim in attributes.get(name, ())}
-    for limits in attributes.get("_dynamo_dynamic_range", ()):
-        marks[limits.dim] = Mark("dynamic", limits.min, limits.max)
-    return {dim % tensor.dim(): mark for dim, mark in marks.items()} | attributes.get(
-        _ATTRIBUTE, {}
+MarksByOrigin: TypeAlias = tuple[tuple[str, tuple[tuple[int, Mark], ...]], ...]
+"""Marks of tensors by the text of their origin, `L['x']`, as (dimension, Mark) pairs: what `compile(dynamic_shapes=...)` says."""
+
+
+def marks_by_origin(dynamic_shapes: Mapping[str, Mapping[int, Any]]) -> MarksByOrigin:
+    """`{"x": {0: True, 1: (2, 64)}}` as marks: a key is a parameter's name, or a whole origin as guards print it (`L['self'].weight`).
+
+    True: the size must be dynamic; (min, max): in this range, None for no bound; "maybe": where that costs nothing; False: static.
+    Raises TypeError and ValueError for anything else.
+    """
+    found = []
+    for name, dims in dynamic_shapes.items():
+        if not isinstance(name, str) or not isinstance(dims, Mapping):
+            raise TypeError(
+                f"dynamic_shapes maps names to mappings of dimensions, not {name!r} to {dims!r}"
+            )
+        text = f"L[{name!r}]" if name.isidentifier() else name
+        found.append((text, tuple((dim, _declared(name, dim, said)) for dim, said in dims.items())))
+    return tuple(found)
+
+
+def _declared(name: str, dim: Any, said: Any) -> Mark:
+    if type(dim) is not int:
+        raise TypeError(f"dynamic_shapes of {name}: a dimension is an int, not {dim!r}")
+    if isinstance(said, bool):
+        return Mark("dynamic" if said else "static")
+    if said == "maybe":
+        return Mark("maybe")
+    if isinstance(said, tuple) and len(said) == 2:
+        low, high = said
+        if all(limit is None or type(limit) is int for limit in said):
+            if low is not None and high is not None and low > high:
+                raise ValueError(f"dynamic_shapes of {name}: {low} is greater than {high}")
+            return Mark("dynamic", low, high)
+    raise TypeError(
+        f"dynamic_shapes of {name}: dimension {dim} is True, False, 'maybe' or (min, max), not {said!r}"
     )
+
+
+def marks_of(tensor: torch.Tensor, origin: Origin, declared: MarksByOrigin) -> Mapping[int, Mark]:
+    """What was said of a tensor's dimensions: by this module's functions, by torch's, or of the place it is read from."""
+    attributes = tensor.__dict__
+    marks: dict[int, Mark] = {}
+    if attributes:
+        marks |= {dim: Mark("maybe") for dim in attributes.get("_dynamo_weak_dynamic_indices", ())}
+        marks |= {dim: Mark("static") for dim in attributes.get("_dynamo_static_indices", ())}
+        # A dimension that torch is told to treat as unbacked is one that must not be specialised.
+        for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices", "_dynamo_dynamic_indices"):  # fmt: skip
+            marks |= {dim: Mark("dynamic") for dim in attributes.get(name, ())}
+        for limits in attributes.get("_dynamo_dynamic_range", ()):
+            marks[limits.dim] = Mark("dynamic", limits.min, limits.max)
+        marks |= attributes.get(_ATTRIBUTE, {})
+    if declared:
+        marks |= dict(dict(declared).get(origin.text(), ()))
+    if not marks:
+        return marks
+    rank = tensor.dim()
+    outside = [dim for dim in marks if not -rank <= dim < rank]
+    if outside:
+        raise GraphBreak(
+            "dynamic-mark",
+            f"dimension {outside[0]} of {origin.text()} is marked, which has {rank} dimensions",
+        )
+    return {dim % rank: mark for dim, mark in marks.items()}
 
 
 def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
@@ -130,14 +179,14 @@ def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
         sizes.le(size, mark.max)
 
 
-def violation(capture: Capture) -> Break | None:
+def violation(capture: Capture, declared: MarksByOrigin) -> Break | None:
     """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that has become one certain size."""
     env = capture.size_env
     if env is None:
         return None
     for item in capture.inputs:
         if isinstance(item.example, torch.Tensor):
-            for dim, mark in marks_of(item.example).items():
+            for dim, mark in marks_of(item.example, item.origin, declared).items():
                 size = item.spec.shape[dim]  # type: ignore[union-attr]
                 if mark.kind == "dynamic" and isinstance(size, Expr):
                     now, upper = env.ranges.bounds(size)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flambeau_capture.guards.filtering import GuardFilter
+    from flambeau_capture.marks import MarksByOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class CaptureOptions:
     recompile_limit: entries one callable may have before further calls that none serves run eagerly, with one warning.
     inline_depth: calls nested deeper than this are not followed.
     verbose: print each capture, recompilation and break as it happens.
+    dynamic_shapes: what is said of sizes by the place a tensor is read from (`marks.marks_by_origin`).
     exporting: what torch.compiler.is_exporting answers; set by `export`.
     guard_filter_fn: says which guards to keep (guards/filtering.py), at the user's own risk; None keeps all.
     """
@@ -27,5 +29,6 @@ class CaptureOptions:
     recompile_limit: int = 8
     inline_depth: int = 200
     verbose: bool = False
+    dynamic_shapes: MarksByOrigin = ()
     exporting: bool = False
     guard_filter_fn: GuardFilter | None = None

@@ -37,6 +37,7 @@ def compile(
     name: str | None = None,
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
+    dynamic_shapes: Mapping[str, Mapping[int, Any]] | None = None,
 ) -> Any:
     """Compile a function or module; usable as a decorator, with or without arguments.
 
@@ -52,6 +53,8 @@ def compile(
     name: what reports call this region; the function's own name by default.
     recompile_limit: how many entries the callable may have; the option of that name.
     isolate_recompiles: accepted; what one call of `compile` returns always has entries of its own.
+    dynamic_shapes: sizes of tensors by where they are read, `{"x": {0: True, 1: (2, 64)}, "L['self'].bias": {0: "maybe"}}`: True must be
+        dynamic, (min, max) in this range, "maybe" where that costs nothing, False static.  What `mark_dynamic` says of a tensor, said beforehand.
 
     Raises ValueError for an unknown backend, mode or option (the known ones are listed), TypeError if `model` is not callable.
     Nothing is compiled before the first call.
@@ -66,6 +69,7 @@ def compile(
         "name": name,
         "recompile_limit": recompile_limit,
         "isolate_recompiles": isolate_recompiles,
+        "dynamic_shapes": dynamic_shapes,
     }
     if model is None:
         return functools.partial(compile, **arguments)
@@ -87,6 +91,7 @@ def compile(
         options=options,
         environment=environment,
         recompile_limit=recompile_limit,
+        dynamic_shapes=dynamic_shapes,
     )
     chosen = backend or get_default_backend()
     lookup_backend(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.environment import Environment
 from flambeau_autograd import AutogradOptions
 from flambeau_capture import CaptureOptions
+from flambeau_capture.marks import marks_by_origin
 from flambeau_inductor import InductorOptions
 from flambeau_runtime import RuntimeOptions
 
@@ -41,7 +42,7 @@ class Options:
 
 
 STAGES = ("capture", "autograd", "inductor", "runtime")
-_NOT_OPTIONS = frozenset({"fullgraph", "dynamic", "exporting"})
+_NOT_OPTIONS = frozenset({"fullgraph", "dynamic", "dynamic_shapes", "exporting"})
 """Fields of CaptureOptions that are arguments of `compile`, or that `export` sets."""
 
 
@@ -64,6 +65,7 @@ def resolve(
     options: Mapping[str, Any] | None,
     environment: Environment,
     recompile_limit: int | None = None,
+    dynamic_shapes: Mapping[str, Mapping[int, Any]] | None = None,
 ) -> Options:
     """The Options that `compile`'s arguments and the environment ask for.
 
@@ -88,6 +90,8 @@ def resolve(
         changes["autograd"]["check"] = True
         changes["inductor"]["debug_checks"] = True
         changes["runtime"]["debug"] = True
+    if dynamic_shapes is not None:
+        changes["capture"]["dynamic_shapes"] = marks_by_origin(dynamic_shapes)
     if recompile_limit is not None:
         chosen["recompile_limit"] = recompile_limit
     known = known_options()

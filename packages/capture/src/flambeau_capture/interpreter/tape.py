@@ -205,7 +205,7 @@ class Tape:
             declared = self.declared.sizes_of(real)
             if declared is not None:
                 return declared
-        marks = marks_of(real)
+        marks = marks_of(real, origin, self.machine.options.dynamic_shapes)
         if env is None and any(mark.kind == "dynamic" for mark in marks.values()):
             env = self.env = self.tracer.env = SizeEnv()
             env.place = self._place
