@@ -265,7 +265,7 @@ class CompiledState:
             with _no_collection():
                 captured = self._capture(scope)
             seconds = time.perf_counter() - started
-            broken = captured if isinstance(captured, Break) else violation(captured)
+            broken = captured if isinstance(captured, Break) else self._violation(captured)
             if broken is not None or isinstance(captured, Break):
                 return _Made(None, broken, seconds)
             handler = self._hooked.handler if captured.needs_hook else None
@@ -282,7 +282,7 @@ class CompiledState:
         finally:
             CAPTURING.depth -= 1
         # The backend may have fixed a size, too.
-        broken = violation(captured) or _unstable(entry, scope)
+        broken = self._violation(captured) or _unstable(entry, scope)
         if broken is not None:
             return _Made(None, broken, seconds)
         return _Made(entry, captured.cause, seconds, captured.eager)
@@ -295,6 +295,9 @@ class CompiledState:
                 return self.on_miss(arguments)
             finally:
                 self.function = without_closure(function)
+    def _violation(self, captured: Capture) -> Break | None:
+        return violation(captured, self.options.dynamic_shapes)
+
 
     def _capture(self, scope: Scope) -> Capture | Break:
         dynamic = DynamicDims(self.options.dynamic, dict(self._changed))
