@@ -143,8 +143,8 @@ _reason(
 )
 _reason(
     "backward",
-    "backward() was called inside the captured function",
-    "a graph is captured without running autograd; its backward graph is made from it afterwards",
+    "backward() was called inside the captured function, or torch.autograd.grad by what has a history outside it",
+    "a graph knows the history of tensors since it began: backward() would go on beyond that, into leaves' .grad",
     "compile the part that computes the loss, and call backward() on its result",
 )
 _reason(
@@ -173,9 +173,9 @@ _reason(
 )
 _reason(
     "higher-order-operator",
-    "a torch function that takes functions was called (torch.cond, torch.vmap, torch.func.grad)",
-    "functions of functions are not captured yet",
-    "call it outside the compiled function",
+    "a torch function that takes functions (torch.cond, torch.vmap, torch.func.grad, checkpoint) was called in a way that a graph cannot hold",
+    "the functions are captured as graphs that a node holds: they return tensors, and what they compute inside stays inside",
+    "return what is needed from the function, keep side effects out of it, or call it outside the compiled function",
 )
 _reason(
     "side-effect",
@@ -268,6 +268,18 @@ _reason(
     "NumPy's random generator was used",
     "its state is Python's to keep and its streams have no counterpart in torch",
     "draw the numbers outside the compiled function, or use torch's random functions",
+)
+_reason(
+    "recompile-limit",
+    "a call that no entry serves, after as many compilations as CaptureOptions.recompile_limit allows",
+    "each entry costs a compilation, and checks on the way to the next; such calls run eagerly",
+    "pass what changes as a tensor, mark it dynamic, or raise the limit",
+)
+_reason(
+    "guard-unstable",
+    "a guard does not hold on the very call that it was made from",
+    "what the program read changes when it is read, so no entry could ever serve it",
+    "keep the value in an attribute or a variable that reading does not change",
 )
 _reason(
     "internal-error",

@@ -197,6 +197,10 @@ class Rebuilder:
         )
 
     def _method(self, value: types.MethodType) -> Recipe:
+        receiver = value.__self__
+        if isinstance(receiver, Native) and receiver.seen_type() is not None:
+            name = Const(value.__func__.__name__)
+            return CallRecipe(getattr, (self.recipe(receiver), name))
         return MakeMethod(self.recipe(value.__func__), self.recipe(value.__self__))
 
     def _partial(self, value: functools.partial[Any]) -> Recipe:
@@ -270,7 +274,8 @@ class Rebuilder:
                 raise GraphBreak("unsupported-result", f"a {kind.__qualname__} is returned or stored")
             state = MakeDict([(Const(k), v) for k, v in (self._state(value) or {}).items()])
             return CallRecipe(_new_set, (Const(kind), MakeList(self._many(value)), state))
-        if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
+        own = kind.__module__.partition(".")[0] == "flambeau_capture"  # a stand-in of the interpreter's
+        if own or any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
             raise GraphBreak(
                 "unsupported-result",
                 f"a {kind.__module__}.{kind.__qualname__} is returned or stored",

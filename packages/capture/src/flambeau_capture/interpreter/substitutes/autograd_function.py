@@ -46,10 +46,6 @@ class Context(FunctionCtx):
 
     needs_input_grad: tuple[bool, ...]
 
-    def __new__(cls) -> Context:
-        # With a __new__ of its own, it cannot be rebuilt where it escapes from the frame.
-        return object.__new__(cls)
-
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What save_for_backward was given."""
