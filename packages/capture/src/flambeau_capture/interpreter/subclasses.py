@@ -165,8 +165,9 @@ class Subclasses:
             )
             if result is not NotImplemented:
                 return result
+        name = torch.overrides.resolve_name(told.function) or told.function
         raise TypeError(
-            f"no implementation found for {told.function!r} on types that implement __torch_function__: {overloads}"
+            f"Multiple dispatch failed for '{name}'; all __torch_function__ handlers returned NotImplemented: {overloads}"
         )
 
     def _told(
