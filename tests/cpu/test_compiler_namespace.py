@@ -49,7 +49,6 @@ def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
         "set_enable_guard_collectives": "guards ask no other process",
         "load_compiled_function": "flambeau_capture.load",
         "nonstrict_trace": "allow_in_graph",
-        "wrap_numpy": "functions of arrays are compiled as they are",
         "cudagraph_mark_warmup_incomplete": "nothing is warmed up",
         "precompile": "flambeau_capture.export",
         "mark_dynamic": "flambeau.mark_dynamic",
@@ -428,6 +427,18 @@ def test_nested_compile_region(names: Any) -> None:
         return x + 1
 
     torch.testing.assert_close(whole(decorated, x), x + 1)
+
+
+def test_wrap_numpy() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    @compiler.wrap_numpy
+    def normalised(x: Any) -> Any:
+        return (x - x.mean()) / numpy.sqrt((x * x).sum() + 1)
+
+    x = torch.randn(5, dtype=torch.float64)
+    expected = (x - x.mean()) / ((x * x).sum() + 1).sqrt()
+    torch.testing.assert_close(whole(normalised, x), expected)
 
 
 @BOTH

@@ -13,6 +13,7 @@ from flambeau.artifacts import load_cache_artifacts, save_cache_artifacts
 from flambeau.backends import get_default_backend, list_backends, set_default_backend
 from flambeau.module import CompiledModule
 from flambeau.reset import reset
+from flambeau_capture import wrap_numpy
 from flambeau_capture.compiler_functions import (
     allow_in_graph,
     assume_constant_result,
@@ -65,6 +66,7 @@ __all__ = [
     "skip_guard_on_globals_unsafe",
     "skip_guard_on_inbuilt_nn_modules_unsafe",
     "substitute_in_graph",
+    "wrap_numpy",
 ]
 
 
