@@ -65,7 +65,9 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     **_ops(2, "bool", 1, "eq ne lt le gt ge"),
     **_ops(3, "same", 1, "where"),
     **_ops(1, "same", 1, "cast"),  # the one operator whose result dtype is free
-    **_ops(1, "float64", 1, "float_of_bits"),  # of an int64; no primitive: how a launch passes floats
+    **_ops(
+        1, "float64", 1, "float_of_bits"
+    ),  # of an int64; no primitive: how a launch passes floats
 }
 
 

@@ -4,7 +4,7 @@
     s = sum(a)                 ->  s
 
 A value is realized if it must be: inputs, extern calls' results and operands, reductions, outputs and writes, operands of as_strided;
-or if that pays: several readers of something that is costly or reads much, or a costly value that is broadcast.
+or if that pays: several readers of something that is costly or reads much, a costly value that is broadcast or read in windows.
 Views are never realized themselves: they are windows on their root's memory, or index maps inlined with it.
 """
 
@@ -32,6 +32,11 @@ MAX_INLINE_CAT = 4
 
 MAX_CHAIN = 200
 """A value whose expression costs more than this is realized, to bound the size of bodies."""
+
+
+MOVED_COST = 96
+"""A value read at several places for one element of its readers (pooling reads a window) is stored when computing it anew for each
+costs more adds than this."""
 
 
 @dataclass(slots=True)
@@ -95,6 +100,8 @@ class _Realizer:
         self.roots = view_roots(graph)
         self.readers: dict[Value, int] = {}
         """How many computing nodes read each value that is no view, through views or not."""
+        self.windows: dict[Value, set[Value]] = {}
+        """The slices through which each value is read."""
         self.traits: dict[Value, Traits] = {}
 
     def run(self) -> Realized:
@@ -122,6 +129,9 @@ class _Realizer:
         if not self.is_view(node):
             for root in dict.fromkeys(self.root(value) for value in node.operands()):
                 self.readers[root] = self.readers.get(root, 0) + 1
+            for value in node.operands():
+                if value in self.roots and value.producer.op.name == "slice":  # type: ignore[union-attr]
+                    self.windows.setdefault(self.root(value), set()).add(value)
         if not isinstance(node.op, Prim) or node.op.name == "to_device":
             for value in node.operands():
                 self.require(value)
@@ -161,6 +171,7 @@ class _Realizer:
                     or self.large_reads(out, traits) > options.inline_reads
                 )
             )
+            or traits.cost * (len(self.windows.get(out, ())) - 1) > MOVED_COST
             or (out in self.broadcast and traits.cost >= CHEAP.get(out.spec.device.type, 4))
         ):
             self.must.add(out)

@@ -133,10 +133,9 @@ def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, 
             move = _to_first_element(b, windows, scales, b.result.shape, dtype, x.spec.device)
         elif element is not None:
             assert move is not None
-            better = b.gt(element, best)
+            move = b.where(b.gt(element, best), distance, move)
             if x.spec.dtype.is_floating_point:
-                better = b.bitwise_or(better, b.isnan(element))
-            move = b.where(better, distance, move)
+                move = b.where(b.isnan(element), distance, move)
             best = b.maximum(element, best)
     assert best is not None and move is not None
     place = move

@@ -180,8 +180,20 @@ INLINE bool signbit_of(float x) { return __builtin_bit_cast(int32_t, x) < 0; }
 INLINE bool signbit_of(double x) { return __builtin_bit_cast(int64_t, x) < 0; }
 """,
     "sign_of": "template <class T> INLINE T sign_of(T x) { return (T)((x > 0) - (x < 0)); }\n",
-    "maximum": "template <class T> INLINE T maximum(T a, T b) { return a > b || a != a ? a : b; }\n",
-    "minimum": "template <class T> INLINE T minimum(T a, T b) { return a < b || a != a ? a : b; }\n",
+    "maximum": """\
+// Two selections: GCC does not vectorise all uses of one selection by two comparisons.
+template <class T> INLINE T maximum(T a, T b) {
+  const T further = a > b ? a : b;
+  return a != a ? a : further;
+}
+""",
+    "minimum": """\
+// Two selections: GCC does not vectorise all uses of one selection by two comparisons.
+template <class T> INLINE T minimum(T a, T b) {
+  const T further = a < b ? a : b;
+  return a != a ? a : further;
+}
+""",
     "int_divide": """\
 // Division by zero gives 0; the least integer divided by -1 wraps.
 template <class T> INLINE T int_divide(T a, T b) {
