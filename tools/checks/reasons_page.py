@@ -1,4 +1,4 @@
-"""docs/graph_breaks.md: every reason for which a graph can break, from the registry.
+"""docs/graph_breaks.md: every reason for which a graph can break or run uncompiled, from the registries, each with a program that gives it.
 
 python -m tools.checks reasons            compare
 python -m tools.checks.reasons_page       rewrite the page
@@ -6,34 +6,92 @@ python -m tools.checks.reasons_page       rewrite the page
 
 from __future__ import annotations
 
+import inspect
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from flambeau_autograd.reasons import REASONS as AUTOGRAD_REASONS
 from flambeau_capture.reasons import REASONS
+from flambeau_prims import unsupported
+from tests.programs.graph_breaks import EXAMPLES, WITHOUT_EXAMPLE
 from tools.checks.command import ROOT, CheckFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PAGE = ROOT / "docs" / "graph_breaks.md"
 _HEAD = """# Graph breaks
 
 Where something cannot be captured, the graph ends, the operation runs as it is, and capture goes on behind it (with `fullgraph=True` it is
 an error). `flambeau.explain` and `FLAMBEAU_LOGS=graph_breaks` name the line, the cause and one of the ids below, which are stable.
+
+Each program here gives its reason when it is compiled and called (`flambeau.compile(program)()`), which the test suite checks
+(`tests/programs/graph_breaks.py`). This page is made by `python -m tools.checks.reasons_page`.
+
+## Breaks
+"""
+_EXPORT = """
+## Errors of an export
+
+`flambeau_capture.export` raises a `CaptureError` for all of the above, and for these. The programs are whole.
+"""
+_EAGER = """
+## Graphs that run operator by operator
+
+These graphs are captured whole, but the compiler behind cannot take them: `flambeau.explain` says "runs eagerly", with the id.
 """
 
 
 def check() -> None:
-    """Fail if the page is not what the registry says."""
+    """Fail if the page is not what the registries say."""
     if not PAGE.exists() or PAGE.read_text() != page():
         raise CheckFailed(f"{PAGE} is not up to date: python -m tools.checks.reasons_page")
 
 
+def eager_reasons() -> dict[str, type[unsupported.Unsupported]]:
+    """The reasons of autograd and prims, which are exceptions, by id; without those that capture has, too."""
+    ours = [kind for kind in vars(unsupported).values() if isinstance(kind, type)]
+    prims = {kind.reason: kind for kind in ours if issubclass(kind, unsupported.Unsupported)}
+    return {id: kind for id, kind in {**prims, **AUTOGRAD_REASONS}.items() if id not in REASONS}
+
+
 def page() -> str:
     """The page's text."""
-    parts = [_HEAD]
-    for id, reason in sorted(REASONS.items()):
-        parts.append(
-            f"\n## {id}\n\n"
-            f"- What happened: {reason.context}.\n"
-            f"- Why that ends the graph: {reason.explanation}.\n"
-            f"- What may help: {reason.hint}.\n"
-        )
+    exports = {id for id in REASONS if id.startswith(("export-", "size-"))}
+    parts = [_HEAD, *_sections(REASONS.keys() - exports), _EXPORT, *_sections(exports), _EAGER]
+    for id, kind in sorted(eager_reasons().items()):
+        hint = f"- What may help: {kind.hint}.\n" if kind.hint else ""
+        what = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        parts.append(f"\n### {id}\n\n- What happened: {what}\n{hint}{_example(id)}")
     return "".join(parts)
+
+
+def _sections(ids: Iterable[str]) -> list[str]:
+    return [
+        f"\n### {id}\n\n"
+        f"- What happened: {REASONS[id].context}.\n"
+        f"- Why that cannot be captured: {REASONS[id].explanation}.\n"
+        f"- What may help: {REASONS[id].hint}.\n"
+        f"{_example(id)}"
+        for id in sorted(ids)
+    ]
+
+
+def _example(id: str) -> str:
+    """The program that gives the reason, or why there is none."""
+    found = EXAMPLES.get(id)
+    if found is None:
+        return f"- No example: {WITHOUT_EXAMPLE.get(id, 'none is known')}\n"
+    sources = [_source(item) for item in (*found.needs, found.program)]
+    return "\n```python\n" + "\n\n\n".join(sources) + "\n```\n"
+
+
+def _source(item: Any) -> str:
+    """A definition's text, without the decorator that declares it as an example."""
+    function = getattr(item, "_torchdynamo_orig_callable", item)
+    text = textwrap.dedent(inspect.getsource(function)).strip()
+    return re.sub(r"^@example\(.*?\)\n", "", text, flags=re.DOTALL)
 
 
 def main() -> None:

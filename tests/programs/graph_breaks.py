@@ -1,0 +1,409 @@
+# ruff: noqa: B008 (a program shows its inputs as its defaults)
+"""The smallest programs that give each reason of a registry: docs/graph_breaks.md shows them, tests/cpu/test_graph_break_reasons.py runs them.
+
+A program is compiled and called without arguments; its inputs are its defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import flambeau
+from flambeau_capture import Dim, export
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One program.  `needs` are definitions that it uses; `raises` says that it raises, as it does eagerly.
+
+    A `script` is no program to compile: it compiles or exports itself, and returns the compiled callable or raises the CaptureError.
+    """
+
+    program: Callable[..., Any]
+    needs: tuple[Any, ...] = ()
+    raises: bool = False
+    script: bool = False
+
+
+EXAMPLES: dict[str, Example] = {}
+
+WITHOUT_EXAMPLE = {
+    "internal-error": "A defect of the interpreter: none is known to this list.",
+    "unsupported-opcode": "Every instruction of the supported versions of Python has a handler.",
+    "not-resumable": "A function with more than 255 local variables, or of an enormous size, that breaks.",
+    "guard-unstable": "What the program reads changes when it is read; with inputs that share memory (aliased-input-mutation) it occurs, too.",
+    "aliased-outputs": "No program is known to make such outputs without a tensor that covers them.",
+    "unbacked-numbers": "flambeau_autograd used by itself: `flambeau.compile` compiles such graphs in pieces.",
+    "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
+    "no-shape-rule": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
+    "metadata-mutation": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
+    "symbolic-size-arithmetic": "Reserved: the language of sizes has a form for all that programs were seen to compute.",
+}
+"""Reasons that no program here gives, and why."""
+
+
+def example(
+    id: str, *needs: Any, raises: bool = False, script: bool = False
+) -> Callable[[Any], Any]:
+    """Declares the program that gives a reason."""
+    if id in EXAMPLES:
+        raise ValueError(f"reason {id!r} has two examples")
+
+    def declare(program: Any) -> Any:
+        EXAMPLES[id] = Example(program, needs, raises, script)
+        return program
+
+    return declare
+
+
+# ---------------------------------------------------------------- capture
+
+
+@example("data-dependent")
+def branch(x=torch.ones(3)):
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+
+
+@example("unknown-c-function")
+def reads_the_clock(x=torch.ones(3)):
+    return x + time.time()
+
+
+class Settings:
+    width: int = 3
+
+
+@example("class-statement", Settings)
+def changes_a_class(x=torch.ones(3)):
+    return x + dataclasses.dataclass(Settings)().width
+
+
+async def fetch(x):
+    return x + 1
+
+
+@example("coroutine", fetch)
+def calls_an_async_function(x=torch.ones(3)):
+    fetch(x).close()
+    return x + 1
+
+
+@example("traceback")
+def shows_the_traceback(x=torch.ones(3)):
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        return x + len(traceback.format_exc())
+
+
+class Meters(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return NotImplemented
+
+
+@example("tensor-subclass", Meters)
+def makes_a_subclass(x=torch.ones(3)):
+    return x + len(type(x.as_subclass(Meters)).__name__)
+
+
+@example("unsupported-tensor")
+def of_a_sparse_tensor(x=torch.eye(3).to_sparse()):
+    return x * 2
+
+
+@example("tensor-attribute")
+def asks_for_memory(x=torch.ones(3)):
+    return x + (x.data_ptr() > 0)
+
+
+@example("exception-escapes", raises=True)
+def raises_an_error(x=torch.ones(3)):
+    raise ValueError("wrong")
+
+
+@example("generator-frame")
+def generates(x=torch.ones(3)):
+    yield x + 1
+
+
+@example("generator-escapes")
+def returns_an_iterator(x=torch.ones(3)):
+    return map(torch.sin, (x, x + 1))
+
+
+def deep(x, n):
+    return deep(x + 1, n - 1) if n else x
+
+
+@example("inline-depth", deep)
+def recursion(x=torch.ones(3)):
+    return deep(x, 250)
+
+
+@example("backward")
+def differentiates(x=torch.ones(3, requires_grad=True)):
+    y = (x * 2).sum()
+    y.backward()
+    return y.detach()
+
+
+@torch.compiler.disable
+def left_alone(x):
+    return x + 1
+
+
+@example("compiler-disable", left_alone)
+def calls_what_is_disabled(x=torch.ones(3)):
+    return left_alone(x) * 2
+
+
+@torch.compiler.disable(recursive=False)
+def skipped(x):
+    return x + 1
+
+
+@example("compiler-skip", skipped)
+def calls_what_is_skipped(x=torch.ones(3)):
+    return skipped(x) * 2
+
+
+@example("compiler-function")
+def says_something_to_the_compiler(x=torch.ones(3)):
+    torch._dynamo.mark_dynamic(x, 0)
+    return x * 2
+
+
+@example("explicit-break")
+def asks_for_a_break(x=torch.ones(3)):
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+@example("unstable-iteration")
+def advances_an_iterator(x=torch.ones(3), items=iter([1, 2, 3])):
+    return x + next(items)
+
+
+@example("parameter-made")
+def makes_a_parameter(x=torch.ones(3)):
+    return nn.Parameter(x * 2)
+
+
+@example("torch-state")
+def seeds_the_generator(x=torch.ones(3)):
+    torch.manual_seed(0)
+    return x + torch.rand(3)
+
+
+def marked(x):
+    flambeau.mark_dynamic(x, 0)
+    return x
+
+
+@example("dynamic-mark", marked, raises=True)
+def fixes_a_marked_size(x=marked(torch.ones(3, 4))):
+    return x * 2 if x.shape[0] == 3 else x
+
+
+@example("recompile-limit", script=True)
+def compiles_for_every_text():
+    compiled = flambeau.compile(lambda x, text: x + len(text), recompile_limit=2)
+    for text in ("a", "bc", "def"):
+        compiled(torch.ones(3), text)
+    return compiled
+
+
+@example("side-effect")
+def redirects_output(x=torch.ones(3)):
+    with contextlib.redirect_stdout(io.StringIO()):
+        return x + 1
+
+
+@example("unsupported-argument")
+def passes_a_generator(x=torch.ones(3), generator=torch.Generator()):
+    return x + torch.rand(3, generator=generator)
+
+
+@example("unsupported-input")
+def reads_a_matrix(x=torch.ones(3), weights=np.matrix([[1.0, 2.0, 3.0]])):
+    return x * torch.from_numpy(np.asarray(weights))
+
+
+ERROR = ValueError("made once")
+
+
+@example("unsupported-mutation")
+def raises_a_known_error(x=torch.ones(3), error=ERROR):
+    try:
+        raise error
+    except ValueError:
+        return x + 1
+
+
+@example("unsupported-result")
+def returns_a_view_of_a_dict(x=torch.ones(3)):
+    return {"x": x + 1}.keys()
+
+
+@example("operator-unsupported")
+def makes_a_sparse_tensor(x=torch.eye(3)):
+    return x.to_sparse().to_dense() + 1
+
+
+@example("higher-order-operator")
+def checkpoints(x=torch.ones(3)):
+    return checkpoint(torch.sin, x, use_reentrant=True)
+
+
+class Named(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.label = ctx.name()
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@example("autograd-function", Named)
+def applies_a_function(x=torch.ones(3, requires_grad=True)):
+    return Named.apply(x)
+
+
+@example("numpy-unsupported")
+def sorts_by_two_keys(x=np.ones(3)):
+    return np.lexsort((x, x))
+
+
+@example("numpy-dtype")
+def counts_in_uint32(x=np.arange(3, dtype=np.uint32)):
+    return x + 1
+
+
+@example("numpy-random")
+def draws_with_numpy(x=np.ones(3)):
+    return x + np.random.rand(3)
+
+
+# ---------------------------------------------------------------- export
+
+
+@example("size-specialised", script=True)
+def exports_a_fixed_size():
+    def program(x):
+        return x * 2 if x.shape[0] == 4 else x
+
+    export(program, (torch.ones(4, 3),), dynamic_shapes={"x": {0: Dim("batch")}})
+
+
+@example("size-relation", script=True)
+def exports_a_limited_size():
+    def program(x):
+        return x * 2 if x.shape[0] <= 512 else x
+
+    export(program, (torch.ones(4, 3),), dynamic_shapes={"x": {0: Dim("batch")}})
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+@example("export-input", Box, script=True)
+def exports_what_is_in_a_box():
+    export(lambda box: box.value + 1, (Box(torch.ones(3)),))
+
+
+@example("export-effect", script=True)
+def exports_a_print():
+    export(lambda x: print(x.shape) or x + 1, (torch.ones(3),))
+
+
+@example("export-result", script=True)
+def exports_a_function():
+    export(lambda x: lambda y: x + y, (torch.ones(3),))
+
+
+# ---------------------------------------------------------------- graphs that run operator by operator
+
+BASE = torch.ones(4)
+
+
+@example("aliased-input-mutation")
+def writes_to_overlapping_inputs(x=BASE[1:], y=BASE[:-1]):
+    x.mul_(2)
+    return x + y
+
+
+@example("no-functional-form")
+def computes_in_place(x=torch.ones(3)):
+    y = x * 2
+    y.polygamma_(1)
+    return y + 1
+
+
+@example("write-through-view")
+def writes_to_an_expanded_tensor(x=torch.ones(1)):
+    y = (x * 2).expand(3)
+    y.masked_fill_(torch.tensor([True, True, True]), 5.0)
+    return y + 1
+
+
+class Counting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, count):
+        ctx.save_for_backward(count)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (count,) = ctx.saved_tensors
+        count.add_(1)
+        return gradient * 2, None
+
+
+@example("mutation-in-backward", Counting)
+def writes_in_backward(x=torch.ones(3, requires_grad=True), count=torch.zeros(())):
+    return Counting.apply(x, count)
+
+
+@example("backward-raises")
+def changes_what_backward_needs(x=torch.ones(3, requires_grad=True)):
+    y = x.exp()
+    y.add_(1)
+    return y
+
+
+@example("leaf-made-inside")
+def makes_a_leaf(x=torch.ones(3)):
+    return torch.ones(3, requires_grad=True) * x
+
+
+@example("input-mutation-autograd")
+def asks_for_gradients_of_an_input(x=torch.ones(3)):
+    x.requires_grad_()
+    return x * 2
+
+
+@example("data-dependent-control-flow")
+def chooses_by_contents(x=torch.ones(3)):
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
