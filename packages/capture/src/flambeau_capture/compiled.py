@@ -36,7 +36,15 @@ from flambeau_capture.guards import kinds, torch_state
 from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
-from flambeau_capture.origins import Argument, DictEntry, Item, Origin, OriginLost, Scope
+from flambeau_capture.origins import (
+    Argument,
+    DictEntry,
+    Item,
+    Origin,
+    OriginLost,
+    Scope,
+    is_scalar_key,
+)
 from flambeau_capture.python_core import PythonCompiled
 from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims, Guard
 from flambeau_capture.resume_code import NotResumable
@@ -287,6 +295,9 @@ class CompiledState:
             return _Made(None, broken, seconds)
         return _Made(entry, captured.cause, seconds, captured.eager)
 
+    def _violation(self, captured: Capture) -> Break | None:
+        return violation(captured, self.options.dynamic_shapes)
+
     def on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
         """`on_miss` for a frame that the hook offers: its function may have other cells each time."""
         with self._lock:
@@ -295,9 +306,6 @@ class CompiledState:
                 return self.on_miss(arguments)
             finally:
                 self.function = without_closure(function)
-    def _violation(self, captured: Capture) -> Break | None:
-        return violation(captured, self.options.dynamic_shapes)
-
 
     def _capture(self, scope: Scope) -> Capture | Break:
         dynamic = DynamicDims(self.options.dynamic, dict(self._changed))
@@ -352,6 +360,10 @@ class CompiledState:
 
     def _note_numbers(self, guard: Guard, scope: Scope) -> None:
         """Remember that a number which an entry was made for (perhaps inside a tuple) is another one in this call."""
+        if guard.kind == "EQUALS" and is_scalar_key(guard.origin):
+            if _load(guard.origin, scope) not in (guard.payload, None):
+                self._note_change(guard.origin.arguments[0].text(), -1)
+            return
         pending: list[tuple[Origin, Any]] = [(guard.origin, guard.payload)]
         while pending:
             origin, then = pending.pop()

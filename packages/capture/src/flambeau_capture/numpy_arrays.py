@@ -56,11 +56,6 @@ def array_flags(array: Any) -> int:
     return ALIGNED * array.flags.aligned | WRITEABLE * array.flags.writeable
 
 
-def scalar_key(scalar: Any) -> tuple[str, bytes]:
-    """What tells one NumPy scalar from another, to the last bit."""
-    return scalar.dtype.str, scalar.tobytes()
-
-
 def scalar_tensor(scalar: Any) -> torch.Tensor:
     """A NumPy scalar as a tensor without dimensions."""
     found: torch.Tensor = torch.from_numpy(np.array(scalar))

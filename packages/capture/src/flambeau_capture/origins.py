@@ -20,7 +20,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeGuard, TypeVar, dataclass_transform
 
 import torch
 
@@ -589,6 +589,16 @@ class CallOf(Origin):
             return self.function(*values)
         except Exception as error:
             raise OriginLost(self.text()) from error
+
+
+def scalar_key(scalar: Any) -> tuple[str, bytes]:
+    """What tells one NumPy scalar from another, to the last bit."""
+    return scalar.dtype.str, scalar.tobytes()
+
+
+def is_scalar_key(origin: Origin) -> TypeGuard[CallOf]:
+    """Whether an origin stands for the value of a NumPy scalar."""
+    return isinstance(origin, CallOf) and origin.function is scalar_key
 
 
 # ---------------------------------------------------------------- reading

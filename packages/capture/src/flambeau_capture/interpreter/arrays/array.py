@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -540,6 +541,7 @@ class Array(Reductions, ArrayBase):
     def nonzero(self) -> Any:
         """As many places as there are: data-dependent."""
         places = self.call(torch.nonzero, self.tensor)
+        places = layout.copy_in_order(self.tape, places, (0, 1))
         return tuple(
             self.new(self.call(torch.select, places, 1, axis)) for axis in range(self.ndim)
         )
@@ -593,6 +595,10 @@ _FLAGS = frozenset(
     {"c_contiguous", "f_contiguous", "contiguous", "fnc", "forc", "writeable", "aligned"}
 )
 _SHORT_FLAGS = {"C": "c_contiguous", "F": "f_contiguous", "W": "writeable", "A": "aligned"}
+
+for _name, _member in vars(Array).items():
+    if isinstance(_member, types.FunctionType):
+        _member.__name__ = _name  # by which a bound method is rebuilt, as the real array's
 
 _OWN = frozenset(vars(ArrayBase)) - {"dtype", "shape", "ndim"}
 """Attributes of ours that are no attributes of an array."""

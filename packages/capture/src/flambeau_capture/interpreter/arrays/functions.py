@@ -26,7 +26,12 @@ from flambeau_capture.interpreter.arrays.base import (
 )
 from flambeau_capture.interpreter.arrays.converters import ArrayConverter, ErrorState, broadcast_of
 from flambeau_capture.interpreter.arrays.dtypes import torch_dtype
-from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc, call_ufunc_method, store
+from flambeau_capture.interpreter.arrays.ufuncs import (
+    call_ufunc,
+    call_ufunc_method,
+    check_broadcast,
+    store,
+)
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
 
@@ -609,6 +614,7 @@ def _where(machine: Machine, condition: Any, *choices: Any) -> Any:
     kind = np.result_type(*kinds)
     parts = [cast(machine, as_array(machine, choice).tensor, kind) for choice in choices]
     test = cast(machine, mask.tensor, np.bool_)
+    check_broadcast([test, *parts])
     found = machine.tape.call_function(torch.where, (test, *parts))
     tensors = [value.base for value in (mask, *choices) if issubclass(type(value), ArrayBase)]
     order = layout.k_order(tensors, found.ndim) if tensors else layout.c_order(found.ndim)

@@ -14,13 +14,12 @@ from flambeau_capture.numpy_arrays import (
     array_flags,
     converter,
     flipped,
-    scalar_key,
     scalar_tensor,
     to_array,
     to_readonly_array,
     to_scalar,
 )
-from flambeau_capture.origins import CallOf, Constant, Origin
+from flambeau_capture.origins import CallOf, Constant, Origin, scalar_key
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const, FromGraph, FromOrigin, Recipe
 

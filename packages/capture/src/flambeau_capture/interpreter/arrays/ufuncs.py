@@ -49,6 +49,10 @@ def call_ufunc(machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict
     wanted = [None if out is None else out.dtype for out in outs]
     resolved = ufunc.resolve_dtypes((*kinds, *wanted), **options)
     loop = [_loop_operand(machine, ufunc, *pair) for pair in zip(operands, resolved, strict=False)]
+    if ufunc.signature is None:
+        check_broadcast(loop)
+    elif ufunc is np.matmul:
+        _check_matmul(loop)
     results = kernels.compute(machine, ufunc, loop, resolved)
     results = [cast(machine, *pair) for pair in zip(results, resolved[ufunc.nin :], strict=True)]
     if ufunc.signature is None:
@@ -61,6 +65,30 @@ def call_ufunc(machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict
     if any(isinstance(arg, torch.Tensor) for arg in args[: ufunc.nin]):
         made = [_wrapped_as_tensor(machine, item) for item in made]
     return made[0] if ufunc.nout == 1 else tuple(made)
+
+
+def check_broadcast(operands: list[Any]) -> None:
+    """NumPy's ValueError where shapes do not go together; symbolic sizes are left to torch."""
+    shapes = [tuple(item.shape) for item in operands if isinstance(item, torch.Tensor)]
+    longest = max(map(len, shapes), default=0)
+    for axis in range(1, longest + 1):
+        sizes = {
+            shape[-axis] for shape in shapes if len(shape) >= axis and type(shape[-axis]) is int
+        }
+        if len(sizes - {1}) > 1:
+            texts = " ".join(_text(shape) for shape in shapes)
+            raise ValueError(f"operands could not be broadcast together with shapes {texts} ")
+
+
+def _check_matmul(operands: list[Any]) -> None:
+    left, right = operands
+    if not all(isinstance(item, torch.Tensor) and item.ndim for item in operands):
+        raise ValueError("matmul: Input operand 0 does not have enough dimensions")
+    inner, outer = left.shape[-1], right.shape[0 if right.ndim == 1 else -2]
+    if type(inner) is int and type(outer) is int and inner != outer:
+        raise ValueError(
+            f"matmul: Input operand 1 has a mismatch in its core dimension 0 (size {outer} is different from {inner})"
+        )
 
 
 def _of_constants(machine: Machine, found: Any) -> Any:
