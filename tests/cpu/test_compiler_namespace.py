@@ -429,10 +429,11 @@ def test_nested_compile_region(names: Any) -> None:
     torch.testing.assert_close(whole(decorated, x), x + 1)
 
 
-def test_wrap_numpy() -> None:
+@BOTH
+def test_wrap_numpy(names: Any) -> None:
     numpy = pytest.importorskip("numpy")
 
-    @compiler.wrap_numpy
+    @names.wrap_numpy
     def normalised(x: Any) -> Any:
         return (x - x.mean()) / numpy.sqrt((x * x).sum() + 1)
 

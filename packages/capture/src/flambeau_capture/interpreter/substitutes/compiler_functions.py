@@ -115,7 +115,10 @@ def dynamo_substitute(function: types.FunctionType) -> Substitute:
         return _answer(None)
     if function.__qualname__ == "OptimizedModule.__call__":
         return _call_optimized_module
-    if function.__qualname__.startswith("OptimizedModule."):
+    # What torch.compiler.wrap_numpy and its like put around the program's functions is plain Python.
+    if function.__qualname__.startswith("OptimizedModule.") or function.__module__.endswith(
+        ".external_utils"
+    ):
         return lambda machine, args, kwargs: machine.interpret(function, args, kwargs)
     return _breaks(f"{function.__module__}.{function.__qualname__}")
 
