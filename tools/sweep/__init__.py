@@ -1,0 +1,1 @@
+"""The sweep: every architecture of transformers that a small random configuration exists for, captured and compared with eager."""

@@ -1,0 +1,156 @@
+"""One architecture, eagerly and compiled, forward and training; the result is data that the driver writes down."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+import warnings
+from typing import Any
+
+import torch
+
+import flambeau
+from flambeau.report import report_of
+from flambeau_capture import state_of
+from tools.sweep.build import build
+from tools.sweep.compare import differences, tensors
+from tools.sweep.table import TABLE
+
+STEPS = 2
+
+
+def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
+    """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch"; a mode that eager cannot run is left out.
+
+    Each has status ("whole", "breaks", "differs" or "error"), causes (texts) and seconds.
+    """
+    warnings.simplefilter("ignore")
+    model, inputs = build(TABLE[name])
+    found: dict[str, Any] = {}
+    for mode in ("eval", "train"):
+        try:
+            want = _run(copy.deepcopy(model), inputs, mode)
+        except Exception as error:
+            found[mode] = {
+                "status": "not run",
+                "causes": [f"eager: {type(error).__name__}: {error}"[:300]],
+            }
+            continue
+        measure = _flambeau if compiler == "flambeau" else _torch
+        started = time.perf_counter()
+        found[mode] = measure(model, inputs, mode, want, backend)
+        found[mode]["seconds"] = round(time.perf_counter() - started, 1)
+    return found
+
+
+def _run(
+    model: Any, inputs: dict[str, Any], mode: str, compiled: Any = None
+) -> list[dict[str, torch.Tensor]]:
+    """What the model gives, step by step: outputs, gradients, buffers, and the state of the generator."""
+    model.train(mode == "train")
+    call = model if compiled is None else compiled
+    steps = []
+    for _ in range(STEPS):
+        model.zero_grad()
+        torch.manual_seed(2)
+        random.seed(2)
+        try:
+            import numpy
+        except ImportError:
+            pass
+        else:
+            numpy.random.seed(2)
+        own = copy.deepcopy(inputs)
+        if mode == "eval":
+            with torch.no_grad():
+                output = call(**own)
+            gathered = dict(tensors(output))
+        else:
+            output = call(**own)
+            gathered = dict(tensors(output))
+            _loss(gathered).backward()
+            gathered |= {
+                f"gradient of {name}": p.grad
+                for name, p in model.named_parameters()
+                if p.grad is not None
+            }
+        gathered |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+        gathered["generator"] = torch.get_rng_state()
+        steps.append(gathered)
+    return steps
+
+
+def _loss(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """A number that depends on every output in a way of its own."""
+    parts = [
+        (t.nan_to_num(0, 0, 0).float() * torch.linspace(0.5, 1.5, t.numel()).view(t.shape)).mean()
+        for t in outputs.values()
+        if t.is_floating_point() and t.requires_grad and t.numel()
+    ]
+    return torch.stack(parts).sum()
+
+
+def _flambeau(
+    model: Any, inputs: dict[str, Any], mode: str, want: list[dict[str, torch.Tensor]], backend: str
+) -> dict[str, Any]:
+    mine = copy.deepcopy(model)
+    compiled = flambeau.compile(mine, backend=backend)
+    try:
+        got = _run(mine, inputs, mode, compiled)
+    except Exception as error:
+        return {"status": "error", "causes": [f"{type(error).__name__}: {error}"[:500]]}
+    different = _differences(model, inputs, mode, got, want)
+    if different:
+        return {"status": "differs", "causes": different[:3]}
+    events = state_of(compiled._compiled).events
+    causes = [event.text for event in events if event.kind in ("break", "limit")]
+    causes += [str(graph.fallback) for graph in report_of(compiled).graphs if graph.fallback]
+    return {"status": "breaks" if causes else "whole", "causes": causes[:3]}
+
+
+def _differences(
+    model: Any,
+    inputs: dict[str, Any],
+    mode: str,
+    got: list[dict[str, torch.Tensor]],
+    want: list[dict[str, torch.Tensor]],
+) -> list[str]:
+    different = [
+        text
+        for mine, yours in zip(got, want, strict=True)
+        for text in differences(mine, yours, None)
+    ]
+    if not different:
+        return []
+    # Most agree at once; the others are judged against float64.
+    try:
+        doubled = {
+            name: value.double()
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+            else value
+            for name, value in inputs.items()
+        }
+        exact = _run(copy.deepcopy(model).double(), doubled, mode)
+    except Exception:
+        return different
+    return [
+        text
+        for mine, yours, truth in zip(got, want, exact, strict=True)
+        for text in differences(mine, yours, truth)
+    ]
+
+
+def _torch(
+    model: Any, inputs: dict[str, Any], mode: str, want: list[dict[str, torch.Tensor]], backend: str
+) -> dict[str, Any]:
+    mine = copy.deepcopy(model)
+    compiled = torch.compile(mine, fullgraph=True, backend="eager")
+    try:
+        _run(mine, inputs, mode, compiled)
+    except Exception as error:
+        kind = type(error).__name__
+        broke = kind in ("Unsupported", "UserError") or "graph break" in str(error).lower()
+        first = str(error).strip().partition("\n")[0]
+        return {"status": "breaks" if broke else "error", "causes": [f"{kind}: {first}"[:300]]}
+    return {"status": "whole", "causes": []}
