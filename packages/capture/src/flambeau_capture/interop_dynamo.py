@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ def functions_told() -> Told:
     return Told(
         _ids("_allowed_callable_ids"),
         _ids("_disallowed_callable_ids"),
-        tuple(_substituted()),
+        _substituted(),
         _loaded("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"),
     )
 
@@ -46,13 +46,22 @@ def _ids(table: str) -> frozenset[int]:
     return frozenset(ids or ())
 
 
-def _substituted() -> Iterator[tuple[Any, types.FunctionType]]:
+def _substituted() -> tuple[tuple[Any, types.FunctionType], ...]:
     """What the program has registered by torch.compiler.substitute_in_graph; the substitutes that torch ships are not used."""
     kind = _loaded("torch._dynamo.variables", "PolyfilledFunctionVariable")
-    if kind is not None:
-        for original, wrapped in list(kind._get_polyfill_handlers().items()):
-            found = getattr(wrapped, "__torch_dynamo_polyfill__", None)
-            if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(
-                "torch."
-            ):
-                yield original, found
+    return () if kind is None else _of_the_programs(len(kind._get_polyfill_handlers()))
+
+
+@functools.lru_cache(maxsize=1)
+def _of_the_programs(size: int) -> tuple[tuple[Any, types.FunctionType], ...]:
+    """The program's among the `size` substitutes there are: the table only grows, and is read again when it has."""
+    table = _loaded(
+        "torch._dynamo.variables", "PolyfilledFunctionVariable"
+    )._get_polyfill_handlers()
+    found = []
+    for original, wrapped in list(table.items()):
+        substitute = getattr(wrapped, "__torch_dynamo_polyfill__", None)
+        if isinstance(substitute, types.FunctionType):
+            if not (substitute.__module__ or "").startswith("torch."):
+                found.append((original, substitute))
+    return tuple(found)
