@@ -14,7 +14,7 @@ import operator
 import re
 import threading
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -147,6 +147,18 @@ class CapturedGraphModule(fx.GraphModule):
         return super().__getattr__(name)
 
 
+def _defined_by(
+    unbacked: Mapping[str, GraphValue], nodes: Mapping[GraphValue, Any]
+) -> Callable[[str], fx.Node | None]:
+    """The node of a symbol that the graph itself defines, or None.  (No method of the builder: a cycle would keep the inputs alive.)"""
+
+    def node(name: str) -> fx.Node | None:
+        value = unbacked.get(name)
+        return None if value is None else nodes[value]
+
+    return node
+
+
 class _Builder:
     def __init__(self, capture: Capture, calls: list[Call], wanted: list[GraphValue]) -> None:
         self.graph = fx.Graph()
@@ -154,11 +166,13 @@ class _Builder:
         self.nodes: dict[GraphValue, Any] = {}
         self._names: set[str] = set()
         self.symbols = symbol_origins(capture.inputs)
-        self.unbacked = capture.unbacked
         self.inputs = list(self._used_inputs(capture, calls, wanted))
         self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
         self.sizes = SizeNodes(
-            self.graph, self.symbols, self.placeholders.__getitem__, self._unbacked_node
+            self.graph,
+            self.symbols,
+            self.placeholders.__getitem__,
+            _defined_by(capture.unbacked, self.nodes),
         )
 
     def _used_inputs(
@@ -182,11 +196,6 @@ class _Builder:
     @staticmethod
     def _tensor_behind(origin: Origin) -> Origin:
         return origin.base if isinstance(origin, (RootOfSize, TensorSize, TensorStride)) else origin
-
-    def _unbacked_node(self, name: str) -> fx.Node | None:
-        """The node of a symbol that the graph itself defines, or None."""
-        value = self.unbacked.get(name)
-        return None if value is None else self.nodes[value]
 
     def _placeholder(self, item: Input) -> fx.Node:
         node = self.graph.placeholder(self._placeholder_name(item.value.name))
