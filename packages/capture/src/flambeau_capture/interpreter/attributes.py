@@ -96,10 +96,15 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         return load_attr(machine, obj.__func__, name)
     getter = python_method(machine, kind, "__getattribute__")
     if getter is None:
-        found = generic_load(machine, obj, name)
+        error = None
+        try:
+            found = generic_load(machine, obj, name)
+        except AttributeError as raised:  # by a descriptor: `__getattr__` is asked, as for what is not there
+            if lookup(machine, kind, "__getattr__") is MISSING:
+                raise
+            found, error = MISSING, raised
         if found is not MISSING:
             return found
-        error = None
     else:
         try:
             return machine.call(getter, (obj, name), {})
@@ -116,6 +121,7 @@ def _call_getattr(
         found = _module_table_attribute(machine, obj, name)
         if found is not MISSING:
             return found
+        error = None
     elif fallback is not None:
         return machine.call(fallback, (obj, name), {})
     if (

@@ -539,6 +539,8 @@ class Tape:
                 return made.__new__(made, arg)
         if isinstance(arg, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, type)):
             return arg
+        if kind.__module__ == "numpy" and getattr(arg, "ndim", None) == 0:
+            return arg.item()  # a scalar, which torch takes as the number it is
         raise GraphBreak("unsupported-argument", f"a {kind.__name__} is passed to a torch function")
 
 

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 _NATIVE = frozenset(
     {
-        "shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_cpu", "is_meta", "layout", "names", "is_leaf", "itemsize",
+        "shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_cpu", "is_meta", "layout", "is_leaf", "itemsize",
         "nbytes", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn", "is_xpu", "is_mps", "is_mtia", "is_hpu",
         "is_vulkan", "is_xla", "is_ipu", "is_maia", "retains_grad", "output_nr", "_version", "__class__",
     }
 )  # fmt: skip
 _NATIVE_TO_SUBCLASSES = frozenset({"__dict__", "__class__", "__weakref__"})
+_HISTORY = ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks")
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
@@ -48,10 +49,7 @@ def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> 
             raw, (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
         ):
             return types.MethodType(raw, tensor)
-        if (
-            name in ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks")
-            and getattr(tensor, name) is None
-        ):
+        if name in _HISTORY and getattr(tensor, name) is None:
             return None
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is read")
     return _own_attribute(machine, tensor, name)
