@@ -82,7 +82,7 @@ def test_loops_compile_their_body_once(n):
 
 def zipped(xs, table):
     log = []
-    for at, (x, (name, scale)) in enumerate(zip(xs, table.items())):
+    for at, (x, (name, scale)) in enumerate(zip(xs, table.items(), strict=False)):
         y = x * scale
         log.append((at, name, observe(y)))
     return log, [x + 1 for x in xs]

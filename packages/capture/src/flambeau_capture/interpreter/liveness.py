@@ -42,9 +42,10 @@ def live_slots(decoded: DecodedCode, index: int) -> frozenset[int]:
     assert code is not None
     found = _CACHE.get(id(code))
     if found is None or found[0]() is not code:
-        found = (weakref.ref(code, lambda _, key=id(code): _CACHE.pop(key, None)), _live(decoded))  # type: ignore[misc]
+        key = id(code)
+        found = (weakref.ref(code, lambda _: _CACHE.pop(key, None)), _live(decoded))
         with _LOCK:
-            _CACHE[id(code)] = found
+            _CACHE[key] = found
     bits = found[1][index]
     return frozenset(slot for slot in range(decoded.n_locals) if bits >> slot & 1)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
+from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const
 from flambeau_capture.resume_code import (
