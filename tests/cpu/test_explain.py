@@ -208,7 +208,24 @@ def test_bad_use(monkeypatch: pytest.MonkeyPatch) -> None:
 # Logs ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _one_operator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs with a tan cannot be compiled, so that there is a fallback to write of."""
+    aot = backends.aot
+
+    class Refused(Unsupported):
+        reason = "refused-by-test"
+
+    def refusing(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        if any(node.target == "tan" for node in gm.graph.nodes):
+            raise Refused("no tan today")
+        return aot(gm, *args, **kwargs)
+
+    monkeypatch.setattr(backends, "aot", refusing)
+
+
 def run_all_sorts() -> None:
+    flambeau.compile(lambda x: x.tan(), name="tangent")(torch.randn(3))
     compiled = flambeau.compile(pointwise)
     compiled(torch.randn(3))
     compiled(torch.randn(3, 2))
@@ -224,6 +241,7 @@ def test_one_topic(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> N
     assert not any(f"flambeau [{other}]" in written for other in LOG_TOPICS.keys() - {topic})
     wanted = {
         "captures": "capture: pointwise",
+        "fallbacks": "tangent: no tan today [refused-by-test]",
         "recompiles": "L['x'] has shape [3, 2], had [3]",
         "graph_breaks": line_of(branch, 2),
         "guards": "G['FACTOR'] == 2 (read at",

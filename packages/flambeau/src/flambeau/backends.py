@@ -158,18 +158,7 @@ def _through_autograd(
 ) -> Backend:
     """A backend that hands autograd's graphs to a compiler, and runs eagerly what cannot be compiled."""
 
-    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        graph_report = context.report.start_graph(gm)
-        _dump(context, "capture", lambda: gm.graph)
-        environment = context.options.environment
-        if wanted("graph_code", environment):
-            code = gm.print_readable(print_output=False)
-            emit("graph_code", f"{context.report.name}\n{code}", environment)
-        if reads_its_data(gm):
-            return compile_in_pieces(gm, lambda piece, given: compile(piece, given, graph_report))
-        return compile(gm, example_inputs, graph_report)
-
-    def compile(
+    def compile_one(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
     ) -> Compiled:
         try:
@@ -193,7 +182,26 @@ def _through_autograd(
                 RuntimeWarning,
                 stacklevel=2,
             )
+        fallback = graph_report.fallback
+        emit(
+            "fallbacks",
+            f"{context.report.name}: {fallback.text} [{fallback.reason}]",
+            context.options.environment,
+        )
         return gm.forward
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        graph_report = context.report.start_graph(gm)
+        _dump(context, "capture", lambda: gm.graph)
+        environment = context.options.environment
+        if wanted("graph_code", environment):
+            code = gm.print_readable(print_output=False)
+            emit("graph_code", f"{context.report.name}\n{code}", environment)
+        if reads_its_data(gm):
+            return compile_in_pieces(
+                gm, lambda piece, given: compile_one(piece, given, graph_report)
+            )
+        return compile_one(gm, example_inputs, graph_report)
 
     return backend
 

@@ -7,7 +7,7 @@
 | `FLAMBEAU_CXX` | the C++ compiler (default: `g++`) |
 | `FLAMBEAU_CHECK=1` | run every border checker while compiling, and raise errors of our own instead of running eagerly |
 | `FLAMBEAU_DUMP=DIR` | write each stage's text to `DIR/<graph>.<stage>.txt` |
-| `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`, `graph_breaks`, `guards`, `graph_code`, `output_code`, or `all` |
+| `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`, `graph_breaks`, `fallbacks`, `guards`, `graph_code`, `output_code`, or `all` |
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LOG_TOPICS = {
     "captures": "each capture and the seconds it took",
     "recompiles": "each recompilation, with the guards that failed and where the program read what they protect",
     "graph_breaks": "each graph break, with its place, cause and hint; calls that run eagerly after the recompile limit",
+    "fallbacks": "each graph that could not be compiled and runs eagerly, and why",
     "guards": "the guards of each entry, in the order they are checked",
     "graph_code": "the captured graph as Python text",
     "output_code": "the Programs made of each graph and their kernels, as runnable Python",

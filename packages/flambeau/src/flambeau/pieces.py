@@ -5,7 +5,8 @@
 
 A call that defines a number or a size (an unbacked symbol) runs as it is, under autograd; what stands between two of them is a function
 of its own to the rest of the stack: captured with those sizes symbolic, guarded, compiled at its first call, and again should a size be
-0 or 1.  Arithmetic on numbers and checks of them stay between the pieces.
+0 or 1.  Arithmetic on numbers and checks of them stay between the pieces.  So do `torch.cond` and `torch.while_loop`, whose branches and
+bodies are compiled as pieces are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import fx
 
 import flambeau_capture
 from flambeau_capture import CaptureOptions, state_of
+from flambeau_capture.higher_order import Conditional, Loop
 from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -32,9 +34,15 @@ _SMALLEST = 2
 
 
 def reads_its_data(gm: fx.GraphModule) -> bool:
-    """Whether a captured graph defines numbers or sizes itself."""
+    """Whether a captured graph defines numbers or sizes itself, or chooses by what a tensor holds, and can be cut there.
+
+    Pieces cannot be differentiated twice, so a graph that differentiates itself stays whole.
+    """
+    targets = [node.target for node in gm.graph.nodes]
+    if torch.autograd.grad in targets:
+        return False
     env = gm.meta.get("size_env")
-    return env is not None and bool(env.unbacked_atoms)
+    return (env is not None and bool(env.unbacked_atoms)) or any(map(_chooses, targets))
 
 
 def compile_in_pieces(gm: fx.GraphModule, backend: Backend) -> Callable[..., tuple[Any, ...]]:
@@ -78,6 +86,12 @@ class _Cutter:
             elif defines or _sets_state(node):
                 self._close(node)
                 self._copy(node)
+            elif _chooses(node.target):
+                self._close(node)
+                self._copy(node)
+                self.made[node].target = node.target.with_graphs(self._compiled_graph)  # type: ignore[union-attr]
+            elif node.target is operator.getitem and _chooses(node.args[0].target):  # type: ignore[union-attr]
+                self._copy(node)
             else:
                 self.open.append(node)
         return fx.GraphModule(self.root, self.graph, "GraphInPieces")
@@ -109,21 +123,32 @@ class _Cutter:
     ) -> Callable[..., Any]:
         graph = fx.Graph()
         made: dict[fx.Node, fx.Node] = {}
-        dynamic: dict[str, frozenset[int]] = {}
         for given in inputs:
             made[given] = graph.placeholder(given.name)
-            dims = _symbolic_dims(given.meta.get("spec"))
-            if dims:
-                dynamic[f"L[{made[given].target!r}]"] = dims
+            made[given].meta["spec"] = given.meta.get("spec")
         for node in nodes:
             made[node] = graph.node_copy(node, made.__getitem__)
         graph.output(tuple(made[node] for node in results))
-        piece = fx.GraphModule(torch.nn.Module(), graph, "Piece")
+        return self._compiled_graph(fx.GraphModule(torch.nn.Module(), graph, "Piece"))
+
+    def _compiled_graph(self, piece: fx.GraphModule) -> Callable[..., Any]:
+        """A graph as a function of its own, with the sizes dynamic that are symbolic in its placeholders' Specs."""
+        dynamic: dict[str, frozenset[int]] = {}
+        for node in piece.graph.nodes:
+            dims = _symbolic_dims(node.meta.get("spec")) if node.op == "placeholder" else None
+            if dims:
+                dynamic[f"L[{node.target!r}]"] = dims
+        plain = fx.GraphModule(piece, piece.graph, "Piece")
         compiled = flambeau_capture.compile(
-            piece.forward, backend=self.backend, options=CaptureOptions()
+            plain.forward, backend=self.backend, options=CaptureOptions()
         )
         state_of(compiled).expect_dynamic(dynamic)
         return compiled
+
+
+def _chooses(target: Any) -> bool:
+    """Whether a call runs one graph or another, or one as often as a tensor says."""
+    return isinstance(target, (Conditional, Loop))
 
 
 def _unbacked_names(spec: Any) -> Iterator[str]:
