@@ -39,6 +39,8 @@ def recording(
     tape = machine.tape
     calls: list[Call] = []
     outer, tape.calls = tape.calls, calls
+    # A number that a subgraph defines would be known to nobody outside of it.
+    unbacked, tape.tracer.unbacked = tape.tracer.unbacked, False
     grad_outside = torch.is_grad_enabled()
     cast_outside = [torch.is_autocast_enabled(device) for device in _AUTOCAST_DEVICES]
     if grad is not None:
@@ -49,6 +51,7 @@ def recording(
         yield calls
     finally:
         tape.calls = outer
+        tape.tracer.unbacked = unbacked
         torch._C._set_grad_enabled(grad_outside)
         _set_autocast(cast_outside)
 
