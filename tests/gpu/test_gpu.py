@@ -48,6 +48,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, .
     "embedding": (lambda i, w: F.embedding(i, w) * 2, lambda: (torch.randint(0, 9, (3, 4), device="cuda"), on_gpu(9, 5))),
     "bfloat16": (lambda x: F.silu(x) * x, lambda: (on_gpu(65).bfloat16(),)),
     "cat_pad": (lambda x, y: F.pad(torch.cat([x, y], 1), (1, 2)), lambda: (on_gpu(3, 4), on_gpu(3, 5))),
+    "max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), lambda: (on_gpu(2, 5, 13, 14),)),
+    "avg_pool": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), lambda: (on_gpu(2, 5, 12, 14),)),
     "convolution": (lambda x, w: F.conv2d(x, w, padding=1).relu(), lambda: (on_gpu(2, 3, 9, 9), on_gpu(4, 3, 3, 3))),
     "attention": (F.scaled_dot_product_attention, lambda: tuple(on_gpu(2, 4, 16, 32) for _ in range(3))),
     "made_inside": (lambda x: x + torch.arange(5, device=x.device) * torch.ones(5, device="cuda"), lambda: (on_gpu(5),)),
@@ -106,6 +108,36 @@ def test_training_step(make: Any) -> None:
         error, eager_error = ((g.grad - reference.grad).abs().max().item() for g in (ours, theirs))
         scale = reference.grad.abs().max().item()
         assert error <= 8 * eager_error + 1e-5 * scale + 1e-7, name
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_pools(layout: torch.memory_format) -> None:
+    """Values, indices and gradients are eager's: windows that overlap, that leave the image, that tie or hold NaN."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            *F.max_pool2d(x, 3, 2, 1, return_indices=True),
+            *F.max_pool2d(x, (2, 3), (1, 2), (1, 0), (2, 1), True, return_indices=True),
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+            *F.adaptive_max_pool2d(x, (4, 5), return_indices=True),
+            F.interpolate(x, (17, 9)),
+        )
+
+    base = torch.randn(2, 70, 12, 15, device="cuda").round(decimals=1)
+    base = base.contiguous(memory_format=layout)
+    results = []
+    for call in (flambeau.compile(program, fullgraph=True), program):
+        x = base.clone(memory_format=torch.preserve_format).requires_grad_()
+        outs = call(x)
+        floats = [out for out in outs if out.is_floating_point()]
+        torch.autograd.backward(floats, [out.detach().cos() for out in floats])
+        results.append([*outs, x.grad])
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, theirs)
+    base[0, :, ::3, 1::4] = float("nan")
+    for ours, theirs in zip(flambeau.compile(program)(base), program(base), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
 def test_one_graph_serves_all_sizes() -> None:

@@ -26,6 +26,8 @@ from flambeau_inductor.scalar_ops import SCALAR_OPS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flambeau_inductor.ir import Statement
+
 F32, F64, I64, I32, BOOL, BF16 = (
     torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.bfloat16,
 )  # fmt: skip
@@ -111,6 +113,8 @@ def all_cases() -> Iterator[Case]:
     yield column_sum(40, 100)
     yield padded(11, 4)
     yield gathered(9, 21)
+    yield pooled(3, 7, 10)
+    yield pooled_gradient(3, 7, 10)
 
 
 def operands(dtype: torch.dtype, count: int, op: str) -> list[torch.Tensor]:
@@ -302,6 +306,88 @@ def padded(length: int, pad: int) -> Case:
     params = (Param("b0", F32, "read"), Param("b1", F32, "write"))
     kernel = Kernel("cuda", params, (), (Axis(i, total),), (), body)
     return Case("padded", kernel, [torch.randn(length), torch.zeros(total)])
+
+
+def inside(name: str, position: sympy.Expr, size: int) -> tuple[Statement, ...]:
+    """The condition `name`: 0 <= position < size."""
+    return (
+        IndexValue(f"{name}_at", I64, position),
+        Constant(f"{name}_zero", I64, 0),
+        Constant(f"{name}_size", I64, size),
+        Compute(f"{name}_low", BOOL, "ge", (f"{name}_at", f"{name}_zero")),
+        Compute(f"{name}_high", BOOL, "lt", (f"{name}_at", f"{name}_size")),
+        Compute(name, BOOL, "bitwise_and", (f"{name}_low", f"{name}_high")),
+    )
+
+
+def pooled(planes: int, height: int, width: int) -> Case:
+    """Maxima over windows of 3 x 3 in steps of 2 with padding of 1, and the step from the window's begin to each."""
+    p, i, j = (symbol(f"i{n}") for n in range(3))
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    body: list[Statement] = [
+        Constant("best", F32, float("-inf")),
+        Constant("place", I32, 0),
+    ]
+    best, place = "best", "place"
+    for tap in range(9):
+        h, w = 2 * i + tap // 3 - 1, 2 * j + tap % 3 - 1
+        body += [*inside(f"r{tap}", h, height), *inside(f"c{tap}", w, width)]
+        body += [
+            Compute(f"m{tap}", BOOL, "bitwise_and", (f"r{tap}", f"c{tap}")),
+            Load(f"x{tap}", F32, "b0", p * height * width + h * width + w, f"m{tap}"),
+            Constant(f"o{tap}", F32, float("-inf")),
+            Compute(f"e{tap}", F32, "where", (f"m{tap}", f"x{tap}", f"o{tap}")),
+            Compute(f"g{tap}", BOOL, "gt", (f"e{tap}", best)),
+            Constant(f"n{tap}", I32, tap),
+            Compute(f"p{tap}", I32, "where", (f"g{tap}", f"n{tap}", place)),
+            Compute(f"q{tap}", BOOL, "isnan", (f"e{tap}",)),
+            Compute(f"s{tap}", I32, "where", (f"q{tap}", f"n{tap}", f"p{tap}")),
+            Compute(f"y{tap}", F32, "maximum", (f"e{tap}", best)),
+        ]
+        best, place = f"y{tap}", f"s{tap}"
+    out = p * rows * columns + i * columns + j
+    body += [Store("b1", out, best), Store("b2", out, place)]
+    axes = (Axis(p, planes), Axis(i, rows), Axis(j, columns))
+    params = (Param("b0", F32, "read"), Param("b1", F32, "write"), Param("b2", I32, "write"))
+    x = torch.randn(planes * height * width)
+    x[::13] = float("nan")
+    results = planes * rows * columns
+    buffers = [x, torch.zeros(results), torch.zeros(results, dtype=I32)]
+    return Case("pooled", Kernel("cuda", params, (), axes, (), tuple(body)), buffers)
+
+
+def pooled_gradient(planes: int, height: int, width: int) -> Case:
+    """For each place the gradients of the four windows above that may have taken it."""
+    p, i, j = (symbol(f"i{n}") for n in range(3))
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    body: list[Statement] = [
+        IndexValue("here", I64, i * width + j),
+        Constant("none", I64, -1),
+        Constant("t", F32, 0.0),
+        Constant("zero", F32, 0.0),
+    ]
+    total = "t"
+    for number, (back, left) in enumerate(((1, 1), (1, 0), (0, 1), (0, 0))):
+        r, c = FloorDiv(i + 1, sympy.Integer(2)) - back, FloorDiv(j + 1, sympy.Integer(2)) - left
+        at = p * rows * columns + r * columns + c
+        body += [*inside(f"r{number}", r, rows), *inside(f"c{number}", c, columns)]
+        body += [
+            Compute(f"m{number}", BOOL, "bitwise_and", (f"r{number}", f"c{number}")),
+            Load(f"k{number}", I64, "b0", at, f"m{number}"),
+            Compute(f"w{number}", I64, "where", (f"m{number}", f"k{number}", "none")),
+            Load(f"g{number}", F32, "b1", at, f"m{number}"),
+            Compute(f"e{number}", BOOL, "eq", (f"w{number}", "here")),
+            Compute(f"s{number}", F32, "where", (f"e{number}", f"g{number}", "zero")),
+            Compute(f"t{number}", F32, "add", (total, f"s{number}")),
+        ]
+        total = f"t{number}"
+    body.append(Store("b2", p * height * width + i * width + j, total))
+    axes = (Axis(p, planes), Axis(i, height), Axis(j, width))
+    params = (Param("b0", I64, "read"), Param("b1", F32, "read"), Param("b2", F32, "write"))
+    x = torch.randn(planes, height, width)
+    values, indices = torch.nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
+    buffers = [indices.flatten(), torch.randn(values.numel()), torch.zeros(x.numel())]
+    return Case("pooled_gradient", Kernel("cuda", params, (), axes, (), tuple(body)), buffers)
 
 
 def gathered(rows: int, width: int) -> Case:
