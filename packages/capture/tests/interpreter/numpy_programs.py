@@ -96,6 +96,7 @@ WHOLE: dict[str, Program] = {
     "solvers": lambda x: (np.linalg.inv(x @ x.T + np.eye(4)), np.linalg.solve(x @ x.T + np.eye(4), x), np.linalg.det(x @ x.T), np.linalg.pinv(x)),
     "factors": lambda x: (np.linalg.cholesky(x @ x.T + np.eye(4)), np.linalg.eigvalsh(x @ x.T), np.linalg.svd(x, compute_uv=False), np.linalg.slogdet(x @ x.T)),
     "signals": lambda x: (np.convolve(x[0], [1.0, 2, 1]), np.convolve(x[0], x[1], "same"), np.fft.rfft(x[0]), np.lib.stride_tricks.sliding_window_view(x[0], 3)),
+    "spectra": lambda x: (np.fft.fft(x), np.fft.fft(x, axis=0), np.fft.ifft2(x), np.fft.rfftn(x), np.fft.irfft2(np.fft.rfft2(x)), np.fft.ihfft(x[0])),
     "broadcast": lambda x: (np.broadcast_to(x[0], (3, 6)), np.meshgrid(x[0], x[1]), np.atleast_2d(x[0]), np.moveaxis(x, 0, 1)),
     "containers": lambda x: {"a": x + 1, "b": [x, x.T, (x.sum(), None)]},
     "iterated": lambda x: ([row.sum() for row in x], sum(x), [a + b for a, b in zip(x[0], x[1])]),

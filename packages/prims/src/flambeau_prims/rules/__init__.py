@@ -16,6 +16,7 @@ MODULES: tuple[str, ...] = (
     "factory",
     "foreach",
     "forward_mode",
+    "fourier",
     "index",
     "linalg",
     "loss",
