@@ -196,6 +196,12 @@ _reason(
     "make modules and parameters outside the compiled function",
 )
 _reason(
+    "distributed",
+    "a function of torch.distributed was called, or a module that communicates in its backward pass",
+    "graphs hold no communication: collectives run between graphs, when eager runs them",
+    "none needed; what is computed between collectives is compiled",
+)
+_reason(
     "torch-state",
     "a state of torch was set that operators read when they run: random generators, default device or dtype, settings of kernels, autograd's hooks",
     "a compiled graph does not change such states in its midst: they are set between graphs, by the interpreter",

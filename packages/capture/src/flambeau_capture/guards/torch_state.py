@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed
 from torch.utils._device import DeviceContext
 
 
@@ -58,6 +59,12 @@ EXTRA: dict[str, Callable[[], Any]] = {
     "torch_function_mode_stack": lambda: tuple(map(_mode_key, function_modes())),
     "anomaly_mode": torch.is_anomaly_enabled,
 }
+if torch.distributed.is_available():
+    EXTRA["distributed_rank"] = lambda: (
+        (torch.distributed.get_rank(), torch.distributed.get_world_size())
+        if torch.distributed.is_initialized()
+        else None
+    )
 if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
     EXTRA["saved_tensors_hooks"] = lambda: torch._C._autograd._top_saved_tensors_default_hooks(True)
 

@@ -24,9 +24,11 @@ _PRODUCTS = {"addcdiv": "div", "addcmul": "mul"}
 
 
 def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
-    """Whether a method call's factor is a tensor of unknown contents."""
+    """Whether a method call's factor is a tensor that torch takes as a number, of unknown contents."""
     factor = kwargs.get(_FACTORS.get(name.rstrip("_"), ""))
-    return isinstance(factor, torch.Tensor) and getattr(factor, "contents", None) is None
+    if not isinstance(factor, torch.Tensor) or factor.ndim or factor.requires_grad:
+        return False
+    return getattr(factor, "contents", None) is None
 
 
 def call_on_tensors(tape: Tape, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -34,8 +36,6 @@ def call_on_tensors(tape: Tape, name: str, args: tuple[Any, ...], kwargs: dict[s
     stem = name.rstrip("_")
     factor_name = _FACTORS[stem]
     factor = kwargs[factor_name]
-    if factor.ndim:
-        factor = tape.call_method("squeeze", (factor,))
     receiver, *operands = args
     product = _PRODUCTS.get(stem)
     term = operands[0] if product is None else tape.call_method(product, tuple(operands))

@@ -6,6 +6,7 @@ the program's own line, and not several inside torch.  Profilers' marks are left
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,8 @@ import torch.autograd.forward_ad
 import torch.autograd.graph
 import torch.autograd.profiler
 import torch.cuda.nvtx
+import torch.distributed
+import torch.nn.parallel
 import torch.profiler
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.overrides import TorchFunctionMode
@@ -57,9 +60,9 @@ _MODES = (
 )
 
 
-def _break_at(text: str) -> Substitute:
+def _break_at(text: str, reason: str = "torch-state") -> Substitute:
     def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
-        raise GraphBreak("torch-state", text)
+        raise GraphBreak(reason, text)
 
     return break_here
 
@@ -91,12 +94,51 @@ def _device_context(machine: Machine, args: Any, kwargs: Any) -> Any:
 @substitute_for(torch.nn.Module._apply)
 def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     """What `module.to(...)`, `.half()` and the like do to each parameter: to its data, in place."""
-    raise GraphBreak("parameter-made", f"the parameters of a {type(args[0]).__qualname__} are converted")
+    raise GraphBreak(
+        "parameter-made", f"the parameters of a {type(args[0]).__qualname__} are converted"
+    )
 
 
 @substitute_for(LazyModuleMixin._infer_parameters)
 def _infer_parameters(machine: Machine, args: Any, kwargs: Any) -> Any:
     raise GraphBreak("parameter-made", f"a {type(args[0]).__qualname__} meets its first input")
+
+
+_DISTRIBUTED_QUERIES = frozenset(
+    {"is_available", "is_initialized", "get_rank", "get_world_size", "get_backend", "is_nccl_available", "is_gloo_available",
+     "is_mpi_available", "is_ucc_available", "is_torchelastic_launched", "get_group_rank", "get_global_rank", "get_node_local_rank"}
+)  # fmt: skip
+
+
+def _place_of_process(function: Any) -> Substitute:
+    """This process's rank, or how many there are: of the whole group, guarded; of others by the interpreter."""
+
+    def answer(machine: Machine, args: Any, kwargs: Any) -> Any:
+        if any(value is not None for value in (*args, *kwargs.values())):
+            raise GraphBreak("distributed", f"call of torch.distributed.{function.__name__}")
+        machine.depend_on_state("distributed_rank")
+        return function()
+
+    return answer
+
+
+def _declare_distributed() -> None:
+    """Every collective, and what starts and stops them, is between graphs; so is the module that overlaps them with the backward."""
+    if not torch.distributed.is_available():
+        return
+    module = torch.distributed.distributed_c10d
+    for name in module.__all__:
+        function = getattr(module, name)
+        if type(function) is FunctionType and name not in _DISTRIBUTED_QUERIES:
+            text = f"call of torch.distributed.{name}"
+            substitute_for(function)(_break_at(text, "distributed"))
+    for function in (module.get_rank, module.get_world_size):
+        substitute_for(function)(_place_of_process(function))
+    parallel = torch.nn.parallel.DistributedDataParallel
+    substitute_for(parallel.forward)(_break_at("call of DistributedDataParallel", "distributed"))
+
+
+_declare_distributed()
 
 
 def _mark(function: Any) -> Substitute:
