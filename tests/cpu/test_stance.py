@@ -242,22 +242,37 @@ def test_bad_arguments(arguments: dict[str, Any], words: str) -> None:
     assert ran(function) == "compiled", "no stance was left behind"
 
 
-def test_many_threads_each_in_a_stance_of_its_own() -> None:
+def test_many_threads_in_stances_of_their_own() -> None:
     function, _ = pair()
     ran(function)
     failures: list[str] = []
 
     def work(stance: str, expected: str) -> None:
-        for _ in range(50):
+        for _ in range(100):
             with set_stance(stance):
                 if ran(function) != expected:
                     failures.append(stance)
 
-    # Made in this thread, the stance would hold for the process for a moment: threads that need it otherwise do not run then.
-    threads = [threading.Thread(target=work, args=("force_eager", "eager")) for _ in range(4)]
+    expected = {"force_eager": "eager", "eager_on_recompile": "compiled", "default": "compiled"}
+    threads = [
+        threading.Thread(target=work, args=item) for item in expected.items() for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not failures
+    assert ran(function) == in_thread(lambda: ran(function)) == "compiled"
+
+
+def test_the_last_call_decides_whatever_blocks_do_meanwhile() -> None:
+    function, _ = pair()
+    ran(function)
+    late = set_stance("eager_on_recompile")
+    set_stance("force_eager")
+    with late:
+        assert ran(function) == "compiled"
+    assert ran(function) == "eager"
+    for _ in range(100):
+        set_stance("default")
     assert ran(function) == "compiled"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -56,25 +57,37 @@ class _Process:
     def __init__(self) -> None:
         self.stance = _DEFAULT
         self.redirecting = 0
-        self.lock = threading.Lock()
+        self._calls: list[tuple[weakref.ref[set_stance], Stance]] = []
+        """The calls of set_stance: any that still has an object may yet turn out to be no call but a block or a decorator."""
+        self._lock = threading.Lock()
 
-    def set(self, stance: Stance) -> Stance:
-        """Put a stance in force for the process; the former one."""
-        with self.lock:
-            former, self.stance = self.stance, stance
-            self._count(stance.redirects - former.redirects)
-        return former
+    def add(self, call: set_stance, stance: Stance) -> None:
+        """Put a stance in force for the process."""
+        with self._lock:
+            final = [at for at, (made, _) in enumerate(self._calls) if made() is None]
+            kept = self._calls[final[-1] :] if final else self._calls
+            self._settle([*kept, (weakref.ref(call), stance)])
+
+    def withdraw(self, call: set_stance) -> None:
+        """Take one back, whatever others have done meanwhile."""
+        with self._lock:
+            self._settle([item for item in self._calls if item[0]() is not call])
+
+    def _settle(self, calls: list[tuple[weakref.ref[set_stance], Stance]]) -> None:
+        former, self.stance = self.stance, calls[-1][1] if calls else _DEFAULT
+        self._calls = calls
+        self._count(self.stance.redirects - former.redirects)
 
     def enter(self, stance: Stance) -> None:
         """Put a stance in force in this context."""
-        with self.lock:
+        with self._lock:
             self._count(stance.redirects)
         _SCOPED.set((*_SCOPED.get(), stance))
 
     def leave(self, stance: Stance) -> None:
         """End the innermost stance of this context."""
         _SCOPED.set(_SCOPED.get()[:-1])
-        with self.lock:
+        with self._lock:
             self._count(-stance.redirects)
 
     def _count(self, change: int) -> None:
@@ -145,23 +158,17 @@ class set_stance:
         if force_backend is not None and stance != "default":
             raise RuntimeError("force_backend goes with the stance 'default' only")
         self._stance = Stance(stance, force_backend)
-        self._former: Stance | None = _PROCESS.set(self._stance)
-
-    def _withdraw(self) -> None:
-        """The construction was not a call for the process, after all."""
-        former, self._former = self._former, None
-        if former is not None:
-            _PROCESS.set(former)
+        _PROCESS.add(self, self._stance)
 
     def __enter__(self) -> None:
-        self._withdraw()
+        _PROCESS.withdraw(self)
         _PROCESS.enter(self._stance)
 
     def __exit__(self, *exception: object) -> None:
         _PROCESS.leave(self._stance)
 
     def __call__(self, function: Function) -> Function:
-        self._withdraw()
+        _PROCESS.withdraw(self)
         stance = self._stance
 
         @functools.wraps(function)
