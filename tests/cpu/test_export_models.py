@@ -143,3 +143,20 @@ def test_as_an_exported_program(name: str, tmp_path: Path) -> None:
             pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]  # fmt: skip
             for ours, theirs in pairs:
                 torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_loaded_graph_is_compiled(tmp_path: Path) -> None:
+    """What a file holds is enough for a backend: one compilation serves every size."""
+    from flambeau.interop_dynamo import flambeau_backend
+    from flambeau_capture import load
+
+    model, inputs, shapes = small_bert()
+    with torch.no_grad():
+        export(model.eval(), (), inputs(3, 8), dynamic_shapes=shapes).save(tmp_path / "graph")
+        loaded = load(tmp_path / "graph")
+        compiled = flambeau_backend(loaded.graph_module, loaded.flat_inputs(**inputs(3, 8)))
+        for sizes in SIZES:
+            given = inputs(*sizes)
+            found = compiled(*loaded.flat_inputs(**given))
+            for ours, theirs in zip(found, model(**given), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

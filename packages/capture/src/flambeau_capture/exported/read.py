@@ -10,16 +10,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-import keyword
 import sys
 import zipfile
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
 
 from flambeau_capture.exported import targets
-from flambeau_capture.exported.codec import BadFile, TreeReader, check, decode, decode_spec
+from flambeau_capture.exported.codec import TreeReader, check, decode, decode_spec
 from flambeau_capture.exported.graph import (
     Ambient,
     Condition,
@@ -28,6 +26,7 @@ from flambeau_capture.exported.graph import (
     Mutation,
     Symbol,
 )
+from flambeau_capture.exported.graphs import decode_graph, identifier
 from flambeau_capture.exported.signature import CallSignature, Parameter
 from flambeau_capture.exported.size_text import assume, holds
 from flambeau_capture.exported.tree import class_name
@@ -38,7 +37,7 @@ from flambeau_prims.sizes import SizeEnv
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from flambeau_prims.sizes import Size
 
@@ -93,7 +92,7 @@ def _read(
     env, symbols = _symbols(data)
     parameters = tuple(
         Parameter(
-            _identifier(name),
+            identifier(name),
             inspect._ParameterKind[kind],
             trees.read(tree),
             bool(given),
@@ -102,7 +101,7 @@ def _read(
         for name, kind, tree, given, default in data["parameters"]
     )
     positional, keywords = data["called_with"]
-    graph = _graph(data, symbols)
+    graph = decode_graph(data["graph"], symbols)
     input_specs = tuple(decode_spec(spec, symbols) for spec in data["input_specs"])
     conditions = tuple(Condition(*condition) for condition in data["conditions"])
     hints = {name: hint for name, hint, *_ in data["symbols"]}
@@ -147,54 +146,12 @@ def _symbols(data: dict[str, Any]) -> tuple[SizeEnv | None, dict[str, Size]]:
     env = SizeEnv()
     for name, hint, lower, upper, source, _ in data["symbols"]:
         check(type(hint) is int, "a symbol without a size")
-        found[name] = env.symbol(hint, source, lower=lower, name=_identifier(name))
+        found[name] = env.symbol(hint, source, lower=lower, name=identifier(name))
         if upper is not None:
             sizes.le(found[name], upper)
     for name, hint in data["computed_symbols"]:
-        found[name] = env.symbol(hint, name, lower=None, name=_identifier(name))
+        found[name] = env.symbol(hint, name, lower=None, name=identifier(name))
     return (env if found else None), found
-
-
-def _graph(data: dict[str, Any], symbols: Mapping[str, Size]) -> fx.Graph:
-    graph = fx.Graph()
-    nodes: dict[str, fx.Node] = {}
-    for item in data["nodes"]:
-        name = _identifier(item["name"])
-        check(name not in nodes, f"two nodes are called {name}")
-        node: fx.Node
-        match item["op"]:
-            case "placeholder":
-                node = graph.placeholder(name)
-            case "call_function":
-                target = targets.function_named(item["target"])
-                node = graph.create_node("call_function", target, *_arguments(item, nodes), name)
-                if target is getattr:
-                    check(node.args[1:] and node.args[1] in targets.ATTRIBUTES, f"attribute {node.args[1:]} is read")  # fmt: skip
-            case "call_method":
-                target = targets.check_method(item["target"])
-                node = graph.create_node("call_method", target, *_arguments(item, nodes), name)
-            case op:
-                raise BadFile(f"a node of kind {op!r}")
-        node.meta["spec"] = decode_spec(item["spec"], symbols)
-        for key in ("where", "origin", "requires_grad", "pure"):
-            if key in item:
-                node.meta[key] = item[key]
-        nodes[name] = node
-    outputs = decode(data["outputs"], nodes)
-    output = graph.output(outputs)
-    output.meta["spec"] = tuple(node.meta.get("spec") for node in outputs)
-    return graph
-
-
-def _arguments(item: dict[str, Any], nodes: Mapping[str, fx.Node]) -> tuple[Any, Any]:
-    args, kwargs = decode(item["args"], nodes), decode(item["kwargs"], nodes)
-    check(isinstance(kwargs, dict) and all(map(_identifier, kwargs)), "arguments without names")
-    return tuple(args), kwargs
-
-
-def _identifier(name: Any) -> str:
-    check(isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name), f"{name!r} is no name")  # fmt: skip
-    return str(name)
 
 
 def _classes(names: list[str], given: tuple[type, ...]) -> dict[str, type]:

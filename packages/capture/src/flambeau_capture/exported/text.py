@@ -29,6 +29,7 @@ from flambeau_capture.exported.tree import (
     SizeOf,
     Tree,
 )
+from flambeau_capture.higher_order import HigherOrder
 
 if TYPE_CHECKING:
     from flambeau_capture.exported.graph import ExportedGraph
@@ -60,7 +61,7 @@ def graph_text(exported: ExportedGraph) -> str:
     lines += [f"  {mutation}" for mutation in exported.mutations]
     lines.append("")
     graph = exported.graph_module.graph
-    lines += [f"  {node_text(node)}" for node in graph.nodes if node.op not in ("placeholder", "output")]  # fmt: skip
+    lines += _calls(graph, "  ")
     lines.append(f"  return {result_text(exported)}")
     return "\n".join(lines)
 
@@ -68,6 +69,23 @@ def graph_text(exported: ExportedGraph) -> str:
 def placeholders(exported: ExportedGraph) -> list[fx.Node]:
     """The graph's placeholders, in order."""
     return [node for node in exported.graph_module.graph.nodes if node.op == "placeholder"]
+
+
+def _calls(graph: fx.Graph, indent: str) -> list[str]:
+    """The calls of a graph, each followed by the graphs that it holds."""
+    lines = []
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        lines.append(f"{indent}{node_text(node)}")
+        if isinstance(node.target, HigherOrder):
+            for name, inner in node.target.graphs().items():
+                given = ", ".join(f"{item.name}: {spec_text(item.meta['spec'])}" for item in inner.graph.nodes if item.op == "placeholder")  # fmt: skip
+                (output,) = (item for item in inner.graph.nodes if item.op == "output")
+                lines.append(f"{indent}  {name}({given})")
+                lines += _calls(inner.graph, f"{indent}    ")
+                lines.append(f"{indent}    return {argument_text(output.args[0])}")
+    return lines
 
 
 def node_text(node: fx.Node) -> str:
@@ -92,6 +110,8 @@ def target_text(target: Any) -> str:
     """What the user calls a function."""
     if isinstance(target, str):
         return target
+    if isinstance(target, HigherOrder):
+        return target.name
     module = getattr(target, "__module__", None) or ""
     name = getattr(target, "__name__", str(target))
     if module.startswith("torch._ops"):

@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.exported import targets
 from flambeau_capture.exported.codec import TreeWriter, encode, encode_spec
+from flambeau_capture.exported.graphs import encode_graph
 
 if TYPE_CHECKING:
     import os
-
-    from torch import fx
 
     from flambeau_capture.exported.graph import ExportedGraph
 
@@ -53,11 +51,9 @@ def save_graph(exported: ExportedGraph, path: str | os.PathLike[str]) -> None:
 
 def _graph_data(exported: ExportedGraph, tensors: _TensorWriter) -> dict[str, Any]:
     trees = TreeWriter()
-    graph = exported.graph_module.graph
     env = exported.graph_module.meta.get("size_env")
     declared = {symbol.name for symbol in exported.symbols}
     signature = exported.signature
-    (output,) = (node for node in graph.nodes if node.op == "output")
     data = {
         "name": exported.name,
         "symbols": [dataclasses.astuple(symbol) for symbol in exported.symbols],
@@ -82,8 +78,7 @@ def _graph_data(exported: ExportedGraph, tensors: _TensorWriter) -> dict[str, An
         "inputs": [[item.kind, item.name, item.index, item.also] for item in exported.inputs],
         "input_specs": [encode_spec(spec) for spec in exported.input_specs],
         "state": [tensors.write(name, tensor) for name, tensor in exported.state.items()],
-        "nodes": [_node_data(node) for node in graph.nodes if node.op != "output"],
-        "outputs": encode(output.args[0]),
+        "graph": encode_graph(exported.graph_module.graph),
         "result": trees.write(exported.result),
         "mutations": [dataclasses.astuple(mutation) for mutation in exported.mutations],
         "guards": exported.guards,
@@ -91,30 +86,6 @@ def _graph_data(exported: ExportedGraph, tensors: _TensorWriter) -> dict[str, An
         "autocast": [[kind, encode(dtype)] for kind, dtype in exported.ambient.autocast],
     }
     data["classes"] = list(trees.classes)
-    return data
-
-
-def _node_data(node: fx.Node) -> dict[str, Any]:
-    data: dict[str, Any] = {"op": node.op, "name": node.name}
-    try:
-        match node.op:
-            case "call_function":
-                data["target"] = targets.name_of(node.target)
-            case "call_method":
-                data["target"] = targets.check_method(node.target)
-            case "placeholder":
-                pass
-            case _:
-                held = getattr(node.graph.owning_module, str(node.target), None)
-                raise TypeError(f"an exported file cannot hold the {type(held).__name__} {node.target}")  # fmt: skip
-        data["args"], data["kwargs"] = encode(list(node.args)), encode(dict(node.kwargs))
-    except (TypeError, targets.UnknownTarget) as error:
-        where = node.meta.get("where") or "the graph"
-        raise TypeError(f"{where}: {node.format_node() or node.name} cannot be saved: {error}") from error  # fmt: skip
-    data["spec"] = encode_spec(node.meta.get("spec"))
-    for key in ("where", "origin", "requires_grad", "pure"):
-        if key in node.meta:
-            data[key] = node.meta[key]
     return data
 
 
