@@ -11,6 +11,7 @@ import torch
 
 import flambeau
 from flambeau.compiler import is_compiling, set_stance
+from flambeau_capture.stance import STANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -167,6 +168,24 @@ def test_the_second_call_is_compiled_as_dynamic_as_the_two_differ(stance: str) -
         for size in (4, 9, 3):
             assert ran(function, size) == "compiled"
     assert backend.graphs == 1
+
+
+@pytest.mark.parametrize("stance", [*STANCES[4:], "default", "force_eager"])
+def test_functions_with_breaks(stance: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        flambeau.compiler.graph_break()
+        return sorted([y + 1, y * 2], key=lambda item: item.sum().item())[0]
+
+    backend = Counting()
+    function = flambeau.compile(program, backend=backend)
+    with set_stance(stance):
+        for size in (3, 4, 7, 5):
+            x = torch.randn(size)
+            torch.testing.assert_close(function(x), program(x))
+    assert (backend.graphs == 0) == (stance == "force_eager")
+    with set_stance("eager_on_recompile"), set_stance(force_backend="eager"):
+        torch.testing.assert_close(function(x), program(x))
 
 
 def test_eager_then_compile_stays_static_where_sizes_do_not_differ() -> None:

@@ -152,6 +152,7 @@ class CompiledState:
             function, self.capture_frame, self.backend, self.options, self._continuations
         )
         state.listener = self._note
+        state.resolve_backend = self.resolve_backend
         state._with_backend = None
         compiled = Compiled(function, state.on_miss, state)
         state.attach(compiled)
@@ -161,6 +162,7 @@ class CompiledState:
         """What stands behind a function that is reached below one of this callable's graph breaks."""
         state = CompiledState(function, self.capture_frame, self.backend, self.options)
         state.listener = self._note
+        state.resolve_backend = self.resolve_backend
         return state
 
     # ------------------------------------------------------------ misses
@@ -211,7 +213,7 @@ class CompiledState:
     def _is_first_call(self, scope: Scope) -> bool:
         """Whether this is the first call of all; its sizes are remembered, to be compared with the second's."""
         if self._first_call is None:
-            if self._made:
+            if self._made or self._is_continuation:  # which belongs to a call that is being compiled
                 return False
             self._first_call = dict(_sizes(scope))
             return True
