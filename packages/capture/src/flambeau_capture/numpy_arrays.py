@@ -38,7 +38,7 @@ def tensor_of_reversed(flips: frozenset[int], writeable: bool) -> Callable[[Any]
     """A converter of arrays with negative strides along the axes `flips`: to the tensor that runs along them forwards."""
 
     def tensor_of_reversed_array(array: Any) -> torch.Tensor:
-        forwards = np.flip(array, sorted(flips))
+        forwards = np.flip(array, tuple(sorted(flips)))
         return torch.from_numpy(forwards) if writeable else tensor_of_readonly(forwards)
 
     return tensor_of_reversed_array

@@ -99,7 +99,7 @@ WHOLE: dict[str, Program] = {
     "spectra": lambda x: (np.fft.fft(x), np.fft.fft(x, axis=0), np.fft.ifft2(x), np.fft.rfftn(x), np.fft.irfft2(np.fft.rfft2(x)), np.fft.ihfft(x[0])),
     "broadcast": lambda x: (np.broadcast_to(x[0], (3, 6)), np.meshgrid(x[0], x[1]), np.atleast_2d(x[0]), np.moveaxis(x, 0, 1)),
     "containers": lambda x: {"a": x + 1, "b": [x, x.T, (x.sum(), None)]},
-    "iterated": lambda x: ([row.sum() for row in x], sum(x), [a + b for a, b in zip(x[0], x[1])]),
+    "iterated": lambda x: ([row.sum() for row in x], sum(x), [a + b for a, b in zip(x[0], x[1], strict=True)]),
     "copies": lambda x: (copy.copy(x), copy.deepcopy(x), x.copy(), np.array(x), np.asarray(x) is x),
     "tensors": lambda x: (torch.from_numpy(x).sin().numpy(), torch.tensor(x) * 2, torch.as_tensor(x) + 1, np.asarray(torch.as_tensor(x)) * 2),
     "mixed": lambda x: (torch.from_numpy(x) * x, np.sin(torch.from_numpy(x)), torch.from_numpy(x) * x.max()),

@@ -461,7 +461,7 @@ class Array(Reductions, ArrayBase):
         self,
         dtype: Any,
         order: str = "K",
-        casting: str = "unsafe",
+        casting: Any = "unsafe",
         subok: bool = True,
         copy: bool = True,
     ) -> Any:

@@ -47,11 +47,12 @@ def _transform(
     return tape.call_function(torch.movedim, (found, -1, axis))  # type: ignore[no-any-return]
 
 
-def _finished(machine: Machine, found: torch.Tensor, out: Any) -> Any:
+def _finished(machine: Machine, source: torch.Tensor, found: torch.Tensor, out: Any) -> Any:
+    """The outcome in the memory order of the source."""
     if out is not None:
         store(out, found)
         return out
-    return machine.arrays.new(layout.in_order(machine.tape, found, layout.c_order(found.ndim)))
+    return machine.arrays.new(layout.in_order(machine.tape, found, layout.copied("K", source)))
 
 
 _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -62,8 +63,8 @@ def _along_one(name: str) -> Callable[..., Any]:
     def call(
         machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
     ) -> Any:
-        found = _transform(machine, name, _source(machine, a), n, axis, norm)
-        return _finished(machine, found, out)
+        source = _source(machine, a)
+        return _finished(machine, source, _transform(machine, name, source, n, axis, norm), out)
 
     return call
 
@@ -73,15 +74,18 @@ def _hfft(
     machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
 ) -> Any:
     source = machine.tape.call_function(torch.conj_physical, (_source(machine, a),))
-    return _finished(machine, _transform(machine, "irfft", source, n, axis, _SWAPPED[norm]), out)
+    found = _transform(machine, "irfft", source, n, axis, _SWAPPED[norm])
+    return _finished(machine, source, found, out)
 
 
 @handler(np.fft.ihfft)
 def _ihfft(
     machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
 ) -> Any:
-    found = _transform(machine, "rfft", _source(machine, a), n, axis, _SWAPPED[norm])
-    return _finished(machine, machine.tape.call_function(torch.conj_physical, (found,)), out)
+    source = _source(machine, a)
+    found = _transform(machine, "rfft", source, n, axis, _SWAPPED[norm])
+    found = machine.tape.call_function(torch.conj_physical, (found,))
+    return _finished(machine, source, found, out)
 
 
 def _along_several(name: str, default: Any) -> Callable[..., Any]:
@@ -93,7 +97,7 @@ def _along_several(name: str, default: Any) -> Callable[..., Any]:
         norm: Any = None,
         out: Any = None,
     ) -> Any:
-        found = _source(machine, a)
+        found = source = _source(machine, a)
         sizes = None if s is None else list(plain(machine, s))
         if axes is None:
             axes = range(-len(sizes), 0) if sizes is not None else range(-found.ndim, 0)
@@ -114,7 +118,7 @@ def _along_several(name: str, default: Any) -> Callable[..., Any]:
         )
         for function, (axis, size) in order:
             found = _transform(machine, function, found, size, axis, norm)
-        return _finished(machine, found, out)
+        return _finished(machine, source, found, out)
 
     return call
 

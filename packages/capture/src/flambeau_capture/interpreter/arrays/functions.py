@@ -111,7 +111,7 @@ def call_python(
     """A function of NumPy's written in Python: of constants only it is called, if it is public; NotImplemented to have it interpreted."""
     name = function.__name__
     if (
-        getattr(np, name, None) is not function
+        vars(np).get(name) is not function
         or name in _WITH_EFFECTS
         or name.startswith(("set", "show"))
     ):
@@ -124,8 +124,7 @@ def call_python(
 def _may_call(function: Any, handler: Any) -> bool:
     """Whether a function of constants may be called at capture: NumPy's public functions read nothing else."""
     return (
-        handler is not None
-        and handler not in _MAKERS
+        (handler is not None and handler not in _MAKERS)
         or hasattr(function, "_implementation")
         or id(function) in _PURE
     )
@@ -177,7 +176,7 @@ def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[
         if issubclass(cls, (np.generic, np.dtype)) or cls in (np.finfo, np.iinfo):
             return made_anew(machine, cls(*args, **kwargs))
         if cls is np.broadcast:
-            return cls(*args)
+            return np.broadcast(*args)
         if cls is np.errstate and "raise" not in kwargs.values() and "call" not in kwargs.values():
             return ErrorState(machine)
     elif issubclass(cls, np.generic) and len(args) == 1 and not kwargs:
@@ -486,8 +485,7 @@ def _isscalar(machine: Machine, element: Any) -> bool:
 
 @handler(np.count_nonzero, _multiarray.count_nonzero)
 def _count_nonzero(machine: Machine, a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
-    found = as_array(machine, a).astype(np.bool_).sum(axis, keepdims=keepdims)
-    return found
+    return as_array(machine, a).astype(np.bool_).sum(axis, keepdims=keepdims)
 
 
 @handler(np.diag)
@@ -541,7 +539,7 @@ def _result_type(machine: Machine, *values: Any) -> Any:
 
 
 @handler(np.can_cast)
-def _can_cast(machine: Machine, from_: Any, to: Any, casting: str = "safe") -> bool:
+def _can_cast(machine: Machine, from_: Any, to: Any, casting: Any = "safe") -> bool:
     return bool(np.can_cast(_typed(from_), to, casting))
 
 
@@ -651,7 +649,7 @@ def _broadcast_arrays(machine: Machine, *args: Any, subok: Any = False) -> Any:
 
 @handler(np.copyto)
 def _copyto(
-    machine: Machine, dst: Any, src: Any, casting: str = "same_kind", where: Any = True
+    machine: Machine, dst: Any, src: Any, casting: Any = "same_kind", where: Any = True
 ) -> None:
     from flambeau_capture.interpreter.arrays.indexing import assigned
 

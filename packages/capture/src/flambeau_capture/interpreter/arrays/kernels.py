@@ -102,14 +102,15 @@ def _by_operator(name: str, function: Any) -> None:
     _kernel(name)(lambda loop, *operands: loop.call(function, *operands))
 
 
-for _name, _function in {
+_OPERATORS: dict[str, Any] = {
     "multiply": operator.mul, "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
     "greater": operator.gt, "greater_equal": operator.ge, "bitwise_and": operator.and_, "bitwise_or": operator.or_,
     "bitwise_xor": operator.xor,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _OPERATORS.items():
     _by_operator(_name, _function)
 
-for _name, _function in {
+_FUNCTIONS: dict[str, Any] = {
     "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2, "log10": torch.log10,
     "log1p": torch.log1p, "sqrt": torch.sqrt, "square": torch.square, "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
     "arcsin": torch.asin, "arccos": torch.acos, "arctan": torch.atan, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh,
@@ -121,7 +122,8 @@ for _name, _function in {
     "logical_xor": torch.logical_xor, "logical_not": torch.logical_not, "fabs": torch.abs,
     "gcd": torch.gcd, "lcm": torch.lcm, "rad2deg": torch.rad2deg, "degrees": torch.rad2deg, "deg2rad": torch.deg2rad,
     "radians": torch.deg2rad, "matmul": torch.matmul,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _FUNCTIONS.items():
     _direct(_name, _function)
 
 
@@ -237,12 +239,13 @@ def _rounding(function: Any) -> Callable[..., Any]:
     return kernel
 
 
-for _name, _function in {
+_ROUNDINGS: dict[str, Any] = {
     "floor": torch.floor,
     "ceil": torch.ceil,
     "trunc": torch.trunc,
     "rint": torch.round,
-}.items():
+}
+for _name, _function in _ROUNDINGS.items():
     _kernel(_name)(_rounding(_function))
 
 

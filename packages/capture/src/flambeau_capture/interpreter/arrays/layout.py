@@ -6,6 +6,7 @@ alike for one operand and differently for several.  Orders are tuples of axes, o
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,7 +59,7 @@ def k_order(tensors: Sequence[torch.Tensor], ndim: int) -> Order:
 
 def _descends(strides: list[int]) -> bool:
     steps = [step for step in strides if step]
-    return all(left >= right for left, right in zip(steps, steps[1:], strict=False))
+    return all(left >= right for left, right in itertools.pairwise(steps))
 
 
 def _is_inside(strides: list[list[int]], axis: int, other: int) -> bool | None:

@@ -13,6 +13,7 @@ from flambeau_capture.interpreter.arrays.dtypes import torch_dtype
 from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc, store
 from flambeau_capture.reasons import GraphBreak
 
+_CLIP: Any = np._core.umath.clip  # type: ignore[attr-defined]
 _GIVEN_NO_VALUE = (np._NoValue, None)
 
 if TYPE_CHECKING:
@@ -279,8 +280,9 @@ class Reductions(_Base):
 
     def ptp(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
         """The greatest element less the least."""
-        found = self.max(axis, keepdims=keepdims) - self.min(axis, keepdims=keepdims)
-        return found
+        if out is not None:
+            raise GraphBreak("numpy-unsupported", "ptp with out=")
+        return self.max(axis, keepdims=keepdims) - self.min(axis, keepdims=keepdims)
 
     def any(
         self, axis: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
@@ -366,9 +368,7 @@ class Reductions(_Base):
             return call_ufunc(self.machine, np.maximum, (self, min), {"out": out, **options})
         if min is None:
             return call_ufunc(self.machine, np.minimum, (self, max), {"out": out, **options})
-        return call_ufunc(
-            self.machine, np._core.umath.clip, (self, min, max), {"out": out, **options}
-        )  # type: ignore[attr-defined]
+        return call_ufunc(self.machine, _CLIP, (self, min, max), {"out": out, **options})  # type: ignore[attr-defined]
 
     def _as_positive(self, out: Any) -> Any:
         return call_ufunc(self.machine, np.positive, (self,), {"out": out})

@@ -239,7 +239,7 @@ def _convolve(machine: Machine, a: Any, v: Any, mode: str = "full") -> Any:
     if not kernel.shape[0]:
         raise ValueError("v cannot be empty")
     size, call = int(kernel.shape[0]), machine.tape.call_function
-    left = {"full": size - 1, "same": size // 2 if size % 2 else size // 2, "valid": 0}[mode]
+    left = {"full": size - 1, "same": size // 2, "valid": 0}[mode]
     right = {"full": size - 1, "same": size - 1 - left, "valid": 0}[mode]
     padded = call(torch.constant_pad_nd, (signal, [left, right]))
     windows = machine.tape.call_method("unfold", (padded, 0, size, 1))
