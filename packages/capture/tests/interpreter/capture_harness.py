@@ -87,7 +87,7 @@ def same(got: Any, want: Any, path: str = "result") -> None:
             assert hasattr(got, name) == hasattr(want, name), f"{path}.{name}"
             same(getattr(got, name, None), getattr(want, name, None), f"{path}.{name}")
     else:
-        assert got == want, f"{path}: {got!r} instead of {want!r}"
+        assert got == want or (got != got and want != want), f"{path}: {got!r} instead of {want!r}"
 
 
 def check(fn: Callable[..., Any], *args: Any, dynamic: bool | None = False, **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import class_programs
 import container_programs
+import everyday_programs
 import library_programs
 import model_code_programs
 import protocol_programs
@@ -13,6 +14,7 @@ from capture_harness import check
 TABLES = (
     class_programs,
     container_programs,
+    everyday_programs,
     library_programs,
     model_code_programs,
     protocol_programs,

@@ -117,6 +117,7 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     run(frame)
     rebuild = Rebuilder(machine)
     machine.frame = frame
+    frame.locals.clear()  # which closes the generators in them
     return finish(machine, rebuild, rebuild.recipe(frame.value), [])
 
 

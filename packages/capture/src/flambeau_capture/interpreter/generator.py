@@ -12,6 +12,7 @@ from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import RETURN, Frame, run, unwind
+from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,6 +112,33 @@ class InterpretedGenerator(Native):
             return
         raise RuntimeError("generator ignored GeneratorExit")
 
+    def __del__(self) -> None:
+        """A generator that is dropped where it is suspended is closed, at once, as CPython does."""
+        machine = self.frame.machine
+        if not self.started or self.finished or self.running or not vars(machine):
+            return
+        if machine.break_where or machine.suspended is not None or not self._handles_exit():
+            return
+        broken, where = list(machine.broken), machine.break_where
+        try:
+            self.close()
+        except GraphBreak as error:
+            machine.dropped_break = error
+        except BaseException as error:
+            machine.dropped_break = GraphBreak(
+                "exception-escapes", f"{type(error).__name__} in a generator that is dropped"
+            )
+        machine.broken[:], machine.break_where = broken, where
+
+    def _handles_exit(self) -> bool:
+        """Whether GeneratorExit, raised where it is suspended, runs any code of the program, or of the iterator it delegates to."""
+        frame = self.frame
+        unwind_to = frame.code.unwinds[frame.ip - 1]
+        if unwind_to is None:
+            return self._delegate() is not None
+        names = frame.code.names_at[unwind_to.target : unwind_to.target + 2]
+        return names != ["CALL_INTRINSIC_1", "RERAISE"]  # StopIteration to RuntimeError, in 3.12 and later
+
     def _resume(self, error: BaseException | None, ready: bool = False) -> Any:
         """Run on to the next yield; `ready` says that the stack is as the next instruction expects it."""
         frame, machine = self.frame, self.frame.machine
@@ -136,6 +164,7 @@ class InterpretedGenerator(Native):
             self.finished = True
             raise
         finally:
+            frame.parent = None  # else the generator would keep alive what holds it
             self.running = False
             self.handling = machine.handling if machine.handling is not handling else None
             machine.handling = handling

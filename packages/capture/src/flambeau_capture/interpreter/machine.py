@@ -122,6 +122,8 @@ class Machine:
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.deferred_tensors: list[tuple[torch.Tensor, int]] = []
         """What deferred calls show, and its version when they were made."""
+        self.dropped_break: GraphBreak | None = None
+        """Why a generator that the frame has dropped could not be closed."""
         self.cached_calls: dict[Any, tuple[Any, Any]] = {}
         self._closures: set[int] = set()
         self.torch_state: dict[str, Any] = {}

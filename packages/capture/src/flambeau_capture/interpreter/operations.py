@@ -201,7 +201,7 @@ def _compare_holders(machine: Machine, op: BinaryOperator, left: Any, right: Any
             native_key(machine, item, right)
         return native(left, right)
     items = (*left.values(), *right.values()) if kind is dict else (*left, *right)
-    if not any(_compares_in_python(machine, item) for item in items):
+    if not any(compares_in_python(machine, item) for item in items):
         return native(left, right)
     if kind is dict:
         if op.left not in ("__eq__", "__ne__"):
@@ -223,11 +223,11 @@ def _same_or_equal(machine: Machine, left: Any, right: Any) -> bool:
     return left is right or truth(machine, compare(machine, COMPARISONS["=="], left, right))
 
 
-def _compares_in_python(machine: Machine, value: Any) -> bool:
+def compares_in_python(machine: Machine, value: Any) -> bool:
     kind = type(value)
     if kind in _HOLDERS:
         items = value.values() if kind is dict else value
-        return any(_compares_in_python(machine, item) for item in items)
+        return any(compares_in_python(machine, item) for item in items)
     return isinstance(value, torch.Tensor) or any(
         python_method(machine, kind, name) is not None for name in ("__eq__", "__lt__", "__gt__")
     )
@@ -264,6 +264,8 @@ def truth(machine: Machine, value: Any) -> bool:
         and not hasattr(kind, "__len__")
     ):
         return True  # whatever it holds
+    if lookup(machine, kind, "__bool__") is MISSING and lookup(machine, kind, "__len__") is MISSING:
+        return True
     machine.guard_native_read(value)
     return bool(value)
 

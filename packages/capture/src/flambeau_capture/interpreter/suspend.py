@@ -53,6 +53,8 @@ def finish(
     machine: Machine, rebuild: Rebuilder, result: Recipe, suspended: list[SuspendedFrame]
 ) -> Capture:
     """The whole record, when the recipes of the result or of the suspended frames have been made."""
+    if machine.dropped_break is not None:
+        raise machine.dropped_break
     guard_distinct(machine)
     replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
     replayed += _left_switches(machine)

@@ -21,8 +21,7 @@ _COROUTINE = 0x80 | 0x200  # CO_COROUTINE, CO_ASYNC_GENERATOR
 def RETURN_GENERATOR(frame: Frame, arg: Any) -> int:
     if frame.code.flags & _COROUTINE:
         raise GraphBreak("coroutine", f"call of async function {frame.code.name}")
-    frame.generator = InterpretedGenerator(frame)
-    frame.value = frame.generator
+    frame.value = InterpretedGenerator(frame)
     return RETURN
 
 
