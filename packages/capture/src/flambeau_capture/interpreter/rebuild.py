@@ -146,7 +146,9 @@ class Rebuilder:
             made = CallRecipe(as_subclass, (made, Const(subclass)))
         attributes = self.machine.objects.overlay_of(tensor)
         if attributes:
-            items = [(Const(name), self.recipe(value)) for name, value in attributes.items()]
+            items: list[tuple[Recipe, Recipe]] = [
+                (Const(name), self.recipe(value)) for name, value in attributes.items()
+            ]
             made = CallRecipe(with_attributes, (made, MakeDict(items)))
         return made
 
