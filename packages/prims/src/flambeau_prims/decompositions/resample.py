@@ -154,7 +154,7 @@ def _folded_back(b: Builder, grad: Value, dim: int, size: int, ratio: float) -> 
 
     They are neighbours: from floor(place / ratio) on, give or take what rounding does, which is found out here.
     """
-    wanted = grad.spec.shape[dim]
+    wanted = sizes.as_int(grad.spec.shape[dim])
     inverse = torch.tensor(1.0 / ratio, dtype=torch.float32)
     read = (torch.arange(wanted, dtype=torch.float32) * ratio).floor().long().clamp(max=size - 1)
     begins = (torch.arange(size, dtype=torch.float32) * inverse).floor().long()

@@ -35,7 +35,15 @@ from flambeau_inductor.codegen.cpp.plan import (
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.codegen.cpp.reductions import PART_LENGTH, Fold, column_take, fold_of
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
-from flambeau_inductor.ir import Axis, CheckIndex, Load, Reduce, Store, index_of
+from flambeau_inductor.ir import (
+    Axis,
+    CheckIndex,
+    Load,
+    Reduce,
+    Store,
+    defined_name,
+    index_of,
+)
 from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
@@ -271,7 +279,7 @@ class KernelWriter:
     ) -> None:
         """One vector loop; what does not vary along it, and is not `known` yet, stands before it in a block of its own."""
         moving = dependents(body, {vector.symbol.name})
-        before = [s for s in body if not varies(s, moving) and s.name not in known]
+        before = [s for s in body if not varies(s, moving) and defined_name(s) not in known]
         inside = [s for s in body if varies(s, moving)]
         with self.block("") if before else nullcontext():
             self.statements(before)

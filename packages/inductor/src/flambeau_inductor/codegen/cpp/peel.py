@@ -141,16 +141,8 @@ def _stage(
 ) -> tuple[Body, tuple[Staged, ...]]:
     """The body with selections loaded from rows, and what stores them there."""
     place = vector.symbol - symbol("part")
-    names = {row.name for row in rows}
-    border = settle(
-        tuple(
-            Load(s.name, s.dtype, f"{s.name}_row", place)
-            if getattr(s, "name", None) in names
-            else s
-            for s in body
-        ),
-        {},
-    )
+    loads = {row: Load(row.name, row.dtype, f"{row.name}_row", place) for row in rows}
+    border = settle(tuple(loads.get(s, s) if isinstance(s, Compute) else s for s in body), {})
     values = tuple(s for s in body if not isinstance(s, Store))
     staged = []
     for mask in masks:
