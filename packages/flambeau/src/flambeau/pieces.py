@@ -77,8 +77,8 @@ class _Cutter:
             elif node.op == "output":
                 self._close(node)
                 self._copy(node)
-            elif _is_scalar(node) and not defines:
-                # Numbers: computed as soon as may be, so that a check of them need not end a piece.
+            elif (_is_scalar(node) or _is_part(node)) and not defines:
+                # Taken as soon as may be: a check need not end a piece, nor does a piece take whole tuples.
                 if all(given in self.made for given in node.all_input_nodes):
                     self._copy(node)
                 else:
@@ -89,8 +89,8 @@ class _Cutter:
             elif _chooses(node.target):
                 self._close(node)
                 self._copy(node)
-                self.made[node].target = node.target.with_graphs(self._compiled_graph)  # type: ignore[union-attr]
-            elif node.target is operator.getitem and _chooses(node.args[0].target):  # type: ignore[union-attr]
+                self.made[node].target = node.target.with_graphs(self._compiled_graph)
+            elif node.target is operator.getitem and _chooses(node.args[0].target):
                 self._copy(node)
             else:
                 self.open.append(node)
@@ -182,6 +182,13 @@ def _is_scalar(node: fx.Node) -> bool:
         return True
     spec = node.meta.get("spec")
     return node.op == "call_function" and isinstance(spec, (Expr, FloatExpr, Condition, int, float))
+
+
+def _is_part(node: fx.Node) -> bool:
+    """Whether a node is one of the results of a call."""
+    if node.target is not operator.getitem or node.op != "call_function":
+        return False
+    return isinstance(node.all_input_nodes[0].meta.get("spec"), (tuple, list))
 
 
 def _sets_state(node: fx.Node) -> bool:
