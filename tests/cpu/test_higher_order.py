@@ -504,6 +504,14 @@ def test_gradient_inside(function: Callable[..., Any]) -> None:
     not_fallen_back(check(function, *rows(*SHAPES), dynamic=False, under_no_grad=False))
 
 
+def test_a_compiled_gradient_is_not_differentiated_again_silently() -> None:
+    compiled = flambeau.compile(lambda x: (x.exp() * x.sin()).sum())
+    x = torch.randn(3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+        gradient.sum().backward()
+
+
 def test_a_history_outside_the_frame_is_not_forgotten() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.autograd.grad((x * y).sum(), x)[0]
@@ -687,7 +695,44 @@ def test_control_flow(function: Callable[..., Any], reference: Callable[..., Any
     makers = [
         lambda sign=sign: (sign * torch.rand(4, 3, requires_grad=True), WEIGHT) for sign in (1, -1, 99)
     ]  # fmt: skip
-    check(lambda x, w: function(x), *makers, reference=lambda x, w: reference(x))
+    not_fallen_back(check(lambda x, w: function(x), *makers, reference=lambda x, w: reference(x)))
+
+
+def choices_and_loops(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = (x.sin() + 1) @ w
+    z = torch.cond(
+        y.sum() > 3, lambda y: (y.cos() * 2).tanh() @ w, lambda y: (y.relu() + 1).sin().exp(), (y,)
+    )
+    u = (z.sin() * x + 1).tanh()
+
+    def step(count: torch.Tensor, v: torch.Tensor) -> Any:
+        halved = torch.cond(
+            v.sum() > 0, lambda v: (v * 2).sin() * 1.1, lambda v: v.exp() - 0.5, (v,)
+        )
+        return count + 1, halved
+
+    start = torch.zeros((), dtype=torch.int64)
+    count, v = torch.while_loop(lambda count, v: (count < 3) & (v.sum() < 1e3), step, (start, u))
+    return (v.cos() + u).relu() * 2, count
+
+
+def choices_and_loops_by_python(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = (x.sin() + 1) @ w
+    z = (y.cos() * 2).tanh() @ w if y.sum() > 3 else (y.relu() + 1).sin().exp()
+    u = v = (z.sin() * x + 1).tanh()
+    count = 0
+    while count < 3 and v.sum() < 1e3:
+        count, v = count + 1, (v * 2).sin() * 1.1 if v.sum() > 0 else v.exp() - 0.5
+    return (v.cos() + u).relu() * 2, torch.tensor(count)
+
+
+@pytest.mark.parametrize("dynamic", [False, None])
+def test_control_flow_between_computations(dynamic: bool | None) -> None:
+    makers = rows((4, 3), (5, 3), (2, 3)) + rows((4, 3))
+    reference = choices_and_loops_by_python
+    compiled = check(choices_and_loops, *makers, reference=reference, dynamic=dynamic)
+    not_fallen_back(compiled)
+    assert all(graph.programs for graph in report_of(compiled).graphs)
 
 
 def test_a_known_condition_takes_its_branch() -> None:

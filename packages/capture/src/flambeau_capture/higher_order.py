@@ -11,8 +11,8 @@ program's functions read besides their arguments are arguments here too, after t
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import fx
+
+    Runnable: TypeAlias = "fx.GraphModule | CompiledGraph"
+    GraphCompiler: TypeAlias = Callable[[fx.GraphModule], Callable[..., tuple[Any, ...]]]
 
 
 class HigherOrder:
@@ -39,7 +42,7 @@ class HigherOrder:
     def __name__(self) -> str:
         return self.name
 
-    def graphs(self) -> dict[str, fx.GraphModule]:
+    def graphs(self) -> Mapping[str, Runnable]:
         """The graphs inside, by name."""
         raise NotImplementedError
 
@@ -109,8 +112,8 @@ class CustomFunction(HigherOrder):
         apply = super(torch.autograd.Function, self._plain).apply  # type: ignore[misc]
         return apply(self, lifted, *tensors)  # type: ignore[no-any-return]
 
-    def graphs(self) -> dict[str, fx.GraphModule]:
-        found = {"forward": self.forward}
+    def graphs(self) -> Mapping[str, Runnable]:
+        found: dict[str, Runnable] = {"forward": self.forward}
         for defined, backward in self.backwards.items():
             missing = [str(at) for at, is_there in enumerate(defined) if not is_there]
             suffix = f" without gradient of {', '.join(missing)}" if missing else ""
@@ -210,7 +213,7 @@ class _Transform(HigherOrder):
 
     graph: fx.GraphModule
 
-    def graphs(self) -> dict[str, fx.GraphModule]:
+    def graphs(self) -> Mapping[str, Runnable]:
         return {"of": self.graph}
 
     def _closed(self, lifted: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
@@ -364,13 +367,27 @@ def _unshared(results: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, ...
     return tuple(r.clone() if r.untyped_storage().data_ptr() in taken else r for r in results)
 
 
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """What runs in the place of a captured graph."""
+
+    graph: fx.Graph
+    forward: Callable[..., tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, module: Runnable, compile: GraphCompiler) -> CompiledGraph:
+        """`module` as `compile` compiles it."""
+        assert not isinstance(module, CompiledGraph)
+        return cls(module.graph, compile(module))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Conditional(HigherOrder):
     """torch.cond: called with the predicate, then the lifted arguments, of which each branch takes those that it lists."""
 
     name: str
-    true: fx.GraphModule
-    false: fx.GraphModule
+    true: Runnable
+    false: Runnable
     true_lifted: tuple[int, ...]
     false_lifted: tuple[int, ...]
 
@@ -386,13 +403,18 @@ class Conditional(HigherOrder):
         return _unshared(branch(*lifted), lifted)
 
     def _true(self, *lifted: Any) -> tuple[Any, ...]:
-        return self.true.forward(*[lifted[at] for at in self.true_lifted])  # type: ignore[no-any-return]
+        return self.true.forward(*[lifted[at] for at in self.true_lifted])
 
     def _false(self, *lifted: Any) -> tuple[Any, ...]:
-        return self.false.forward(*[lifted[at] for at in self.false_lifted])  # type: ignore[no-any-return]
+        return self.false.forward(*[lifted[at] for at in self.false_lifted])
 
-    def graphs(self) -> dict[str, fx.GraphModule]:
+    def graphs(self) -> Mapping[str, Runnable]:
         return {"true": self.true, "false": self.false}
+
+    def with_graphs(self, compile: GraphCompiler) -> Conditional:
+        """The same choice between compiled branches."""
+        yes, no = CompiledGraph.of(self.true, compile), CompiledGraph.of(self.false, compile)
+        return replace(self, true=yes, false=no)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -400,8 +422,8 @@ class Loop(HigherOrder):
     """torch.while_loop: called with the `carried` tensors, then the lifted arguments, of which each graph takes those that it lists."""
 
     name: str
-    test: fx.GraphModule
-    body: fx.GraphModule
+    test: Runnable
+    body: Runnable
     carried: int
     test_lifted: tuple[int, ...]
     body_lifted: tuple[int, ...]
@@ -430,7 +452,12 @@ class Loop(HigherOrder):
 
     def _body(self, *args: Any) -> tuple[Any, ...]:
         carried, lifted = args[: self.carried], args[self.carried :]
-        return self.body.forward(*carried, *[lifted[at] for at in self.body_lifted])  # type: ignore[no-any-return]
+        return self.body.forward(*carried, *[lifted[at] for at in self.body_lifted])
 
-    def graphs(self) -> dict[str, fx.GraphModule]:
+    def graphs(self) -> Mapping[str, Runnable]:
         return {"while": self.test, "do": self.body}
+
+    def with_graphs(self, compile: GraphCompiler) -> Loop:
+        """The same loop with compiled test and body."""
+        test, body = CompiledGraph.of(self.test, compile), CompiledGraph.of(self.body, compile)
+        return replace(self, test=test, body=body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import ClassVar
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ class Chatty(torch.autograd.Function):
 
 
 class Leaky(torch.autograd.Function):
-    kept = []
+    kept: ClassVar[list] = []
 
     @staticmethod
     def forward(ctx, x):
@@ -122,7 +123,7 @@ class Listed(torch.autograd.Function):
 
 
 class Escaping(torch.autograd.Function):
-    kept = []
+    kept: ClassVar[list] = []
 
     @staticmethod
     def forward(ctx, x):
@@ -194,7 +195,7 @@ def test_transforms_are_captured_whole():
 
 
 def test_transforms_that_break():
-    kept = []
+    kept: ClassVar[list] = []
 
     def keeps(row):
         kept.append(row.sin())

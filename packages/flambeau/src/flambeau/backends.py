@@ -197,9 +197,16 @@ def _through_autograd(
         if wanted("graph_code", environment):
             code = gm.print_readable(print_output=False)
             emit("graph_code", f"{context.report.name}\n{code}", environment)
-        if reads_its_data(gm):
+        return compile_any(gm, example_inputs, graph_report)
+
+    def compile_any(
+        gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
+    ) -> Compiled:
+        if reads_its_data(
+            gm
+        ):  # a piece may do so again: a branch of a torch.cond with another in it
             return compile_in_pieces(
-                gm, lambda piece, given: compile_one(piece, given, graph_report)
+                gm, lambda piece, given: compile_any(piece, given, graph_report)
             )
         return compile_one(gm, example_inputs, graph_report)
 

@@ -40,7 +40,7 @@ class DataDependentControlFlow(DataDependent):
     """torch.cond or torch.while_loop chooses by the contents of a tensor: a trace is a straight line."""
 
     reason = "data-dependent-control-flow"
-    hint = "nothing: the graph that holds it runs operator by operator; torch.where would be compiled"
+    hint = "use torch.where inside function transforms and custom Functions; elsewhere the graph is cut there"
 
 
 class NoRule(Unsupported):

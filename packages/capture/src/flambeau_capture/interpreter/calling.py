@@ -13,6 +13,7 @@ import torch
 
 from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.core import core
+from flambeau_capture.higher_order import HigherOrder
 from flambeau_capture.interpreter import numpy_objects, torch_functions
 from flambeau_capture.interpreter.attributes import load_attr, store_attr
 from flambeau_capture.interpreter.binding_errors import raise_binding_error
@@ -110,6 +111,8 @@ def call(
         return _call_builtin(machine, function, args, kwargs)
     if isinstance(function, type):
         return construct(machine, function, args, kwargs)
+    if issubclass(kind, HigherOrder):
+        return machine.tape.call_function(function, args, kwargs)
     if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
         return machine.tape.call_function(function, args, kwargs)
     if kind is functools.partial:
