@@ -30,7 +30,9 @@ class Recorder:
 
 
 def captures(fn):
-    return sum(event.kind in ("capture", "recompile") for event in flambeau_capture.state_of(fn).events)
+    return sum(
+        event.kind in ("capture", "recompile") for event in flambeau_capture.state_of(fn).events
+    )
 
 
 def appends(x, out, recorder):

@@ -8,11 +8,17 @@ generator.py     suspended frames behind Python's generator protocol
 
 machine.py       the state of one capture: guards, cells, globals, deferred calls
 objects.py       what existed before the call: origins, shadows, overlays; `wrap`, the one door into the frame
+append_only.py   lists that a frame only appends to
 classes.py       raw class attributes, special methods written in Python
+class_building.py    class statements
 attributes.py, items.py, iteration.py, operations.py    what Python's operations mean on such values
+
+formatting.py, keys.py    text, hashes and equality of the program's objects, where native code asks for them
+exception_groups.py       what `except*` does
 
 calling.py       calls: interpreted, recorded, native, or a break
 substitutes/     what stands in for functions that call back, look at frames, or ask whether they are compiled
+binding_errors.py    CPython's words for arguments that do not fit
 native.py        which C functions are pure
 modules.py       nn.Module calls and hooks
 torch_functions.py, tape.py, tensors.py    torch-level calls, inputs, attributes of tensors

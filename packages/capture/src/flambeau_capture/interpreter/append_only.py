@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from flambeau_capture.origins import Origin
 
 APPENDING = {"append": list.append, "extend": list.extend}
-_METHOD_LOADS = {"LOAD_METHOD": ("append", "extend"), "LOAD_ATTR": (("append", True), ("extend", True))}
+_METHOD_LOADS = {
+    "LOAD_METHOD": ("append", "extend"),
+    "LOAD_ATTR": (("append", True), ("extend", True)),
+}
 _NONE_TESTS = frozenset(
     {
         "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE",
@@ -27,7 +30,9 @@ _NONE_TESTS = frozenset(
     }
 )  # fmt: skip
 _LOCAL_LOADS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK"})
-_LOCALS = frozenset({"STORE_FAST", "DELETE_FAST", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_FAST_AND_CLEAR"})
+_LOCALS = frozenset(
+    {"STORE_FAST", "DELETE_FAST", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_FAST_AND_CLEAR"}
+)
 _LOCAL_PAIRS = frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"})
 
 

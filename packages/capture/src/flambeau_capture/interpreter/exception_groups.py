@@ -36,7 +36,8 @@ def to_reraise(original: BaseException, errors: list[BaseException | None]) -> B
     """What leaves a try statement with `except*`: what its clauses raised, and the unhandled part of the original as it was."""
     if not isinstance(original, BaseExceptionGroup):
         return errors[0] if errors else None
-    raised, kept = [], []
+    raised: list[BaseException] = []
+    kept: list[Any] = []
     for error in errors:
         if error is not None:
             (kept if _same_metadata(error, original) else raised).append(error)

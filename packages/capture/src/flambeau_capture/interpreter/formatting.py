@@ -21,7 +21,22 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.machine import Machine
 
-_PLAIN = frozenset({str, int, float, bool, complex, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice})
+_PLAIN = frozenset(
+    {
+        str,
+        int,
+        float,
+        bool,
+        complex,
+        bytes,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.Size,
+        range,
+        slice,
+    }
+)
 _TEXT_METHODS = ("__str__", "__repr__", "__format__")
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.machine import Machine
 
-_PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device})
+_PLAIN = frozenset(
+    {int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device}
+)
 _CONTAINERS = frozenset({tuple, frozenset})
 
 

@@ -236,7 +236,17 @@ def prepare_arguments(
 
 _TAKES_INDEX = {
     id(function): function
-    for function in (range, slice, hex, oct, bin, chr, operator.index, itertools.islice, itertools.repeat)
+    for function in (
+        range,
+        slice,
+        hex,
+        oct,
+        bin,
+        chr,
+        operator.index,
+        itertools.islice,
+        itertools.repeat,
+    )
 }
 _MATH_OF_ITERABLES = {
     id(function): function

@@ -61,7 +61,7 @@ IDENTITY_TYPES = frozenset(
 )  # fmt: skip
 """Types whose objects are guarded by identity and used as they are."""
 
-_VALUE_BASES: tuple[tuple[type, Any], ...] = (
+VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (str, str.__str__),
     (int, int.__int__),
     (float, float.__float__),
@@ -225,7 +225,7 @@ class Objects:
             return self._shadow_set(value, kind, origin)
         if kind is collections.deque:
             return self._shadow_deque(value, origin)
-        for base, convert in _VALUE_BASES:
+        for base, convert in VALUE_BASES:
             if isinstance(value, base):
                 self.machine.guard("TYPE", origin, kind)
                 self.machine.guard("EQUALS", CallOf(convert, (origin,)), convert(value))

@@ -23,6 +23,7 @@ from flambeau_capture.interpreter.objects import (
     IDENTITY_TYPES,
     SCALARS,
     TORCH_CONSTANTS,
+    VALUE_BASES,
     Shadow,
     dict_items,
 )
@@ -262,10 +263,10 @@ class Rebuilder:
             if kind.__module__ == "torch.return_types":
                 return CallRecipe(kind, (MakeTuple(tuple(self._many(value))),))
             return self._tuple(value)
-        for base in (str, bytes, int, float):
+        for base, convert in VALUE_BASES:
             if isinstance(value, base):
                 state = MakeDict([(Const(k), v) for k, v in (self._state(value) or {}).items()])
-                plain = base.__str__(value) if base is str else base(value)
+                plain = convert(value)
                 return CallRecipe(_new_value, (Const(kind), Const(base), Const(plain), state))
         if isinstance(value, dict):
             return self._dict(value)
@@ -339,10 +340,10 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
     objects = machine.objects
     for shadow in list(objects.shadows.values()):
         _contents_effects(shadow, rebuild, found)
-    for target in objects.append_targets.values():
-        if target.items:
-            items = MakeList([rebuild.recipe(item) for item in target.items])
-            found.append(CallEffect(list.extend, (FromOrigin(target.origin), items)))
+    for appended in objects.append_targets.values():
+        if appended.items:
+            items = MakeList([rebuild.recipe(item) for item in appended.items])
+            found.append(CallEffect(list.extend, (FromOrigin(appended.origin), items)))
     for (_, name), (obj, raw) in machine.attribute_writes.items():
         overlay = objects.overlay_of(obj)
         assert overlay is not None

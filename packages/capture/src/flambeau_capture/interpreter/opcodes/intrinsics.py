@@ -78,7 +78,7 @@ def _subscript_generic(frame: Frame, parameters: Any) -> Any:
         typing.Unpack[item] if isinstance(item, typing.TypeVarTuple) else item
         for item in parameters
     )
-    return typing.Generic[unpacked]  # type: ignore[misc]
+    return typing.Generic[unpacked]  # type: ignore[index]
 
 
 def _type_alias(frame: Frame, parts: Any) -> Any:
@@ -97,7 +97,7 @@ def _set_parameter_default(frame: Frame, parameter: Any, evaluate: Any) -> Any:
     kind, name = type(parameter), parameter.__name__
     if kind is typing.TypeVar:
         constraints, bound = parameter.__constraints__, parameter.__bound__
-        made: Any = kind(name, *constraints, bound=bound, infer_variance=True, default=default)  # type: ignore
+        made: Any = kind(name, *constraints, bound=bound, infer_variance=True, default=default)
     else:
         made = kind(name, default=default)
     return _of_module(frame, made)

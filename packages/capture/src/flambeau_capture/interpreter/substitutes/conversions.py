@@ -44,7 +44,7 @@ def _int(machine: Machine, args: Any, kwargs: Any) -> Any:
         if kind is torch.SymInt:
             return args[0]
         if kind in (torch.SymFloat, torch.SymBool):
-            return torch.sym_int(args[0])
+            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]
         found = _by_method(machine, args, ("__int__", "__index__", "__trunc__"))
         if found is not None:
             return found[0]
@@ -56,7 +56,7 @@ def _float(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 1:
         args = (_item(machine, args[0]),)
         if type(args[0]) in (torch.SymInt, torch.SymFloat):
-            return torch.sym_float(args[0])
+            return torch.sym_float(args[0])  # type: ignore[no-untyped-call]
         found = _by_method(machine, args, ("__float__", "__index__"))
         if found is not None:
             return float(found[0]) if type(found[0]) is int else found[0]
@@ -95,13 +95,15 @@ def _format(machine: Machine, args: Any, kwargs: Any) -> str:
 
 
 @substitute_for(bytes)
-def _bytes(machine: Machine, args: Any, kwargs: Any) -> bytes:
+def _bytes(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs:
         found = _by_method(machine, args, ("__bytes__",))
         if found is not None:
             return found[0]
-        value = native.as_index(machine, args[0])
-        return bytes(value if isinstance(value, (int, str)) else native_iterable(machine, value))
+        value: Any = native.as_index(machine, args[0])
+        if not isinstance(value, (int, str)):
+            value = native_iterable(machine, value)
+        return bytes(value)
     return bytes(*args, **kwargs)
 
 

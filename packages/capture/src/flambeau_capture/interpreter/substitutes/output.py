@@ -69,8 +69,8 @@ def _print(machine: Machine, args: Any, kwargs: Any) -> None:
 
 
 @substitute_for(
-    contextlib._RedirectStream.__enter__,  # type: ignore[attr-defined]
-    contextlib._RedirectStream.__exit__,  # type: ignore[attr-defined]
+    contextlib._RedirectStream.__enter__,
+    contextlib._RedirectStream.__exit__,
 )
 def _redirect(machine: Machine, args: Any, kwargs: Any) -> Any:
     raise GraphBreak("side-effect", f"contextlib.{type(args[0]).__name__}")
@@ -148,8 +148,8 @@ def _deferred(function: Any) -> None:
     )
 
 
-for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
-    _deferred(_function)
+for _setter in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    _deferred(_setter)
 
 
 # ---------------------------------------------------------------- logging
@@ -201,21 +201,32 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
         machine.defer(function, (logger, *first, message, *values), _as_of_now(kwargs))
     else:
         code = frame.code
-        place = functools.partial(_log_at, code.filename, code.line(max(frame.ip - 1, 0)), code.name)
+        place = functools.partial(
+            _log_at, code.filename, code.line(max(frame.ip - 1, 0)), code.name
+        )
         number = first[0] if level is None else level
         extra = _as_of_now(kwargs.get("extra"))
         machine.defer(place, (logger, number, message, tuple(values), extra), {})
 
 
 def _log_at(
-    filename: str, line: int, function: str, logger: Any, level: int, message: str, args: Any, extra: Any
+    filename: str,
+    line: int,
+    function: str,
+    logger: Any,
+    level: int,
+    message: str,
+    args: Any,
+    extra: Any,
 ) -> None:
     """What `logger.log` does, as a line of the program would have called it."""
     if logger.isEnabledFor(level):
         if len(args) == 1 and isinstance(args[0], dict) and args[0]:
             args = args[0]
         name = logger.name
-        record = logger.makeRecord(name, level, filename, line, message, args, None, function, extra)
+        record = logger.makeRecord(
+            name, level, filename, line, message, args, None, function, extra
+        )
         logger.handle(record)
 
 

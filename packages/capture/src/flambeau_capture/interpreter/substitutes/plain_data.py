@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 _SCALARS = frozenset({int, float, complex, str, bytes, bool, type(None)})
-_HOOKS = ("cls", "default", "object_hook", "object_pairs_hook", "parse_float", "parse_int", "parse_constant")
+_HOOKS = (
+    "cls",
+    "default",
+    "object_hook",
+    "object_pairs_hook",
+    "parse_float",
+    "parse_int",
+    "parse_constant",
+)
 
 
 def is_plain_data(value: Any) -> bool:
@@ -33,7 +41,9 @@ def _natively(function: Any) -> None:
             return machine.interpret(function, args, kwargs)
         args = tuple(machine.whole_dict(arg) if type(arg) is dict else arg for arg in args)
         if not is_plain_data(args):
-            raise GraphBreak("unknown-c-function", f"json.{function.__name__} of other than plain data")
+            raise GraphBreak(
+                "unknown-c-function", f"json.{function.__name__} of other than plain data"
+            )
         return function(*args, **kwargs)
 
     substitute_for(function)(substitute)
