@@ -304,6 +304,12 @@ def draws_with_numpy(x=np.ones(3)):
     return x + np.random.rand(3)
 
 
+@example("distributed", raises=True)
+def communicates(x=torch.ones(3)):
+    torch.distributed.all_reduce(x)
+    return x + 1
+
+
 # ---------------------------------------------------------------- export
 
 
@@ -404,6 +410,16 @@ def asks_for_gradients_of_an_input(x=torch.ones(3)):
     return x * 2
 
 
-@example("data-dependent-control-flow")
-def chooses_by_contents(x=torch.ones(3)):
-    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+class Choosing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+@example("data-dependent-control-flow", Choosing)
+def chooses_by_contents(x=torch.ones(3, requires_grad=True)):
+    return Choosing.apply(x)
