@@ -1,6 +1,9 @@
 """Why a frame could not be captured, as data: each reason has a stable id, its context, an explanation and a hint.
 
 The interpreter raises `GraphBreak(id, detail)`; `capture_frame` turns it into a `record.Break` with the user's file and line.
+
+docs/graph_breaks.md is made of these by `python -m tools.checks.reasons_page`, with a program for each from tests/programs/graph_breaks.py: a new
+reason needs one there.
 """
 
 from __future__ import annotations

@@ -387,3 +387,38 @@ def test_export():
 
 def test_kept_checks():
     check(lambda x: x.relu() if torch.is_tensor(x) else x, X)
+
+
+LOCAL = threading.local()
+
+
+def reads_of_this_thread(x):
+    return x + getattr(LOCAL, "value", 0) + hasattr(LOCAL, "value")
+
+
+def writes_of_this_thread(x):
+    LOCAL.value = 5.0
+    del LOCAL.value
+    LOCAL.value = x.sum() * 2
+    return LOCAL.value + 1
+
+
+@pytest.mark.parametrize("fn", [reads_of_this_thread, writes_of_this_thread])
+def test_what_each_thread_has_for_itself(fn):
+    callable_ = compiled(fn, fullgraph=False)
+    results = []
+
+    def call(value):
+        LOCAL.value = value
+        found = callable_(X)
+        LOCAL.value = value
+        results.append((found, fn(X)))
+
+    call(2.0)
+    thread = threading.Thread(target=call, args=(3.0,))
+    thread.start()
+    thread.join()
+    call(4.0)
+    assert len(results) == 3
+    for found, expected in results:
+        same(found, expected)

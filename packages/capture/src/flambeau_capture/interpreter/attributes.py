@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import threading
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +95,16 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         if name in ("__func__", "__self__"):
             return getattr(obj, name)
         return load_attr(machine, obj.__func__, name)
+    if issubclass(kind, threading.local):
+        raise _of_a_thread(kind, name)
     getter = python_method(machine, kind, "__getattribute__")
     if getter is None:
         error = None
         try:
             found = generic_load(machine, obj, name)
-        except AttributeError as raised:  # by a descriptor: `__getattr__` is asked, as for what is not there
+        except (
+            AttributeError
+        ) as raised:  # by a descriptor: `__getattr__` is asked, as for what is not there
             if lookup(machine, kind, "__getattr__") is MISSING:
                 raise
             found, error = MISSING, raised
@@ -453,6 +458,13 @@ def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
 # ---------------------------------------------------------------- writing
 
 
+def _of_a_thread(kind: type, name: str) -> GraphBreak:
+    """The break at an attribute of a threading.local, which each thread has for itself: no origin fetches it."""
+    return GraphBreak(
+        "unsupported-input", f"attribute {name!r} of a {kind.__qualname__} of this thread"
+    )
+
+
 def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`."""
     kind = type(obj)
@@ -468,6 +480,8 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
     if issubclass(kind, Native):
         setattr(obj, name, value)
         return
+    if issubclass(kind, threading.local):
+        raise _of_a_thread(kind, name)
     setter = python_method(machine, kind, "__setattr__")
     if setter is _MODULE_SETATTR and machine.objects.is_known(obj):
         _store_module_attribute(machine, obj, name, value)
@@ -625,6 +639,8 @@ def delete_attr(machine: Machine, obj: Any, name: str) -> None:
         return
     if issubclass(kind, (type, types.ModuleType)):
         raise GraphBreak("unsupported-mutation", f"attribute {name!r} of {obj!r} is deleted")
+    if issubclass(kind, threading.local):
+        raise _of_a_thread(kind, name)
     remover = python_method(machine, kind, "__delattr__")
     if remover is not None and not (remover is _MODULE_DELATTR and machine.objects.is_known(obj)):
         machine.call(remover, (obj, name), {})
