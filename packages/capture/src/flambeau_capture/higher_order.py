@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
+from flambeau_capture.reverse_mode import jacobian, pull_back
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.tracer import is_recording
 from flambeau_prims.unsupported import DataDependentControlFlow
@@ -257,14 +258,8 @@ class Gradient(_Transform):
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         closed = self._closed(args[self.tensors :])
-
-        def function(*tensors: Any) -> tuple[Any, tuple[Any, ...]]:
-            value, *aux = closed(*tensors)
-            return value, tuple(aux)
-
-        transform = torch.func.grad_and_value(function, self.wanted, has_aux=True)
-        gradients, (value, aux) = transform(*args[: self.tensors])
-        return *gradients, value, *aux
+        results, gradients = pull_back(closed, args[: self.tensors], self.wanted, None)
+        return *gradients, *results
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -281,6 +276,12 @@ class Jacobian(_Transform):
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         closed = self._closed(args[self.tensors :])
+        if self.name == "jacrev":
+            chunk = self.options["chunk_size"]
+            results, derivatives = jacobian(
+                closed, args[: self.tensors], self.wanted, self.results, chunk
+            )
+            return *derivatives, *results[self.results :]
 
         def function(*tensors: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             flat = closed(*tensors)
@@ -306,13 +307,9 @@ class ReverseProduct(_Transform):
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         last = self.primals + self.cotangents
         closed = self._closed(args[last:])
-
-        def function(*tensors: Any) -> tuple[Any, ...]:
-            flat = closed(*tensors)
-            return tuple(flat[: self.cotangents or None])
-
-        value, reverse = torch.func.vjp(function, *args[: self.primals])  # type: ignore[misc]
-        return tuple(reverse(tuple(args[self.primals : last]))) if self.cotangents else value
+        seeds = args[self.primals : last]
+        results, gradients = pull_back(closed, args[: self.primals], range(self.primals), seeds)
+        return gradients if self.cotangents else results
 
 
 @dataclass(frozen=True, eq=False, repr=False)
