@@ -306,7 +306,12 @@ class Lifter:
                 if type(value) not in PLAIN:
                     raise self._error("export-result", f"a {type(value).__qualname__} is returned")
                 return Constant(value)
+            case SizeValue(expr=expr) if str(expr) in self.capture.unbacked:
+                return Leaf(self.parts.outputs.index(self.capture.unbacked[str(expr)]))
             case SizeValue(expr=expr):
+                if any(name in self.capture.unbacked for name in symbols_of(expr)):
+                    text = f"{expr} is returned, computed from a number that is in the data"
+                    raise self._error("export-result", text)
                 return SizeOf(str(expr)) if symbols_of(expr) else Constant(expr)
             case MakeTuple(items=items, cls=cls):
                 return Items(cls, tuple(map(self.tree, items)))

@@ -118,7 +118,9 @@ class Elements:
     def float_expr(self, number: FloatExpr) -> str:
         """A float that is computed from sizes, or given, in float64."""
         if number.op == "symbol":
-            bits = self.builder.index_value(self.sizes.convert(number.args[0]), torch.int64)
+            (symbol,) = number.args
+            assert isinstance(symbol, Expr)
+            bits = self.builder.index_value(self.sizes.convert(symbol), torch.int64)
             return self.builder.pointwise("float_of_bits", bits)
         args = [self.number(arg, torch.float64) for arg in number.args]
         if number.op == "float":
