@@ -251,6 +251,14 @@ def test_one_topic(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> N
     assert wanted[topic] in written
 
 
+def test_graphs_for_backends_from_elsewhere_are_written(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setenv("FLAMBEAU_LOGS", "graph_code")
+    flambeau.compile(pointwise, backend=lambda gm, inputs: gm.forward, name="mine")(torch.randn(3))
+    assert "flambeau [graph_code] mine" in capfd.readouterr().err
+
+
 def test_nothing_is_written_unasked(capfd: Any) -> None:
     run_all_sorts()
     captured = capfd.readouterr()

@@ -59,7 +59,7 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
 
     Usable as a decorator.  Raises ValueError when the name is taken.
     """
-    _register(name or backend.__name__, lambda context: _reporting(backend, context.report))
+    _register(name or backend.__name__, lambda context: _reporting(backend, context))
     return backend
 
 
@@ -88,13 +88,13 @@ def list_backends() -> list[str]:
 def lookup_backend(backend: str | Backend, context: Context) -> Backend:
     """The backend of that name, or the callable itself.  Raises ValueError that lists the known names."""
     if callable(backend):
-        return _reporting(backend, context.report)
+        return _reporting(backend, context)
     factory = _REGISTERED.get(backend)
     if factory is not None:
         return factory(context)
     if backend != "flambeau":
         for entry in entry_points(group="torch_dynamo_backends", name=backend):
-            return _reporting(entry.load(), context.report)
+            return _reporting(entry.load(), context)
     raise ValueError(f"unknown backend {backend!r}; known: {', '.join(list_backends())}")
 
 
@@ -114,7 +114,7 @@ def _builtin(factory: BackendFactory) -> BackendFactory:
 @_builtin
 def eager(context: Context) -> Backend:
     """The captured graph, run as it is."""
-    return _reporting(lambda gm, example_inputs: gm.forward, context.report)
+    return _reporting(lambda gm, example_inputs: gm.forward, context)
 
 
 @_builtin
@@ -191,12 +191,8 @@ def _through_autograd(
         return gm.forward
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        graph_report = context.report.start_graph(gm)
+        graph_report = _start(context, gm)
         _dump(context, "capture", lambda: gm.graph)
-        environment = context.options.environment
-        if wanted("graph_code", environment):
-            code = gm.print_readable(print_output=False)
-            emit("graph_code", f"{context.report.name}\n{code}", environment)
         return compile_any(gm, example_inputs, graph_report)
 
     def compile_any(
@@ -213,11 +209,20 @@ def _through_autograd(
     return backend
 
 
-def _reporting(backend: Backend, report: Report) -> Backend:
+def _start(context: Context, gm: torch.fx.GraphModule) -> GraphReport:
+    """Open the report of a graph that is about to be compiled."""
+    environment = context.options.environment
+    if wanted("graph_code", environment):
+        code = gm.print_readable(print_output=False)
+        emit("graph_code", f"{context.report.name}\n{code}", environment)
+    return context.report.start_graph(gm)
+
+
+def _reporting(backend: Backend, context: Context) -> Backend:
     """A backend from elsewhere, its graphs counted and timed; its errors are its own."""
 
     def reporting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
-        with Stopwatch(report.start_graph(gm).seconds, "backend"):
+        with Stopwatch(_start(context, gm).seconds, "backend"):
             return backend(gm, example_inputs)
 
     return reporting

@@ -200,7 +200,7 @@ def is_constant(value: Any) -> bool:
 def _is_given(machine: Machine, value: Any) -> bool:
     """Whether a value is a constant, or an object that existed before the call and is as it was."""
     return is_constant(value) or (
-        not isinstance(value, torch.Tensor)
+        not isinstance(value, (torch.Tensor, list, tuple, dict, set))
         and machine.objects.is_known(value)
         and machine.objects.overlay_of(value) is None
     )
