@@ -6,6 +6,7 @@ import pytest
 import torch
 from capture_harness import compiled, same
 
+import flambeau_capture
 from flambeau_capture import CaptureError, state_of
 
 X = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, 6.0]])
@@ -100,3 +101,25 @@ def test_subgraphs_define_no_numbers():
 
     with pytest.raises(CaptureError):
         compiled(lambda x: torch.cond(x.sum() > 0, body, body, (x,)))(X)
+
+
+class Selecting(torch.nn.Module):
+    def forward(self, x):
+        return x[x > 0] * 2, (x > 0).sum().item(), {"where": (x > 1).nonzero()}
+
+
+def test_export_saved_and_read_back(tmp_path):
+    exported = flambeau_capture.export(Selecting(), (X,))
+    exported.save(tmp_path / "graph")
+    for graph in (exported, flambeau_capture.load(tmp_path / "graph")):
+        for scale in (1, -1, 0):
+            same(graph(X * scale), Selecting()(X * scale))
+
+
+def test_export_of_arithmetic_on_numbers_is_refused():
+    class Counting(torch.nn.Module):
+        def forward(self, x):
+            return (x > 0).sum().item() + 1
+
+    with pytest.raises(CaptureError, match="in the data"):
+        flambeau_capture.export(Counting(), (X,))
