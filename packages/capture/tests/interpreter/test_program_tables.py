@@ -9,6 +9,7 @@ import library_programs
 import model_code_programs
 import protocol_programs
 import pytest
+import statement_programs
 from capture_harness import check
 
 TABLES = (
@@ -18,6 +19,7 @@ TABLES = (
     library_programs,
     model_code_programs,
     protocol_programs,
+    statement_programs,
 )
 
 

@@ -38,6 +38,8 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         return found
     if options.fullgraph or found.cause.id == "dynamic-mark":
         return found.cause
+    if found.cause.id == "traceback":
+        steps = []  # an exception that is rebuilt in the middle of its handling has no traceback to show
     for place, step in enumerate(steps):
         stopped, _ = _interpret(scope, options, dynamic, stop_step=step)
         if stopped.suspended:

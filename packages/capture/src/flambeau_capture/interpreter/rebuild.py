@@ -71,6 +71,9 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
+_CHANGEABLE = (list, dict, set, collections.deque, bytearray)
+"""Types whose objects the frame may have made, so that their bound methods are not the same in every call."""
+
 _BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 _HEAP_TYPE = 1 << 9  # a class made by a class statement, or by a C extension's spec
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -127,7 +130,7 @@ class Rebuilder:
             raise GraphBreak("unsupported-result", f"class {name}, made in the frame, outlives it")
         if kind in _BOUND_BUILTINS:
             receiver = value.__self__
-            if receiver is not None and not isinstance(receiver, (type, types.ModuleType)):
+            if isinstance(receiver, _CHANGEABLE) or objects.origin_of(receiver) is not None:
                 return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
         if kind in IDENTITY_TYPES or isinstance(
             value, (type, enum.Enum, types.ModuleType, types.UnionType, re.Match)
