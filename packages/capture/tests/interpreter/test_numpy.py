@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -200,6 +201,45 @@ def test_arrays_of_closures_globals_and_attributes(generator: Any) -> None:
     got = compiled(function)(x, also=(x, 2))
     assert not differs(got, x * held + holder.table["x"] - x)
     assert np.array_equal(holder.array, kept + x)
+
+
+@pytest.mark.parametrize("name", ["add", "truediv", "pow", "lt", "eq"])
+def test_numpy_scalars_are_numbers_to_tensors(name: str, generator: Any) -> None:
+    function = getattr(operator, name)
+    for dtype in (torch.float32, torch.int32, torch.bool, torch.complex64):
+        for kind in ("f8", "f4", "i4"):
+            for shape in ((3,), ()):
+                tensor = (torch.rand(shape) * 4 + 1).to(dtype)
+                x = np.abs(draw(generator, (3,), kind)) + 1
+                for program in (
+                    lambda t, x: function(t, x.max()),
+                    lambda t, x: function(x.max(), t),
+                ):
+                    try:
+                        want = program(tensor, x)
+                    except (RuntimeError, TypeError) as error:
+                        with pytest.raises(type(error)):
+                            compiled(program, fullgraph=False)(tensor, x)
+                    else:
+                        got = compiled(program)(tensor, x)
+                        torch.testing.assert_close(got, want)
+
+
+def test_tensors_take_arrays_as_indices(generator: Any) -> None:
+    def function(t: Any, x: Any) -> Any:
+        t[np.array([0, 2])] = x.sum()
+        return t[x > 0], t[np.argsort(x)], t[[np.int64(1), 0]]
+
+    x = draw(generator, (4,), np.float64)
+    own, eager = torch.arange(4.0), torch.arange(4.0)
+    assert not differs(compiled(function)(own, x), function(eager, x))
+    assert torch.equal(own, eager)
+
+
+def test_where_numpy_is_to_raise_functions_run_eagerly(generator: Any) -> None:
+    run = compiled(lambda x: 1 / x, fullgraph=False)
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        run(np.zeros(3))
 
 
 def test_guards_tell_arrays_apart(generator: Any) -> None:

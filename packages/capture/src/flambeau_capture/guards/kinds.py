@@ -738,11 +738,13 @@ def distinct_storages(written: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def distinct_ranges(written: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether no tensor that is written lies, in memory, where another of them does."""
-    ranges = sorted(
-        (start, start + size, at < len(written))
-        for at, tensor in enumerate((*written, *others))
-        if (size := tensor.untyped_storage().nbytes()) and (start := tensor.untyped_storage().data_ptr())
-    )
+    ranges = []
+    for at, tensor in enumerate((*written, *others)):
+        memory = tensor.untyped_storage()
+        start, size = memory.data_ptr(), memory.nbytes()
+        if size:
+            ranges.append((start, start + size, at < len(written)))
+    ranges.sort()
     end = written_end = 0
     for start, stop, is_written in ranges:
         if start < (end if is_written else written_end):

@@ -30,6 +30,8 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if (kind is list or kind is tuple) and type(key) is int:
         return obj[key]
     if isinstance(obj, torch.Tensor):
+        if machine.arrays is not None:
+            key = machine.arrays.tensor_key(key)
         return machine.tape.getitem(obj, _tensor_index(machine, key))
     if isinstance(obj, type):
         method = python_method(machine, type(obj), "__getitem__")
@@ -78,6 +80,8 @@ def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
 def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, torch.Tensor):
+        if machine.arrays is not None:
+            key, value = machine.arrays.tensor_key(key), machine.arrays.assigned_to_tensor(obj, value)
         machine.tape.setitem(obj, _tensor_index(machine, key), value)
         return
     method = python_method(machine, type(obj), "__setitem__")

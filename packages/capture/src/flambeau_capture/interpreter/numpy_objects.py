@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.arrays.table import Arrays
@@ -52,6 +55,11 @@ def table_of(machine: Machine) -> Arrays:
     """The capture's table of arrays, made at first need."""
     found: Any = machine.arrays
     if found is None:
+        numpy: Any = sys.modules["numpy"]
+        if int(numpy.__version__.partition(".")[0]) < 2:
+            raise GraphBreak(
+                "numpy-unsupported", f"NumPy {numpy.__version__}, which is older than 2.0"
+            )
         from flambeau_capture.interpreter.arrays import load_all
         from flambeau_capture.interpreter.arrays.table import Arrays
 

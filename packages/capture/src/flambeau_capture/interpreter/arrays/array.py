@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ def _binary(name: str) -> Callable[[Any, Any], Any]:
     def operate(self: Array, other: Any) -> Any:
         if not _takes(other):
             return NotImplemented
+        if isinstance(other, torch.Tensor):
+            return _with_tensor(self, other, name, reflected=False)
         return call_ufunc(self.machine, ufunc, (self, other), {})
 
     return operate
@@ -37,6 +40,8 @@ def _reflected(name: str) -> Callable[[Any, Any], Any]:
     def operate(self: Array, other: Any) -> Any:
         if not _takes(other):
             return NotImplemented
+        if isinstance(other, torch.Tensor):
+            return _with_tensor(self, other, name, reflected=True)
         return call_ufunc(self.machine, ufunc, (other, self), {})
 
     return operate
@@ -48,9 +53,52 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
     def operate(self: Array, other: Any) -> Any:
         if self.scalar or not _takes(other):
             return NotImplemented
+        if isinstance(other, torch.Tensor):
+            return _with_tensor(self, other, name, reflected=False)
         return call_ufunc(self.machine, ufunc, (self, other), {"out": self})
 
     return operate
+
+
+_OPERATORS = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "true_divide": operator.truediv,
+    "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge, "equal": operator.eq, "not_equal": operator.ne,
+}  # fmt: skip
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _with_tensor(array: Array, tensor: torch.Tensor, name: str, *, reflected: bool) -> Any:
+    """An operator between a tensor and an array, as torch has it: NumPy scalars are numbers, what follows a tensor makes a tensor."""
+    compares = name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+    if not array.scalar:
+        if not reflected or compares or name == "divmod":
+            raise GraphBreak("numpy-unsupported", "an array is combined with a tensor")
+        return call_ufunc(array.machine, getattr(np, name), (tensor, array), {})
+    function = _OPERATORS.get(name)
+    if function is None or array.base.dtype is torch.bool or tensor.dtype in _HALVES:
+        raise GraphBreak("numpy-unsupported", f"np.{name} of a NumPy scalar and a tensor")
+    number = array.tape.call_method("to", (array.base, _weak_dtype(array.base.dtype, tensor.dtype)))
+    return array.call(function, *((tensor, number) if reflected else (number, tensor)))
+
+
+def _weak_dtype(scalar: torch.dtype, tensor: torch.dtype) -> torch.dtype:
+    """The dtype in which torch takes a number: the tensor's, or the default of the number's own category where that is higher."""
+    for is_in, default in (
+        (
+            lambda dtype: dtype.is_complex,
+            torch.promote_types(torch.get_default_dtype(), torch.complex64),
+        ),
+        (lambda dtype: dtype.is_floating_point, torch.get_default_dtype()),
+        (lambda dtype: dtype is not torch.bool, torch.int64),
+    ):
+        if is_in(tensor):
+            return tensor
+        if is_in(scalar):
+            return default
+    return tensor
 
 
 def _takes(other: Any) -> bool:
@@ -69,6 +117,8 @@ def _comparison(name: str) -> Callable[[Any, Any], Any]:
                 raise GraphBreak("numpy-unsupported", f"an array is compared with {other!r}")
             made = self.call(torch.full_like, self.tensor, name == "not_equal", dtype=torch.bool)
             return self.new(made)
+        if isinstance(other, torch.Tensor):
+            return _with_tensor(self, other, name, reflected=False)
         return call_ufunc(self.machine, ufunc, (self, other), {})
 
     return compare
@@ -136,6 +186,8 @@ class Array(Reductions, ArrayBase):
 
     def _power(self, other: Any, options: dict[str, Any]) -> Any:
         """NumPy's shortcuts for constant exponents, then the ufunc."""
+        if isinstance(other, torch.Tensor):
+            return _with_tensor(self, other, "power", reflected=False)
         exponent = other if type(other) in NUMBERS else None
         if exponent == 2 and self.dtype.kind in "iufc":
             return self._ufunc(np.square, self, **options)

@@ -111,7 +111,7 @@ def call_python(
     """A function of NumPy's written in Python: of constants only it is called, if it is public; NotImplemented to have it interpreted."""
     name = function.__name__
     if (
-        vars(np).get(name) is not function
+        vars(np).get(name, machine) is not function
         or name in _WITH_EFFECTS
         or name.startswith(("set", "show"))
     ):

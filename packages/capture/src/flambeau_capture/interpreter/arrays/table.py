@@ -31,6 +31,10 @@ class Arrays:
     """Made when the frame first meets NumPy."""
 
     def __init__(self, machine: Machine) -> None:
+        if any(action in ("raise", "call") for action in np.geterr().values()):
+            raise GraphBreak(
+                "numpy-unsupported", "np.seterr asks for errors to be raised or reported"
+            )
         self.machine = machine
         self._inputs: dict[int, tuple[Any, Array, Origin]] = {}  # by id of the real array
         self.device: torch.device = torch.device("cpu")
@@ -132,6 +136,24 @@ class Arrays:
         if found.base.storage_record is not array.base.storage_record:
             raise AttributeError("Incompatible shape for in-place modification.")
         array.base = found.base
+
+    def tensor_key(self, key: Any) -> Any:
+        """A subscript of a tensor, or what is assigned to one: arrays in it as tensors."""
+        if isinstance(key, Array):
+            return key.tensor
+        if type(key) is tuple or type(key) is list:
+            return type(key)(self.tensor_key(item) for item in key)
+        return int(key) if isinstance(key, np.integer) else key
+
+    def assigned_to_tensor(self, tensor: torch.Tensor, value: Any) -> Any:
+        """What is assigned to items of a tensor: NumPy scalars are numbers, arrays are refused."""
+        if isinstance(value, np.generic):
+            return value.item()
+        if not isinstance(value, Array):
+            return value
+        if not value.scalar:
+            raise TypeError("can't assign a numpy.ndarray to a torch.FloatTensor")
+        return self.machine.tape.call_method("to", (value.base, tensor.dtype))
 
     # ------------------------------------------------------------ what goes out
 
