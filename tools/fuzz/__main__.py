@@ -1,4 +1,7 @@
-"""`python -m tools.fuzz`: compare random programs, print those that differ, shrunk; exit status 1 if there are any."""
+"""`python -m tools.fuzz [tensors|python]`: compare random programs, print those that differ, shrunk; exit status 1 if there are any.
+
+tensors: straight tensor programs against eager, by seed.  python: Python programs with tensors in them, made by hypothesis.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,44 @@ import sys
 
 
 def main() -> int:
-    """Run the programs of seeds S .. S + N - 1."""
+    """Run the programs of seeds S .. S + N - 1 (tensors), or N programs drawn from seed S (python)."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
+    parser.add_argument("kind", nargs="?", choices=("tensors", "python"), default="tensors")
     parser.add_argument("--programs", type=int, default=200, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
     parser.add_argument("--dynamic", action="store_true", help="compile for symbolic sizes")
-    parser.add_argument("--backend", default="inductor", help="the backend to compile with")
+    parser.add_argument("--backend", help="the backend (tensors: inductor, python: eager)")
     options = parser.parse_args()
     os.environ.setdefault("FLAMBEAU_CHECK", "1")
+    return _tensors(options) if options.kind == "tensors" else _python(options)
+
+
+def _tensors(options: argparse.Namespace) -> int:
     from tools.fuzz.check import check
 
     failures = 0
     for seed in range(options.seed, options.seed + options.programs):
-        text = check(seed, dynamic=options.dynamic, backend=options.backend)
+        text = check(seed, dynamic=options.dynamic, backend=options.backend or "inductor")
         if text is not None:
             failures += 1
             print(text, flush=True)
     print(f"{options.programs} programs, {failures} differ")
     return 1 if failures else 0
+
+
+def _python(options: argparse.Namespace) -> int:
+    from tools.fuzz.python_check import first_difference
+
+    ran, text = first_difference(
+        options.programs,
+        options.seed,
+        backend=options.backend or "eager",
+        dynamic=True if options.dynamic else None,
+    )
+    if text is not None:
+        print(text)
+    print(f"{ran} programs, {0 if text is None else 'one (shrunk)'} differs")
+    return 0 if text is None else 1
 
 
 if __name__ == "__main__":
