@@ -55,7 +55,8 @@ def missing_symbols(graph: Graph) -> list[Expr]:
     for expr in _sizes_in(graph):
         used |= expr.symbols()
     missing = used - given_symbols(graph.inputs).keys()
-    return [graph.env.bare_symbol(name) for name in sorted(missing, key=lambda name: int(name[1:]))]
+    in_order = [name for name in graph.env.symbols if name in missing]
+    return [graph.env.bare_symbol(name) for name in in_order]
 
 
 def _sizes_in(graph: Graph) -> set[Expr]:
