@@ -6,6 +6,9 @@ Each program is compiled whole and compared with eager: results, their requires_
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,7 @@ from flambeau.report import report_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 SHAPES = ((4, 3), (1, 3), (5, 3))
 
@@ -805,3 +809,44 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_custom_operator(name: str, dynamic: bool) -> None:
     not_fallen_back(check(OPERATORS[name], *rows((4, 3), (6, 3)), dynamic=dynamic))
+
+
+# ---------------------------------------------------------------- Triton kernels of the program's own
+
+LAUNCHES = """
+import torch, triton, triton.language as tl
+import flambeau
+from flambeau_capture import state_of
+
+@triton.jit
+def add_kernel(x, y, out, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < count) + tl.load(y + at, mask=at < count), mask=at < count)
+
+def program(x, y):
+    a = x * 2
+    out = torch.empty_like(a)
+    add_kernel[lambda meta: (triton.cdiv(out.numel(), meta["BLOCK"]),)](a, y, out, out.numel(), BLOCK=16)
+    return out.sin()
+
+compiled = flambeau.compile(program)
+for _ in range(2):
+    x, y = torch.randn(40), torch.randn(40)
+    torch.testing.assert_close(compiled(x, y), (x * 2 + y).sin())
+print([event.kind for event in state_of(compiled).events])
+"""
+
+
+def test_a_launch_of_a_triton_kernel_breaks_once(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    script = tmp_path / "launches.py"
+    script.write_text(LAUNCHES)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['capture', 'break', 'capture']"

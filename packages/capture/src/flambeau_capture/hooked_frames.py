@@ -18,8 +18,8 @@ import torch
 from flambeau_capture.compiler_functions import disabled_reason
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import hook_works
+from flambeau_capture.interpreter.calling import KERNEL_LAUNCHERS
 from flambeau_capture.interpreter.classes import is_trusted
-
 
 _GENERATED = ("<flambeau", "<eval_with_key>")
 
@@ -61,6 +61,8 @@ class HookedFrames:
         disabled = disabled_reason(function)
         if disabled is not None:
             return disabled[0] == "compiler-disable"
+        if (function.__globals__.get("__name__") or "").startswith(KERNEL_LAUNCHERS):
+            return True
         if not _is_program(function):
             return False
         if not any(_holds_tensors(argument) for argument in arguments):

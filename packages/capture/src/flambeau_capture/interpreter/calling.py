@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 Compiled = PythonCompiled if core is None else core.Compiled
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
+KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
+"""Modules of Triton that build and launch kernels, which is not the program's business: neither followed nor captured."""
 _GETTERS = (operator.itemgetter, operator.attrgetter)
 _TYPE_CALL = type.__dict__["__call__"]
 _KEY_WRAPPER = type(functools.cmp_to_key(operator.lt))
@@ -85,6 +87,8 @@ def call(
         if by_code is not None:
             return by_code(machine, function, args, kwargs)
         module = function.__module__ or ""
+        if module.startswith(KERNEL_LAUNCHERS) and function.__name__ != "__getitem__":
+            raise GraphBreak("unknown-c-function", "launch of a Triton kernel")
         if module.startswith("torch._dynamo"):
             return dynamo_substitute(function)(machine, args, kwargs)
         if module in _TYPING:
