@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.halves import is_short, on_rows, write_stretches
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
@@ -283,6 +284,10 @@ class KernelWriter:
         inside = [s for s in body if varies(s, moving)]
         with self.block("") if before else nullcontext():
             self.statements(before)
+            halves = None if self.checked or is_short(begin, end) else on_rows(inside, vector)
+            if halves is not None and not self.staged:
+                write_stretches(self, halves, vector, begin, end)
+                return
             self.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
             with self.loop(vector.symbol.name, begin, end):
                 self.statements(inside)

@@ -317,12 +317,43 @@ template <class T> INLINE void stage_tile(const T *from, int64_t stride, int64_t
 
 FUNCTIONS["stage_tile"] = _transpose_16()
 
+FUNCTIONS["rows_of_halves"] = """\
+// Rows by the machine's instructions; what is left of one, element by element.
+#if defined(__AVX512F__)
+#define HALVES 16
+typedef short halves __attribute__((vector_size(32), aligned(2), may_alias));
+typedef float widened __attribute__((vector_size(64), aligned(4), may_alias));
+#define WIDEN(x) __builtin_ia32_vcvtph2ps512_mask(x, widened{}, -1, 4)
+#define NARROW(x) __builtin_ia32_vcvtps2ph512_mask(x, 0, halves{}, -1)
+#elif defined(__F16C__)
+#define HALVES 8
+typedef short halves __attribute__((vector_size(16), aligned(2), may_alias));
+typedef float widened __attribute__((vector_size(32), aligned(4), may_alias));
+#define WIDEN(x) __builtin_ia32_vcvtph2ps256(x)
+#define NARROW(x) __builtin_ia32_vcvtps2ph256(x, 0)
+#endif
+INLINE void widen_float16(const uint16_t *from, float *to, int64_t n) {
+  int64_t i = 0;
+#ifdef HALVES
+  for (; i + HALVES <= n; i += HALVES) *(widened *)(to + i) = (widened)WIDEN(*(const halves *)(from + i));
+#endif
+  for (; i < n; ++i) to[i] = from_float16(from[i]);
+}
+INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
+  int64_t i = 0;
+#ifdef HALVES
+  for (; i + HALVES <= n; i += HALVES) *(halves *)(to + i) = (halves)NARROW(*(const widened *)(from + i));
+#endif
+  for (; i < n; ++i) to[i] = to_float16(from[i]);
+}
+"""
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # What to look for, where a helper's name is not the name of its entry.
 _PROVIDES = {
     "SIMD_22": "SIMD", "SIMD_35": "SIMD", "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16", "from_float16": "float16", "to_float16": "float16",
     "int_fmod": "int_divide", "int_remainder": "int_divide", "int_floor_divide": "int_divide",
-    "float_mod": "float_remainder", "shift_right": "shift_left",
+    "float_mod": "float_remainder", "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves", "shift_right": "shift_left",
 }  # fmt: skip
 
 
