@@ -236,6 +236,21 @@ def test_tensors_take_arrays_as_indices(generator: Any) -> None:
     assert torch.equal(own, eager)
 
 
+def test_subclasses_of_ndarray_are_left_alone(generator: Any) -> None:
+    class Tagged(np.ndarray):
+        pass
+
+    for make in (lambda x: x.view(Tagged), lambda x: np.ma.masked_greater(x, 0), np.asmatrix):
+        first, second = (make(draw(generator, (3, 4), np.float64)) for _ in range(2))
+        with pytest.raises(CaptureError, match="unsupported-input"):
+            compiled(lambda x: x + 1)(first)
+        run = compiled(lambda x: (x + 1) * 2, fullgraph=False)
+        for x in (first, second):
+            got, want = run(x), (x + 1) * 2
+            assert type(got) is type(want)
+            assert np.array_equal(got, want)
+
+
 def test_where_numpy_is_to_raise_functions_run_eagerly(generator: Any) -> None:
     run = compiled(lambda x: 1 / x, fullgraph=False)
     with np.errstate(divide="raise"), pytest.raises(FloatingPointError):

@@ -21,6 +21,14 @@ def is_numpy(module: Any) -> bool:
     return type(module) is str and (module == "numpy" or module.startswith("numpy."))
 
 
+def is_of_numpy(kind: type) -> bool:
+    """Whether a type is NumPy's, or derives from ndarray."""
+    if is_numpy(kind.__module__):
+        return True
+    ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)
+    return ndarray is not None and issubclass(kind, ndarray)
+
+
 def is_value(kind: type) -> bool:
     """Whether a type is one of NumPy's whose objects are immutable: scalars, dtypes, and functions."""
     return (

@@ -204,7 +204,7 @@ class Objects:
         return value if receiver is value.__self__ else self.machine.load(receiver, value.__name__)
 
     def _wrap_object(self, value: Any, kind: type, origin: Origin) -> Any:
-        if numpy_objects.is_numpy(kind.__module__):
+        if numpy_objects.is_of_numpy(kind):
             found = numpy_objects.wrap(self.machine, value, origin)
             if found is not None:
                 return found
