@@ -68,6 +68,12 @@ load_dict_key_at(PyObject *object, int64_t index)
     if (!PyDict_Check(object) || PyODict_Check(object)) { /* an OrderedDict keeps an order of its own */
         return NULL;
     }
+    /* Positions are entries, those of deleted keys included.  None beyond the count of keys: none was deleted, and each is its own index. */
+    Py_ssize_t beyond = PyDict_GET_SIZE(object);
+    if (index < beyond && !PyDict_Next(object, &beyond, &key, NULL)) {
+        position = (Py_ssize_t)index;
+        return PyDict_Next(object, &position, &key, NULL) ? key : NULL;
+    }
     for (; PyDict_Next(object, &position, &key, NULL); index--) {
         if (index == 0) {
             return key;
@@ -243,30 +249,45 @@ check_has_key(PyObject *object, const Op *op)
     return load_dict_entry(object, op->object, op->hash) != NULL;
 }
 
-/* Whether no written tensor shares its storage with another of the tensors.  Storages go through a small hash table. */
-static NOINLINE int
-check_distinct_memory(const Op *op, PyObject *const *regs)
+/* As check_distinct_memory, with a hash table of 2^bits empty slots. */
+static inline int
+storages_are_distinct(const Op *op, PyObject *const *regs, const void **table, unsigned bits)
 {
-    enum { SLOTS = 1024 };
-    const void *table[SLOTS] = {NULL};
+    size_t last = ((size_t)1 << bits) - 1;
     for (int64_t i = 0; op->sources[i] != 0; i++) {
         const void *storage = tensor_storage(regs[op->sources[i]]);
-        size_t slot = ((uintptr_t)storage >> 4) * 0x9E3779B97F4A7C15u >> 54;
+        size_t slot = ((uintptr_t)storage >> 4) * 0x9E3779B97F4A7C15u >> (64 - bits);
         while (table[slot] != NULL && table[slot] != storage) {
-            slot = (slot + 1) % SLOTS;
+            slot = (slot + 1) & last;
         }
-        /* Written ones come first, so a storage met before matters only while those, or a match with one, are looked at. */
-        if (storage == NULL || (table[slot] == storage && i < op->number)) {
+        /* Written ones come first, so a storage met before is one that is written. */
+        if (storage == NULL || table[slot] == storage) {
             return 0;
         }
         if (i < op->number) {
             table[slot] = storage;
         }
-        else if (table[slot] == storage) {
-            return 0;
-        }
     }
     return 1;
+}
+
+/* Whether no written tensor shares its storage with another of the tensors.  An optimizer's step writes thousands. */
+static NOINLINE int
+check_distinct_memory(const Op *op, PyObject *const *regs)
+{
+    enum { BITS = 10 };
+    if (op->number <= 1 << (BITS - 1)) {
+        const void *table[1 << BITS] = {NULL};
+        return storages_are_distinct(op, regs, table, BITS);
+    }
+    unsigned bits = BITS + 1;
+    while ((int64_t)1 << (bits - 1) < op->number) {
+        bits++;
+    }
+    const void **table = PyMem_Calloc((size_t)1 << bits, sizeof(*table));
+    int distinct = table != NULL && storages_are_distinct(op, regs, table, bits);
+    PyMem_Free(table);
+    return distinct;
 }
 
 /* The head of NumPy's PyArrayObject, the same in all versions of its C API. */

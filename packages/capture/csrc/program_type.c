@@ -30,13 +30,11 @@ op_registers_valid(const Program *program, const Op *op)
     }
 }
 
-#define MAX_DISTINCT 512 /* half of the hash table */
-
 static uint16_t *
 sources_new(const Program *program, PyObject *payload, int64_t written)
 {
     Py_ssize_t count = PyTuple_CheckExact(payload) ? PyTuple_GET_SIZE(payload) : -1;
-    if (count < 0 || written < 0 || written > count || written > MAX_DISTINCT) {
+    if (count < 0 || written < 0 || written > count) {
         PyErr_SetString(PyExc_ValueError, "DISTINCT_MEMORY: malformed payload");
         return NULL;
     }

@@ -715,3 +715,43 @@ def test_order_drops_repeats_and_keeps_different_payloads():
         kinds.prepared(Guard("EQUALS", X, value)) for value in (1, True)
     ]
     assert len(program.order(guards)) == 4
+
+
+# Keys of dicts by their place ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_key_at_an_index_after_deletions(seed: int) -> None:
+    draw = random.Random(seed)
+    table: dict[Any, int] = draw.choice([{}, collections.Counter(), collections.defaultdict(int)])
+    keys = [draw.choice([object(), f"k{at}", at]) for at in range(draw.randint(1, 12))]
+    table.update(dict.fromkeys(keys, 1))
+    for key in draw.sample(keys, draw.randint(0, len(keys) - 1)):
+        table.pop(key, None)
+    table.update(dict.fromkeys(draw.sample(keys, 1), 2))
+    for at in range(len(table) + 2):
+        origin = DictKeyAt(Argument("table", 0), at)
+        found = program.guard_program((), (origin,), 1).load(keyed, (table,))
+        assert found == (None if at >= len(table) else (list(table)[at],))
+
+
+def test_more_tensors_than_a_small_table_holds_are_told_apart() -> None:
+    def many(tensors: list[torch.Tensor]) -> None: ...
+
+    tensors = [torch.zeros(1) for _ in range(1500)]
+    written = [Item(Argument("tensors", 0), at) for at in range(1200)]
+    others = [Item(Argument("tensors", 0), at) for at in range(1200, 1500)]
+    guard = kinds.prepared(Guard("DISTINCT_MEMORY", written[0], (tuple(written), tuple(others))))
+    checked = program.guard_program((guard,), (), 1)
+    assert checked.failed(many, (tensors,)) is None
+    for same, other in ((3, 1400), (3, 1100), (1199, 1200)):
+        aliased = list(tensors)
+        aliased[other] = aliased[same].view(1)
+        assert checked.failed(many, (aliased,)) == 0
+    aliased = list(tensors)
+    aliased[1300] = aliased[1400].view(1)
+    assert checked.failed(many, (aliased,)) is None
+
+
+def keyed(table: Any) -> None:
+    """A function of one argument."""

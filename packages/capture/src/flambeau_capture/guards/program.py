@@ -40,7 +40,6 @@ class GuardProgram(Protocol):
 
 _FUNCTION_FIELDS = ("code", "defaults", "kwdefaults", "closure", "globals")
 _MAX_GUARDS = 60_000
-_MAX_WRITTEN = 512
 
 
 class TooManyGuards(ValueError):
@@ -188,9 +187,9 @@ class ProgramBuilder:
             self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
 
     def distinct_memory(self, guard: Guard, tensors: tuple[Origin, ...], written: int) -> None:
-        """No storage shared with the first `written` of these tensors; more than the C core's table holds are compared in Python."""
+        """No storage shared with the first `written` of these tensors."""
         registers = tuple(self.load(origin) for origin in tensors)
-        if configure() and written <= _MAX_WRITTEN:
+        if configure():
             self.ops.append((self.codes["DISTINCT_MEMORY"], 0, 0, self.at, written, registers))
             return
         gathered = self._gather(list(registers))
