@@ -13,8 +13,8 @@ LOG: list = []
 
 
 class Recorder:
-    def __init__(self):
-        self.history = []
+    def __init__(self, history=()):
+        self.history = list(history)
         self.optional = None
 
     @property
@@ -64,6 +64,14 @@ def read_in_between(x, recorder):
     return x * n, list(recorder.history)
 
 
+def missing_first(x, recorder):
+    try:
+        recorder.missing.append(1)
+    except AttributeError:
+        items = recorder.history
+    return x * len(items), items[0]
+
+
 def captured_by_closure(x, items):
     def count():
         return len(items)
@@ -81,6 +89,7 @@ def seen_in_locals(x, items):
     ("fn", "make"),
     [
         (read_in_between, Recorder),
+        (missing_first, lambda: Recorder([3])),
         (captured_by_closure, lambda: [4]),
         (seen_in_locals, lambda: [4]),
     ],

@@ -67,9 +67,16 @@ def is_for_append(code: DecodedCode, index: int) -> bool:
 def expect_append(frame: Frame) -> bool:
     """Before a load: whether what it gives is only appended to; the load may then give an AppendTarget."""
     if is_for_append(frame.code, frame.ip):
-        frame.machine.append_only = (frame,)
+        frame.machine.append_only = (frame, frame.ip)
         return True
     return False
+
+
+def is_expected(append_only: tuple[Frame | None, int] | None, frame: Frame | None) -> bool:
+    """Whether what is being loaded is only appended to: the expectation is of this very instruction (it may have raised before)."""
+    if append_only is None or append_only[0] is not frame:
+        return False
+    return frame is None or append_only[1] == frame.ip
 
 
 def is_only_appended(code: DecodedCode, local: int) -> bool:

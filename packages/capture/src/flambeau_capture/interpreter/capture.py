@@ -110,7 +110,7 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     for index, value in enumerate(scope.arguments):
         if index in used or type(value) not in SCALARS or sees_locals(function.__code__):
             if type(value) is list and is_only_appended(code, index):
-                machine.append_only = (None,)
+                machine.append_only = (None, 0)
             value = machine.objects.wrap(value, Argument(code.local_names[index], index))
         values[index] = value
     frame = Frame(machine, code, function, values, None)

@@ -129,8 +129,8 @@ class Machine:
         self.torch_state: dict[str, Any] = {}
         self.made_functions: dict[int, Any] = {}
         self.made_classes: dict[type, type] = {}
-        self.append_only: tuple[Frame | None] | None = None
-        """The frame whose next load is only appended to (append_only.py)."""
+        self.append_only: tuple[Frame | None, int] | None = None
+        """The instruction whose load is only appended to (append_only.py)."""
         self._followed: dict[int, types.FunctionType] = {}
         self._library_globals: dict[int, bool] = {}
         self.stop_value: Any = None

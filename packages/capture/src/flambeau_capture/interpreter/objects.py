@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import numpy_objects, scalars
-from flambeau_capture.interpreter.append_only import AppendTarget
+from flambeau_capture.interpreter.append_only import AppendTarget, is_expected
 from flambeau_capture.origins import (
     Argument,
     Attribute,
@@ -171,7 +171,7 @@ class Objects:
         if kind in TORCH_CONSTANTS:
             self.machine.guard("EQUALS", origin, value)
             return value
-        if kind is list and append_only is not None and append_only[0] is self.machine.frame:
+        if kind is list and is_expected(append_only, self.machine.frame):
             return self._append_target(value, origin)
         return self._wrap_object(value, kind, origin)
 
