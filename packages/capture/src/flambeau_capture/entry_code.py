@@ -168,7 +168,7 @@ class EntryCode:
         for effect in capture.effects:
             self._effect(effect)
         if capture.suspended:
-            result = self._suspended(capture.suspended, frames, to_end=to_end)
+            result = self._suspended(capture.suspended, frames)
         else:
             result = self.value(capture.result)
         head = []
@@ -181,7 +181,12 @@ class EntryCode:
             self._constants["graph"] = graph
         parameters = ", ".join(self._parameters[origin] for origin in self.inputs)
         body = "".join(f"    {line}\n" for line in [*head, *self._lines, f"return {result}"])
-        self.source = f"def entry({parameters}):\n{body}"
+        if capture.suspended and to_end:
+            # A function of its own, so that what it holds is freed before the frames go on.
+            ending = f"def entry({parameters}):\n    return run_to_end(start({parameters}))\n"
+            self.source = f"def start({parameters}):\n{body}\n{ending}"
+        else:
+            self.source = f"def entry({parameters}):\n{body}"
         name = getattr(capture.scope.function, "__qualname__", "function")
         namespace = self._constants
         exec(compile(self.source, f"<flambeau entry of {name}>", "exec"), namespace)
@@ -191,8 +196,6 @@ class EntryCode:
         self,
         suspended: Sequence[SuspendedFrame],
         frames: Sequence[Callable[..., Any]],
-        *,
-        to_end: bool,
     ) -> str:
         """The call that takes up the frames, each given the next one's value as its last argument."""
         parts: list[str] = []
@@ -201,8 +204,7 @@ class EntryCode:
             if parts:
                 values.append(self.assign(f"new_partial(run_frame, {', '.join(parts)})"))
             parts = [self.constant(function), *values]
-        call = f"{parts[0]}({', '.join(parts[1:])})"
-        return f"run_to_end({call})" if to_end else call
+        return f"{parts[0]}({', '.join(parts[1:])})"
 
     # ------------------------------------------------------------ values
 

@@ -90,7 +90,9 @@ def run_to_end(value: Any) -> Any:
 
 def run_frame(function: types.FunctionType, /, *arguments: Any) -> Any:
     """`call` and `perform` functions as the frame above sees them: their value."""
-    return run_to_end(function(*arguments))
+    value = function(*arguments)
+    del arguments  # what the frame no longer needs is freed before it goes on
+    return run_to_end(value)
 
 
 class NotResumable(Exception):
