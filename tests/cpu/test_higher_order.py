@@ -641,6 +641,32 @@ def test_reentrant_checkpoint() -> None:
         assert not compiled(x.detach()).requires_grad
 
 
+def test_what_a_checkpointed_function_changes_is_changed_again_in_the_backward() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.calls = nn.BatchNorm1d(8), 0
+
+        def count(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x.sin()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = checkpoint(self.norm, x, use_reentrant=False)
+            return checkpoint(self.count, y, use_reentrant=False).sum()
+
+    model = Normed()
+    other = copy.deepcopy(model)
+    x = torch.randn(6, 8)
+    for each, run in ((model, model), (other, flambeau.compile(other))):
+        y = run(x)
+        assert each.calls == 1
+        y.backward()
+        assert each.calls == 2
+        assert each.norm.num_batches_tracked == 2
+    torch.testing.assert_close(other.norm.running_mean, model.norm.running_mean)
+
+
 def test_gradient_checkpointing_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

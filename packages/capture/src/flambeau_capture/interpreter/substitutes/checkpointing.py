@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
+from flambeau_capture.interpreter.enclosed import effects_so_far
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
 
@@ -48,10 +49,26 @@ def _region(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict
     """Call the function, and mark its calls; an outer region, which ends later, marks them anew."""
     calls = machine.tape.calls
     first = len(calls)
+    mark = machine.tape.values_made()
+    before = effects_so_far(machine)
     result = machine.call(function, args, kwargs)
-    for call in calls[first:]:
+    inside = calls[first:]
+    made = {value for _, value in machine.tape.made_since(mark).values()}
+    if any(value.requires_grad for value in made):  # else nothing is computed again
+        if effects_so_far(machine) != before:
+            raise _break("a function that changes objects outside it")
+        if any(value not in made for call in inside for value in call.mutates):
+            raise _break("a function that writes to tensors outside it")
+    for call in inside:
         call.region = first + 1
     return result
+
+
+def _break(what: str) -> GraphBreak:
+    return GraphBreak(
+        "higher-order-operator",
+        f"torch.utils.checkpoint.checkpoint of {what}, which it does again in the backward",
+    )
 
 
 def _reentrant(
