@@ -86,9 +86,7 @@ _HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
 class SpecTracer(Tracer):
     """Answers ATen calls by shape rules, records none, and notes which tensors a torch-level call writes and whether it is random."""
 
-    def __init__(
-        self, env: SizeEnv | None, device: torch.device | str, *, unbacked: bool
-    ) -> None:
+    def __init__(self, env: SizeEnv | None, device: torch.device | str, *, unbacked: bool) -> None:
         super().__init__(env=env, record=False, device=device, unbacked=unbacked)
         self.written: list[torch.Tensor] = []
         self.random = False
@@ -218,10 +216,8 @@ class Tape:
             mark = marks.get(dim)
             if size < 2 or (mark is not None and mark.kind == "static"):
                 continue
-            if (
-                (mark is not None
-                and (mark.kind == "dynamic" or dynamic.mode is not False))
-                or (usually and dynamic.is_dynamic(origin, dim))
+            if (mark is not None and (mark.kind == "dynamic" or dynamic.mode is not False)) or (
+                usually and dynamic.is_dynamic(origin, dim)
             ):
                 if size not in self._duck:
                     self._duck[size] = env.symbol(size, TensorSize(origin, dim))

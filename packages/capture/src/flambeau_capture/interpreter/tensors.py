@@ -104,10 +104,7 @@ def store_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str, va
     if name == "requires_grad":
         machine.tape.call_method("requires_grad_", (tensor, value))
         return
-    if (
-        name == "data"
-        or (hasattr(torch.Tensor, name) and name != "grad")
-    ):
+    if name == "data" or (hasattr(torch.Tensor, name) and name != "grad"):
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is set")
     machine.objects.write_overlay(tensor, name, value)
     if machine.tape.input_of(tensor) is not None:
