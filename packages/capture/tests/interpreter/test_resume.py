@@ -339,3 +339,23 @@ def test_a_list_built_over_a_break():
         return made[1] is made, made[2]
 
     in_pieces(fn, torch.randn(2))
+
+
+def test_objects_with_a_destructor_are_really_made():
+    died = []
+
+    class Dying:
+        def __init__(self, x):
+            self.x = x
+
+        def __del__(self):
+            died.append(float(self.x.sum()))
+
+    def fn(x):
+        made = Dying(x * 2)
+        return made.x + 1
+
+    compiled = flambeau_capture.compile(fn, backend=run_graph)
+    for calls in range(1, 4):
+        same(compiled(torch.ones(2)), torch.full((2,), 3.0))
+        assert died == [4.0] * calls

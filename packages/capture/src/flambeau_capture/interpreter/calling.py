@@ -17,7 +17,7 @@ from flambeau_capture.higher_order import HigherOrder
 from flambeau_capture.interpreter import numpy_objects, torch_functions
 from flambeau_capture.interpreter.attributes import load_attr, store_attr
 from flambeau_capture.interpreter.binding_errors import raise_binding_error
-from flambeau_capture.interpreter.classes import Native, lookup, python_method
+from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.formatting import formattable
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
@@ -491,6 +491,8 @@ def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict
     """What `type.__call__` does: `__new__`, then `__init__`."""
     if issubclass(cls, torch.Tensor) and not _makes_itself(machine, cls):
         raise GraphBreak("tensor-subclass", f"a {cls.__name__} is made")
+    if lookup(machine, cls, "__del__") is not MISSING:
+        raise GraphBreak("side-effect", f"a {cls.__name__}, which has a __del__, is made")
     new, init = lookup(machine, cls, "__new__"), lookup(machine, cls, "__init__")
     maker = new.__func__ if isinstance(new, staticmethod) else new
     if type(maker) is not types.FunctionType and type(init) is not types.FunctionType:
