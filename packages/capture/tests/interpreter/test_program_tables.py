@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import application_programs
 import class_programs
 import container_programs
 import everyday_programs
@@ -13,6 +14,7 @@ import statement_programs
 from capture_harness import check
 
 TABLES = (
+    application_programs,
     class_programs,
     container_programs,
     everyday_programs,

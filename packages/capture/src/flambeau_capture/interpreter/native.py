@@ -263,6 +263,8 @@ def as_index(machine: Machine, value: Any) -> Any:
 
 def _iterates(function: Any) -> bool:
     if isinstance(function, type):
+        if function.__module__ == "itertools":
+            return function not in (itertools.repeat, itertools.count)
         return function in _ITERABLE_TYPES or issubclass(function, (list, tuple, dict, set))
     return (
         function.__name__ in _ITERABLE_METHODS
