@@ -73,7 +73,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "_embedding_bag_backward", "_embedding_bag_per_sample_weights_backward",
         "multi_margin_loss_backward", "multilabel_margin_loss_backward",
         "ctc_loss", "_ctc_loss", "multi_margin_loss", "multilabel_margin_loss_forward", "channel_shuffle", "native_channel_shuffle",
-        "pixel_shuffle", "pixel_unshuffle", "_assert_async", "_local_scalar_dense", "item", "equal", "is_same_size", "_has_same_storage_numel",
+        "pixel_shuffle", "pixel_unshuffle", "_assert_async", "_local_scalar_dense", "item", "equal", "is_same_size", "_has_same_storage_numel", "_new_zeros_with_same_feature_meta",
         "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "numel", "storage_offset", "record_stream",
     ),
 }  # fmt: skip
