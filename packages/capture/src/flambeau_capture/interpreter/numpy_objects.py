@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -68,12 +69,14 @@ def table_of(machine: Machine) -> Arrays:
             raise GraphBreak(
                 "numpy-unsupported", f"NumPy {numpy.__version__}, which is older than 2.0"
             )
-        from flambeau_capture.interpreter.arrays import load_all
-        from flambeau_capture.interpreter.arrays.table import Arrays
-
-        load_all()
-        found = machine.arrays = Arrays(machine)
+        _part("").load_all()
+        found = machine.arrays = _part(".table").Arrays(machine)
     return found  # type: ignore[no-any-return]
+
+
+def _part(name: str) -> Any:
+    """A module of `arrays`, which imports NumPy, and of the interpreter what imports this file."""
+    return importlib.import_module(f"flambeau_capture.interpreter.arrays{name}")
 
 
 def wrap(machine: Machine, value: Any, origin: Origin) -> Any:
@@ -84,9 +87,7 @@ def wrap(machine: Machine, value: Any, origin: Origin) -> Any:
 def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call for which `is_callable` holds."""
     table_of(machine)
-    from flambeau_capture.interpreter.arrays.functions import call_numpy
-
-    return call_numpy(machine, function, args, kwargs)
+    return _part(".functions").call_numpy(machine, function, args, kwargs)
 
 
 def call_python(
@@ -94,6 +95,10 @@ def call_python(
 ) -> Any:
     """A call of one of NumPy's functions written in Python, or NotImplemented where it is to be interpreted."""
     table_of(machine)
-    from flambeau_capture.interpreter.arrays.functions import call_python
+    return _part(".functions").call_python(machine, function, args, kwargs)
 
-    return call_python(machine, function, args, kwargs)
+
+def array_of(machine: Machine, tensor: Any) -> Any:
+    """`tensor.numpy()`."""
+    table_of(machine)
+    return _part(".base").from_tensor(machine, tensor)

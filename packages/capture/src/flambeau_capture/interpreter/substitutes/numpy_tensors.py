@@ -95,14 +95,11 @@ def _asarray(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(torch.Tensor.numpy)
 def _numpy(machine: Machine, args: Any, kwargs: Any) -> Any:
-    from flambeau_capture.interpreter.arrays.base import from_tensor
-
     (tensor,) = args
-    numpy_objects.table_of(machine)
     if kwargs.get("force"):
         tensor = machine.tape.call_method("detach", (tensor,))
         tensor = machine.tape.call_method("cpu", (tensor,))
-    return from_tensor(machine, tensor)
+    return numpy_objects.array_of(machine, tensor)
 
 
 @substitute_for(torch.Tensor.__array__)
