@@ -12,7 +12,6 @@ MODULES: tuple[str, ...] = (
     "attention",
     "convolution",
     "copy",
-    "custom",
     "factory",
     "foreach",
     "forward_mode",
