@@ -651,7 +651,11 @@ def delete_attr(machine: Machine, obj: Any, name: str) -> None:
 def generic_delete(machine: Machine, obj: Any, name: str) -> None:
     """What `object.__delattr__` does."""
     raw = lookup(machine, type(obj), name)
-    if type(raw) is property and raw.fdel is not None:
+    if type(raw) is property:
+        if raw.fdel is None:
+            raise AttributeError(
+                f"property {name!r} of {type(obj).__name__!r} object has no deleter"
+            )
         machine.call(raw.fdel, (obj,), {})
         return
     deleter = python_method(machine, type(raw), "__delete__")
@@ -662,7 +666,23 @@ def generic_delete(machine: Machine, obj: Any, name: str) -> None:
     if not objects.is_known(obj):
         object.__delattr__(obj, name)
         return
-    load_attr(machine, obj, name)  # raises where there is none
+    _check_own(machine, obj, name, raw)
     objects.write_overlay(obj, name, DELETED)
     machine.note_attribute_write(obj, name, raw=not isinstance(obj, torch.nn.Module))
     _update_dict_shadow(machine, obj, name, DELETED)
+
+
+def _check_own(machine: Machine, obj: Any, name: str, raw: Any) -> None:
+    """Raise AttributeError where a known object has no such attribute of its own: its class's cannot be deleted through it."""
+    kind, origin = type(obj), machine.objects.origin_of(obj)
+    if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        _data_descriptor(machine, obj, kind, name, raw, origin)
+        return
+    if kind is types.FunctionType:
+        _function_attribute(machine, obj, name)
+        return
+    value = _own_attribute(machine, obj, name, origin, shadowed=True)
+    if value is MISSING and isinstance(obj, torch.nn.Module):
+        value = _module_table_attribute(machine, obj, name)
+    if value is MISSING:
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")

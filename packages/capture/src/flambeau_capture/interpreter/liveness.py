@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _USES = frozenset(
     {
         "LOAD_FAST", "LOAD_FAST_CHECK", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF",
-        "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF",
+        "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "MAKE_CELL",  # the cell of an argument holds the argument
     }
 )  # fmt: skip
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
@@ -93,7 +93,7 @@ def _uses_and_writes(name: str, argument: Any) -> tuple[int, int]:
     if name in _USES:
         return 1 << argument, 0
     match name:
-        case "STORE_FAST" | "MAKE_CELL":
+        case "STORE_FAST":
             return 0, 1 << argument
         case "LOAD_FAST_LOAD_FAST":
             return 1 << argument[0] | 1 << argument[1], 0

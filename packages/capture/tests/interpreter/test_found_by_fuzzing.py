@@ -1,0 +1,89 @@
+"""Programs that once did something else captured than eagerly, as the fuzzer found them and made small."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from capture_harness import compiled, same
+
+X = torch.arange(1.0, 4.0)
+
+
+def outcome(function, arguments):
+    """What a call returns or raises, and what it makes of its arguments."""
+    arguments = copy.deepcopy(arguments)
+    try:
+        result = function(*arguments)
+    except Exception as error:
+        result = type(error).__name__, str(error)
+    return result, arguments
+
+
+def agree(function, *calls, dynamic=None, fullgraph=False):
+    captured = compiled(function, dynamic=dynamic, fullgraph=fullgraph)
+    for arguments in calls:
+        same(outcome(captured, arguments), outcome(function, arguments))
+
+
+@pytest.mark.parametrize("dynamic", [False, None, True])
+def test_a_number_that_an_inner_function_reads_is_guarded(dynamic):
+    def program(x, n):
+        seen = [n]
+
+        def inner(q):
+            return q + n
+
+        return inner(x), seen
+
+    agree(program, (X, 2), (X, 3), (X, 5), dynamic=dynamic)
+
+
+class Thing:
+    scale = 2
+    __hash__ = None
+
+    def __init__(self):
+        self.value = 1
+
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+    @property
+    def doubled(self):
+        return self.value * 2
+
+
+@pytest.mark.parametrize("name", ["value", "missing", "scale", "doubled"])
+def test_what_is_said_of_an_attribute_that_cannot_be_deleted(name):
+    def program(x, thing):
+        y = x + 1
+        delattr(thing, name)
+        return y
+
+    def twice(x, thing):
+        del thing.value
+        try:
+            del thing.value
+        except AttributeError as error:
+            return x + 1, str(error)
+
+    same(
+        outcome(compiled(program, fullgraph=False), (X, Thing()))[0],
+        outcome(program, (X, Thing()))[0],
+    )
+    same(
+        outcome(compiled(twice, fullgraph=False), (X, Thing()))[0], outcome(twice, (X, Thing()))[0]
+    )
+
+
+def test_errors_name_the_types_of_numbers_not_of_symbols():
+    def added(x, n, text):
+        return x * n, n + text
+
+    def compared(x, n, text):
+        return x * n, [n] < [text]
+
+    for program in (added, compared):
+        agree(program, (X, 2, "s"), (X, 3, "s"), (X, 4, 1), dynamic=True)
