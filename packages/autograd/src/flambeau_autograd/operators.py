@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.operator_facts import is_check
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.rules.registry import aliasing
 
@@ -57,7 +58,7 @@ def work(op: Any) -> Work:
     """The cost class of an operator; HEAVY if nothing is known of it."""
     if isinstance(op, Prim):
         return _PRIM_WORK[op.kind]
-    if torch.Tag.nondeterministic_seeded in op.tags:
+    if torch.Tag.nondeterministic_seeded in op.tags or is_check(op):
         return Work.RANDOM
     if aliasing(op).view:
         return Work.VIEW
@@ -72,7 +73,10 @@ def work(op: Any) -> Work:
 
 
 def is_random(node: Node) -> bool:
-    """Whether the call draws from a random generator (dropout with p given as 0 or 1 included)."""
+    """Whether the call must happen once, where it stands, though nothing may read its results.
+
+    It draws from a random generator (dropout with p given as 0 or 1 included), or raises where the data is not as it should be.
+    """
     return work(node.op) is Work.RANDOM
 
 

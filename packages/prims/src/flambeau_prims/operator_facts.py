@@ -35,8 +35,18 @@ _CONTENTS = {
     aten.is_nonzero.default,
     aten.equal.default,
 }
+_CHECKS = {
+    aten._linalg_check_errors.default,
+    aten._assert_async.default,
+    aten._assert_async.msg,
+}
 _NEEDS_CONTENTS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _LIFTS = {aten.lift_fresh.default}
+
+
+def is_check(op: Any) -> bool:
+    """Whether an overload returns nothing, and raises where the data is not as it should be: it stays in the graph."""
+    return op in _CHECKS
 
 
 class OperatorFacts:

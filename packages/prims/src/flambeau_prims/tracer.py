@@ -204,7 +204,9 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """Wrap and record a tuple or list of results."""
         if not isinstance(result, (tuple, list)):
-            # A question about the arguments that needs no data (`aten.is_pinned`), and leaves no node.
+            if self.record and operator_facts.is_check(func):
+                self.nodes.append(Node(func, values, value_kwargs, (), self.where))
+            # Else a question about the arguments that needs no data (`aten.is_pinned`), and leaves no node.
             return to_symbolic(result)
         items: list[Any] = []
         outputs: list[Value | None] = []

@@ -28,6 +28,7 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue, Input
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
+from flambeau_prims.operator_facts import is_check
 from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
@@ -90,10 +91,13 @@ class SpecTracer(Tracer):
         super().__init__(env=env, record=False, device=device, unbacked=unbacked)
         self.written: list[torch.Tensor] = []
         self.random = False
+        self.checks = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _RANDOM or (func not in _NOT_RANDOM and _is_random(func)):
             self.random = True
+        if is_check(func):
+            self.checks = True
         if func in _UPDATES_STATISTICS and args[5]:
             self.written.extend(statistic for statistic in args[3:5] if statistic is not None)
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -438,7 +442,7 @@ class Tape:
         receiver: bool = False,
     ) -> Any:
         tracer = self.tracer
-        tracer.written, tracer.random = [], False
+        tracer.written, tracer.random, tracer.checks = [], False, False
         if receiver and type(args[0]) is FakeTensor:
             function, rest = getattr(args[0], target), args[1:]
         else:
@@ -453,7 +457,7 @@ class Tape:
         elif result is not None and type(result) not in _CONSTANTS:
             self._find_new(result, new)
         defined = self.unbacked.fresh()
-        if not new and not written and not defined:
+        if not (new or written or defined or tracer.checks):
             return result
         recorded_args = tuple([self._argument(arg) for arg in args])
         recorded_kwargs = (
@@ -468,7 +472,7 @@ class Tape:
         self.calls.append(
             Call(
                 kind, target, recorded_args, recorded_kwargs, self._result(result), self.machine.where,
-                pure=not (written or tracer.random), mutates=mutates,
+                pure=not (written or tracer.random or tracer.checks), mutates=mutates,
             )
         )  # fmt: skip
         if defined or (self.env is not None and self.env.assumed):

@@ -11,6 +11,7 @@ import torch
 
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_prims.graph import Value
+from flambeau_prims.operator_facts import is_check
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def op_name(op: Any) -> str:
 
 
 def is_random(op: Any) -> bool:
-    """Whether a call draws from a random number generator."""
-    return torch.Tag.nondeterministic_seeded in op.tags
+    """Whether a call must happen though nothing reads its results: it draws random numbers, or raises where the data is wrong."""
+    return torch.Tag.nondeterministic_seeded in op.tags or is_check(op)
 
 
 def may_alias(op: Any) -> bool:
