@@ -17,7 +17,7 @@ from flambeau_capture import origins
 from flambeau_capture.core import core
 from flambeau_capture.entry import current_state
 from flambeau_capture.guards import check, kinds, program, relations, tensor_layout
-from flambeau_capture.guards.kinds import TensorPayload
+from flambeau_capture.guards.tensor_kinds import TensorPayload
 from flambeau_capture.origins import (
     ABSENT,
     Argument,

@@ -33,6 +33,7 @@ from flambeau_capture.entry import (
 )
 from flambeau_capture.events import Event, GuardFailure, failure_of
 from flambeau_capture.guards import kinds, torch_state
+from flambeau_capture.guards.constants import constants_equal
 from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
@@ -373,7 +374,7 @@ class CompiledState:
                 pending += [(Item(origin, at), item) for at, item in enumerate(then)]
             elif guard.kind != "EQUALS" or type(then) in (int, float):
                 now = _load(origin, scope)
-                if type(now) in (int, float) and not kinds.constants_equal(now, then):
+                if type(now) in (int, float) and not constants_equal(now, then):
                     self._note_change(origin.text(), -1)
 
     def _note_change(self, text: str, dim: int) -> None:

@@ -20,8 +20,9 @@ from flambeau_capture.frame_hook import flat_function
 from flambeau_capture.graph_module import build_graph_module
 from flambeau_capture.guards import kinds, program, torch_state
 from flambeau_capture.guards.filtering import GuardFilter, filtered
-from flambeau_capture.guards.kinds import TensorPayload
+from flambeau_capture.guards.kind import Held
 from flambeau_capture.guards.relations import Relation
+from flambeau_capture.guards.tensor_kinds import TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.origins import (
     Argument,
@@ -78,7 +79,7 @@ class EntryInfo:
     def is_dead(self) -> bool:
         """Whether an object that the entry was made for has died, so that it can never serve again."""
         return any(
-            isinstance(guard.payload, kinds.Held) and guard.payload.get() is guard.payload
+            isinstance(guard.payload, Held) and guard.payload.get() is guard.payload
             for guard in self.guards
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flambeau_capture.guards import check, kinds
+from flambeau_capture.guards import check
+from flambeau_capture.guards.kind import KINDS
 from flambeau_capture.origins import OriginLost
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def failure_of(guards: Sequence[Guard], scope: Scope) -> GuardFailure:
     if failing is None:
         return GuardFailure("all guards hold")
     guard = guards[failing]
-    kind = kinds.KINDS[guard.kind]
+    kind = KINDS[guard.kind]
     try:
         found = kind.found(guard.origin.load(scope), guard)
     except OriginLost:

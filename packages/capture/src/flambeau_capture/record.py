@@ -88,7 +88,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """`kind` (in CAPS, declared in guards/kinds.py) says what must hold of `origin`, with `payload` as its operand.
+    """`kind` (in CAPS, declared in guards/kinds.py or tensor_kinds.py) says what must hold of `origin`, with `payload` as its operand.
 
     `where` is the user's "file.py:12" whose reading of the origin made the guard.
     """

@@ -26,7 +26,7 @@ from flambeau_capture.exported.tree import (
     class_name,
     is_dataclass_instance,
 )
-from flambeau_capture.guards.kinds import brief, constants_equal
+from flambeau_capture.guards.constants import brief, constants_equal
 from flambeau_capture.origins import Argument, DictEntry, InstanceDict, Item, Origin, TensorSize
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
-from flambeau_capture.guards.kinds import KINDS
+from flambeau_capture.guards.kind import KINDS
 from flambeau_capture.origins import Origin, OriginLost, Scope
 from flambeau_capture.record import Guard
 

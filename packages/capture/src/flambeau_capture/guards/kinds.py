@@ -1,345 +1,32 @@
-"""Every kind of guard: what it says of its origin's value, and how that is checked, printed and explained.
+"""Every kind of guard: those of objects, containers and torch's state are here, those of tensors in `tensor_kinds`.
 
-A kind is a class named as the kind.  Its methods are all there is to know about it:
-
-    holds(value, guard, scope)   the reference check
-    emit(builder, guard)         the same as operations of a guard program
-    text(guard)                  the statement, after "L['x'] "
-    found(value, guard)          what was found instead, for the reason of a recompilation
-
-Payloads that are user objects are held weakly (`Held`), so that an entry keeps no model alive.
+What a kind says of its origin's value, and how that is checked, printed and explained, are methods of its class (see `kind`).
 """
 
 from __future__ import annotations
 
 import types
-import weakref
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture import origins
-from flambeau_capture.guards import torch_state
+from flambeau_capture.guards import tensor_kinds, torch_state
+from flambeau_capture.guards.constants import brief, constants_equal, type_name
+from flambeau_capture.guards.kind import KINDS, GuardKind, Held, guard_kind
 from flambeau_capture.origins import CallOf, OriginLost, Scope
-from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from flambeau_capture.guards.program import ProgramBuilder
     from flambeau_capture.record import Guard
-    from flambeau_prims.spec import Spec
-
-
-class GuardKind:
-    """Base of the kinds; only its class methods are used."""
-
-    __slots__ = ()
-
-    @classmethod
-    def prepare(cls, payload: Any) -> Any:
-        """The payload as it is kept: user objects become `Held`."""
-        return payload
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        raise NotImplementedError
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        raise NotImplementedError
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        raise NotImplementedError
-
-    @classmethod
-    def found(cls, value: Any, guard: Guard) -> str:
-        return f"is {brief(value)}"
-
-
-KINDS: dict[str, type[GuardKind]] = {}
-
-
-def _kind(cls: type[GuardKind]) -> type[GuardKind]:
-    if cls.__name__ in KINDS:
-        raise ValueError(f"guard kind {cls.__name__} is declared twice")
-    KINDS[cls.__name__] = cls
-    return cls
-
-
-class Held:
-    """An object a guard compares by identity: weakly held where its type allows that, so that a dead one never matches."""
-
-    __slots__ = ("is_weak", "reference", "text")
-
-    def __init__(self, obj: Any) -> None:
-        self.text = brief(obj)
-        self.reference: Any
-        """A weak reference to the object when `is_weak`, else the object."""
-        try:
-            self.reference = weakref.ref(obj)
-            self.is_weak = True
-        except TypeError:
-            self.reference = obj
-            self.is_weak = False
-
-    def get(self) -> Any:
-        """The object, or this Held itself when it has died."""
-        if not self.is_weak:
-            return self.reference
-        found = self.reference()
-        return self if found is None else found
-
-
-# ---------------------------------------------------------------- tensors and sizes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TensorPayload:
-    """What a TENSOR guard compares: exact type, Spec (symbolic sizes and strides are not compared, nor is the offset), gradient flag and
-    dispatch keys; `words` are the raw key set and dtype-and-device word that C compares, None without C."""
-
-    type: type[torch.Tensor]
-    spec: Spec
-    requires_grad: bool
-    keys: int
-    words: tuple[int, int] | None = None
-
-
-@_kind
-class TENSOR(GuardKind):
-    """A tensor with these metadata."""
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        payload: TensorPayload = guard.payload
-        spec = payload.spec
-        return (
-            type(value) is payload.type
-            and torch._C._dispatch_keys(value).raw_repr() == payload.keys
-            and value.dtype == spec.dtype
-            and value.device == spec.device
-            and value.ndim == len(spec.shape)
-            and _extents_match(spec.shape, value.shape)
-            and _extents_match(spec.stride, value.stride())
-            and value.requires_grad == payload.requires_grad
-        )
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        payload: TensorPayload = guard.payload
-        if payload.words is None:
-            builder.check_in_python(guard, lambda value: cls.holds(value, guard, None))  # type: ignore[arg-type]
-            return
-        sizes, strides = (
-            tuple(None if isinstance(size, Expr) else size for size in sizes)
-            for sizes in (payload.spec.shape, payload.spec.stride)
-        )
-        builder.check(
-            "TENSOR",
-            guard.origin,
-            payload=(payload.type, *payload.words, payload.requires_grad, sizes, strides),
-        )
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        payload: TensorPayload = guard.payload
-        return f"is {_type_name(payload.type)} {payload.spec!r}{' requires_grad' if payload.requires_grad else ''}"
-
-    @classmethod
-    def found(cls, value: Any, guard: Guard) -> str:
-        payload: TensorPayload = guard.payload
-        if not isinstance(value, torch.Tensor):
-            return f"is {brief(value)}"
-        pairs: dict[str, tuple[Any, Any]] = {
-            "type": (payload.type, type(value)),
-            "dtype": (payload.spec.dtype, value.dtype),
-            "device": (payload.spec.device, value.device),
-            "shape": (payload.spec.shape, tuple(value.shape)),
-            "stride": (
-                payload.spec.stride,
-                tuple(value.stride()) if value.layout is torch.strided else None,
-            ),
-            "requires_grad": (payload.requires_grad, value.requires_grad),
-            "dispatch keys": (payload.keys, torch._C._dispatch_keys(value).raw_repr()),
-        }
-        for name, (then, now) in pairs.items():
-            differs = (
-                not _extents_match(then, now or ()) if name in ("shape", "stride") else then != now
-            )
-            if differs and name == "dispatch keys":
-                return "is another sort of tensor (a wrapper, conjugated, sparse, or made in inference mode)"
-            if differs:
-                return f"has {name} {_extents_text(now)}, had {_extents_text(then)}"
-        return "changed"
-
-
-def _extents_match(expected: tuple[Any, ...], found: tuple[Any, ...]) -> bool:
-    return len(expected) == len(found) and all(
-        isinstance(want, Expr) or want == have for want, have in zip(expected, found, strict=True)
-    )
-
-
-def _extents_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(str(item) for item in value)}]"
-    return _type_name(value) if isinstance(value, type) else str(value)
-
-
-@_kind
-class INT(GuardKind):
-    """An int (not a bool), of any value that fits 64 bits: a symbolic int."""
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        return type(value) is int and -(1 << 63) <= value < 1 << 63
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.symbol(guard.origin)
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        return "is an int"
-
-
-@_kind
-class FLOAT(GuardKind):
-    """A float of any value: a symbolic float."""
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        return type(value) is float
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("TYPE", guard.origin, payload=float)
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        return "is a float"
-
-
-@_kind
-class RELATION(GuardKind):
-    """A condition on sizes and ints (payload: Relation); the origin is the first that it reads."""
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        return guard.payload.holds(scope)
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.relation(guard)
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        return guard.payload.in_users_terms()
-
-    @classmethod
-    def found(cls, value: Any, guard: Guard) -> str:
-        return f"does not hold: {guard.payload.in_users_terms()}"
-
-
-@_kind
-class ARRAY(GuardKind):
-    """A numpy.ndarray, of no subclass, that may be written to or not (payload: the class and `numpy_arrays.array_flags`).
-
-    What else matters of it is guarded on the tensor over its memory.
-    """
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        kind, flags = guard.payload
-        return type(value) is kind and _array_flags(value) == flags
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        kind, flags = guard.payload
-        builder.check("ARRAY", guard.origin, number=flags, payload=kind)
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        return f"is an {'' if guard.payload[1] & _WRITEABLE else 'read-only '}ndarray"
-
-    @classmethod
-    def found(cls, value: Any, guard: Guard) -> str:
-        if type(value) is not guard.payload[0]:
-            return f"is {brief(value)}"
-        return "may be written to" if _array_flags(value) & _WRITEABLE else "is read-only"
-
-
-_ALIGNED, _WRITEABLE = 0x100, 0x400
-
-
-def _array_flags(array: Any) -> int:
-    """The bits of `PyArrayObject.flags` that the C core compares."""
-    return _ALIGNED * array.flags.aligned | _WRITEABLE * array.flags.writeable
-
-
-@_kind
-class DISTINCT_RANGES(GuardKind):
-    """As DISTINCT_MEMORY, by addresses: tensors made of arrays that overlap have a storage each."""
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        written, others = ([origin.load(scope) for origin in group] for group in guard.payload)
-        return distinct_ranges(written, others)
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        written, others = guard.payload
-        count = len(written)
-        builder.check_together(
-            (*written, *others), lambda values: distinct_ranges(values[:count], values[count:])
-        )
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        return "and other written inputs lie apart from all others in memory"
-
-    @classmethod
-    def found(cls, value: Any, guard: Guard) -> str:
-        return "(written by the graph), or another written input, overlaps an input in memory"
-
-
-@_kind
-class DISTINCT_MEMORY(GuardKind):
-    """Of tensors that the graph reads, those it writes share no storage with any other.
-
-    The payload is (origins written, other origins); the guard's origin is the first written.
-    """
-
-    @classmethod
-    def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        written, others = ([origin.load(scope) for origin in group] for group in guard.payload)
-        return distinct_storages(written, others)
-
-    @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        written, others = guard.payload
-        builder.distinct_memory(guard, (*written, *others), len(written))
-
-    @classmethod
-    def text(cls, guard: Guard) -> str:
-        return (
-            "shares no memory with another input"
-            if len(guard.payload[0]) == 1
-            else "and other written inputs share no memory with any other"
-        )
-
-    @classmethod
-    def found(cls, value: Any, guard: Guard) -> str:
-        return "(written by the graph), or another written input, shares memory with an input"
-
 
 # ---------------------------------------------------------------- identity, type and value
 
 
-@_kind
+@guard_kind
 class IS(GuardKind):
     """The very object (payload)."""
 
@@ -368,7 +55,7 @@ class IS(GuardKind):
         return f"is {brief(value)}, was {guard.payload.text}"
 
 
-@_kind
+@guard_kind
 class IS_NOT(GuardKind):
     """Any object but this one (None, above all)."""
 
@@ -394,7 +81,7 @@ class IS_NOT(GuardKind):
         return f"is not {guard.payload.text}"
 
 
-@_kind
+@guard_kind
 class TYPE(GuardKind):
     """Exactly of this type (payload)."""
 
@@ -422,15 +109,10 @@ class TYPE(GuardKind):
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
-        return f"is of type {_type_name(type(value))}, was {guard.payload.text}"
+        return f"is of type {type_name(type(value))}, was {guard.payload.text}"
 
 
-_CONSTANT_TYPES: tuple[type, ...] = (
-    int, bool, float, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-)  # fmt: skip
-
-
-@_kind
+@guard_kind
 class EQUALS(GuardKind):
     """Equal to this constant, in type at every level and in the bits of floats.
 
@@ -472,7 +154,7 @@ class EQUALS(GuardKind):
         return f"is {brief(value)}, was {guard.payload!r}"
 
 
-@_kind
+@guard_kind
 class ALIAS(GuardKind):
     """The same object as another origin holds (payload)."""
 
@@ -493,7 +175,7 @@ class ALIAS(GuardKind):
         return f"is no longer the same object as {guard.payload.text()}"
 
 
-@_kind
+@guard_kind
 class NOT_ALIAS(GuardKind):
     """Another object than another origin holds (payload)."""
 
@@ -517,7 +199,7 @@ class NOT_ALIAS(GuardKind):
 # ---------------------------------------------------------------- containers, cells and attributes
 
 
-@_kind
+@guard_kind
 class LENGTH(GuardKind):
     """A list, tuple, dict or set (or a subclass) with this many items, counted as the builtin counts them."""
 
@@ -544,7 +226,7 @@ class LENGTH(GuardKind):
         )
 
 
-@_kind
+@guard_kind
 class KEYS(GuardKind):
     """A dict (or subclass) with these keys in this order; the payload is a tuple of constants, or other keys compared by identity and equality."""
 
@@ -581,7 +263,7 @@ def _keys_in_order(value: dict[Any, Any]) -> Iterator[Any]:
     return OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
 
 
-@_kind
+@guard_kind
 class HAS_KEY(GuardKind):
     """A dict (or subclass) that has this key."""
 
@@ -602,7 +284,7 @@ class HAS_KEY(GuardKind):
         return f"has no key {guard.payload!r} any more"
 
 
-@_kind
+@guard_kind
 class ABSENT(GuardKind):
     """A dict (or subclass) without this key: an attribute that no instance shadows, a global that is a builtin."""
 
@@ -623,7 +305,7 @@ class ABSENT(GuardKind):
         return f"has the key {guard.payload!r} now"
 
 
-@_kind
+@guard_kind
 class CELL_EMPTY(GuardKind):
     """A closure cell that holds nothing yet."""
 
@@ -649,7 +331,7 @@ class CELL_EMPTY(GuardKind):
 # ---------------------------------------------------------------- torch's state, and anything else
 
 
-@_kind
+@guard_kind
 class TORCH_STATE(GuardKind):
     """The usual states of torch (payload: torch_state.UsualState): grad and inference mode, dispatch modes, autocast on, default dtype."""
 
@@ -676,7 +358,7 @@ class TORCH_STATE(GuardKind):
         return "has " + (", ".join(changed) or "changed")
 
 
-@_kind
+@guard_kind
 class STATE(GuardKind):
     """One further state of torch (payload: (name in torch_state.EXTRA, value))."""
 
@@ -706,7 +388,7 @@ class STATE(GuardKind):
         return f"has {name} {torch_state.EXTRA[name]()}, had {then}"
 
 
-@_kind
+@guard_kind
 class PREDICATE(GuardKind):
     """Whatever else: the payload is (function, description), and `function(value)` must be true.  Slow; it may run Python code."""
 
@@ -723,72 +405,7 @@ class PREDICATE(GuardKind):
         return guard.payload[1]
 
 
-# ---------------------------------------------------------------- memory, constants and text
-
-
-def distinct_storages(written: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether all are tensors and none that is written shares its storage with another of them."""
-    if not all(isinstance(tensor, torch.Tensor) for tensor in (*written, *others)):
-        return False
-    storages = {tensor.untyped_storage()._cdata for tensor in written}
-    return len(storages) == len(written) and not any(
-        tensor.untyped_storage()._cdata in storages for tensor in others
-    )
-
-
-def distinct_ranges(written: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether no tensor that is written lies, in memory, where another of them does."""
-    ranges = []
-    for at, tensor in enumerate((*written, *others)):
-        memory = tensor.untyped_storage()
-        start, size = memory.data_ptr(), memory.nbytes()
-        if size:
-            ranges.append((start, start + size, at < len(written)))
-    ranges.sort()
-    end = written_end = 0
-    for start, stop, is_written in ranges:
-        if start < (end if is_written else written_end):
-            return False
-        end = max(end, stop)
-        written_end = max(written_end, stop) if is_written else written_end
-    return True
-
-
-def is_constant(value: Any) -> bool:
-    """Whether `repr(value)` runs no user code and says all there is to know."""
-    if type(value) in (tuple, frozenset, set):
-        return all(is_constant(item) for item in value)
-    return type(value) in _CONSTANT_TYPES
-
-
-_HEAP_TYPE = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`: types made by Python code, whose `__eq__` may be the user's."""
-
-
-def constants_equal(a: Any, b: Any) -> bool:
-    """Equality exact in type at every level and in the bits of floats (so 1 is not True, 0.0 is not -0.0, nan is nan).
-
-    It runs no user code: objects of heap types are equal only to themselves.
-    """
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, tuple):
-        return tuple.__len__(a) == tuple.__len__(b) and all(
-            map(constants_equal, tuple.__iter__(a), tuple.__iter__(b))
-        )
-    if type(a).__flags__ & _HEAP_TYPE:
-        return False
-    if isinstance(a, float):
-        return a.hex() == b.hex()
-    if isinstance(a, complex):
-        return constants_equal(a.real, b.real) and constants_equal(a.imag, b.imag)
-    if isinstance(a, slice):
-        return constants_equal((a.start, a.stop, a.step), (b.start, b.stop, b.step))
-    if isinstance(a, (set, frozenset)):
-        return {(type(item), item) for item in a} == {(type(item), item) for item in b}
-    return bool(a == b)
+# ---------------------------------------------------------------- guards as data and text
 
 
 def prepared(guard: Guard) -> Guard:
@@ -802,7 +419,7 @@ def guard_text(guard: Guard) -> str:
     """The guard in the user's terms: `L['x'] is Tensor f32[4, 8]`."""
     kind = KINDS[guard.kind]
     statement = kind.text(guard)
-    return statement if kind is RELATION else f"{guard.origin.text()} {statement}"
+    return statement if kind is tensor_kinds.RELATION else f"{guard.origin.text()} {statement}"
 
 
 def failure_text(guard: Guard, scope: Scope) -> str:
@@ -812,27 +429,3 @@ def failure_text(guard: Guard, scope: Scope) -> str:
     except OriginLost:
         return f"{guard.origin.text()} is no longer there"
     return f"{guard.origin.text()} {KINDS[guard.kind].found(value, guard)}"
-
-
-def brief(value: Any) -> str:
-    """A short text of a value that runs no user code."""
-    if value is origins.ABSENT:
-        return "absent"
-    if is_constant(value):
-        text = repr(value)
-        return text if len(text) <= 80 else text[:77] + "..."
-    if isinstance(value, type):
-        return _type_name(value)
-    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
-        return f"<function {value.__qualname__}>"
-    if isinstance(value, torch.Tensor):
-        return f"a {_type_name(type(value))}"
-    return f"<{_type_name(type(value))} at {id(value):#x}>"
-
-
-def _type_name(cls: type) -> str:
-    return (
-        cls.__qualname__
-        if cls.__module__ in ("builtins", "torch", "__main__", "torch.nn.parameter")
-        else f"{cls.__module__}.{cls.__qualname__}"
-    )

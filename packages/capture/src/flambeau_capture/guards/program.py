@@ -21,7 +21,8 @@ from flambeau_capture import origins
 from flambeau_capture.core import core
 from flambeau_capture.guards import relations
 from flambeau_capture.guards.check import PythonProgram
-from flambeau_capture.guards.kinds import KINDS, distinct_storages
+from flambeau_capture.guards.kind import KINDS
+from flambeau_capture.guards.tensor_kinds import distinct_storages
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.origins import Origin
 from flambeau_capture.record import Guard
