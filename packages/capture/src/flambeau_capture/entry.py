@@ -226,7 +226,10 @@ def _target(
         ):
             return graph, origins, RESULT_AS_TUPLE, ""
     origin_of = {item.value: item.origin for item in capture.inputs}
-    symbols = {**symbol_origins(capture.inputs), **capture.unbacked}
+    symbols: dict[str, Origin | GraphValue] = {
+        **symbol_origins(capture.inputs),
+        **capture.unbacked,
+    }
     code = EntryCode(origins, parts.outputs, symbols, origin_of, cyclic=parts.cyclic)
     function = code.function(capture, graph, frames, to_end=to_end)
     return function, code.inputs, WHOLE_RESULT, code.source

@@ -168,7 +168,7 @@ class _Builder:
         self.symbols = symbol_origins(capture.inputs)
         self.inputs = list(self._used_inputs(capture, calls, wanted))
         self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
-        self.sizes = SizeNodes(
+        self.sizes: SizeNodes | _SubgraphBuilder = SizeNodes(
             self.graph,
             self.symbols,
             self.placeholders.__getitem__,
@@ -296,14 +296,16 @@ class _SubgraphBuilder(_Builder):
         for value in parameters:
             node = self._parameter(value)
             self.nodes.setdefault(value, node)
-        for value in self.lifted:
-            self.nodes[value] = self._parameter(value)
+        for lifted in self.lifted:
+            self.nodes[lifted] = self._parameter(lifted)
 
     def _parameter(self, value: Lifted) -> fx.Node:
-        is_value = isinstance(value, GraphValue)
-        node = self.graph.placeholder(self._placeholder_name(value.name if is_value else "size"))
-        node.meta.update(spec=value.spec if is_value else value)
-        node.meta["requires_grad"] = is_value and value.requires_grad
+        if isinstance(value, GraphValue):
+            node = self.graph.placeholder(self._placeholder_name(value.name))
+            node.meta.update(spec=value.spec, requires_grad=value.requires_grad)
+        else:
+            node = self.graph.placeholder(self._placeholder_name("size"))
+            node.meta.update(spec=value, requires_grad=False)
         return node
 
     def node(self, size: Expr | FloatExpr) -> fx.Node:

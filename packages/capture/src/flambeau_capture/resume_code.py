@@ -170,7 +170,10 @@ def _effect(instruction: Instruction) -> int:
     if instruction.name == "CALL" and VERSION < (3, 13):
         return -1 - instruction.arg  # 3.11 counts a part of it for PRECALL
     op = dis.opmap[instruction.name]
-    has_argument = op >= dis.HAVE_ARGUMENT if VERSION < (3, 13) else op in dis.hasarg
+    if sys.version_info < (3, 13):
+        has_argument = op >= dis.HAVE_ARGUMENT
+    else:
+        has_argument = op in dis.hasarg
     return dis.stack_effect(op, instruction.arg if has_argument else None)
 
 

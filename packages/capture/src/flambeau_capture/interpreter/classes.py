@@ -112,6 +112,11 @@ class Native:
         """The type that the program sees, where the object stands in for one of another library's."""
         return None
 
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        """What the program's `isinstance` says of an object that has no `seen_type`."""
+        return issubclass(object, classes)
+
     def seen_attribute(self, name: str) -> Any:
         """What the program reads as an attribute."""
         return getattr(self, name)

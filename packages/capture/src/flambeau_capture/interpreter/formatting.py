@@ -69,10 +69,6 @@ class InterpretedText(Native):
     def __float__(self) -> float:
         return float(self.machine.call(float, (self.value,), {}))
 
-    @staticmethod
-    def instance_of(classes: Any) -> bool:
-        return False
-
 
 def formattable(machine: Machine, value: Any) -> Any:
     """`value`, or what stands for it in native formatting; a graph break where that would show a tensor's contents."""

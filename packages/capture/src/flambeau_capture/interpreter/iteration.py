@@ -55,10 +55,6 @@ class InterpretedIterator(Native):
             raise StopIteration if value is None else StopIteration(value)
         return item
 
-    @staticmethod
-    def instance_of(classes: Any) -> bool:
-        return False
-
 
 class SequenceIterator(Native):
     """Iterates an object that has a `__getitem__` written in Python, and no `__iter__`."""
@@ -78,10 +74,6 @@ class SequenceIterator(Native):
             raise StopIteration from None
         self.index += 1
         return item
-
-    @staticmethod
-    def instance_of(classes: Any) -> bool:
-        return False
 
 
 def iterate(machine: Machine, obj: Any) -> Any:

@@ -77,6 +77,7 @@ def _suspended(function: Any, started: bool, *arguments: Any) -> Any:
 
 
 def _finished() -> Any:
-    generator = (item for item in ())
+    nothing: tuple[Any, ...] = ()
+    generator = (item for item in nothing)
     next(generator, None)
     return generator

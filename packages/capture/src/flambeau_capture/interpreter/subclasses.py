@@ -246,10 +246,6 @@ class TorchFunctionOff(Native):
     def __exit__(self, *error: Any) -> None:
         self.subclasses.disabled -= 1
 
-    @staticmethod
-    def instance_of(classes: Any) -> bool:
-        return False
-
 
 def own_class_attribute(cls: type, name: str) -> Any:
     """The raw attribute that a subclass defines itself, before torch.Tensor in its MRO, or None."""

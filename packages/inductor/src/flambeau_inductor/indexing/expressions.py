@@ -87,9 +87,9 @@ def split_multiples(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Exp
     whole, rest = [], []
     for term in sympy.Add.make_args(a):
         if term.is_Integer and b.is_Integer and int(b) > 0:
-            q, r = divmod(int(term), int(b))
-            whole += [sympy.Integer(q)] if q else []
-            rest += [sympy.Integer(r)] if r else []
+            multiple, remainder = divmod(int(term), int(b))
+            whole += [sympy.Integer(multiple)] if multiple else []
+            rest += [sympy.Integer(remainder)] if remainder else []
             continue
         q = quotient(term, b)
         if q is None:

@@ -25,6 +25,10 @@ def _answer(value: Any) -> Substitute:
     return lambda machine, args, kwargs: value
 
 
+def _exporting(machine: Machine, args: Any, kwargs: Any) -> bool:
+    return machine.options.exporting
+
+
 def _breaks(name: str, id: str = "compiler-function") -> Substitute:
     def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
         raise GraphBreak(id, f"call of {name}")
@@ -58,9 +62,7 @@ def _specialise(machine: Machine, args: Any, kwargs: Any) -> None:
 substitute_for(compiler_functions.is_compiling, compiler_functions.is_dynamo_compiling)(
     _answer(True)
 )
-substitute_for(compiler_functions.is_exporting, torch.compiler.is_exporting)(
-    lambda machine, args, kwargs: machine.options.exporting
-)
+substitute_for(compiler_functions.is_exporting, torch.compiler.is_exporting)(_exporting)
 substitute_for(compiler_functions.cudagraph_mark_step_begin)(_answer(None))
 substitute_for(compiler_functions.graph_break)(_explicit_break("flambeau.compiler.graph_break"))
 substitute_for(marks.mark_static)(_specialise)
