@@ -296,3 +296,7 @@ def test_branches_that_break(branch):
 
     with pytest.raises(flambeau_capture.CaptureError, match="higher-order-operator"):
         compiled(program)(X.clone())
+
+
+def test_vmap_over_an_empty_batch():
+    check(lambda x: torch.vmap(lambda row: row.sin() * 2)(x[:0]), torch.randn(3, 4))

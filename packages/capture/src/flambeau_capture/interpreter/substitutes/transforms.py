@@ -63,6 +63,13 @@ class _Transformed:
         return self.result.num_leaves
 
 
+def _one(tensor: torch.Tensor, dim: int) -> list[int]:
+    """The shape with one in a dimension."""
+    shape = list(tensor.shape)
+    shape[dim] = 1
+    return shape
+
+
 def _record(
     machine: Machine,
     function: Any,
@@ -159,7 +166,9 @@ def _vmap(machine: Machine, options: Options, args: Any, kwargs: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or type(dim) is not int or not leaf.ndim:
             raise _break(f"torch.vmap over a {type(leaf).__name__} in dimension {dim}")
         with torch.no_grad():
-            row = leaf.select(dim, 0)
+            # The rows of an empty batch have a shape, too.
+            full = leaf if leaf.shape[dim] != 0 else torch.cat([leaf, leaf.new_zeros(_one(leaf, dim))], dim)
+            row = full.select(dim, 0)
         stand_ins[at] = stand_in(row.spec)  # type: ignore[attr-defined]
         mapped.append(leaf)
         dims.append(dim)
