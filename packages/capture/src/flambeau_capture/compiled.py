@@ -214,7 +214,8 @@ class CompiledState:
     def _is_first_call(self, scope: Scope) -> bool:
         """Whether this is the first call of all; its sizes are remembered, to be compared with the second's."""
         if self._first_call is None:
-            if self._made or self._is_continuation:  # which belongs to a call that is being compiled
+            # A continuation belongs to a call that is being compiled.
+            if self._made or self._is_continuation:
                 return False
             self._first_call = dict(_sizes(scope))
             return True

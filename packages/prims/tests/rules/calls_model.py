@@ -461,7 +461,12 @@ def _fft_r2c(rng: random.Random) -> Any:
 @calls(aten._fft_c2r.default)
 def _fft_c2r(rng: random.Random) -> Any:
     matrix = tensor(rng, (*shape(rng, 0, 2, empty=False), rng.randint(2, 5))).contiguous()
-    return torch.complex(matrix, matrix), [matrix.ndim - 1], rng.randint(0, 2), 2 * matrix.shape[-1] - 2
+    return (
+        torch.complex(matrix, matrix),
+        [matrix.ndim - 1],
+        rng.randint(0, 2),
+        2 * matrix.shape[-1] - 2,
+    )
 
 
 @calls(aten._linalg_solve_ex.default)

@@ -137,7 +137,8 @@ class InterpretedGenerator(Native):
         if unwind_to is None:
             return self._delegate() is not None
         names = frame.code.names_at[unwind_to.target : unwind_to.target + 2]
-        return names != ["CALL_INTRINSIC_1", "RERAISE"]  # StopIteration to RuntimeError, in 3.12 and later
+        # From 3.12 on, a generator has a handler that makes a StopIteration a RuntimeError.
+        return names != ["CALL_INTRINSIC_1", "RERAISE"]
 
     def _resume(self, error: BaseException | None, ready: bool = False) -> Any:
         """Run on to the next yield; `ready` says that the stack is as the next instruction expects it."""

@@ -81,7 +81,8 @@ def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, torch.Tensor):
         if machine.arrays is not None:
-            key, value = machine.arrays.tensor_key(key), machine.arrays.assigned_to_tensor(obj, value)
+            key = machine.arrays.tensor_key(key)
+            value = machine.arrays.assigned_to_tensor(obj, value)
         machine.tape.setitem(obj, _tensor_index(machine, key), value)
         return
     method = python_method(machine, type(obj), "__setitem__")

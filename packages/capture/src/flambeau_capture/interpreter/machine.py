@@ -55,6 +55,11 @@ _NEEDS_CONCRETE_SIZES = ("with symbolic sizes", "SymIntArrayRef expected")
 """What torch's C++ says of symbolic sizes where it can do nothing with them."""
 
 
+_READ_AT_ONCE = (
+    str, bytes, int, float, tuple, frozenset, types.MappingProxyType, type, types.ModuleType,
+)  # fmt: skip
+"""What native code may read whole: it does not change in a call, or is guarded in other ways."""
+
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _OWN_READS = (
     "LOAD_GLOBAL",
@@ -277,12 +282,7 @@ class Machine:
         """Methods of C types may read containers of the program that stand on the stack as they are, but not change or advance them."""
         if not self.objects.is_known(receiver):
             return
-        if isinstance(
-            receiver,
-            (tuple, frozenset, type, types.MappingProxyType, types.FunctionType, types.ModuleType),
-        ):
-            return
-        if isinstance(receiver, (str, bytes, int, float)):
+        if isinstance(receiver, (*_READ_AT_ONCE, types.FunctionType)):
             return
         if type(receiver).__module__ in ("re", "enum", "torch") or isinstance(receiver, dict):
             return
@@ -396,10 +396,7 @@ class Machine:
     def guard_native_read(self, obj: Any) -> None:
         """Native code is about to read a whole object that existed before the call."""
         found = self.objects.known.get(id(obj))
-        if found is None or isinstance(
-            obj,
-            (tuple, frozenset, types.MappingProxyType, type, types.ModuleType, str, bytes, int, float),
-        ):
+        if found is None or isinstance(obj, _READ_AT_ONCE):
             return
         if isinstance(obj, dict):
             self.guard("LENGTH", found[1], len(obj))

@@ -277,11 +277,14 @@ class Rebuilder:
             return self._list(value)
         if isinstance(value, (set, frozenset)):
             if kind.__new__ not in (set.__new__, frozenset.__new__):
-                raise GraphBreak("unsupported-result", f"a {kind.__qualname__} is returned or stored")
+                raise GraphBreak(
+                    "unsupported-result", f"a {kind.__qualname__} is returned or stored"
+                )
             state = MakeDict([(Const(k), v) for k, v in (self._state(value) or {}).items()])
             return CallRecipe(_new_set, (Const(kind), MakeList(self._many(value)), state))
-        own = kind.__module__.partition(".")[0] == "flambeau_capture"  # a stand-in of the interpreter's
-        if own or any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
+        is_stand_in = kind.__module__.partition(".")[0] == "flambeau_capture"
+        bases = (base for base in kind.__mro__ if base is not object)
+        if is_stand_in or not all(base.__flags__ & _HEAP_TYPE for base in bases):
             raise GraphBreak(
                 "unsupported-result",
                 f"a {kind.__module__}.{kind.__qualname__} is returned or stored",

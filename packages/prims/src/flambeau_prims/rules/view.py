@@ -126,8 +126,7 @@ def view_stride(
     for dim in range(len(old_shape) - 1, -1, -1):
         chunk = old_shape[dim] * chunk
         joins = dim > 0 and (
-            likely_eq(old_shape[dim - 1], 1)
-            or likely_eq(old_stride[dim - 1], chunk * chunk_stride)
+            likely_eq(old_shape[dim - 1], 1) or likely_eq(old_stride[dim - 1], chunk * chunk_stride)
         )
         if joins:
             continue
