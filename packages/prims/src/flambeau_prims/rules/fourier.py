@@ -13,6 +13,7 @@ from flambeau_prims.meta_fallback import infer_on_meta
 from flambeau_prims.promotion import complex_dtype, real_dtype
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.spec import Spec, contiguous_stride
+from flambeau_prims.strides import is_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +24,11 @@ aten = torch.ops.aten
 
 
 def _is_plain(self: Spec, dim: Sequence[int]) -> bool:
-    return (
-        len(dim) == 1
-        and dim[0] % self.ndim == self.ndim - 1
-        and self.stride == contiguous_stride(self.shape)
-    )
+    if len(dim) != 1 or dim[0] % self.ndim != self.ndim - 1:
+        return False
+    # The libraries see the strides of dimensions of size 1, too; of symbolic sizes these are not known as expressions.
+    is_row_major = self.stride == contiguous_stride(self.shape)
+    return is_row_major or (self.env is not None and is_contiguous(self))
 
 
 def _fresh(self: Spec, last: Size, dtype: torch.dtype) -> Spec:
