@@ -51,7 +51,6 @@ WITHOUT_EXAMPLE = {
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
     "no-shape-rule": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
     "metadata-mutation": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
-    "symbolic-size-arithmetic": "Reserved: the language of sizes has a form for all that programs were seen to compute.",
 }
 """Reasons that no program here gives, and why."""
 

@@ -223,6 +223,18 @@ class _Transform(HigherOrder):
         return lambda *tensors: run(*tensors, *lifted)
 
 
+def _with_aux(
+    closed: Callable[..., tuple[Any, ...]], results: int
+) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The function that returns its first results apart from the others, which are not differentiated."""
+
+    def function(*tensors: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        flat = closed(*tensors)
+        return tuple(flat[:results]), tuple(flat[results:])
+
+    return function
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class VectorizedMap(_Transform):
     """torch.vmap: one tensor for each of `in_dims`, one result for each of `out_dims`."""
@@ -282,13 +294,8 @@ class Jacobian(_Transform):
                 closed, args[: self.tensors], self.wanted, self.results, chunk
             )
             return *derivatives, *results[self.results :]
-
-        def function(*tensors: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            flat = closed(*tensors)
-            return tuple(flat[: self.results]), tuple(flat[self.results :])
-
         transform = getattr(torch.func, self.name)(
-            function, self.wanted, has_aux=True, **self.options
+            _with_aux(closed, self.results), self.wanted, has_aux=True, **self.options
         )
         jacobians, aux = transform(*args[: self.tensors])
         return *(item for by_argument in jacobians for item in by_argument), *aux
@@ -324,12 +331,7 @@ class TangentProduct(_Transform):
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         count = self.primals
-        closed = self._closed(args[2 * count :])
-
-        def function(*tensors: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            flat = closed(*tensors)
-            return tuple(flat[: self.results]), tuple(flat[self.results :])
-
+        function = _with_aux(self._closed(args[2 * count :]), self.results)
         value, tangents, aux = torch.func.jvp(  # type: ignore[misc]
             function, args[:count], args[count : 2 * count], has_aux=True
         )

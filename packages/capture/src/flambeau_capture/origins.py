@@ -19,7 +19,7 @@ import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeGuard, TypeVar, dataclass_transform
 
 import torch
@@ -641,8 +641,3 @@ def _key_text(key: Any) -> str:
         if type(key) in _COMPARED_BY_VALUE
         else getattr(key, "__name__", f"<{type(key).__name__}>")
     )
-
-
-def field_values(origin: Origin) -> tuple[Any, ...]:
-    """The fields of an origin in order, for code that walks origins generically."""
-    return tuple(getattr(origin, item.name) for item in fields(origin))  # type: ignore[arg-type]

@@ -22,6 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from flambeau_capture.exception_table import (
+    Protected,
+    read_exception_table,
+    write_exception_table,
+)
+
 VERSION = sys.version_info[:2]
 _NULL_AFTER = VERSION >= (3, 13)  # whether NULL stands above the callable
 
@@ -338,7 +344,7 @@ class _Maker:
         self.constants = list(code.co_consts)
         self.raisers: list[int] = []  # constants that are offsets in the original code
         self.locations: list[tuple[int, Any]] = []
-        self.handlers: list[tuple[int, int, int, int, bool]] = []
+        self.handlers: list[Protected] = []
         self.body_start: int | None = None
 
     # ------------------------------------------------------------ assembling
@@ -517,9 +523,9 @@ class _Maker:
         instruction = instructions(self.code)[index]
         self.locations.append((start, None))
         self.locations.append((end, _position(self.code, instruction.unit)))
-        for begin, stop, target, depth, lasti in exception_table(self.code):
-            if begin <= instruction.unit < stop:
-                self.handlers.append((start, end, target, depth, lasti))
+        for protected in read_exception_table(self.code):
+            if protected.start <= instruction.unit < protected.end:
+                self.handlers.append(protected._replace(start=start, end=end))
                 break
 
     def _finish(self, index: int) -> None:
@@ -551,14 +557,13 @@ class _Maker:
         if start is not None:
             first = len(list(_listing(bytes(self.units[: 2 * start]))))
             self.constants.append(ResumedFrom(self.source, first, start, self.shift))
-        entries = [
-            (begin, end, target + (start or 0), depth, lasti)
-            for begin, end, target, depth, lasti in self.handlers
-        ]
+        entries = [item._replace(target=item.target + (start or 0)) for item in self.handlers]
         if start is not None:
             entries += [
-                (begin + start, end + start, target + start, depth, lasti)
-                for begin, end, target, depth, lasti in exception_table(code)
+                item._replace(
+                    start=item.start + start, end=item.end + start, target=item.target + start
+                )
+                for item in read_exception_table(code)
             ]
         made = code.replace(
             co_code=bytes(self.units),
@@ -570,7 +575,7 @@ class _Maker:
             co_stacksize=code.co_stacksize + self.parameter_count + 8,
             co_flags=code.co_flags & ~0x0C,
             co_consts=tuple(self.constants),
-            co_exceptiontable=b"".join(_encode_entry(*entry) for entry in entries),
+            co_exceptiontable=write_exception_table(entries),
             co_linetable=self._line_table(),
         )
         source = self.source
@@ -631,40 +636,6 @@ def _shifted(code: types.CodeType, by: int) -> bytes:
 
 
 # ---------------------------------------------------------------- tables of code objects
-
-
-def exception_table(code: types.CodeType) -> list[tuple[int, int, int, int, bool]]:
-    """(start, end, target, stack depth, push lasti) of each protected range, in units."""
-    table = iter(code.co_exceptiontable)
-    found = []
-    for first in table:
-        start = _read_varint(first, table)
-        length = _read_varint(next(table), table)
-        target = _read_varint(next(table), table)
-        packed = _read_varint(next(table), table)
-        found.append((start, start + length, target, packed >> 1, bool(packed & 1)))
-    return found
-
-
-def _read_varint(first: int, rest: Iterator[int]) -> int:
-    value = first & 63
-    while first & 64:
-        first = next(rest)
-        value = value << 6 | first & 63
-    return value
-
-
-def _encode_entry(start: int, end: int, target: int, depth: int, lasti: bool) -> bytes:
-    numbers = (start, end - start, target, depth << 1 | lasti)
-    encoded = bytearray()
-    for at, number in enumerate(numbers):
-        groups = [number & 63]
-        while number := number >> 6:
-            groups.append(number & 63 | 64)
-        groups.reverse()
-        groups[0] |= 128 if at == 0 else 0
-        encoded += bytes(groups)
-    return bytes(encoded)
 
 
 def _position(code: types.CodeType, unit: int) -> Any:

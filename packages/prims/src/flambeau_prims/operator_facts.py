@@ -40,7 +40,6 @@ _CHECKS = {
     aten._assert_async.default,
     aten._assert_async.msg,
 }
-_NEEDS_CONTENTS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _LIFTS = {aten.lift_fresh.default}
 
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from flambeau_prims.spec import Size
 
-STORAGE_ONLY = frozenset({torch.float16, torch.bfloat16})
-"""Dtypes that are stored, moved and cast but never computed in."""
-
 WIDE_FLOATS = frozenset({torch.float32, torch.float64})
 INTEGERS = frozenset({
     torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,

@@ -55,10 +55,3 @@ class MetadataMutation(Unsupported):
 
     reason = "metadata-mutation"
     hint = "use the out-of-place operator"
-
-
-class SizeUnsupported(Unsupported):
-    """Arithmetic on symbolic sizes that the size language has no form for."""
-
-    reason = "symbolic-size-arithmetic"
-    hint = "mark the dimension static"

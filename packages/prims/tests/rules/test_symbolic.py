@@ -16,7 +16,6 @@ from rules.calls import CALLS
 from flambeau_prims.rules.registry import infer_uncached
 from flambeau_prims.sizes import Expr, SizeEnv, hint_of
 from flambeau_prims.spec import Spec, spec_of
-from flambeau_prims.unsupported import SizeUnsupported
 
 _ERRORS = (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError)
 
@@ -79,8 +78,6 @@ def outcome(op: Any, args: Any, kwargs: Any) -> Any:
     """What the rule gives, or the kind of error it raises."""
     try:
         return at_hints(infer_uncached(op, args, kwargs))
-    except SizeUnsupported:
-        raise
     except _ERRORS:
         return "error"
 

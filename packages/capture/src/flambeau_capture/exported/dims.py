@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import keyword
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flambeau_capture.origins import RootOfSize, TensorSize
 from flambeau_capture.reasons import REASONS
@@ -127,9 +127,6 @@ class DerivedDim:
         """The root's size where this one's is `size`; None where no int is."""
         root, rest = divmod(size - self.shift, self.scale)
         return None if rest or root < 0 else root
-
-
-DimLike: TypeAlias = "Dim | DerivedDim | Hint | int | None"
 
 
 def checked_dim(dim: Any, size: int, path: str) -> Dim | DerivedDim | Hint | None:

@@ -11,6 +11,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.exception_table import read_exception_table
+
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable
@@ -118,7 +120,7 @@ class DecodedCode:
         self.instructions = instructions
         self.names_at = [opname[op] for _, op, _ in found]
         self.offsets = starts
-        self.unwinds = self._unwinds(code.co_exceptiontable, index_at, len(found))
+        self.unwinds = self._unwinds(code, index_at, len(found))
 
     @staticmethod
     def _argument(
@@ -153,16 +155,11 @@ class DecodedCode:
         return arg
 
     @staticmethod
-    def _unwinds(exception_table: bytes, index_at: list[int], count: int) -> list[Unwind | None]:
+    def _unwinds(code: types.CodeType, index_at: list[int], count: int) -> list[Unwind | None]:
         unwinds: list[Unwind | None] = [None] * count
-        table = iter(exception_table)
-        for first in table:
-            start = _varint(first, table)
-            length = _varint(next(table), table)
-            target = _varint(next(table), table)
-            packed = _varint(next(table), table)
-            unwind = Unwind(index_at[target], packed >> 1, bool(packed & 1))
-            for index in range(index_at[start], index_at[start + length]):
+        for start, end, target, depth, lasti in read_exception_table(code):
+            unwind = Unwind(index_at[target], depth, lasti)
+            for index in range(index_at[start], index_at[end]):
                 unwinds[index] = unwind
         return unwinds
 
@@ -178,15 +175,6 @@ class DecodedCode:
                     lines[start // 2 : end // 2] = [line] * ((end - start) // 2)
             self._lines = [lines[unit] for unit in self.offsets]
         return self._lines[index]
-
-
-def _varint(first: int, rest: Any) -> int:
-    """A number of the exception table: six bits a byte, most significant first, bit 6 says that more follow."""
-    value = first & 63
-    while first & 64:
-        first = next(rest)
-        value = (value << 6) | (first & 63)
-    return value
 
 
 _DECODED: dict[int, tuple[weakref.ref[types.CodeType], DecodedCode]] = {}

@@ -101,6 +101,11 @@ def split_multiples(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Exp
     return sympy.Add(*whole), sympy.Add(*rest)
 
 
+def int_if_known(size: sympy.Expr) -> int | sympy.Expr:
+    """The int that an expression is, or the expression."""
+    return int(size) if size.is_Integer else size
+
+
 @lru_cache(maxsize=65536)
 def free_names(expr: sympy.Expr) -> frozenset[str]:
     """The names of the symbols that occur in an expression."""

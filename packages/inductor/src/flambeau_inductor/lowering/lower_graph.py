@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from flambeau_inductor.indexing.expressions import linear, symbol
+from flambeau_inductor.indexing.expressions import int_if_known, linear, symbol
 from flambeau_inductor.indexing.sizes import SizeTable
 from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis
@@ -201,7 +201,7 @@ class _GraphLowering:
         axes = []
         for number, d in enumerate(dims):
             index[d] = symbol(f"{prefix}{number}")
-            axes.append(Axis(index[d], _integer(sizes[d])))
+            axes.append(Axis(index[d], int_if_known(sizes[d])))
         return tuple(axes), tuple(index)
 
     def elements(self, axes: tuple[Axis, ...], device: torch.device) -> Elements:
@@ -295,7 +295,3 @@ class _GraphLowering:
 
 def _is_empty(shape: Sequence[Size]) -> bool:
     return any(isinstance(size, int) and size == 0 for size in shape)
-
-
-def _integer(size: sympy.Expr) -> int | sympy.Expr:
-    return int(size) if size.is_Integer else size

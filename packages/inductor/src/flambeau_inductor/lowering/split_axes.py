@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from flambeau_inductor.indexing.expressions import FloorDiv, Mod, free_names, quotient, symbol
+from flambeau_inductor.indexing.expressions import (
+    FloorDiv,
+    Mod,
+    free_names,
+    int_if_known,
+    quotient,
+    symbol,
+)
 from flambeau_inductor.indexing.ranges import RangedMath
 from flambeau_inductor.ir import Axis, IndexValue, Load, Store, index_of
 
@@ -66,7 +73,7 @@ def _split(
     count = quotient(sympy.sympify(axis.size), step)
     assert count is not None
     high, low = symbol("split_high"), symbol("split_low")
-    parts = (Axis(high, _integer(count)), Axis(low, _integer(step)))
+    parts = (Axis(high, int_if_known(count)), Axis(low, int_if_known(step)))
     renamed: dict[sympy.Symbol, sympy.Expr] = {}
     groups = []
     for axes, prefix in ((outer, "i"), (inner, "r")):
@@ -106,7 +113,3 @@ def rewrite(
     if isinstance(expr, Mod):
         return math.mod(args[0], args[1])
     return sympy.expand(expr.func(*args))
-
-
-def _integer(size: sympy.Expr) -> int | sympy.Expr:
-    return int(size) if size.is_Integer else size

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import sympy
 
-from flambeau_inductor.indexing.expressions import linear_parts, quotient, symbol
+from flambeau_inductor.indexing.expressions import int_if_known, linear_parts, quotient, symbol
 from flambeau_inductor.ir import Axis
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _match(
         for axis in axes:
             for piece in pieces.get(axis.symbol) or [_own_piece(axis, pieces, sizes)]:
                 names[piece] = symbol(f"{prefix}{len(made)}")
-                made.append(Axis(names[piece], _integer(sizes[piece])))
+                made.append(Axis(names[piece], int_if_known(sizes[piece])))
         groups.append(tuple(made))
     return Match(
         groups[0], groups[1], _mapping(pieces_a, names, sizes), _mapping(pieces_b, names, sizes)
@@ -188,7 +188,3 @@ def _mapping(
             stride = stride * sizes[number]
         mapping[axis] = sympy.expand(total)
     return mapping
-
-
-def _integer(size: sympy.Expr) -> int | sympy.Expr:
-    return int(size) if size.is_Integer else size

@@ -48,11 +48,6 @@ def detect() -> str:
     return "baseline"
 
 
-def vector_bytes(level: str) -> int:
-    """The width of a vector register at this level."""
-    return {"avx512": 64, "avx2": 32}.get(level, 16)
-
-
 def compiler_flags(level: str) -> list[str]:
     """The g++ flags of a level, with this machine's extensions where the level is its own."""
     if level not in LEVELS:
@@ -61,7 +56,13 @@ def compiler_flags(level: str) -> list[str]:
         return []
     flags = ["-mavx2", "-mfma", "-mf16c"]
     if level == "avx512":
-        flags += ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
+        flags += [
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512dq",
+            "-mavx512vl",
+            "-mprefer-vector-width=512",
+        ]
     own = cpu_flags()
     flags += [
         flag

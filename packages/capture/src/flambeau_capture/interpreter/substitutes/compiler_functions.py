@@ -12,17 +12,17 @@ import torch.utils._config_module as config_module
 from flambeau_capture import compiler_functions, interop_dynamo, marks, stance
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import (
+    answering,
+    has_substitute,
+    substitute_for,
+)
 from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.substitutes.registry import CodeSubstitute, Substitute
-
-
-def _answer(value: Any) -> Substitute:
-    return lambda machine, args, kwargs: value
 
 
 def _exporting(machine: Machine, args: Any, kwargs: Any) -> bool:
@@ -60,10 +60,10 @@ def _specialise(machine: Machine, args: Any, kwargs: Any) -> None:
 # ---------------------------------------------------------------- functions of ours
 
 substitute_for(compiler_functions.is_compiling, compiler_functions.is_dynamo_compiling)(
-    _answer(True)
+    answering(True)
 )
 substitute_for(compiler_functions.is_exporting, torch.compiler.is_exporting)(_exporting)
-substitute_for(compiler_functions.cudagraph_mark_step_begin)(_answer(None))
+substitute_for(compiler_functions.cudagraph_mark_step_begin)(answering(None))
 substitute_for(compiler_functions.graph_break)(_explicit_break("flambeau.compiler.graph_break"))
 substitute_for(marks.mark_static)(_specialise)
 for _function in (
@@ -75,7 +75,7 @@ for _function in (
 
 # ---------------------------------------------------------------- torch.compiler's, which import torch._dynamo when they are called
 
-substitute_for(torch.compiler.cudagraph_mark_step_begin)(_answer(None))
+substitute_for(torch.compiler.cudagraph_mark_step_begin)(answering(None))
 for _name in (
     "allow_in_graph", "assume_constant_result", "disable", "get_default_backend", "list_backends", "load_cache_artifacts", "reset",
     "save_cache_artifacts", "set_default_backend", "set_enable_guard_collectives", "set_stance", "substitute_in_graph",
@@ -108,13 +108,13 @@ def dynamo_substitute(function: types.FunctionType) -> Substitute:
         wrapped = function.__closure__[0].cell_contents
         return lambda machine, args, kwargs: machine.call(wrapped, args, kwargs)
     if name in ("is_compiling", "is_dynamo_compiling"):
-        return _answer(True)
+        return answering(True)
     if name == "graph_break":
         return _explicit_break("torch._dynamo.graph_break")
     if name == "mark_static":
         return _specialise
     if name in _IGNORED:
-        return _answer(None)
+        return answering(None)
     if function.__qualname__ == "OptimizedModule.__call__":
         return _call_optimized_module
     # What torch.compiler.wrap_numpy and its like put around the program's functions is plain Python.

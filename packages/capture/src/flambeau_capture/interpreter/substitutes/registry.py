@@ -49,6 +49,11 @@ def substitute_for_code(code: types.CodeType) -> Callable[[CodeSubstitute], Code
     return declare
 
 
+def answering(value: Any) -> Substitute:
+    """The substitute that returns this value, whatever the arguments."""
+    return lambda machine, args, kwargs: value
+
+
 def has_substitute(function: Any) -> bool:
     """Whether a substitute was declared for `function`."""
     return id(function) in SUBSTITUTES

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.modules import call_module
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import (
+    answering,
+    has_substitute,
+    substitute_for,
+)
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.substitutes.registry import Substitute
@@ -16,11 +20,7 @@ if TYPE_CHECKING:
 substitute_for(torch.nn.Module.__call__, torch.nn.Module._call_impl)(call_module)
 
 
-def _answer(value: Any) -> Substitute:
-    return lambda machine, args, kwargs: value
-
-
-substitute_for(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(_answer(True))
+substitute_for(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(answering(True))
 for _module, _name, _value in (
     (torch.jit, "is_scripting", False),
     (torch._jit_internal, "is_scripting", False),
@@ -28,7 +28,7 @@ for _module, _name, _value in (
 ):
     _function = getattr(_module, _name, None)
     if _function is not None and not has_substitute(_function):
-        substitute_for(_function)(_answer(_value))
+        substitute_for(_function)(answering(_value))
 
 
 def _run_natively(function: Any) -> Substitute:
@@ -66,4 +66,4 @@ for _module, _names in (
 substitute_for(torch.autograd.profiler.record_function.__enter__)(
     lambda machine, args, kwargs: args[0]
 )
-substitute_for(torch.autograd.profiler.record_function.__exit__)(_answer(None))
+substitute_for(torch.autograd.profiler.record_function.__exit__)(answering(None))
