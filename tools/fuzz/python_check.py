@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import functools
+import io
 import linecache
+import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -52,7 +57,7 @@ class _Differs(AssertionError):
 
 def difference(text: str, *, backend: str = "eager", dynamic: bool | None = None) -> str | None:
     """What differs, or None."""
-    eager, compiled_module = _load(text), _load(text)
+    eager, compiled_module = _load(text, "eager_program"), _load(text, "compiled_program")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compiled = flambeau.compile(compiled_module.program, backend=backend, dynamic=dynamic)
@@ -64,8 +69,8 @@ def difference(text: str, *, backend: str = "eager", dynamic: bool | None = None
     return None
 
 
-def _load(text: str) -> types.ModuleType:
-    module = types.ModuleType("program")
+def _load(text: str, name: str) -> types.ModuleType:
+    sys.modules[name] = module = types.ModuleType(name)  # where dataclasses look for it
     filename = f"<program {hash(text) & 0xFFFFFFFF:08x}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), module.__dict__)
@@ -74,27 +79,46 @@ def _load(text: str) -> types.ModuleType:
 
 def _outcome(function: Callable[..., Any], module: Any, n: int, flag: bool, size: int) -> str:
     """Everything that can be seen of a call, as text."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     x = torch.arange(1.0, size + 1)
-    thing = module.Child(5)
-    arguments = (x, torch.ones(size) / 2, n, flag, [n, x, "s"], {"a": 1, "b": [n]}, thing)
+    w = torch.full((size,), 0.5, requires_grad=True)
+    net = module.Net()
+    arguments = (
+        x, torch.ones(size) / 2, n, flag, [n, x, "s"], {"a": 1, "b": [n]}, module.Child(5),
+        x[1:], torch.arange(2.0 * size)[::2], w, torch.arange(size), torch.arange(size) % 2 == 0, net,
+    )  # fmt: skip
+    printed = io.StringIO()
     try:
-        result = function(*arguments)
+        with contextlib.redirect_stdout(printed):
+            result = function(*arguments)
     except Exception as error:
-        result = (
-            type(error).__name__,
-            _message(error),
-            type(error.__cause__).__name__,
-            type(error.__context__).__name__,
-        )
+        result = tuple(_told(error))
     described = _Description()
-    parts = [
-        described.of(value) for value in (result, arguments, module.COUNTER, module.Thing.scale)
-    ]
-    state = f"grad={torch.is_grad_enabled()}"
+    seen = (result, arguments, module.COUNTER, module.REGISTRY, module.Thing.scale)
+    parts = [described.of(value) for value in seen]
+    parts += [repr(printed.getvalue()), f"grad={torch.is_grad_enabled()}"]
     torch.set_grad_enabled(True)
     module.Thing.scale = 2
-    return f"{'; '.join(parts)}; {state}"
+    module.REGISTRY["order"] = []
+    return "; ".join((*parts, _gradients(described.differentiable, w, net.weight)))
+
+
+def _told(error: BaseException) -> Iterator[Any]:
+    """An exception and those behind it."""
+    yield type(error).__name__
+    yield _message(error)
+    yield error.__suppress_context__
+    for behind in (error.__cause__, error.__context__):
+        yield None if behind is None else tuple(_told(behind))
+
+
+def _gradients(results: list[torch.Tensor], *leaves: torch.Tensor) -> str:
+    """The gradients of everything that came out, or that they cannot be had."""
+    try:
+        torch.autograd.backward([result.double().sum() for result in results])
+    except RuntimeError:  # the program has written over what the backward needs
+        return "no gradients"
+    return ", ".join(_Description().of(leaf.grad) for leaf in leaves)
 
 
 def _message(error: BaseException) -> str:
@@ -109,6 +133,7 @@ class _Description:
         self._numbers: dict[int, int] = {}
         self._memory: dict[int, int] = {}
         self._kept: list[Any] = []
+        self.differentiable: list[torch.Tensor] = []
 
     def of(self, value: Any) -> str:
         """The text of a value."""
@@ -127,21 +152,51 @@ class _Description:
 
     def _text(self, value: Any) -> str:
         if isinstance(value, torch.Tensor):
-            memory = value.untyped_storage().data_ptr()
-            place = self._memory.setdefault(memory, len(self._memory)) if value.numel() else -1
-            numbers = [round(item, 3) + 0.0 for item in value.detach().double().flatten().tolist()]
-            kind = str(value.dtype).removeprefix("torch.")
-            return (
-                f"{kind}{list(value.shape)}@{place}{numbers}{'grad' if value.requires_grad else ''}"
-            )
-        if isinstance(value, list):
-            return f"{type(value).__name__}[{', '.join(map(self.of, value))}]"
+            return self._tensor(value)
+        name = type(value).__name__
+        if isinstance(value, (list, collections.deque)):
+            return f"{name}[{', '.join(map(self.of, list(value)))}]"
         if isinstance(value, dict):
+            items = [f"{self.of(key)}: {self.of(item)}" for key, item in value.items()]
+            return f"{name}{{{', '.join(items)}}}"
+        if isinstance(value, (set, frozenset)):
+            return f"{name}{{{', '.join(sorted(map(repr, value)))}}}"
+        if isinstance(value, (torch.dtype, torch.device, range)):
+            return repr(value)
+        if isinstance(value, types.FunctionType):
+            cells = [self.of(cell) for cell in value.__closure__ or ()]
+            return f"{value.__qualname__}{self.of(value.__defaults__)}{self.of(value.__kwdefaults__)}{cells}"
+        if isinstance(value, types.CellType):
+            try:
+                return f"cell({self.of(value.cell_contents)})"
+            except ValueError:
+                return "cell()"
+        if isinstance(value, functools.partial):
             return (
-                "{"
-                + ", ".join(f"{self.of(key)}: {self.of(item)}" for key, item in value.items())
-                + "}"
+                f"partial({self.of(value.func)}, {self.of(value.args)}, {self.of(value.keywords)})"
             )
+        if isinstance(value, types.GeneratorType):
+            return f"{value.__qualname__}{self.of(self._rest(value))}"
         if hasattr(value, "__dict__"):
-            return f"{type(value).__name__}{self.of(dict(vars(value)))}"
-        return type(value).__name__
+            return f"{name}{self.of(dict(vars(value)))}"
+        return name
+
+    def _rest(self, generator: types.GeneratorType[Any, Any, Any]) -> Any:
+        """What a generator has still to give."""
+        try:
+            return list(generator)
+        except Exception as error:
+            return tuple(_told(error))
+
+    def _tensor(self, value: torch.Tensor) -> str:
+        memory = value.untyped_storage().data_ptr()
+        place = self._memory.setdefault(memory, len(self._memory)) if value.numel() else -1
+        numbers = [round(item, 3) + 0.0 for item in value.detach().double().flatten().tolist()]
+        layout = f"{list(value.shape)}{list(value.stride())}+{value.storage_offset()}@{place}"
+        text = f"{str(value.dtype).removeprefix('torch.')}{layout}{numbers}"
+        if value.requires_grad:
+            text += f"grad{self.of(value.grad) if value.is_leaf else ''}"
+            self.differentiable.append(value)
+        if vars(value):
+            text += self.of(dict(vars(value)))
+        return text

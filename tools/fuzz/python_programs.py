@@ -1,77 +1,19 @@
 """Random Python programs as hypothesis strategies: control flow, containers, mutation, classes, exceptions, and tensors among them.
 
-A program is the text of `program(x, y, n, flag, items, table, thing)`; what it does wrong (a KeyError, an unbound name) is a part of
-what must be the same compiled.  hypothesis shrinks a program that differs to a small one.
+A program is the text of `program(x, y, n, flag, items, table, thing, z, v, w, i, b, net)`: tensors (z a view of x, v not contiguous, w a
+leaf that requires gradients, i ints, b bools), numbers, containers, an object and a module; python_prelude.py is what stands above it.  What
+it does wrong (a KeyError, an unbound name) is a part of what must be the same compiled.  hypothesis shrinks a program that differs.
 """
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-PRELUDE = """
-import collections, contextlib, functools, itertools
-import torch
+from tools.fuzz.python_idioms import Expressions, idiom
+from tools.fuzz.python_prelude import PRELUDE
 
-COUNTER = 0
-
-class Thing:
-    scale = 2
-    def __init__(self, value):
-        self.value = value
-        self.log = []
-    @property
-    def doubled(self):
-        return self.value * 2
-    @doubled.setter
-    def doubled(self, value):
-        self.value = value / 2
-    def add(self, other, *more, sign=1):
-        self.log.append(len(more))
-        return self.value + sign * other
-    def __call__(self, x):
-        return x * self.scale
-    def __len__(self):
-        return len(self.log)
-    def __eq__(self, other):
-        return isinstance(other, Thing) and self.log == other.log
-    __hash__ = None
-    def __getattr__(self, name):
-        if name.startswith("dynamic"):
-            return name
-        raise AttributeError(name)
-
-class Child(Thing):
-    def add(self, other, *more, sign=1):
-        return super().add(other, *more, sign=sign) * 3
-
-@contextlib.contextmanager
-def tracked(log, name):
-    log.append(name)
-    try:
-        yield len(log)
-    except KeyError:
-        log.append("caught")
-    finally:
-        log.append(-1)
-
-def helper(a, b=1, *rest, key=None, **named):
-    if key is not None:
-        a = a + key
-    return a * b + sum(rest) + len(named)
-
-def counted(a):
-    global COUNTER
-    COUNTER += 1
-    return a + COUNTER
-
-def produced(a, count):
-    for at in range(count):
-        got = yield a + at
-        if got:
-            yield got
-"""
-
-_TENSORS = ("x", "y", "t", "u")
+_TENSORS = ("x", "y", "t", "u", "x", "y", "t", "u", "z", "v", "w", "i")
+_INPUTS = ("x", "y", "z", "v", "x", "t")
 _NUMBERS = ("n", "k", "m")
 _LISTS = ("items", "made")
 _DICTS = ("table", "named")
@@ -252,6 +194,18 @@ def _simple(draw: st.DrawFn) -> list[str]:
             ]
 
 
+_KINDS = {
+    "tensor": _tensor,
+    "number": _number,
+    "condition": _condition,
+    "any": lambda draw, depth: _any(draw, depth),
+    "input": lambda draw, _: _pick(draw, _INPUTS),
+    "list": lambda draw, _: _pick(draw, _LISTS),
+    "dict": lambda draw, _: _pick(draw, _DICTS),
+    "thing": lambda draw, _: _pick(draw, _THINGS),
+}
+
+
 def _block(draw: st.DrawFn, depth: int, *, in_loop: bool) -> list[str]:
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 3))):
@@ -260,9 +214,11 @@ def _block(draw: st.DrawFn, depth: int, *, in_loop: bool) -> list[str]:
 
 
 def _statement(draw: st.DrawFn, depth: int, *, in_loop: bool) -> list[str]:
-    form = draw(st.integers(0, 24)) if depth > 0 else 0
+    form = draw(st.integers(0, 32)) if depth > 0 else 0
     if form <= 11:
         return _simple(draw)
+    if form > 24:
+        return idiom(Expressions(draw, _KINDS))
     body = _block(draw, depth - 1, in_loop=in_loop or form in (14, 15, 16, 17))
     match form:
         case 12 | 13:
@@ -336,10 +292,11 @@ def _statement(draw: st.DrawFn, depth: int, *, in_loop: bool) -> list[str]:
 def programs(draw: st.DrawFn) -> str:
     """The body of one program: a whole module that defines `program`."""
     lines: list[str] = [
-        "t, u, k, m, seen, made, named, other = x + 1, y, 1, 0, [], [y], {'a': n}, Thing(n)"
+        "global COUNTER",
+        "t, u, k, m, seen, made, named, other = x + 1, y, 1, 0, [], [y], {'a': n}, Thing(n)",
     ]
     for _ in range(draw(st.integers(2, 7))):
         lines += _statement(draw, 2, in_loop=False)
     lines.append(f"return {_any(draw, 2)}, t, u, k, seen, made, named, other")
     body = "\n".join(f"    {line}" for line in lines)
-    return f"{PRELUDE}\n\ndef program(x, y, n, flag, items, table, thing):\n{body}\n"
+    return f"{PRELUDE}\n\ndef program(x, y, n, flag, items, table, thing, z, v, w, i, b, net):\n{body}\n"

@@ -85,5 +85,66 @@ def test_errors_name_the_types_of_numbers_not_of_symbols():
     def compared(x, n, text):
         return x * n, [n] < [text]
 
-    for program in (added, compared):
+    def stored(x, n, text):
+        y = x * n
+        n[0] = text
+        return y
+
+    def listed(x, n, text):
+        return x * n, [*n], text
+
+    for program in (added, compared, stored, listed):
         agree(program, (X, 2, "s"), (X, 3, "s"), (X, 4, 1), dynamic=True)
+
+
+def test_what_is_said_of_a_division_by_a_size_that_is_zero():
+    def divided(x, n):
+        return x * n, n // (x.ndim - 1)
+
+    def rest(x, n):
+        return x * n, n % (x.ndim - 1)
+
+    for program in (divided, rest):
+        agree(program, (X, 2), (X, 3), (X, 4), dynamic=True)
+
+
+class Bag:
+    def __init__(self, *held):
+        self.held = list(held)
+
+    def __iadd__(self, other):
+        self.held.append(other)
+        return self
+
+    def __add__(self, other):
+        return Bag(*self.held, other)
+
+    def __radd__(self, other):
+        return Bag(other, *self.held)
+
+    def __lt__(self, other):
+        self.held.append("<")
+        return other * len(self.held)
+
+    def __exit__(self, *error):
+        self.held.append(error[0])
+
+    def __enter__(self):
+        return self
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_operators_of_the_program_s_classes_on_tensors(fullgraph):
+    def program(x, bag):
+        with Bag(x + 1) as made, Bag():
+            made += x
+        bag += x * 2
+        left, right = bag + x, x + bag
+        return made.held, left.held, right.held, made < x, x > made, len(made.held)
+
+    agree(lambda x: program(x, Bag(x)), (X,), fullgraph=fullgraph)
+    bags = [Bag(1), Bag(1)]
+    results = compiled(program, fullgraph=fullgraph)(X, bags[0]), program(X, bags[1])
+    same((results[0], bags[0].held), (results[1], bags[1].held))
+    with pytest.raises(TypeError, match="-: 'Tensor' and 'Bag'"):
+        compiled(lambda x: x - Bag(), fullgraph=False)(X)

@@ -410,7 +410,7 @@ def _mul(env: SizeEnv, left: Expr, right: Size) -> Size:
 
 def _floordiv(env: SizeEnv, left: Size, right: Size) -> Size:
     if hint_of(right) == 0:
-        raise ZeroDivisionError(f"({left}) // ({right})")
+        return hint_of(left) // 0  # raises what Python says of ints
     quotient, remainder = _divide(env, left, right)
     if type(remainder) is int and type(right) is int:
         return quotient + remainder // right
@@ -429,7 +429,7 @@ def _rfloordiv(env: SizeEnv, left: Expr, right: Size) -> Size:
 
 def _mod(env: SizeEnv, left: Size, right: Size) -> Size:
     if hint_of(right) == 0:
-        raise ZeroDivisionError(f"({left}) % ({right})")
+        return hint_of(left) % 0
     _, remainder = _divide(env, left, right)
     if type(remainder) is int and type(right) is int:
         return remainder % right

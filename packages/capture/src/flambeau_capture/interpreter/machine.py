@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.substitutes import told
 from flambeau_capture.interpreter.suspend import suspend
 from flambeau_capture.interpreter.switches import Switches
+from flambeau_capture.interpreter.symbolic import name_plainly
 from flambeau_capture.interpreter.tape import Tape
 from flambeau_capture.origins import (
     CallOf,
@@ -224,6 +225,8 @@ class Machine:
         if broken is not None:
             self.note_break(frame, broken, step)
             raise broken from error
+        if isinstance(error, (TypeError, AttributeError)):
+            name_plainly(error)
         handling = self.handling
         if handling is not None and handling is not error and error.__context__ is None:
             error.__context__ = handling

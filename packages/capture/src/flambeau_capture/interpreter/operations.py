@@ -17,7 +17,6 @@ from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python
 from flambeau_capture.interpreter.formatting import formattable
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
-from flambeau_capture.interpreter.symbolic import concrete
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +109,7 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if left_kind in _PLAIN and right_kind in _PLAIN:
         if left_kind is str and op.left == "__mod__":
             right = formattable(machine, right)
-        return _natively(op, left, right)
+        return op.function(left, right)
     if left_kind is str and op.left == "__mod__" and not isinstance(right, torch.Tensor):
         native_text: Any = op.function
         return native_text(left, formattable(machine, right))
@@ -118,7 +117,7 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         result = scalars.arithmetic(op.left, left, right)
         if result is not NotImplemented:
             return result
-    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+    if _is_of_tensors(machine, op, left, right):
         on_number = op.plain is not None and not isinstance(left, torch.Tensor)
         function: Any = op.plain if on_number else op.function
         return machine.tape.call_function(function, (left, right))
@@ -131,7 +130,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     forward = python_method(machine, left_kind, op.left)
     backward = python_method(machine, right_kind, op.right) if right_kind is not left_kind else None
     if forward is None and backward is None:
-        return _natively(op, left, right)
+        native: Any = op.function
+        return native(left, right)
     if backward is not None and issubclass(right_kind, left_kind):
         result = machine.call(backward, (right, left), {})
         if result is not NotImplemented:
@@ -148,16 +148,19 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     return _refuse(op, left_kind, right_kind)
 
 
-def _natively(op: BinaryOperator, left: Any, right: Any) -> Any:
-    """The operation of C types; what is refused is said of the numbers that symbolic ones stand for."""
-    function: Any = op.function
-    try:
-        return function(left, right)
-    except TypeError:
-        plain_left, plain_right = concrete(left), concrete(right)
-        if plain_left is left and plain_right is right:
-            raise
-    return function(plain_left, plain_right)
+def _is_of_tensors(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> bool:
+    """Whether an operand is a tensor, and the other has no operators of the program, which torch leaves the operation to."""
+    if isinstance(left, torch.Tensor):
+        other = type(right)
+    elif isinstance(right, torch.Tensor):
+        other = type(left)
+    else:
+        return False
+    return (
+        python_method(machine, other, op.left) is None
+        and python_method(machine, other, op.right) is None
+        and (not op.inplace or python_method(machine, other, op.inplace) is None)
+    ) or lookup(machine, other, "__torch_function__") is not MISSING
 
 
 def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
@@ -167,8 +170,8 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if left_kind in _PLAIN and right_kind in _PLAIN:
         if left_kind is right_kind and left_kind in _HOLDERS and left is not right:
             return _compare_holders(machine, op, left, right)
-        return _natively(op, left, right)
-    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return native(left, right)
+    if _is_of_tensors(machine, op, left, right):
         if left is None or right is None:
             return native(left, right)
         return machine.tape.call_function(native, (left, right))
@@ -182,7 +185,7 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
             for m, a in zip(methods, attempts, strict=True)
         ]
     if methods == [None, None]:
-        return _natively(op, left, right)
+        return op.function(left, right)
     for method, (receiver, name, other) in zip(methods, attempts, strict=True):
         if method is not None:
             result = machine.call(method, (receiver, other), {})

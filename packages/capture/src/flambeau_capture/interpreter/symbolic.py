@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
+
+_TYPE_NAMES = {"SymInt": "int", "SymFloat": "float", "SymBool": "bool", "FakeTensor": "Tensor"}
+_TYPE_NAME = re.compile(rf"\b({'|'.join(_TYPE_NAMES)})\b")
 
 
 def concrete(value: Any) -> Any:
@@ -31,3 +35,10 @@ def concrete_key(key: Any) -> Any:
     """A key of a dict or set: symbolic numbers have no hash."""
     kind = type(key)
     return concrete(key) if kind in (torch.SymInt, torch.SymFloat, tuple, torch.Size) else key
+
+
+def name_plainly(error: BaseException) -> None:
+    """Have the text of Python's complaint about a type name the type of what the program has: `'int' object is not iterable`."""
+    match error.args:
+        case (str(text),) if _TYPE_NAME.search(text):
+            error.args = (_TYPE_NAME.sub(lambda name: _TYPE_NAMES[name[0]], text),)

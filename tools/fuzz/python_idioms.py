@@ -1,0 +1,338 @@
+"""Statements of random programs beyond the simplest: what people write with classes, containers, closures, generators, views and modules.
+
+`idiom(draw, expressions)` draws one, as lines.  The names it may use are the programs'; what it needs of expressions it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+
+class Expressions:
+    """Expressions of the kinds that statements need, each drawn anew: `{of.tensor}` in an f-string."""
+
+    def __init__(self, draw: st.DrawFn, kinds: dict[str, Callable[[st.DrawFn, int], str]]) -> None:
+        self._draw = draw
+        self._kinds = kinds
+
+    def __getattr__(self, kind: str) -> str:
+        return self._kinds[kind](self._draw, 1)
+
+    def one_of(self, *options: Any) -> Any:
+        """One of the options."""
+        return self._draw(st.sampled_from(options))
+
+
+def idiom(of: Expressions) -> list[str]:
+    """One idiom, of one of the groups."""
+    group = of.one_of(
+        _classes, _containers, _functions, _control, _control, _tensors, _tensors, _tensors
+    )
+    return group(of).strip("\n").split("\n")
+
+
+def _classes(of: Expressions) -> str:
+    return of.one_of(
+        lambda: (
+            f"""
+class Local({of.one_of("Thing", "Child", "Both")}):
+    kind = {of.number}
+    def __init__(self, value):
+        super().__init__(value)
+        self.extra = {of.any}
+    def add(self, other, *more, sign=1):
+        return super().add(other, *more, sign=sign) + self.kind
+other = Local({of.number})
+seen.append(other.add({of.number}))"""
+        ),
+        lambda: (
+            f"""
+class Counted:
+    made = 0
+    def __init__(self):
+        type(self).made += {of.one_of("1", "n")}
+m = [Counted() for _ in range({of.one_of(0, 1, 3)})] and Counted.made"""
+        ),
+        lambda: (
+            f"""
+for o in ({of.thing}, Both({of.number}), {of.thing}):
+    seen.append(o.add({of.tensor}, 2))"""
+        ),
+        lambda: f"{of.thing}.degrees = {of.any}\nk = {of.thing}.degrees",
+        lambda: (
+            f"seen.append(getattr({of.thing}, {of.one_of(repr('log'), repr('dynamic_x'), repr('missing'))}, {of.any}))"
+        ),
+        lambda: (
+            f"setattr({of.thing}, {of.one_of(repr('value'), repr('degrees'), repr('fresh'))}, {of.any})"
+        ),
+        lambda: (
+            f"other = {of.one_of('Both.made_of', 'Thing.made_of', 'type(thing)', 'thing.made_of')}({of.any})"
+        ),
+        lambda: f"made = {of.thing}.plain({of.any})",
+        lambda: f"Thing.scale = {of.one_of('n', '2', '3')}",
+        lambda: (
+            f"point = Point({of.any}, {of.any})\npoint.right = {of.any}\nseen.append(point)\nseen.append(point == Point(1, 2))"
+        ),
+        lambda: (
+            f"point = dataclasses.replace(Point({of.number}), {of.one_of('left', 'right')}={of.any})\nmade = [point, dataclasses.asdict(Fixed({of.number}))]"
+        ),
+        lambda: (
+            f"fixed = Fixed({of.number})\nnamed[{of.one_of('fixed', 'fixed.name')}] = {of.any}\nseen.append(fixed == Fixed(n))"
+        ),
+        lambda: (
+            "try:\n    Fixed().size = n\nexcept AttributeError as error:\n    seen.append(str(error))"
+        ),
+        lambda: (
+            f"pair = Pair({of.any}, {of.tensor})\nm, t = {of.one_of('pair', 'pair._replace(first=1)', 'pair[::-1]')}\nseen.append(pair)"
+        ),
+        lambda: (
+            f"bag = Bag({of.any}, {of.tensor})\nbag += {of.any}\nbag[0] = {of.any}\nseen.append((len(bag), {of.tensor} in bag, bool(bag)))\nmade = [*bag]"
+        ),
+        lambda: (
+            f"bag = {of.one_of('Bag(1) + n', 'n + Bag(1)', 'Bag() + Bag(2)')}\nseen.append(bag)"
+        ),
+        lambda: (
+            f"seen.append((type({of.thing}).__name__, isinstance({of.thing}, (Child, int)), issubclass(Both, Mixed), callable({of.thing})))"
+        ),
+        lambda: f"seen.append(sorted(vars({of.thing})))",
+        lambda: f"other = copy.copy({of.thing})\nother.log = [{of.any}]",
+        lambda: (
+            f"made = copy.{of.one_of('copy', 'deepcopy')}({of.one_of('items', 'made', 'table', 'thing.log')})"
+        ),
+    )()
+
+
+def _containers(of: Expressions) -> str:
+    return of.one_of(
+        lambda: (
+            f"{of.list}[{of.one_of('1:2', ':0', '::2', '-1:', ':')}] = {of.one_of('[n, x]', '[]', 'made', 'range(2)', 'items[:1]')}"
+        ),
+        lambda: f"del {of.list}[{of.one_of('::2', '1:', ':1', '-1')}]",
+        lambda: f"{of.list} += {of.one_of('[n]', '(x,)', 'made', 'range(n)')}",
+        lambda: (
+            f"bag = {{1, n, k if isinstance(k, int) else 7}}\nbag.{of.one_of('add(5)', 'discard(1)', 'update([8, n])', 'remove(3)')}\nseen.append(bag {of.one_of('|', '&', '-', '^')} {{1, 3, 8}})"
+        ),
+        lambda: (
+            f"queue = collections.deque({of.list}, maxlen={of.one_of(None, 2)})\nqueue.{of.one_of('appendleft(n)', 'popleft()', 'rotate(1)', 'extend([x, 1])')}\nseen.append(queue)"
+        ),
+        lambda: (
+            f"groups = collections.defaultdict(list)\nfor m in [1, 2, n]:\n    groups[m % 2].append({of.any})\nseen.append(groups)"
+        ),
+        lambda: f"seen.append(collections.Counter([n, 1, 1, {of.number}, 'a']))",
+        lambda: (
+            f"ordered = collections.OrderedDict(a=1, b=x)\nordered.move_to_end({of.one_of(repr('a'), repr('b'), repr('c'))}, last={of.one_of(True, False)})\nnamed = ordered"
+        ),
+        lambda: f"named = {{**{of.dict}, 'w': {of.any}}}",
+        lambda: (
+            f"named = {{key: value for key, value in {of.dict}.items() if {of.one_of('True', 'isinstance(key, str)', 'value is not x')}}}"
+        ),
+        lambda: f"made = [*{of.list}, *{of.one_of('range(2)', 'table', '(x, y)')}]",
+        lambda: (
+            f"for key in {of.one_of('table', 'list(table)', 'dict(named)')}:\n    table[{of.one_of('key', '(key, 1)')}] = {of.any}"
+        ),
+        lambda: (
+            f"seen.append(sorted([3, n, {of.number}, 1], key=lambda q: {of.one_of('-q', 'q % 2', '(q == n, q)')}, reverse={of.one_of(True, False)}))"
+        ),
+        lambda: (
+            f"made = list(map(lambda q{of.one_of('', ', w=n')}: q + {of.number}, [1, n, {of.tensor}]))"
+        ),
+        lambda: (
+            f"made = list(filter({of.one_of('None', 'lambda q: q is not x', 'lambda q: isinstance(q, int)')}, [0, n, 's', None, 1]))"
+        ),
+        lambda: (
+            f"t = functools.reduce({of.one_of('operator.add', 'lambda a, b: a * b')}, [{of.tensor}, {of.number}, {of.tensor}])"
+        ),
+        lambda: (
+            f"made = list(itertools.{of.one_of('accumulate([1, n, 3])', 'chain(items, made)', 'zip_longest([1], [x, y])', 'product([1, 2], [n])', 'islice(items, 1, None)')})"
+        ),
+        lambda: (
+            f"seen.extend((m, len(list(group))) for m, group in itertools.groupby([1, 1, n, {of.number}]))"
+        ),
+        lambda: (
+            f"k = {of.one_of('max', 'min')}([{of.number}, n, 2], key=lambda q: {of.one_of('-q', 'abs(q)', 'q % 3')})"
+        ),
+        lambda: (
+            f"seen.append({of.one_of('any', 'all')}(q {of.one_of('is x', '== n', '')} for q in [n, 1, 0]))"
+        ),
+        lambda: f"m, *made, k = {of.one_of('items', '(1, x, 2, n)', '[n, 3]', 'range(3)')}",
+        lambda: "(m, (t, k)), made[:1] = (n, (x, 2)), [y]",
+        lambda: f"seen.append({of.list}.{of.one_of('index(n)', 'count(1)', 'index(7)')})",
+        lambda: (
+            f"seen.append(f'{{n:>4}}|{{k!r:.3}}|{{{of.number}:03d}}|{{len(items)}}' + '-'.join(['a', str(n)]).upper())"
+        ),
+        lambda: f"key, value = {of.dict}.popitem()\nseen.append((key, value))",
+        lambda: (
+            f"it = iter({of.list})\nseen.append(next(it, None))\nmade = [{of.any}]\nseen.append(list(it))"
+        ),
+        lambda: (
+            f"del {of.one_of('t', 'm', 'u')}\n{of.one_of('t = u = x', 'm = 1', 't = m = u = y')}"
+        ),
+    )()
+
+
+def _functions(of: Expressions) -> str:
+    return of.one_of(
+        lambda: (
+            f"t = helper(*[{of.tensor}, {of.number}], *({of.one_of('', '1,', '1, n')}), **{{'key': {of.number}, 'more': 1}})"
+        ),
+        lambda: (
+            f"made = [lambda: m for m in range(3)]\nseen.append([f() for f in made])\nmade = [lambda m=m: m + {of.number} for m in range(2)]\nseen.append(made[-1]())"
+        ),
+        lambda: (
+            "def escapes(q, *, w=n):\n    nonlocal k\n    k = q\n    return [k, w, t]\nseen.append(escapes)\nseen.append(escapes(n))"
+        ),
+        lambda: f"seen.append(lambda q, w={of.any}: (q, w, n, u))",
+        lambda: (
+            f"def cell():\n    held = {of.any}\n    def put(q):\n        nonlocal held\n        held, q = q, held\n        return q\n    return put, lambda: held\nput, get = cell()\nseen.append((put({of.any}), get()))\nmade = [put, get]"
+        ),
+        lambda: (
+            f"def early(q):\n    for m in range(3):\n        try:\n            if {of.condition}:\n                {of.one_of('return q', 'break', 'continue', 'raise KeyError(m)')}\n            q = q + {of.number}\n        except KeyError:\n            {of.one_of('return m', 'raise', 'q = m')}\n        finally:\n            seen.append(m)\n            {of.one_of('pass', 'if m: break', 'if m: return seen[0]')}\n    else:\n        return q\nt = early({of.tensor})"
+        ),
+        lambda: (
+            f"gen = produced({of.any}, {of.one_of(1, 2, 3)})\nseen.append(next(gen, None))\nu = {of.tensor}\nseen.append({of.one_of('next(gen, 7)', 'gen.send(n)', 'list(gen)', 'gen.close()', 'gen')})"
+        ),
+        lambda: (
+            f"gen = guarded(seen, {of.one_of(0, 2)})\nfor m in gen:\n    {of.one_of('break', 'seen.append(m)', 't = t + m')}\n{of.one_of('gen.close()', 'del gen', 'seen.append(list(gen))')}"
+        ),
+        lambda: (
+            f"gen = ({of.one_of('q', 'q + k', 'x * q')} for q in [1, n, 3] if q != {of.number})\nseen.append(next(gen, None))\nk = 1\nmade = {of.one_of('list(gen)', '[*gen]', 'list(zip(gen, gen))', '[gen]')}"
+        ),
+        lambda: (
+            f"part = functools.partial(helper, {of.tensor}, key={of.number})\nt = part({of.number})\nseen.append(part)"
+        ),
+        lambda: (
+            "@functools.lru_cache(maxsize=None)\ndef cached(q):\n    seen.append(q)\n    return q + 1\nm = cached(n) + cached(n)"
+        ),
+        lambda: f"t = decorated({of.tensor}, b={of.number})",
+        lambda: f"k = walked([1, [n, {of.number}], (2, [])])",
+        lambda: (
+            f"COUNTER += {of.one_of('1', 'n')}\nREGISTRY[{of.one_of(repr('a'), 'n')}] = {of.any}"
+        ),
+        lambda: "REGISTRY['order'].append(n)\nseen.append(len(REGISTRY['order']))",
+        lambda: (
+            f"m = {of.number}\nseen.append({of.one_of('0 < m <= n != 2', '1 < n < m', 'n == m == 2')} if isinstance(m, int) else None)"
+        ),
+        lambda: f"made = [w for q in [1, n] if (w := q * 2) != {of.number}]",
+        lambda: f"made = [[q * w for w in range(q)] for q in range({of.one_of('n', '3')})]",
+        lambda: (
+            f"print({of.one_of('n', 'seen and seen[-1].__class__', repr('text'))}, k if isinstance(k, int) else 'k', end={of.one_of(repr(';'), 'None')})"
+        ),
+        lambda: (
+            f"import math\nk = {of.one_of('math.floor(n / 2)', 'math.sqrt(n)', 'divmod(n, 2)[1]', 'round(n / 3, 2)', 'pow(n, 2, 5)', 'int(str(n))')}"
+        ),
+    )()
+
+
+def _control(of: Expressions) -> str:
+    return of.one_of(
+        lambda: (
+            f"with contextlib.suppress({of.one_of('KeyError', 'Exception', 'ValueError, TypeError')}):\n    u = {of.tensor}\n    {of.one_of('table[9]', 'int(repr(n) + chr(97))', 'n // 0', 'made.append(u)')}\n    seen.append('on')"
+        ),
+        lambda: (
+            f"with Bag({of.any}) as bag, tracked(seen, 'both'):\n    t = {of.tensor}\n    {of.one_of('seen.append(bag)', 'raise KeyError(n)', '1 // 0', 'bag += t', 'items[9]')}\nseen.append(bag)"
+        ),
+        lambda: (
+            f"with contextlib.ExitStack() as stack:\n    stack.callback(seen.append, n)\n    k = stack.enter_context(tracked(seen, 0))\n    t = {of.tensor}"
+        ),
+        lambda: (
+            f"for m in range(4):\n    try:\n        t = t + {of.number}\n        if {of.condition}:\n            {of.one_of('break', 'continue')}\n    finally:\n        seen.append(m)"
+        ),
+        lambda: (
+            f"while True:\n    try:\n        seen.append({of.number})\n        if {of.condition}:\n            raise ValueError(n)\n    except ValueError as error:\n        seen.append(error.args)\n        break\n    else:\n        break\n    finally:\n        t = {of.tensor}"
+        ),
+        lambda: (
+            f"try:\n    try:\n        t = {of.tensor}\n        {of.one_of('table[8]', 'raise ValueError', 'n.missing', 'seen.append(9)')}\n    except {of.one_of('KeyError', 'Exception')} as first:\n        raise TypeError(n) {of.one_of('from first', 'from None', '')}\n    else:\n        k = {of.number}\nexcept Exception as error:\n    seen.append((type(error).__name__, type(error.__cause__).__name__, type(error.__context__).__name__, error.__suppress_context__))"
+        ),
+        lambda: (
+            f"try:\n    {of.one_of('t.missing', 'thing.missing', 'unknown', 'm()', 'Thing()', 'helper()', 'x + None', 'len(5)', '[][n]', 'int(chr(98))')}\nexcept Exception as error:\n    seen.append(repr(error) if not isinstance(error, RuntimeError) else 0)"
+        ),
+        lambda: (
+            f"match {of.one_of('items', 'table', 'thing', 'n', '(n, x)')}:\n    case [first, *_]:\n        seen.append(('list', first))\n    case {{'a': value, **others}}:\n        seen.append((value, len(others)))\n    case Child(value=value):\n        seen.append(value)\n    case 2 | 4:\n        t = {of.tensor}\n    case int(m) if m > 2:\n        k = m\n    case _:\n        seen.append('other')"
+        ),
+        lambda: (
+            f"for row in {of.one_of('x', 'x.unbind()', 'torch.stack([x, y])', 'x.split(2)', 'enumerate(y)')}:\n    seen.append(row)\n    {of.one_of('pass', 'break', 't = t + 1', 'm = n')}"
+        ),
+        lambda: (
+            f"for m in range({of.one_of('x.shape[0]', 'int(i.max())', 'len(x)', 'i[1].item()', 'min(n, 3)')}):\n    t = {of.tensor}"
+        ),
+        lambda: (
+            f"turns = 0\nwhile {of.one_of('t.sum() < 9', 'i.sum() > turns', 'turns < n', 'bool(b.any())')} and turns < 3:\n    turns += 1\n    t = t + {of.number}"
+        ),
+        lambda: f"assert {of.condition}, {of.one_of('n', repr('no'))}",
+        lambda: (
+            f"m = {of.number} {of.one_of('and', 'or')} {of.number} if {of.condition} {of.one_of('and', 'or')} {of.condition} else 5"
+        ),
+        lambda: (
+            f"if {of.condition} and not {of.condition}:\n    t = {of.tensor}\nelif {of.condition}:\n    k = {of.number}\nelse:\n    made = [{of.any}]"
+        ),
+    )()
+
+
+def _tensors(of: Expressions) -> str:
+    return of.one_of(
+        lambda: (
+            f"{of.input}.{of.one_of('add_(1)', 'mul_(2)', 'copy_(y)', 'fill_(n)', 'sub_(x)', 'neg_()', 't_()', 'clamp_(min=1)')}"
+        ),
+        lambda: f"z.{of.one_of('add_(1)', 'mul_(n)', 'zero_()')}\nt = {of.tensor}\nseen.append(z)",
+        lambda: (
+            f"u = {of.input}{of.one_of('[1:]', '.view(-1)', '[::2]', '[None]', '.unsqueeze(-1)', '.expand(2, -1)', '.flip(0)', '.detach()')}\nu{of.one_of('.add_(1)', '[0] = n', ' *= 2', '.zero_()')}"
+        ),
+        lambda: (
+            f"{of.input}[{of.one_of('1:', '::2', '-1', 'b', 'i % 2', '...', ':, None', 'x > 1')}] {of.one_of('=', '+=', '*=')} {of.one_of('n', '1.5', 'y[0]', '0')}"
+        ),
+        lambda: f"x[1:] = {of.one_of('y[:-1]', 'x[:-1]', 'v[1:]', 'z')}",
+        lambda: (
+            f"torch.{of.one_of('add', 'mul', 'maximum')}({of.one_of('x', 'y', 'v')}, {of.one_of('y', 'v', 'x')}, out={of.one_of('u', 't', 'y', 'torch.empty(0)', 'z')})"
+        ),
+        lambda: f"t = net({of.tensor})\nseen.append(net.calls)",
+        lambda: (
+            f"{of.one_of('net.eval()', 'net.train(flag)', 'net.steps = net.steps + 1', 'net.outputs.clear()', 'net.weight.data.mul_(2)', 'net.extra = n', 'net.weight.requires_grad_(flag)')}\nu = net({of.tensor})"
+        ),
+        lambda: (
+            f"t = {of.one_of('w * x', 'w + n', 'w.sin() * y', '(w ** 2).cumsum(0)', 'w[1:]', 'net(w)', 'w.exp().sum()')}"
+        ),
+        lambda: f"t = ({of.tensor} * w.sum()).sum()\nseen.append(torch.autograd.grad(t, w)[0])",
+        lambda: f"(w * {of.tensor}.detach()).sum().backward()",
+        lambda: (
+            f"t = i {of.one_of('+ 1', '// 2', '/ 2', '% 2', '* x', '** 2', '> 1', '.float() - y')}"
+        ),
+        lambda: (
+            f"t = {of.one_of('b', '~b', 'b & (x > 1)', 'b.logical_or(i > 1)', 'b.sum()', 'b * x', 'b.any()')}"
+        ),
+        lambda: (
+            f"t = {of.one_of('x[b]', 'x[i % 2]', 'x.nonzero()', 'torch.where(b)[0]', 'i.unique()', 'x.masked_fill(b, n)', 'x.gather(0, i % 2)', 'b.nonzero().flatten()')}"
+        ),
+        lambda: (
+            f"t = {of.one_of('v + x', 'v.view(-1)', 'v.contiguous()', 'v * v', 'v.reshape(-1, 1)', 'v.t()', 'v[1:]')}\nseen.append((t.stride(), t.is_contiguous()))"
+        ),
+        lambda: (
+            f"i{of.one_of(' += 1', '[0] = n', '.add_(n)', ' *= 2', ' //= 2', '[b] = 0', ' += 0.5')}"
+        ),
+        lambda: (
+            f"seen.append({of.one_of('x.tolist()', 'i.tolist()', 't.dtype', 't.shape', 'x.device', 't.requires_grad', 'float(x.sum())', 'x.size()', 't.dim() == n', 'bool(b[0])', 't.is_leaf', 'repr(i)', 'len(x)', 'x is z', 'x.data_ptr() == z.data_ptr()')})"
+        ),
+        lambda: (
+            f"with torch.{of.one_of('no_grad()', 'enable_grad()', 'set_grad_enabled(flag)', 'inference_mode(False)')}:\n    t = w * {of.tensor}\n    seen.append(torch.is_grad_enabled())"
+        ),
+        lambda: (
+            f"a, *made = {of.one_of('x.chunk(2)', 'torch.stack([x, y])', 'x.split(1)', 'torch.sort(x)', 'x.max(0)')}\nt = a"
+        ),
+        lambda: (
+            f"t = torch.{of.one_of('zeros', 'ones', 'arange')}({of.one_of('n', 'x.shape[0]', 'len(items)', '(n, 2)')})"
+        ),
+        lambda: (
+            f"t = torch.{of.one_of('cat', 'stack')}([{of.tensor}, {of.tensor}{of.one_of('', ', x')}])"
+        ),
+        lambda: (
+            f"t = {of.one_of('x', 'v')}.to({of.one_of('torch.float64', 'torch.int32', 'torch.float32')}) + {of.number}"
+        ),
+        lambda: (
+            f"x.flag = n\nseen.append({of.one_of('x.flag', 'hasattr(y, chr(97))', 'getattr(x, repr(n), 3)')})"
+        ),
+        lambda: (
+            f"torch.manual_seed(n)\nt = torch.{of.one_of('rand(3)', 'randn_like(x)', 'nn.functional.dropout(x, 0.5, flag)', 'bernoulli(y)')}"
+        ),
+    )()
