@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FIRST_CALL = ("sin_cos", "bert", "bert_training")
 STEADY = ("sin_plus_cos", "pointwise", "softmax", "layer_norm", "resnet", "bert", "bert_4x64")
-CALLS = ("one_tensor", "linears")
+CALLS = ("one_tensor", "linears", "llama")
 
 
 def first_call(arguments: argparse.Namespace, table: Table) -> None:

@@ -114,6 +114,18 @@ def twenty_linears(device: str) -> Case:
     return Case(model, lambda f: f(x))
 
 
+def llama_tree(device: str) -> Case:
+    """LlamaModel of 32 layers, as many modules and parameters as 7B has, sizes tiny: what guarding it costs."""
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2, vocab_size=32, num_hidden_layers=32, use_cache=False,
+    )  # fmt: skip
+    model = LlamaModel(config).to(device).eval()
+    tokens = torch.randint(0, 32, (1, 8), device=device)
+    return Case(model, lambda f: f(tokens))
+
+
 CASES: dict[str, Callable[[str], Case]] = {
     "sin_cos": sin_cos_tutorial,
     "sin_plus_cos": sin_plus_cos,
@@ -127,4 +139,5 @@ CASES: dict[str, Callable[[str], Case]] = {
     "layer_norm": layer_norm_kernel,
     "one_tensor": one_tensor,
     "linears": twenty_linears,
+    "llama": llama_tree,
 }

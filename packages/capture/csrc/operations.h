@@ -104,17 +104,23 @@ load_type_attribute(PyObject *object, PyObject *name)
     return found == NULL ? absent : found;
 }
 
-static inline PyObject *
-load_function_field(PyObject *object, int64_t field)
+static inline PyObject **
+function_field(PyObject *object, int64_t field)
 {
     static const size_t offsets[] = {
         offsetof(PyFunctionObject, func_code), offsetof(PyFunctionObject, func_defaults), offsetof(PyFunctionObject, func_kwdefaults),
         offsetof(PyFunctionObject, func_closure), offsetof(PyFunctionObject, func_globals),
     };
+    return (PyObject **)((char *)object + offsets[field]);
+}
+
+static inline PyObject *
+load_function_field(PyObject *object, int64_t field)
+{
     if (!PyFunction_Check(object)) {
         return NULL;
     }
-    PyObject *value = *(PyObject **)((char *)object + offsets[field]);
+    PyObject *value = *function_field(object, field);
     return value == NULL ? Py_None : value;
 }
 

@@ -5,7 +5,7 @@
  * can touch freed or mistyped memory; they give borrowed references, which stay valid because nothing between two
  * operations runs Python code.  A program with operations that may do so (GETATTR, CALL) holds every register instead.
  */
-#include "operations.h"
+#include "snapshot.h"
 
 void
 program_set_absent(PyObject *value)
@@ -75,6 +75,7 @@ run_ops(const Program *program, PyObject *function, PyObject *const *arguments, 
         case OP_RELATION: ok = relation_holds(op->relation, symbols); goto checked;
         case OP_DISTINCT_MEMORY: ok = check_distinct_memory(op, regs); goto checked;
         case OP_ARRAY: ok = check_array(source, op); goto checked;
+        case OP_WORDS: ok = words_stand(op); goto checked;
         default: Py_UNREACHABLE();
         }
         if (UNLIKELY(loaded == NULL)) {
@@ -93,29 +94,35 @@ run_ops(const Program *program, PyObject *function, PyObject *const *arguments, 
     return GUARDS_HOLD;
 }
 
+/* As run_ops.  A program that holds for the first time, or whose snapshot is outdated, has one taken. */
 static Py_ssize_t
 run_in(Program *program, PyObject *function, PyObject *const *arguments, PyObject **inputs, PyObject **regs, int64_t *symbols)
 {
     regs[0] = NULL; /* register 0 is the source of operations that have none */
-    if (program->holds) {
-        memset(regs, 0, (size_t)program->register_count * sizeof(PyObject *));
-    }
     Py_ssize_t failed = run_ops(program, function, arguments, regs, symbols);
     if (failed == GUARDS_HOLD && inputs != NULL) {
         for (Py_ssize_t i = 0; i < program->input_count; i++) {
             inputs[i] = Py_NewRef(regs[program->inputs[i]]);
         }
     }
+    if (failed == GUARDS_HOLD && program->outdated != NULL && program->running == 0 && program->taken < 32 + program->hits / 8) {
+        program->taken++;
+        snapshot_free(program->snapshot);
+        program->snapshot = snapshot_take(program, regs);
+    }
     if (program->holds) {
-        for (Py_ssize_t i = 0; i < program->register_count; i++) {
-            Py_XDECREF(regs[i]);
+        const Op *end = program->ops + (failed == GUARDS_HOLD ? program->count : failed);
+        for (const Op *op = program->ops; op < end; op++) {
+            if (op->code < OP_DICT_GROUP) {
+                Py_DECREF(regs[op->dst]);
+            }
         }
     }
-    return failed == GUARDS_HOLD ? GUARDS_HOLD : program->ops[failed].guard;
+    return failed;
 }
 
 #define SMALL 48
-#define MEDIUM 640
+#define MEDIUM 1024
 
 /* Registers stand in frames of their own, which are gone before the entry is called: recursion through entries stays cheap. */
 static NOINLINE Py_ssize_t
@@ -147,22 +154,57 @@ run_large(Program *program, PyObject *function, PyObject *const *arguments, PyOb
     return failed;
 }
 
+static Py_ssize_t
+run_sized(Program *program, PyObject *function, PyObject *const *arguments, PyObject **inputs)
+{
+    if (program->symbol_count > SMALL || program->register_count > MEDIUM) {
+        return run_large(program, function, arguments, inputs);
+    }
+    if (program->register_count > SMALL) {
+        return run_medium(program, function, arguments, inputs);
+    }
+    return run_small(program, function, arguments, inputs);
+}
+
+static Py_ssize_t
+run_with_snapshot(Program *program, PyObject *function, PyObject *const *arguments, PyObject **inputs)
+{
+    Program *snapshot = program->snapshot;
+    if (snapshot != NULL) {
+        program->running++;
+        Py_ssize_t failed = run_sized(snapshot, function, arguments, inputs);
+        program->running--;
+        if (failed == GUARDS_HOLD) {
+            program->hits++;
+            return GUARDS_HOLD;
+        }
+        if (snapshot->ops[failed].guard != OUTDATED) {
+            return snapshot->ops[failed].guard;
+        }
+        blame(program, snapshot, failed);
+    }
+    Py_ssize_t failed = run_sized(program, function, arguments, inputs);
+    return failed == GUARDS_HOLD ? GUARDS_HOLD : program->ops[failed].guard;
+}
+
 Py_ssize_t
 program_run(Program *program, PyObject *function, PyObject *const *arguments, PyObject **inputs)
 {
     Py_INCREF(program);
-    Py_ssize_t failed;
-    if (program->symbol_count > SMALL || program->register_count > MEDIUM) {
-        failed = run_large(program, function, arguments, inputs);
-    }
-    else if (program->register_count > SMALL) {
-        failed = run_medium(program, function, arguments, inputs);
-    }
-    else {
-        failed = run_small(program, function, arguments, inputs);
-    }
+    Py_ssize_t failed = run_with_snapshot(program, function, arguments, inputs);
     Py_DECREF(program);
     return failed;
+}
+
+void
+program_expect_snapshots(Program *program)
+{
+    if (HAS_DICT_VERSIONS && program->count >= SNAPSHOT_MINIMUM) {
+        program->outdated = PyMem_Calloc((size_t)program->register_count, 1); /* NULL: it runs as it is */
+        if (program->outdated != NULL) {
+            expect_changes(program);
+        }
+    }
 }
 
 int

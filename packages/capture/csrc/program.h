@@ -17,13 +17,18 @@
     /* checks */                                                                                                        \
     X(IS, 0) X(IS_NOT, 0) X(WEAK_IS, 0) X(TYPE, 0) X(WEAK_TYPE, 0) X(EQUALS, 0) X(LENGTH, 0) X(KEYS, 0)            \
     X(HAS_KEY, 0) X(NO_KEY, 0) X(ALIAS, 0) X(NOT_ALIAS, 0) X(CELL_EMPTY, 0) X(TENSOR, 0) X(TORCH_STATE, 0)              \
-    X(RELATION, 0) X(DISTINCT_MEMORY, 0) X(ARRAY, 0)
+    X(RELATION, 0) X(DISTINCT_MEMORY, 0) X(ARRAY, 0)                                                                    \
+    /* in snapshots only: `number` words of memory are what they were */                                                \
+    X(WORDS, 0)
 
 enum {
 #define X(name, runs_python) OP_##name,
     OPERATIONS(X)
 #undef X
 };
+
+/* See snapshot.h. */
+typedef struct Word Word;
 
 typedef struct {
     uint16_t code;
@@ -40,6 +45,7 @@ typedef struct {
         uint64_t version; /* DICT_GROUP: that of the dict when all of the group held */
         TensorFacts *tensor;
         int64_t *relation;
+        const Word *words;
         uint16_t *sources; /* registers of DISTINCT_MEMORY: first `number` that are written, then the others, then 0 */
     };
 } Op;
@@ -55,6 +61,15 @@ struct Program {
     Py_ssize_t argument_count;
     int holds;             /* registers own their references */
     int passes_arguments;  /* input i is argument i, for all arguments */
+    /* Of a program that has snapshots: */
+    Program *snapshot;     /* NULL: none now */
+    uint8_t *outdated;     /* how often the words of each register were found outdated */
+    Py_ssize_t hits, taken;
+    int running;           /* runs of the snapshot now: one that calls Python must not be replaced */
+    /* Of a snapshot, which borrows the payloads of its operations: */
+    Word *words;
+    uint16_t *word_registers;
+    PyObject *types;       /* weak references to the types it met */
 };
 
 /* ---- relation.c: conditions on symbols, as postfix programs ---- */
@@ -67,6 +82,10 @@ const char *relation_code_name(size_t code);
 
 /* ---- program.c ---- */
 
+/* Has a program that is complete take snapshots, where that is worth it. */
+void program_expect_snapshots(Program *program);
+/* Frees a snapshot; NULL is none. */
+void snapshot_free(Program *snapshot);
 /* What TYPE_ATTRIBUTE loads when there is no such attribute (origins.ABSENT). */
 void program_set_absent(PyObject *value);
 

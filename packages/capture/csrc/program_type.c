@@ -111,7 +111,7 @@ fill_ops(Program *program, PyObject *ops)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(ops, i), "IIIILO:operation", &code, &dst, &src, &guard, &number, &object)) {
             return -1;
         }
-        if (code >= COUNT_OF(operation_table) || dst > MAX_REGISTERS || src > MAX_REGISTERS || guard > MAX_REGISTERS) {
+        if (code >= COUNT_OF(operation_table) || code == OP_WORDS || dst > MAX_REGISTERS || src > MAX_REGISTERS || guard > MAX_REGISTERS) {
             PyErr_Format(PyExc_ValueError, "operation %zd: out of range", i);
             return -1;
         }
@@ -255,6 +255,7 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         goto failed;
     }
     program->passes_arguments = find_passed_arguments(program);
+    program_expect_snapshots(program);
     return (PyObject *)program;
 failed:
     Py_DECREF(program);
@@ -283,6 +284,8 @@ program_dealloc(Program *self)
     }
     PyMem_Free(self->ops);
     PyMem_Free(self->inputs);
+    PyMem_Free(self->outdated);
+    snapshot_free(self->snapshot);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

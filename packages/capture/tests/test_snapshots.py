@@ -1,0 +1,293 @@
+"""What a guard program remembers of the last call it held for (csrc/snapshot.h) never hides a change: random changes, judged by the reference."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import random
+import types
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from flambeau_capture.guards import check, kinds, program
+from flambeau_capture.origins import (
+    Argument,
+    CallOf,
+    CellContents,
+    DictEntry,
+    FunctionField,
+    InstanceDict,
+    Item,
+    Origin,
+    TypeAttribute,
+    TypeOf,
+)
+from flambeau_capture.record import Guard
+
+ROOT = Argument("self", 0)
+
+
+class Node:
+    def __init__(self) -> None:
+        self.value = 1.5
+        self.name = "node"
+        self.hooks = collections.OrderedDict()
+        self.table = {"a": 1, "b": 2, 3: "c"}
+        self.items = [1, 2]
+        self.pair = (1, "x")
+
+    def method(self):
+        return 0
+
+
+class Other(Node):
+    pass
+
+
+def attribute(base: Origin, name: str) -> Origin:
+    return DictEntry(InstanceDict(base), name)
+
+
+def make_function(value: Any) -> types.FunctionType:
+    def inner(x=1):
+        return value, x
+
+    return inner
+
+
+def node_guards(node: Node, origin: Origin) -> list[Guard]:
+    """Guards of all that a node is."""
+
+    def guard(kind: str, what: Origin, payload: Any) -> Guard:
+        return Guard(kind, what, kinds.KINDS[kind].prepare(payload))
+
+    function = attribute(origin, "function")
+    cell = CellContents(Item(FunctionField(function, "closure"), 0))
+    return [
+        guard("TYPE", origin, type(node)),
+        guard("EQUALS", attribute(origin, "value"), node.value),
+        guard("EQUALS", attribute(origin, "name"), node.name),
+        guard("LENGTH", attribute(origin, "hooks"), len(node.hooks)),
+        guard("KEYS", attribute(origin, "hooks"), tuple(node.hooks)),
+        guard("KEYS", attribute(origin, "table"), tuple(node.table)),
+        guard("EQUALS", DictEntry(attribute(origin, "table"), "a"), node.table["a"]),
+        guard("EQUALS", DictEntry(attribute(origin, "table"), 3), node.table[3]),
+        guard("TYPE", attribute(origin, "items"), list),
+        guard("LENGTH", attribute(origin, "items"), len(node.items)),
+        guard("EQUALS", Item(attribute(origin, "items"), 1), node.items[1]),
+        guard("EQUALS", Item(attribute(origin, "pair"), 0), node.pair[0]),
+        guard("ABSENT", InstanceDict(origin), "late"),
+        guard("IS", FunctionField(function, "code"), node.function.__code__),
+        guard("EQUALS", FunctionField(function, "defaults"), node.function.__defaults__),
+        guard("EQUALS", cell, node.function.__closure__[0].cell_contents),
+        guard("IS", TypeAttribute(TypeOf(origin), "method"), type(node).method),
+    ]
+
+
+def tree(size: int) -> Node:
+    root = Node()
+    root.children = {f"n{at}": Node() for at in range(size)}
+    root.several = [Node(), Node()]
+    for node in nodes_of(root):
+        node.function = make_function(5)
+    return root
+
+
+def nodes_of(root: Node) -> list[Node]:
+    return [root, *root.children.values(), *root.several]
+
+
+def guards_of(root: Node) -> list[Guard]:
+    found = node_guards(root, ROOT)
+    children, several = attribute(ROOT, "children"), attribute(ROOT, "several")
+    for name, child in root.children.items():
+        found += node_guards(child, DictEntry(children, name))
+    for at, node in enumerate(root.several):
+        found += node_guards(node, Item(several, at))
+    return found
+
+
+def assign_class(node: Node) -> None:
+    node.__class__ = Other if type(node) is Node else Node
+
+
+def replace_dict(node: Node) -> None:
+    node.__dict__ = dict(vars(node))
+
+
+def replace_function(node: Node) -> None:
+    node.function = make_function(random.choice((5, 6)))
+
+
+CHANGES = [
+    lambda node: setattr(node, "value", random.choice((1.5, 1.5, 2.5, 1))),
+    lambda node: setattr(node, "name", random.choice(("node", "other", "".join("node")))),
+    lambda node: setattr(node, "late", 1),
+    lambda node: vars(node).pop("late", None),
+    lambda node: setattr(node, "unread", object()),
+    lambda node: node.hooks.update(h=1),
+    lambda node: node.hooks.clear(),
+    lambda node: node.table.update(a=random.choice((1, 1, 2))),
+    lambda node: node.table.update({3: random.choice("cd")}),
+    lambda node: node.table.update({True: 1}),
+    lambda node: node.table.pop(1, None),
+    lambda node: type(node.items) is list and node.items.append(3),
+    lambda node: type(node.items) is list and node.items.__setitem__(slice(None), [1, 2]),
+    lambda node: type(node.items) is list and node.items.__setitem__(1, random.choice((2, 3, 2.0))),
+    lambda node: setattr(node, "items", [1, 2]),
+    lambda node: setattr(node, "items", (1, 2)),
+    lambda node: setattr(node, "pair", (random.choice((1, True)), "x")),
+    lambda node: setattr(node.function, "__defaults__", random.choice(((1,), (2,), None))),
+    lambda node: setattr(node.function.__closure__[0], "cell_contents", random.choice((5, 5, 7))),
+    lambda node: setattr(node.function, "__code__", make_function(0).__code__),
+    replace_function,
+    assign_class,
+    replace_dict,
+]
+
+
+def put_right(node: Node) -> None:
+    """The node as `tree` made it, in other objects."""
+    fresh = Node()
+    kept = {name: vars(node)[name] for name in ("children", "several") if name in vars(node)}
+    node.__class__ = Node
+    node.__dict__.update(vars(fresh), function=make_function(5), **kept)
+    vars(node).pop("late", None)
+
+
+@pytest.mark.parametrize("calls_python", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_changes(seed: int, calls_python: bool) -> None:
+    random.seed(seed)
+    root = tree(6)
+    guards = guards_of(root)
+    if calls_python:  # such a program owns what its registers hold
+        children = CallOf(len, (attribute(ROOT, "children"),))
+        guards.insert(20, Guard("EQUALS", children, len(root.children)))
+    inputs = [
+        attribute(ROOT, "name"),
+        attribute(DictEntry(attribute(ROOT, "children"), "n3"), "pair"),
+    ]
+    made = program.guard_program(guards, inputs, 1)
+    reference = check.PythonProgram(guards, inputs)
+    held = 0
+    for _ in range(600):
+        for _ in range(random.choice((0, 0, 1, 1, 2))):
+            random.choice(CHANGES)(random.choice(nodes_of(root)))
+        if random.random() < 0.5:
+            for node in nodes_of(root):
+                put_right(node) if random.random() < 0.9 else None
+        if random.random() < 0.1:
+            root.children[f"n{random.randrange(6)}"] = replacement = Node()
+            replacement.function = make_function(5)
+        if random.random() < 0.005:
+            gc.collect()
+        found, wanted = (
+            made.load(test_random_changes, (root,)),
+            reference.load(test_random_changes, (root,)),
+        )
+        assert (found is None) == (wanted is None)
+        if found is not None:
+            held += 1
+            assert all(a is b for a, b in zip(found, wanted, strict=True))
+    assert held > 30
+
+
+def test_other_roots_and_functions_in_turn() -> None:
+    first, second = tree(5), tree(5)
+    guards = guards_of(first)
+    made = program.guard_program(guards, [attribute(ROOT, "name")], 1)
+    for at in range(60):
+        root = (first, second)[at % 2]
+        if at == 40:
+            second.several[1].items.append(1)
+        expected = not (at >= 40 and root is second)
+        assert (made.failed(make_function(at), (root,)) is None) == expected
+
+
+def test_a_root_made_afresh_at_the_same_place() -> None:
+    guards = guards_of(tree(4))
+    made = program.guard_program(guards, [attribute(ROOT, "pair")], 1)
+    for at in range(200):
+        root = tree(4)
+        if at % 3 == 0:
+            root.children["n2"].value = 9.0
+        assert (made.failed(tree, (root,)) is None) == (at % 3 != 0)
+        del root
+
+
+def test_nothing_of_the_program_is_kept_alive() -> None:
+    class Local(Node):
+        pass
+
+    root = tree(4)
+    root.__class__ = Local
+    guards = guards_of(root)
+    made = program.guard_program(guards, [attribute(ROOT, "pair")], 1)
+    for _ in range(3):
+        assert made.failed(tree, (root,)) is None
+    dead = [weakref.ref(root), weakref.ref(root.children["n1"]), weakref.ref(Local)]
+    del root, Local
+    gc.collect()
+    assert [reference() for reference in dead] == [None] * 3
+    assert made.failed(tree, (tree(4),)) is not None
+
+
+def test_a_counter_that_changes_at_every_call_costs_no_guard() -> None:
+    root = tree(5)
+    made = program.guard_program(guards_of(root), [attribute(ROOT, "name")], 1)
+    for at in range(100):
+        root.steps = at
+        root.children["n1"].steps = at
+        assert made.failed(tree, (root,)) is None
+    root.children["n1"].value = 2.0
+    assert made.failed(tree, (root,)) is not None
+
+
+def test_a_call_that_runs_the_same_program() -> None:
+    """A guard's Python code may call the compiled callable whose guards are being checked, change what they read, and collect."""
+    root = tree(5)
+    depth = [0]
+    made: list[Any] = []
+
+    def probe(node: Node) -> int:
+        if depth[0] < 2:
+            depth[0] += 1
+            for _ in range(3):
+                made[0].failed(probe, (root,))
+            root.children["n2"].hooks = collections.OrderedDict()
+            root.several[0].table = {"a": 1, "b": 2, 3: "c"}
+            gc.collect()
+            depth[0] -= 1
+        return 1
+
+    guards = [*guards_of(root), Guard("EQUALS", CallOf(probe, (ROOT,)), 1)]
+    made.append(program.guard_program(guards, [attribute(ROOT, "pair")], 1))
+    for _ in range(3):
+        assert made[0].failed(probe, (root,)) is None
+
+
+def test_torch_parameters_beside_a_module() -> None:
+    from flambeau_capture import CaptureOptions, state_of
+    from flambeau_capture import compile as capture_compile
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(12)])
+    compiled = capture_compile(
+        model,
+        backend=lambda module, inputs: module.forward,
+        options=CaptureOptions(recompile_limit=64),
+    )
+    x = torch.randn(2, 3)
+    for at in range(40):
+        if at % 4 == 1:
+            model[at % 12].weight = torch.nn.Parameter(torch.randn(3, 3))
+        if at % 4 == 2:
+            model[at % 12].weight.data = torch.randn(3, 3)
+        if at == 30:
+            model[3].bias.requires_grad_(False)
+        torch.testing.assert_close(compiled(x), model(x))
+    captures = [event.kind for event in state_of(compiled).events]
+    assert captures == ["capture", "recompile"]
