@@ -63,11 +63,13 @@ class _Transformed:
         return self.result.num_leaves
 
 
-def _one(tensor: torch.Tensor, dim: int) -> list[int]:
-    """The shape with one in a dimension."""
-    shape = list(tensor.shape)
-    shape[dim] = 1
-    return shape
+def _row(batch: torch.Tensor, dim: int) -> torch.Tensor:
+    """A row of a batch, of its shape and strides; those of an empty batch have some, too."""
+    if batch.shape[dim] == 0:
+        shape = list(batch.shape)
+        shape[dim] = 1
+        batch = torch.cat([batch, batch.new_zeros(shape)], dim)
+    return batch.select(dim, 0)
 
 
 def _record(
@@ -166,9 +168,7 @@ def _vmap(machine: Machine, options: Options, args: Any, kwargs: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or type(dim) is not int or not leaf.ndim:
             raise _break(f"torch.vmap over a {type(leaf).__name__} in dimension {dim}")
         with torch.no_grad():
-            # The rows of an empty batch have a shape, too.
-            full = leaf if leaf.shape[dim] != 0 else torch.cat([leaf, leaf.new_zeros(_one(leaf, dim))], dim)
-            row = full.select(dim, 0)
+            row = _row(leaf, dim)
         stand_ins[at] = stand_in(row.spec)  # type: ignore[attr-defined]
         mapped.append(leaf)
         dims.append(dim)
