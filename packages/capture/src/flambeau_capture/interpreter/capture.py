@@ -11,7 +11,7 @@ import torch
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter.append_only import is_only_appended
 from flambeau_capture.interpreter.decode import decode
-from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, run
+from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, Unread, run
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.machine import Machine
 from flambeau_capture.interpreter.objects import SCALARS
@@ -21,6 +21,7 @@ from flambeau_capture.interpreter.suspend import finish, left_to_interpreter, st
 from flambeau_capture.origins import Argument
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Break, Capture
+from flambeau_capture.resume_code import resumed_from
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -107,7 +108,14 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
         )
     values: list[Any] = [UNBOUND] * code.n_locals
     used = live_slots(code, 0)
+    resumed = resumed_from(function.__code__) is not None
     for index, value in enumerate(scope.arguments):
+        if resumed and type(value) is not types.CellType:
+            under = scope.arguments[index - 1] if index else None
+            for_append = type(value) is list and under in (list.append, list.extend)
+            origin = Argument(code.local_names[index], index)
+            values[index] = Unread(value, origin, for_append=for_append)
+            continue
         if index in used or type(value) not in SCALARS or sees_locals(function.__code__):
             if type(value) is list and is_only_appended(code, index):
                 machine.append_only = (None, 0)

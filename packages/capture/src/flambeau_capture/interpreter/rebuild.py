@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.interpreter.frame import Unread
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.objects import (
@@ -91,6 +93,8 @@ class Rebuilder:
         kind = type(value)
         if kind in SCALARS or kind in TORCH_CONSTANTS:
             return Const(value)
+        if kind is Unread or kind is AppendTarget:
+            return FromOrigin(value.origin)
         found = self._made.get(id(value))
         if found is not None:
             return found[1]

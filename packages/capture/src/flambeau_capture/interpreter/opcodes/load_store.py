@@ -14,7 +14,7 @@ from flambeau_capture.interpreter.attributes import (
 )
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.decode import VERSION
-from flambeau_capture.interpreter.frame import NULL, UNBOUND
+from flambeau_capture.interpreter.frame import NULL, UNBOUND, Unread, local
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.objects import DELETED
 from flambeau_capture.reasons import GraphBreak
@@ -39,7 +39,7 @@ def LOAD_FAST(frame: Frame, arg: int) -> None:
         raise UnboundLocalError(
             f"cannot access local variable {name!r} where it is not associated with a value"
         )
-    frame.stack.append(value)
+    frame.stack.append(local(frame, arg) if type(value) is Unread else value)
 
 
 def LOAD_FAST_CHECK(frame: Frame, arg: int) -> None:
@@ -47,7 +47,7 @@ def LOAD_FAST_CHECK(frame: Frame, arg: int) -> None:
 
 
 def LOAD_FAST_AND_CLEAR(frame: Frame, arg: int) -> None:
-    frame.stack.append(frame.locals[arg])
+    frame.stack.append(local(frame, arg))
     frame.locals[arg] = UNBOUND
 
 
@@ -83,7 +83,7 @@ def DELETE_FAST(frame: Frame, arg: int) -> None:
 
 
 def MAKE_CELL(frame: Frame, arg: int) -> None:
-    value = frame.locals[arg]
+    value = local(frame, arg)
     frame.locals[arg] = types.CellType() if value is UNBOUND else types.CellType(value)
 
 

@@ -12,7 +12,7 @@ import torch
 from flambeau_capture.interpreter import attributes, native, operations
 from flambeau_capture.interpreter.class_building import new_class
 from flambeau_capture.interpreter.classes import MISSING, Native, python_method
-from flambeau_capture.interpreter.frame import UNBOUND
+from flambeau_capture.interpreter.frame import UNBOUND, local
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
 from flambeau_capture.interpreter.symbolic import concrete_key
@@ -130,7 +130,7 @@ def _super(machine: Machine, args: Any, kwargs: Any) -> Any:
     if "__class__" not in names:
         raise RuntimeError("super(): __class__ cell not found")
     cls = frame.locals[names.index("__class__")].cell_contents
-    first = frame.locals[0]
+    first = local(frame, 0)
     return super(cls, first.cell_contents if isinstance(first, types.CellType) else first)
 
 
@@ -205,7 +205,8 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
     frame = machine.frame
     assert frame is not None
     found = {}
-    for name, value in zip(frame.code.local_names, frame.locals, strict=True):
+    for slot, name in enumerate(frame.code.local_names):
+        value = local(frame, slot)
         if isinstance(value, types.CellType):
             try:
                 found[name] = machine.load_cell(value, name, False)
