@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -148,3 +149,19 @@ def test_operators_of_the_program_s_classes_on_tensors(fullgraph):
     same((results[0], bags[0].held), (results[1], bags[1].held))
     with pytest.raises(TypeError, match="-: 'Tensor' and 'Bag'"):
         compiled(lambda x: x - Bag(), fullgraph=False)(X)
+
+
+@pytest.mark.parametrize("swallowed", [KeyError, ValueError])
+def test_a_with_block_that_breaks_where_an_exception_leaves_it(swallowed):
+    def program(x):
+        seen = [x + 1]
+        try:
+            with contextlib.ExitStack() as stack, torch.inference_mode(False):
+                stack.push(lambda kind, error, trace: kind is swallowed)
+                seen.append(x * 2)
+                raise KeyError(1)
+        except KeyError as error:
+            seen.append(str(error))
+        return seen, torch.is_grad_enabled()
+
+    agree(program, (X,), (X,))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.record import CallRecipe, Const, MakeDict, MakeTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flambeau_capture.interpreter.rebuild import Rebuilder
     from flambeau_capture.record import Recipe
 
@@ -23,6 +25,25 @@ def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     links = tuple(Const(None) if link is None else rebuild.recipe(link) for link in chain)
     flag = Const(error.__suppress_context__)
     return CallRecipe(_made, (Const(kind), args, *links, flag, MakeDict(list(state))))
+
+
+def handled_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
+    """An exception that is being handled: it has a traceback, which CPython 3.11 takes for granted where a with-block ends."""
+    return CallRecipe(_with_place, (rebuild.recipe(error),))
+
+
+def _with_place(error: BaseException) -> BaseException:
+    if error.__traceback__ is None:
+        error.__traceback__ = types.TracebackType(None, _PLACE.gi_frame, -1, 1)
+    return error
+
+
+def _place() -> Iterator[None]:
+    yield
+
+
+_PLACE: Any = _place()
+"""A generator that is never begun: its frame holds nothing, and no frame called it."""
 
 
 def _made(

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
+from flambeau_capture.interpreter.rebuild_exceptions import handled_recipe
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Const
 from flambeau_capture.resume_code import HANDLED, VALUE, Raiser, Source, resumed_from
 from flambeau_capture.resume_code import NULL as NULL_KIND
 
@@ -65,7 +67,7 @@ def stack_recipes(
             kinds.append(NULL_KIND)
         elif isinstance(entry, Handled):
             kinds.append(HANDLED)
-            values[at] = rebuild.recipe(handling)
+            values[at] = Const(None) if handling is None else handled_recipe(rebuild, handling)
             handling = entry.previous
         elif isinstance(entry, Raiser):
             kinds.append(original.offset(entry))
