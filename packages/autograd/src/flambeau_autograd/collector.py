@@ -7,6 +7,7 @@ process-wide, so the pause counts the threads in it: the first one in pauses, th
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -25,6 +26,18 @@ class _Pause:
 _PAUSE = _Pause()
 
 
+def _resume_in_child() -> None:
+    """The threads that paused the collector are not in a forked child."""
+    _PAUSE.lock = Lock()
+    if _PAUSE.inside and _PAUSE.was_enabled:
+        gc.enable()
+    _PAUSE.inside = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume_in_child)
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """No cyclic collection until the block ends, in any thread."""
@@ -37,6 +50,6 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         with _PAUSE.lock:
-            _PAUSE.inside -= 1
+            _PAUSE.inside = max(0, _PAUSE.inside - 1)  # 0 where this thread forked inside
             if _PAUSE.inside == 0 and _PAUSE.was_enabled:
                 gc.enable()

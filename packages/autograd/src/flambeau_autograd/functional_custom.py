@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.rules.registry import infer, rule
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _LIBRARY = torch.library.Library("flambeau", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LOCK = Lock()
+_LOCK = fork_safe_lock()
 _ALIAS = re.compile(r"\([a-z]\w*!?(?: -> [^)]*)?\)")
 _SIGNATURE = re.compile(r"^[^(]*\((?P<parameters>.*)\) -> (?P<results>.*)$")
 _BUILTIN = frozenset({"aten", "prim", "prims", "quantized"})

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from operator import itemgetter
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
@@ -19,6 +18,7 @@ import torch
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import Output, build_outputs, is_plain
 from flambeau_autograd.symbols import given_symbols
+from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def glue_training(
 
 def once(make: Callable[[], Compiled]) -> Callable[[], Compiled]:
     """`make`, run at the first call only; safe when two threads call first."""
-    lock = Lock()
+    lock = fork_safe_lock()
     made: list[Compiled] = []
 
     def get() -> Compiled:

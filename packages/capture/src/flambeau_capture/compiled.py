@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import threading
 import time
 import types
 import warnings
@@ -51,6 +50,7 @@ from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, 
 from flambeau_capture.resume_code import NotResumable
 from flambeau_capture.resumption import Continuations
 from flambeau_capture.stance import current_stance
+from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 
@@ -95,7 +95,7 @@ class CompiledState:
         self._with_backend: dict[Any, Any] | None = {}
         self._first_call: dict[str, tuple[int, ...] | int] | None = None
         self._compiled: Callable[[], Any] = lambda: None
-        self._lock = threading.RLock()
+        self._lock = fork_safe_rlock()
         self._changed: dict[str, frozenset[int]] = {}
         self._made = 0
         self._hooked = HookedFrames(self._frame_state)

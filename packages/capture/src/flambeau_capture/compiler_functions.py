@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import torch
 from flambeau_capture.capturing import is_capturing
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import call_with_handler
+from flambeau_prims.fork_safety import fork_safe_lock
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -156,7 +156,7 @@ def _skip(function: Any) -> types.FunctionType:
 
 # ---------------------------------------------------------------- tables of functions
 
-_TABLES_LOCK = threading.Lock()
+_TABLES_LOCK = fork_safe_lock()
 _ALLOWED: dict[int, Any] = {}
 _DISALLOWED: dict[int, Any] = {}
 _SUBSTITUTED: dict[int, tuple[Any, types.FunctionType]] = {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import keyword
 import operator
 import re
-import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -24,6 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
 from flambeau_capture.record import Call, Capture, GraphValue, Input
 from flambeau_capture.size_nodes import SizeNodes, symbol_origins, symbols_of
+from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 
@@ -115,7 +115,7 @@ def build_subgraph(
     return CapturedGraphModule(builder.constants, builder.graph), builder.lifted
 
 
-_GENERATING = threading.Lock()
+_GENERATING = fork_safe_lock()
 _GENERATED = ("_code", "_lineno_map", "_prologue_start")
 
 

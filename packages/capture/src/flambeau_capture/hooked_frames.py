@@ -8,7 +8,6 @@ One object stands behind one compiled callable; it knows what to do with each co
 from __future__ import annotations
 
 import sys
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from flambeau_capture.core import core
 from flambeau_capture.frame_hook import hook_works
 from flambeau_capture.interpreter.calling import KERNEL_LAUNCHERS
 from flambeau_capture.interpreter.classes import is_trusted
+from flambeau_prims.fork_safety import fork_safe_lock
 
 _GENERATED = ("<flambeau", "<eval_with_key>")
 
@@ -38,7 +38,7 @@ class HookedFrames:
         self._new_state = new_state
         self._states: dict[int, tuple[Any, Holder]] = {}
         self._handler: Any = None
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     @property
     def handler(self) -> Any:

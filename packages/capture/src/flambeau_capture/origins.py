@@ -14,7 +14,6 @@ Origins are interned: equal expressions are one object, compared and hashed by i
 
 from __future__ import annotations
 
-import threading
 import types
 import weakref
 from collections import OrderedDict
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeGuard, TypeVar, dataclass_transform
 
 import torch
+
+from flambeau_prims.fork_safety import fork_safe_rlock
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ class Origin(metaclass=_Interning):
 
 _INTERNED: dict[tuple[Any, ...], _Reference] = {}
 _LOCK = (
-    threading.RLock()
+    fork_safe_rlock()
 )  # re-entrant: the garbage collector may run a finalizer that makes an origin
 
 _COMPARED_BY_VALUE = (str, int, float, bool, bytes, type(None))

@@ -9,7 +9,6 @@ A place that is reached again, as in a loop, finds the callable that continues t
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.core import core
@@ -19,6 +18,7 @@ from flambeau_capture.resume_code import (
     perform_function,
     resume_function,
 )
+from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
     import types
@@ -35,7 +35,7 @@ class Continuations:
         self._compile_function = compile_function
         self._made: dict[tuple[int, int, int, Layout], Any] = {}
         self._sources: list[Source] = []  # so that ids stay theirs
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def at(self, source: Source, index: int, layout: Layout) -> Any:
         """The callable that goes on at an instruction."""

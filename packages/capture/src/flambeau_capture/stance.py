@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 
 from flambeau_capture.core import core
 from flambeau_capture.interop_dynamo import dynamo_stance
+from flambeau_prims.fork_safety import fork_safe_lock
 
 STANCES = (
     "default",
@@ -59,7 +59,7 @@ class _Process:
         self.redirecting = 0
         self._calls: list[tuple[weakref.ref[set_stance], Stance]] = []
         """The calls of set_stance: any that still has an object may yet turn out to be no call but a block or a decorator."""
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def add(self, call: set_stance, stance: Stance) -> None:
         """Put a stance in force for the process."""

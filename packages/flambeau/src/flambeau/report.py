@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture import state_of
+from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_runtime import CacheUse
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Report:
     def __init__(self, name: str) -> None:
         self.name = name
         self._graphs: list[GraphReport] = []
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     @property
     def graphs(self) -> tuple[GraphReport, ...]:
@@ -83,7 +83,7 @@ class Stopwatch:
 
 
 _REPORTS: weakref.WeakKeyDictionary[CompiledState, Report] = weakref.WeakKeyDictionary()
-_REPORTS_LOCK = threading.Lock()
+_REPORTS_LOCK = fork_safe_lock()
 
 
 def attach_report(compiled: Callable[..., Any], report: Report) -> None:

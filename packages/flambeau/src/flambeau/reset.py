@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING
 
 from flambeau_capture import state_of
+from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flambeau_capture.compiled import CompiledState
 
 _LIVE: weakref.WeakSet[CompiledState] = weakref.WeakSet()
-_LOCK = threading.Lock()
+_LOCK = fork_safe_lock()
 
 
 def remember(compiled: Callable[..., Any]) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,8 @@ except ImportError as error:
     _IMPORT_ERROR = str(error)
 
 _LOCK = threading.Lock()
+if hasattr(os, "register_at_fork"):  # another thread may have held it
+    os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 BUILD_HINT = "build it with `python packages/runtime/hatch_build.py --inplace`, or reinstall flambeau-runtime"
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dis
 import sys
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.exception_table import read_exception_table
+from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
     import types
@@ -178,7 +178,7 @@ class DecodedCode:
 
 
 _DECODED: dict[int, tuple[weakref.ref[types.CodeType], DecodedCode]] = {}
-_LOCK = threading.Lock()
+_LOCK = fork_safe_lock()
 
 
 def decode(code: types.CodeType, handlers: list[Handler]) -> DecodedCode:

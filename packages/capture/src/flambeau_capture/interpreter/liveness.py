@@ -7,11 +7,11 @@ A cell or free variable counts as needed wherever a later instruction names it.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.decode import VERSION
+from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
     import types
@@ -28,7 +28,7 @@ _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 _PAST_END_FOR = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[VERSION]
 _CACHE: dict[int, tuple[weakref.ref[types.CodeType], list[int]]] = {}
-_LOCK = threading.Lock()
+_LOCK = fork_safe_lock()
 
 
 def sees_locals(code: types.CodeType) -> bool:
