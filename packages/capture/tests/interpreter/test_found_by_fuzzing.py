@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 
 import pytest
 import torch
@@ -165,3 +166,41 @@ def test_a_with_block_that_breaks_where_an_exception_leaves_it(swallowed):
         return seen, torch.is_grad_enabled()
 
     agree(program, (X,), (X,))
+
+
+def test_a_cache_made_in_the_frame_is_made_anew():
+    def program(x, early, late):
+        seen = []
+
+        @functools.cache
+        def cached(q):
+            seen.append(q)
+            return q + 1, x
+
+        if early:
+            cached(1)
+        scale = x.sum().item()
+        if late:
+            cached(1), cached(1)
+        return seen, x * scale, cached
+
+    captured = compiled(program, fullgraph=False)
+    for early in (False, True):
+        for late in (False, True):
+            got, want = captured(X, early, late), program(X, early, late)
+            same(got[:2], want[:2])
+            same(got[2](1), want[2](1))
+            assert got[2].cache_info() == want[2].cache_info()
+            same(got[0], want[0])
+
+
+def test_an_attribute_that_is_deleted_and_set_again_is_the_last():
+    def program(x, thing):
+        thing.other = 1
+        del thing.value
+        thing.value = 2
+        return x * thing.value
+
+    things = Thing(), Thing()
+    same(compiled(program, fullgraph=False)(X, things[0]), program(X, things[1]))
+    assert list(vars(things[0]).items()) == list(vars(things[1]).items())

@@ -25,7 +25,7 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments
-from flambeau_capture.interpreter.objects import IDENTITY_TYPES, SCALARS
+from flambeau_capture.interpreter.objects import IDENTITY_TYPES, LRU_CACHE, SCALARS
 from flambeau_capture.interpreter.subclasses import is_admitted, is_getter
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
@@ -50,7 +50,6 @@ KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
 _GETTERS = (operator.itemgetter, operator.attrgetter)
 _TYPE_CALL = type.__dict__["__call__"]
 _KEY_WRAPPER = type(functools.cmp_to_key(operator.lt))
-_LRU_CACHE = type(functools.lru_cache(lambda: 0))
 _SLOT_TYPES = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -121,7 +120,7 @@ def call(
         return machine.tape.call_function(function, args, kwargs)
     if kind is functools.partial:
         return _call_partial(machine, function, args, kwargs, in_place=in_place)
-    if kind is _LRU_CACHE:
+    if kind is LRU_CACHE:
         return call_cached(machine, function, args, kwargs)
     if issubclass(kind, Native):
         return function(*args, **kwargs)

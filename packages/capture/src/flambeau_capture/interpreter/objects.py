@@ -51,11 +51,12 @@ TORCH_CONSTANTS = frozenset(
     {torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo}
 )
 
+LRU_CACHE = type(functools.lru_cache(lambda: 0))
 IDENTITY_TYPES = frozenset(
     {
         types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType,
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
-        types.CodeType, property, classmethod, staticmethod, type(functools.lru_cache(lambda: 0)), re.Pattern,
+        types.CodeType, property, classmethod, staticmethod, LRU_CACHE, re.Pattern,
         torch._ops.OpOverload, torch._ops.OpOverloadPacket, types.GenericAlias, type(types.SimpleNamespace.__init__),
     }
 )  # fmt: skip

@@ -23,6 +23,7 @@ from flambeau_capture.interpreter.iteration import InterpretedIterator, Sequence
 from flambeau_capture.interpreter.objects import (
     DELETED,
     IDENTITY_TYPES,
+    LRU_CACHE,
     SCALARS,
     TORCH_CONSTANTS,
     VALUE_BASES,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 _CHANGEABLE = (list, dict, set, collections.deque, bytearray)
 """Types whose objects the frame may have made, so that their bound methods are not the same in every call."""
 
+_WRAPPERS = (LRU_CACHE, staticmethod, classmethod)
 _BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 _HEAP_TYPE = 1 << 9  # a class made by a class statement, or by a C extension's spec
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -136,6 +138,8 @@ class Rebuilder:
             receiver = value.__self__
             if isinstance(receiver, _CHANGEABLE) or objects.origin_of(receiver) is not None:
                 return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
+        if kind in _WRAPPERS and id(value.__wrapped__) in self.machine.made_functions:
+            return self._wrapper(value, kind)
         if kind in IDENTITY_TYPES or isinstance(
             value, (type, enum.Enum, types.ModuleType, types.UnionType, re.Match)
         ):
@@ -239,6 +243,20 @@ class Rebuilder:
         made.annotations = self.recipe(value.__annotations__) if value.__annotations__ else None
         made.state = self._state(value)
         return made
+
+    def _wrapper(self, value: Any, kind: type) -> Recipe:
+        """What the frame has made of a function it has made, by `lru_cache`, `staticmethod` or `classmethod`."""
+        function = self.recipe(value.__wrapped__)
+        if kind is not LRU_CACHE:
+            return CallRecipe(kind, (function,))
+        if any(called is value for (called, _, _), _ in self.machine.cached_calls.values()):
+            raise GraphBreak(
+                "unsupported-result",
+                f"the cache of {value.__qualname__}, made and called in the frame, outlives it",
+            )
+        parameters = value.cache_parameters()
+        make = functools.lru_cache(parameters["maxsize"], parameters["typed"])
+        return CallRecipe(make, (function,))
 
     def _deque(self, value: collections.deque[Any]) -> Recipe:
         return CallRecipe(collections.deque, (MakeList(self._many(value)), Const(value.maxlen)))
