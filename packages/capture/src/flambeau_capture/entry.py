@@ -140,7 +140,9 @@ def make_entry(
     """
     parts = graph_of(capture)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
-    graph = backend(parts.graph_module, [item.example for item in parts.inputs]) if runs else None
+    with torch.set_grad_enabled(capture.enables_grad or torch.is_grad_enabled()):
+        examples = [item.example for item in parts.inputs]
+        graph = backend(parts.graph_module, examples) if runs else None
     frames = frame_functions(capture.suspended, continuations) if continuations is not None else []
     target, origins, item, source = _target(capture, parts, graph, frames, to_end=to_end)
     # After the backend: it may have taken guards on sizes.
@@ -216,7 +218,7 @@ def _target(
     """(callable, the origins it takes, which item of what it returns is the result, its source)."""
     origins = [item.origin for item in parts.inputs]
     result = capture.result
-    if graph is not None and not capture.effects and not frames:
+    if graph is not None and not (capture.effects or frames or capture.enables_grad):
         if isinstance(result, FromGraph) and result.value in parts.outputs:
             return graph, origins, parts.outputs.index(result.value), ""
         if (

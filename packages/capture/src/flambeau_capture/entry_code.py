@@ -177,7 +177,10 @@ class EntryCode:
                 self._parameters[origin] for origin in self.inputs[: self._graph_input_count]
             )
             targets = "".join(f"{name}, " for name in self._outputs.values())
-            head.append(f"{targets}= graph({arguments})" if targets else f"graph({arguments})")
+            call = f"{targets}= graph({arguments})" if targets else f"graph({arguments})"
+            if capture.enables_grad:
+                call = f"set_grad_enabled(True)\n    try:\n        {call}\n    finally:\n        set_grad_enabled(False)"
+            head.append(call)
             self._constants["graph"] = graph
         parameters = ", ".join(self._parameters[origin] for origin in self.inputs)
         body = "".join(f"    {line}\n" for line in [*head, *self._lines, f"return {result}"])
@@ -573,5 +576,6 @@ _HELPERS: dict[str, Any] = {
     "new_method": types.MethodType,
     "new_partial": functools.partial,
     "run_frame": run_frame,
+    "set_grad_enabled": torch._C._set_grad_enabled,
     "run_to_end": run_to_end,
 }

@@ -414,6 +414,8 @@ class Capture:
     """The frames to go on with where a graph break ended the capture, outermost first; `result` is then not used."""
     cause: Break | None = None
     """Why the capture ends at a graph break, or (`eager`) why there is none."""
+    enables_grad: bool = False
+    """The call begins without gradients and turns them on: the graph is compiled and called with them on, and begins by turning them off."""
     eager: bool = False
     """The call is left to the interpreter; the guards say for which other calls that holds."""
     needs_hook: bool = False

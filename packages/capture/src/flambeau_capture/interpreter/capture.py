@@ -50,7 +50,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         if stopped.cause is not None and stopped.cause.cause not in found.cause.cause:
             because = f"{found.cause.cause}; it cannot go on from there: {stopped.cause.cause}"
             found.cause = replace(found.cause, cause=because)
-    found.needs_hook = found.cause.id != "compiler-disable"
+    found.needs_hook = found.cause.id not in ("compiler-disable", "exception-escapes")
     return found
 
 
@@ -72,6 +72,7 @@ def _interpret(
     """The record up to `stop_step` (0: of the whole frame), and the steps in front of which it could end if it has a `cause`."""
     machine = Machine(scope, options, dynamic, _main_device(scope.arguments), stop_step)
     first_line = _first_line(scope.function)
+    broken: Break | None = None
     try:
         with machine.tape.tracer:
             return _capture(machine, scope), []
@@ -92,7 +93,8 @@ def _interpret(
         broken = GraphBreak("exception-escapes", detail).to_break(machine.error_where or first_line)
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)
-        steps = stop_steps(machine.broken)
+        own_way = machine.told_compiling and broken is not None and broken.id == "exception-escapes"
+        steps = [] if own_way else stop_steps(machine.broken)
         eager = left_to_interpreter(machine)
         machine.dissolve()
     eager.cause = broken

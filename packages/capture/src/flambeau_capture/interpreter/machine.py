@@ -117,6 +117,8 @@ class Machine:
         self.backwards = 0
         """Backwards of custom Functions around it."""
         self.step = 0
+        self.told_compiling = False
+        """Whether the program has asked `is_compiling()`: what it then raises eager might not."""
         self.stop_step = stop_step
         self.switches = Switches()
         self.suspended: Capture | GraphBreak | None = None

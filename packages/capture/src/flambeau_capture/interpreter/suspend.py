@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
 from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
@@ -58,6 +60,7 @@ def finish(
     guard_distinct(machine)
     replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
     replayed += _left_switches(machine)
+    enables_grad = _enables_grad(machine)
     env = machine.tape.env
     machine.tape.unbacked.write_checks()
     return Capture(
@@ -71,6 +74,7 @@ def finish(
         torch_state=machine.torch_state,
         unbacked=machine.tape.unbacked.values,
         suspended=suspended,
+        enables_grad=enables_grad,
     )
 
 
@@ -85,6 +89,20 @@ def left_to_interpreter(machine: Machine) -> Capture:
         torch_state=machine.torch_state,
         eager=True,
     )
+
+
+def _enables_grad(machine: Machine) -> bool:
+    """Whether the call turns gradients on that were off when it began; its tape then says so itself, from the first call to the last."""
+    tape = machine.tape
+    setter = torch._C._set_grad_enabled
+    if machine.switches.grad_enabled or not any(
+        call.target is setter and call.args == (True,) for call in tape.calls
+    ):
+        return False
+    tape.record_setting(setter, (False,))
+    tape.calls.insert(0, tape.calls.pop())
+    tape.record_setting(setter, (True,))
+    return True
 
 
 def _left_switches(machine: Machine) -> list[Effect]:

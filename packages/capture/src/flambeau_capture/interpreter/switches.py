@@ -36,6 +36,11 @@ class Switches:
             for device in _DEVICES
         }
 
+    @property
+    def grad_enabled(self) -> bool:
+        """Whether gradients are on."""
+        return bool(self.values[0])
+
     def settings_from(self, other: Switches) -> Iterator[Setting]:
         """The calls that bring a thread from `other` to these."""
         for (_, write), value, before in zip(_SWITCHES, self.values, other.values, strict=True):

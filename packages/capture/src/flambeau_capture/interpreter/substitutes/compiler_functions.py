@@ -14,6 +14,7 @@ from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.substitutes.registry import (
     answering,
+    compiling,
     has_substitute,
     substitute_for,
 )
@@ -59,9 +60,7 @@ def _specialise(machine: Machine, args: Any, kwargs: Any) -> None:
 
 # ---------------------------------------------------------------- functions of ours
 
-substitute_for(compiler_functions.is_compiling, compiler_functions.is_dynamo_compiling)(
-    answering(True)
-)
+substitute_for(compiler_functions.is_compiling, compiler_functions.is_dynamo_compiling)(compiling)
 substitute_for(compiler_functions.is_exporting, torch.compiler.is_exporting)(_exporting)
 substitute_for(compiler_functions.cudagraph_mark_step_begin)(answering(None))
 substitute_for(compiler_functions.graph_break)(_explicit_break("flambeau.compiler.graph_break"))
@@ -108,7 +107,7 @@ def dynamo_substitute(function: types.FunctionType) -> Substitute:
         wrapped = function.__closure__[0].cell_contents
         return lambda machine, args, kwargs: machine.call(wrapped, args, kwargs)
     if name in ("is_compiling", "is_dynamo_compiling"):
-        return answering(True)
+        return compiling
     if name == "graph_break":
         return _explicit_break("torch._dynamo.graph_break")
     if name == "mark_static":

@@ -54,6 +54,12 @@ def answering(value: Any) -> Substitute:
     return lambda machine, args, kwargs: value
 
 
+def compiling(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """`is_compiling()`: the program may now go a way of its own, which eager does not."""
+    machine.told_compiling = True
+    return True
+
+
 def has_substitute(function: Any) -> bool:
     """Whether a substitute was declared for `function`."""
     return id(function) in SUBSTITUTES

@@ -9,6 +9,7 @@ import torch
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.substitutes.registry import (
     answering,
+    compiling,
     has_substitute,
     substitute_for,
 )
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 substitute_for(torch.nn.Module.__call__, torch.nn.Module._call_impl)(call_module)
 
 
-substitute_for(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(answering(True))
-for _module, _name, _value in (
-    (torch.jit, "is_scripting", False),
-    (torch._jit_internal, "is_scripting", False),
-    (torch._utils, "is_compiling", True),
+substitute_for(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)(compiling)
+for _module, _name, _answer in (
+    (torch.jit, "is_scripting", answering(False)),
+    (torch._jit_internal, "is_scripting", answering(False)),
+    (torch._utils, "is_compiling", compiling),
 ):
     _function = getattr(_module, _name, None)
     if _function is not None and not has_substitute(_function):
-        substitute_for(_function)(answering(_value))
+        substitute_for(_function)(_answer)
 
 
 def _run_natively(function: Any) -> Substitute:
