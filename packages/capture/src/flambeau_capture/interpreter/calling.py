@@ -299,10 +299,11 @@ def _fill_defaults(
 def _default(
     machine: Machine, function: types.FunctionType, field: Any, key: Any, value: Any
 ) -> Any:
-    """A default value: plain constants as they are (the function is guarded), objects through their origin."""
+    """A default value: plain constants as they are (the tuple of them is guarded), objects, and what stands in a dict, through their origin."""
     kind = type(value)
+    may_change = field == "kwdefaults" and not machine._is_library(function.__globals__)
     if (
-        kind in SCALARS
+        (kind in SCALARS and not may_change)
         or kind in IDENTITY_TYPES
         or isinstance(value, type)
         or id(function) in machine.made_functions

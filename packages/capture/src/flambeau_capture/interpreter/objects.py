@@ -318,13 +318,11 @@ class Objects:
         machine, kind = self.machine, type(value)
         if kind is not dict:
             machine.guard("TYPE", origin, kind)
-        keys = tuple(dict.keys(value))
+        is_ordered = isinstance(value, collections.OrderedDict)
+        keys = _ordered_keys(value) if is_ordered else tuple(dict.keys(value))
         constant = all(type(key) in SCALARS or _is_immutable_key(key) for key in keys)
         if constant:
             machine.guard("KEYS", origin, keys)
-            if isinstance(value, collections.OrderedDict):
-                keys = _ordered_keys(value)
-                machine.guard("EQUALS", CallOf(_ordered_keys, (origin,)), keys)
         copy: Any = {} if kind is dict else new_object(kind)
         shadow = self._add_shadow(value, origin, copy, None)
         if constant:
