@@ -549,7 +549,8 @@ def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> No
         if not objects.is_known(obj):
             objects.register(obj, machine.function_origin(obj))
         _check_writable(obj, name)
-        _check_not_deleted(machine, obj, name)
+        if (objects.overlay_of(obj) or {}).get(name) is DELETED:
+            objects.set_anew.add((id(obj), name))
         objects.write_overlay(obj, name, value)
         machine.note_attribute_write(obj, name, raw=True)
         _update_dict_shadow(machine, obj, name, value)
@@ -569,15 +570,6 @@ def _update_dict_shadow(machine: Machine, obj: Any, name: str, value: Any) -> No
             shadow.snapshot.pop(name, None)
         else:
             shadow.copy[name] = shadow.snapshot[name] = value
-
-
-def _check_not_deleted(machine: Machine, obj: Any, name: str) -> None:
-    """What is deleted and set again moves to the end of the object's attributes, which an overlay does not say."""
-    if (machine.objects.overlay_of(obj) or {}).get(name) is DELETED and hasattr(obj, "__dict__"):
-        raise GraphBreak(
-            "unsupported-mutation",
-            f"attribute {name!r} of a {type(obj).__qualname__} is deleted and set again",
-        )
 
 
 def _check_writable(obj: Any, name: str) -> None:

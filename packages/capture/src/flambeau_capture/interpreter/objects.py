@@ -118,6 +118,8 @@ class Objects:
         self.shadows: dict[int, Shadow] = {}
         self.shadow_of: dict[int, Shadow] = {}
         self.overlays: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.set_anew: set[tuple[int, str]] = set()
+        """Attributes of known objects that were deleted, and set again."""
         self.classes_written: dict[tuple[type, str], tuple[Any]] = {}
         self.attribute_cache: dict[tuple[int, str], Any] = {}
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}

@@ -382,9 +382,15 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
             and not _has_slot(obj, name)
         ):
             continue
-        if raw and _restored(machine, obj, name, value):
-            continue
         target = rebuild.recipe(obj)
+        if (
+            (id(obj), name) in objects.set_anew
+            and name in getattr(obj, "__dict__", ())
+            and value is not DELETED
+        ):
+            found.append(DelAttr(target, name, raw))  # it moves to the end
+        elif raw and _restored(machine, obj, name, value):
+            continue
         found.append(
             DelAttr(target, name, raw)
             if value is DELETED
