@@ -98,7 +98,7 @@ class Parts:
     graph_module: fx.GraphModule
     inputs: list[Input]
     outputs: list[GraphValue]
-    cyclic: bool
+    cyclic: frozenset[int]
 
 
 def graph_of(capture: Capture) -> Parts:

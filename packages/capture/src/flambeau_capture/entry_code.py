@@ -91,11 +91,11 @@ def _needed(capture: Capture) -> tuple[Recipe, ...]:
     return tuple(recipe for frame in reversed(capture.suspended) for recipe in frame.arguments)
 
 
-def recipes_in(capture: Capture) -> tuple[list[Recipe], bool]:
-    """Every recipe of the effects and the result, each once, in the order they are needed; and whether any holds itself."""
+def recipes_in(capture: Capture) -> tuple[list[Recipe], frozenset[int]]:
+    """Every recipe of the effects and the result, each once, in the order they are needed; and (as ids) those that hold themselves."""
     found: dict[int, Recipe] = {}
     open_recipes: set[int] = set()
-    cyclic = False
+    cyclic: set[int] = set()
     pending = [
         _children(effect) for effect in (*capture.effects, CallRecipe(tuple, _needed(capture)))
     ]
@@ -110,21 +110,28 @@ def recipes_in(capture: Capture) -> tuple[list[Recipe], bool]:
                 depths.pop()
                 open_recipes.discard(id(path.pop()))
         elif id(recipe) in found:
-            cyclic = cyclic or id(recipe) in open_recipes
+            if id(recipe) in open_recipes or id(recipe) in cyclic:
+                # It leads back to itself, or to the outermost on the path that does.
+                ids = [id(step) for step in path]
+                entered = [recipe_id == id(recipe) for recipe_id in ids]
+                if id(recipe) not in open_recipes:
+                    entered = [recipe_id in cyclic for recipe_id in ids]
+                if True in entered:
+                    cyclic.update(ids[entered.index(True) :])
         else:
             found[id(recipe)] = recipe
             open_recipes.add(id(recipe))
             path.append(recipe)
             depths.append(len(pending))
             pending.append(_children(recipe))
-    return list(found.values()), cyclic
+    return list(found.values()), frozenset(cyclic)
 
 
 class EntryCode:
     """The source of one entry function and the constants it refers to.
 
     `inputs` are the origins it takes as positional parameters: the graph's first, then what recipes read.
-    With `cyclic`, containers are filled only when the whole value they belong to has been made; else each at once, so that
+    Containers of `cyclic` recipes are filled only when the whole value they belong to has been made; others each at once, so that
     what hashes or iterates them sees their contents.
     """
 
@@ -135,7 +142,7 @@ class EntryCode:
         symbols: Mapping[str, Origin | GraphValue],
         origin_of: dict[GraphValue, Origin],
         *,
-        cyclic: bool,
+        cyclic: frozenset[int],
     ) -> None:
         self.source = ""
         self._origin_of = origin_of
@@ -261,7 +268,7 @@ class EntryCode:
         """A new object made empty; `fill(name)` appends what fills it, after the object can be referred to."""
         name = self.assign(expression)
         self._built[id(recipe)] = name
-        if self._cyclic:
+        if id(recipe) in self._cyclic:
             self._fills.append(lambda: fill(name))
         else:
             fill(name)

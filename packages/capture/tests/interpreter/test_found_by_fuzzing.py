@@ -204,3 +204,15 @@ def test_an_attribute_that_is_deleted_and_set_again_is_the_last():
     things = Thing(), Thing()
     same(compiled(program, fullgraph=False)(X, things[0]), program(X, things[1]))
     assert list(vars(things[0]).items()) == list(vars(things[1]).items())
+
+
+def test_an_iterator_goes_on_where_it_was_beside_a_value_that_holds_itself():
+    def program(x):
+        seen, held = [], []
+        held.append((held, {1: held}))
+        for m in iter([1, 2, 3]):
+            seen.append(m)
+            x = x * x.sum().item()
+        return seen, x, held[0][0] is held, held[0][1][1] is held
+
+    agree(program, (X,), (X,))
