@@ -216,3 +216,13 @@ def test_an_iterator_goes_on_where_it_was_beside_a_value_that_holds_itself():
         return seen, x, held[0][0] is held, held[0][1][1] is held
 
     agree(program, (X,), (X,))
+
+
+def test_extremes_of_sizes_and_other_things():
+    def program(x, n):
+        chosen = max(n, x[0]), min(x[0], n), max(n, x.sum()), max(n, 2.5), min(n, True), max([1, n])
+        return x * n, chosen, [type(item) for item in chosen]
+
+    agree(program, (X, 2), (X, 3), (X, 7), dynamic=True)
+    agree(lambda x, n: (x * n, max(n, "text")), (X, 2), (X, 3), dynamic=True)
+    agree(lambda x, n: (x * n, max(n, x)), (X, 2), (X, 3), dynamic=True)

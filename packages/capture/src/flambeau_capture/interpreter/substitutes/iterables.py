@@ -94,7 +94,8 @@ def _reduce(machine: Machine, args: Any, kwargs: Any) -> Any:
 def _extreme(function: Any) -> Substitute:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         items = list(native_iterable(machine, args[0]) if len(args) == 1 else args)
-        if len(items) > 1 and not kwargs and any(isinstance(item, torch.SymInt) for item in items):
+        kinds = set(map(type, items))
+        if len(items) > 1 and not kwargs and torch.SymInt in kinds and kinds <= {int, torch.SymInt}:
             symbolic = torch.sym_max if function is max else torch.sym_min
             return functools.reduce(symbolic, items)
         key = native.sorting_key(machine, items, kwargs.get("key"))
