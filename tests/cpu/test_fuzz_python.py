@@ -9,6 +9,6 @@ from tools.fuzz.python_check import first_difference
 
 @pytest.mark.parametrize(("seed", "dynamic"), [(0, None), (1, None), (2, True)])
 def test_random_python_programs(seed: int, dynamic: bool | None) -> None:
-    ran, text = first_difference(25, seed, dynamic=dynamic)
+    ran, text = first_difference(15, seed, dynamic=dynamic)
     assert text is None, text
-    assert ran >= 25
+    assert ran >= 15
