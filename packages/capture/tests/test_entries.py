@@ -711,17 +711,24 @@ def test_reference_counts_are_balanced():
 
     compiled = compile_callable(many, capture_frame, backend)
     x, flag, extra = torch.ones(2), object(), object()
+
+    def drift():
+        """How far the counts of the arguments and of None are from where they were, after 1000 calls of either kind."""
+        gc.collect()
+        before = [sys.getrefcount(item) for item in (x, flag, extra, None)]
+        for _ in range(1000):
+            compiled(x, flag=flag, extra=extra)
+            with pytest.raises(ZeroDivisionError):
+                compile_callable(lambda x: 1 // 0, lambda *_: Break("b", "c"), backend)(x)
+        gc.collect()
+        after = [sys.getrefcount(item) for item in (x, flag, extra, None)]
+        return [abs(now - then) for now, then in zip(after, before, strict=True)]
+
     compiled(x, flag=flag, extra=extra)
-    gc.collect()
-    before = [sys.getrefcount(item) for item in (x, flag, extra, None)]
-    for _ in range(1000):
-        compiled(x, flag=flag, extra=extra)
-        with pytest.raises(ZeroDivisionError):
-            compile_callable(lambda x: 1 // 0, lambda *_: Break("b", "c"), backend)(x)
-    del _
-    gc.collect()
-    after = [sys.getrefcount(item) for item in (x, flag, extra, None)]
-    assert after[:3] == before[:3] and abs(after[3] - before[3]) < 500
+    rounds = [drift() for _ in range(4)]
+    assert [counts[:3] for counts in rounds] == [[0, 0, 0]] * 4
+    # None is everybody's: what earlier tests left may go meanwhile. A leak of ours shows in every round.
+    assert min(counts[3] for counts in rounds) < 500
 
 
 def test_closures_of_the_captured_function_are_read_through_it():
