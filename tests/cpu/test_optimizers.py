@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,6 +67,29 @@ def stepping(
         return model, list(optimizer.state.values()), groups
 
     return World(lambda: program(optimizer), arguments, seen)
+
+
+AFTER_TORCH_COMPILE = """
+import flambeau, flambeau_capture, torch
+torch.compile(torch.sin, backend="eager")(torch.ones(2))
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], 0.5)
+assert optimizer._init_group._torchdynamo_disable
+weight.grad = torch.ones(2)
+flambeau.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)()
+assert weight.tolist() == [0.5, 0.5]
+asked = torch.compiler.disable(optimizer.step)
+step = flambeau.compile(lambda: asked(), backend="eager")
+step()
+assert weight.tolist() == [0.0, 0.0]
+kinds = [event.kind for event in flambeau_capture.state_of(step).events]
+assert "break" in kinds, kinds
+"""
+
+
+def test_torch_compile_in_the_same_process_changes_nothing() -> None:
+    """Its first use disables the optimizers' `_init_group` for itself; what the program disables stays disabled."""
+    subprocess.run([sys.executable, "-c", AFTER_TORCH_COMPILE], check=True)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

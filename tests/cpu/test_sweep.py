@@ -1,4 +1,4 @@
-"""The sweep's fixed sample of architectures is captured whole and does what eager does; `python -m tools.sweep` runs all of them."""
+"""The sweep's fixed sample of architectures is captured whole, but for the breaks that must be, and does what eager does; `python -m tools.sweep` runs all of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 pytest.importorskip("transformers")
 
 ROOT = Path(__file__).resolve().parents[2]
+BREAKS = {("Wav2Vec2", "train"): "numpy-random"}
+"""Architecture and mode -> why it cannot be one graph: what SpecAugment masks is drawn from numpy's generator."""
 
 
-def test_the_sample_is_whole(tmp_path: Path) -> None:
+def test_the_sample(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     ended = subprocess.run(
         [sys.executable, "-m", "tools.sweep", "--sample", "--results", str(results), "--limit", "120"],
@@ -23,12 +25,11 @@ def test_the_sample_is_whole(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(found) == 20
-    broken = [
-        (row["name"], row)
-        for row in found
-        if any(row[mode]["status"] != "whole" for mode in ("eval", "train"))
-    ]
-    assert not broken, broken
+    statuses = {(row["name"], mode): row[mode] for row in found for mode in ("eval", "train")}
+    broken = {key: result for key, result in statuses.items() if result["status"] != "whole"}
+    assert broken.keys() == BREAKS.keys(), broken
+    for key, reason in BREAKS.items():
+        assert broken[key]["status"] == "breaks" and f"[{reason}]" in broken[key]["causes"][0]
     again = subprocess.run(
         [sys.executable, "-m", "tools.sweep", "--sample", "--results", str(results)],
         cwd=ROOT, capture_output=True, text=True, check=False,

@@ -152,6 +152,20 @@ def test_arg_reduction(tester, name, dim):
     tester.check(lambda b, x: getattr(b, name)(x, dim), x)
 
 
+@pytest.mark.parametrize("find", ["argmax", "argmin"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_position_beside_a_reduction_that_wants_another_order(tester, find, first):
+    """The maximum of a transposed tensor is folded in the order of its memory, positions in the order of its dims."""
+
+    def program(b, x):
+        steps = [lambda: b.amax(x, (0, 1, 2)), lambda: getattr(b, find)(b.reshape(x, (105,)), 0)]
+        made = [step() for step in (steps if first else steps[::-1])]
+        return (*made, b.sum(x, (0, 1, 2)))
+
+    tester.check(program, torch.randn(7, 5, 3).permute(2, 1, 0))
+    tester.check(program, torch.randint(0, 4, (7, 5, 3)).float().permute(1, 2, 0))
+
+
 def test_reduction_propagates_nan(tester):
     x = torch.randn(3, 5)
     x[1, 1] = math.nan

@@ -85,6 +85,19 @@ class RandomGraph:
         dims = tuple(sorted(self.rng.sample(range(x.spec.ndim), self.rng.randint(1, x.spec.ndim))))
         return getattr(self.b, self.rng.choice(["sum", "amax", "prod"]))(self.b.tanh(x), dims)
 
+    def positions(self, x):
+        """Where the extremes of some dims are, as numbers that other steps can use; and the extremes, which want any order."""
+        if not x.spec.ndim:
+            return self.unary(x)
+        find = getattr(self.b, self.rng.choice(["argmax", "argmin"]))
+        if self.rng.random() < 0.5:
+            d = self.rng.randrange(x.spec.ndim)
+            found, dims = find(x, d), (d,)
+        else:
+            found, dims = find(self.b.reshape(x, (x.spec.numel,)), 0), tuple(range(x.spec.ndim))
+        self.pool.append(self.b.amax(x, dims))
+        return self.b.mul(self.b.cast(found, torch.float64), 0.01)
+
     def permute(self, x):
         dims = list(range(x.spec.ndim))
         self.rng.shuffle(dims)
@@ -157,6 +170,7 @@ class RandomGraph:
 
 STEPS = ["unary", "binary", "broadcast"] * 3 + [
     "reduce",
+    "positions",
     "permute",
     "reshape",
     "window",
@@ -286,6 +300,7 @@ DYNAMIC_STEPS = [
     "broadcast",
     "broadcast",
     "reduce",
+    "positions",
     "permute",
     "reshape",
     "window",

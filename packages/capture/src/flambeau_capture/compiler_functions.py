@@ -111,7 +111,7 @@ def _wraps(fn: Any) -> bool:
 def disabled_reason(function: Any) -> tuple[str, str] | None:
     """Why calls of a function are not to be captured: the id of the break, and what was called in words; None where nothing was said."""
     attributes = getattr(function, "__dict__", {})
-    if not attributes.get("_torchdynamo_disable"):
+    if not attributes.get("_torchdynamo_disable") or _is_marked_for_torch(function):
         return None
     if attributes.get("_torchdynamo_wrapper_id", id(function)) != id(function):
         return None
@@ -122,6 +122,11 @@ def disabled_reason(function: Any) -> tuple[str, str] | None:
     reason = attributes.get("_torchdynamo_disable_msg")
     detail = f"call of {function.__qualname__}" + (f" ({reason})" if reason else "")
     return "compiler-disable" if recursive else "compiler-skip", detail
+
+
+def _is_marked_for_torch(function: Any) -> bool:
+    """Whether torch.compile marked a function for itself: the first use in a process disables what it cannot capture of torch.optim."""
+    return function.__module__.startswith("torch.optim.") and function.__name__.startswith("_")
 
 
 def _left_alone(fn: Callable[..., Any]) -> types.FunctionType:

@@ -261,6 +261,11 @@ def index_of(statement: Statement) -> sympy.Expr | None:
     return None
 
 
+def finds_positions(body: Body) -> bool:
+    """Whether the order of the inner axes matters: a Reduce numbers their points."""
+    return any(isinstance(s, Reduce) and s.kind in ("argmax", "argmin") for s in body)
+
+
 def is_inner(statement: Statement, inner: set[str]) -> bool:
     """Whether a statement holds for every inner point; `inner` has the inner axes' names and the inner values."""
     if isinstance(statement, Reduce):

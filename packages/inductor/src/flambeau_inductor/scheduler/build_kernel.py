@@ -143,7 +143,6 @@ class _Replayer:
 
 def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
     """The loop nest with adjacent axes merged that all index expressions walk as one."""
-    ordered = any(isinstance(s, Reduce) and s.kind in ("argmax", "argmin") for s in body)
     names = frozenset(axis.symbol.name for axis in (*outer, *inner))
     indices = list(dict.fromkeys(index for s in body if (index := index_of(s)) is not None))
     strides: list[dict[str, sympy.Expr]] = []
@@ -159,7 +158,7 @@ def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
             fixed |= free_names(statement.expr) & names
     mapping: Mapping = {}
     outer = _merge_group(outer, strides, fixed, mapping)
-    inner = inner if ordered and len(inner) == 1 else _merge_group(inner, strides, fixed, mapping)
+    inner = _merge_group(inner, strides, fixed, mapping)
     if not mapping:
         return outer, inner, body
     math = math_for((*outer, *inner))

@@ -9,6 +9,7 @@ import sympy
 
 from flambeau_inductor.indexing.expressions import linear_parts
 from flambeau_inductor.indexing.ranges import RangedMath
+from flambeau_inductor.ir import finds_positions
 from flambeau_inductor.lowering.split_axes import rewrite
 from flambeau_inductor.nodes import ExternCall, LoopNest
 
@@ -46,6 +47,11 @@ class Group:
     def is_extern(self) -> bool:
         """Whether this is an extern call."""
         return isinstance(self.members[0][0], ExternCall)
+
+    @property
+    def finds_positions(self) -> bool:
+        """Whether the order of the inner axes matters: an argmax or argmin numbers their points."""
+        return any(finds_positions(node.body) for node in self.nodes if not isinstance(node, ExternCall))
 
     @property
     def device(self) -> str:

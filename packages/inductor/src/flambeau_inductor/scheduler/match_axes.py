@@ -51,7 +51,7 @@ def matches(
     seen = set()
     for key_a, key_b in _orders(a, b, shared, hint):
         match = _match(a, b, pairs, key_a, key_b)
-        if match is not None:
+        if match is not None and _keeps_positions(match, a, b):
             signature = (match.outer, match.inner, tuple(match.a.items()), tuple(match.b.items()))
             if signature not in seen:
                 seen.add(signature)
@@ -120,8 +120,10 @@ def _match(
         sorted_b = sorted(axes_b, key=key_b) if key_b else list(axes_b)
         if not _refine(sorted_a, sorted_b, pieces_a, pieces_b, sizes):
             return None
-    # The group with inner axes says which pieces are inner, and their order; else the first group does.
-    lead, pieces = (b, pieces_b) if b.inner and not a.inner else (a, pieces_a)
+    # The group with inner axes says which pieces are inner, and their order, above all one that finds positions;
+    # else the first group does.
+    leads_b = bool(b.inner) and (not a.inner or (b.finds_positions and not a.finds_positions))
+    lead, pieces = (b, pieces_b) if leads_b else (a, pieces_a)
     names: dict[int, sympy.Symbol] = {}
     groups = []
     for axes, prefix in ((lead.outer, "i"), (lead.inner, "r")):
@@ -134,6 +136,24 @@ def _match(
     return Match(
         groups[0], groups[1], _mapping(pieces_a, names, sizes), _mapping(pieces_b, names, sizes)
     )
+
+
+def _keeps_positions(match: Match, a: Group, b: Group) -> bool:
+    """Whether each argmax and argmin still counts the points of its inner axes in their order."""
+    counted = _position(match.inner, {})
+    return all(
+        sympy.expand(_position(group.inner, mapping) - counted) == 0
+        for group, mapping in ((a, match.a), (b, match.b))
+        if group.finds_positions
+    )
+
+
+def _position(axes: Axes, mapping: Mapping) -> sympy.Expr:
+    """The row-major position of a point of these axes."""
+    position: sympy.Expr = sympy.S.Zero
+    for axis in axes:
+        position = position * axis.size + mapping.get(axis.symbol, axis.symbol)
+    return position
 
 
 def _own_piece(axis: Axis, pieces: dict[sympy.Symbol, list[int]], sizes: list[sympy.Expr]) -> int:
