@@ -51,7 +51,9 @@ class Group:
     @property
     def finds_positions(self) -> bool:
         """Whether the order of the inner axes matters: an argmax or argmin numbers their points."""
-        return any(finds_positions(node.body) for node in self.nodes if not isinstance(node, ExternCall))
+        return any(
+            finds_positions(node.body) for node in self.nodes if not isinstance(node, ExternCall)
+        )
 
     @property
     def device(self) -> str:
