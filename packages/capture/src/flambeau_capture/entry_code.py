@@ -29,7 +29,6 @@ from flambeau_capture.record import (
     Capture,
     Const,
     DelAttr,
-    DelItem,
     Effect,
     FromGraph,
     FromOrigin,
@@ -44,13 +43,11 @@ from flambeau_capture.record import (
     MakeSet,
     MakeSlice,
     MakeTuple,
-    Raise,
     Recipe,
     ReplaceDict,
     ReplaceList,
     ReplaceSet,
     SetAttr,
-    SetItem,
     SizeValue,
     StoreCell,
     StoreGlobal,
@@ -154,6 +151,7 @@ class EntryCode:
         self._symbols = symbols
         self._constants: dict[str, Any] = dict(_HELPERS)
         self._constant_names: dict[int, str] = {}
+        self._symbol_names: dict[str, str] = {}
         self._built: dict[int, str] = {}
         self._kept: list[Recipe] = []
         self._lines: list[str] = []
@@ -286,8 +284,7 @@ class EntryCode:
         )
 
     def _symbol(self, name: str) -> str:
-        key = f"symbol {name}"
-        found = self._constant_names.get(key)  # type: ignore[call-overload]
+        found = self._symbol_names.get(name)
         if found is None:
             match self._symbols[name]:
                 case TensorSize(base=base, dim=dim):
@@ -298,7 +295,7 @@ class EntryCode:
                     found = self.output(value)
                 case origin:
                     found = self.origin(origin)
-            self._constant_names[key] = found  # type: ignore[index]
+            self._symbol_names[name] = found
         return found
 
     def output(self, value: GraphValue) -> str:
@@ -317,10 +314,6 @@ class EntryCode:
                 self.line(f"{setter}({value(obj)}, {name!r}, {value(new)})")
             case DelAttr(obj=obj, name=name, raw=raw):
                 self.line(f"{'delete_attribute' if raw else 'delattr'}({value(obj)}, {name!r})")
-            case SetItem(obj=obj, key=key, value=new):
-                self.line(f"set_item({value(obj)}, {value(key)}, {value(new)})")
-            case DelItem(obj=obj, key=key):
-                self.line(f"delete_item({value(obj)}, {value(key)})")
             case ReplaceList(obj=obj, items=items):
                 self.line(f"replace_list({value(obj)}, [{', '.join(map(value, items))}])")
             case ReplaceDict(obj=obj, items=items):
@@ -340,8 +333,6 @@ class EntryCode:
                 self.line(f"{value(cell)}.cell_contents = {value(new)}")
             case CallEffect(function=function, args=args, kwargs=kwargs):
                 self.line(f"{self.constant(function)}({self.call_arguments(args, kwargs)})")
-            case Raise(exception=exception):
-                self.line(f"raise {value(exception)}")
             case _:
                 raise TypeError(f"effect {type(effect).__name__} cannot be replayed")
 
@@ -518,21 +509,6 @@ def _new_tuple(cls: type, items: tuple[Any, ...]) -> Any:
     )
 
 
-def _base_of(obj: Any) -> Any:
-    for base in (collections.OrderedDict, dict, list):
-        if isinstance(obj, base):
-            return base
-    raise TypeError(f"items of a {type(obj).__name__} cannot be set")
-
-
-def _set_item(obj: Any, key: Any, value: Any) -> None:
-    _base_of(obj).__setitem__(obj, key, value)
-
-
-def _delete_item(obj: Any, key: Any) -> None:
-    _base_of(obj).__delitem__(obj, key)
-
-
 def _replace_list(obj: list[Any], items: list[Any]) -> None:
     list.__setitem__(obj, slice(None), items)
 
@@ -568,8 +544,6 @@ _HELPERS: dict[str, Any] = {
     "instance_dict": _instance_dict,
     "set_attribute": _set_attribute,
     "delete_attribute": _delete_attribute,
-    "set_item": _set_item,
-    "delete_item": _delete_item,
     "replace_list": _replace_list,
     "replace_dict": _replace_dict,
     "replace_set": _replace_set,

@@ -626,11 +626,6 @@ def lookup_in_type(cls: Any, name: str) -> Any:
     return ABSENT
 
 
-def instance_attribute(base: Origin, name: str) -> DictEntry:
-    """The origin of an attribute kept in the instance's own `__dict__`."""
-    return DictEntry(InstanceDict(base), name)
-
-
 def module_table_entry(base: Origin, table: str, name: str) -> DictEntry:
     """The origin of a parameter, buffer or submodule of an nn.Module: `table` is '_parameters', '_buffers' or '_modules'."""
     return DictEntry(DictEntry(InstanceDict(base), table), name)

@@ -268,23 +268,6 @@ class DelAttr:
 
 
 @dataclass(eq=False, slots=True)
-class SetItem:
-    """`obj[key] = value` of a dict or list, as dict or list do it."""
-
-    obj: Recipe
-    key: Recipe
-    value: Recipe
-
-
-@dataclass(eq=False, slots=True)
-class DelItem:
-    """`del obj[key]`."""
-
-    obj: Recipe
-    key: Recipe
-
-
-@dataclass(eq=False, slots=True)
 class ReplaceList:
     """The whole contents of a list (`obj[:] = items`)."""
 
@@ -334,15 +317,8 @@ class CallEffect:
     kwargs: dict[str, Recipe] = field(default_factory=dict)
 
 
-@dataclass(eq=False, slots=True)
-class Raise:
-    """The frame ends by raising this exception (the capture's `result` is then not used)."""
-
-    exception: Recipe
-
-
 Effect: TypeAlias = (
-    SetAttr | DelAttr | SetItem | DelItem | ReplaceList | ReplaceDict | ReplaceSet | StoreGlobal | StoreCell | CallEffect | Raise
+    SetAttr | DelAttr | ReplaceList | ReplaceDict | ReplaceSet | StoreGlobal | StoreCell | CallEffect
 )  # fmt: skip
 
 
@@ -423,8 +399,8 @@ class Capture:
 
 
 CaptureFrame: TypeAlias = "Callable[[Scope, Any, DynamicDims], Capture | Break]"
-"""`capture_frame(scope, options, dynamic)`: run the frame of `scope.function` on these arguments; never raises for what the
-compiler does not support (that is a Break), and raises what the user's program raises only as a Raise effect."""
+"""`capture_frame(scope, options, dynamic)`: run the frame of `scope.function` on these arguments; never raises: what the
+compiler does not support, and an exception that leaves the frame, are Breaks."""
 
 
 class Declared(Protocol):

@@ -56,7 +56,6 @@ from flambeau_capture.record import (
     Recipe,
     ReplaceDict,
     SetAttr,
-    SetItem,
     SizeValue,
 )
 from flambeau_capture.size_nodes import symbols_of
@@ -230,8 +229,6 @@ class Lifter:
 
     def _rebind(self, effect: Effect) -> Iterator[Mutation]:
         match effect:
-            case SetItem(obj=FromOrigin(origin=DictEntry() as table), key=Const(value=str() as name), value=value):  # fmt: skip
-                pairs = [(DictEntry(table, name), value)]
             case SetAttr(obj=FromOrigin(origin=owner), name=name, value=value):
                 state = InstanceDict(owner)
                 places = (DictEntry(DictEntry(state, "_buffers"), name), DictEntry(state, name))
