@@ -246,11 +246,8 @@ def reads_a_matrix(x=torch.ones(3), weights=np.matrix([[1.0, 2.0, 3.0]])):
     return x * torch.from_numpy(np.asarray(weights))
 
 
-ERROR = ValueError("made once")
-
-
 @example("unsupported-mutation")
-def raises_a_known_error(x=torch.ones(3), error=ERROR):
+def raises_a_known_error(x=torch.ones(3), error=ValueError("made once")):
     try:
         raise error
     except ValueError:
@@ -350,11 +347,15 @@ def exports_a_function():
 
 # ---------------------------------------------------------------- graphs that run operator by operator
 
-BASE = torch.ones(4)
+
+def overlapping():
+    base = torch.ones(4)
+    return base[1:], base[:-1]
 
 
-@example("aliased-input-mutation")
-def writes_to_overlapping_inputs(x=BASE[1:], y=BASE[:-1]):
+@example("aliased-input-mutation", overlapping)
+def writes_to_overlapping_inputs(inputs=overlapping()):
+    x, y = inputs
     x.mul_(2)
     return x + y
 

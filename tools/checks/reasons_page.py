@@ -6,6 +6,7 @@ python -m tools.checks.reasons_page       rewrite the page
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
@@ -14,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 from flambeau_autograd.reasons import REASONS as AUTOGRAD_REASONS
 from flambeau_capture.reasons import REASONS
 from flambeau_prims import unsupported
+from tests.programs import graph_breaks
 from tests.programs.graph_breaks import EXAMPLES, WITHOUT_EXAMPLE
 from tools.checks.command import ROOT, CheckFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tests.programs.graph_breaks import Example
 
 PAGE = ROOT / "docs" / "graph_breaks.md"
 _HEAD = """# Graph breaks
@@ -27,7 +31,11 @@ Where something cannot be captured, the graph ends, the operation runs as it is,
 an error). `flambeau.explain` and `FLAMBEAU_LOGS=graph_breaks` name the line, the cause and one of the ids below, which are stable.
 
 Each program here gives its reason when it is compiled and called (`flambeau.compile(program)()`), which the test suite checks
-(`tests/programs/graph_breaks.py`). This page is made by `python -m tools.checks.reasons_page`.
+(`tests/programs/graph_breaks.py`). This page is made by `python -m tools.checks.reasons_page`. The programs need
+
+```python
+{imports}
+```
 
 ## Breaks
 """
@@ -59,7 +67,8 @@ def eager_reasons() -> dict[str, type[unsupported.Unsupported]]:
 def page() -> str:
     """The page's text."""
     exports = {id for id in REASONS if id.startswith(("export-", "size-"))}
-    parts = [_HEAD, *_sections(REASONS.keys() - exports), _EXPORT, *_sections(exports), _EAGER]
+    head = _HEAD.replace("{imports}", _imports())
+    parts = [head, *_sections(REASONS.keys() - exports), _EXPORT, *_sections(exports), _EAGER]
     for id, kind in sorted(eager_reasons().items()):
         hint = f"- What may help: {kind.hint}.\n" if kind.hint else ""
         what = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
@@ -83,8 +92,30 @@ def _example(id: str) -> str:
     found = EXAMPLES.get(id)
     if found is None:
         return f"- No example: {WITHOUT_EXAMPLE.get(id, 'none is known')}\n"
-    sources = [_source(item) for item in (*found.needs, found.program)]
-    return "\n```python\n" + "\n\n\n".join(sources) + "\n```\n"
+    return "\n```python\n" + "\n\n\n".join(_sources(found)) + "\n```\n"
+
+
+def _sources(example: Example) -> list[str]:
+    return [_source(item) for item in (*example.needs, example.program)]
+
+
+def _imports() -> str:
+    """The imports of the examples' file that the examples use."""
+    read = {
+        node.id
+        for found in EXAMPLES.values()
+        for source in _sources(found)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Name)
+    }
+    imports = []
+    for node in ast.parse(inspect.getsource(graph_breaks)).body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            used = [alias for alias in node.names if (alias.asname or alias.name) in read]
+            if used:
+                node.names = used
+                imports.append(ast.unparse(node))
+    return "\n".join(imports)
 
 
 def _source(item: Any) -> str:
