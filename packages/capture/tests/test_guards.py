@@ -16,6 +16,7 @@ import torch
 from flambeau_capture import origins
 from flambeau_capture.core import core
 from flambeau_capture.entry import current_state
+from flambeau_capture.events import failure_of
 from flambeau_capture.guards import check, kinds, program, relations, tensor_layout
 from flambeau_capture.guards.tensor_kinds import TensorPayload
 from flambeau_capture.origins import (
@@ -79,7 +80,7 @@ def verdict(
             kinds.guard_text(guards[found])
         )
     if reference is not None:
-        assert kinds.failure_text(guards[reference], Scope(called, arguments))
+        assert failure_of(guards, Scope(called, arguments)).found
     return reference
 
 
@@ -553,9 +554,8 @@ def test_torch_state():
     torch.set_default_dtype(torch.float64)
     try:
         assert verdict(guards, (1,)) == 0
-        assert "default_dtype is torch.float64, was torch.float32" in kinds.failure_text(
-            guards[0], Scope(function, (1,))
-        )
+        failure = failure_of(guards, Scope(function, (1,)))
+        assert "default_dtype is torch.float64, was torch.float32" in failure.text
     finally:
         torch.set_default_dtype(torch.float32)
     assert verdict(guards, (1,)) is None

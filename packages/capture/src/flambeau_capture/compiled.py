@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from flambeau_capture.capturing import CAPTURING
-from flambeau_capture.core import core
 from flambeau_capture.entry import (
     Backend,
     current_state,
@@ -45,16 +44,22 @@ from flambeau_capture.origins import (
     Scope,
     is_scalar_key,
 )
-from flambeau_capture.python_core import PythonCompiled
-from flambeau_capture.record import Break, Capture, CaptureError, CaptureFrame, DynamicDims, Guard
+from flambeau_capture.python_core import Compiled
+from flambeau_capture.record import (
+    Break,
+    Capture,
+    CaptureError,
+    CaptureFrame,
+    DynamicDims,
+    Guard,
+    defined_at,
+)
 from flambeau_capture.resume_code import NotResumable
 from flambeau_capture.resumption import Continuations
 from flambeau_capture.stance import current_stance
 from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
-
-Compiled = PythonCompiled if core is None else core.Compiled
 
 
 @contextlib.contextmanager
@@ -199,7 +204,7 @@ class CompiledState:
         if stance == "fail_on_recompile":
             because = "".join(f"\n- {failure}" for failure in failures)
             raise RuntimeError(
-                f"{self.function.__qualname__} ({_place(self.function)}) would have to be compiled, and the stance is "
+                f"{self.function.__qualname__} ({defined_at(self.function)}) would have to be compiled, and the stance is "
                 f"'fail_on_recompile'; {'guards that failed:' if because else 'nothing is compiled for it yet'}{because}"
             )
         if stance in ("force_eager", "eager_on_recompile") or (
@@ -289,7 +294,7 @@ class CompiledState:
                     to_end=not self._is_continuation, handler=handler, guard_filter=self.options.guard_filter_fn,
                 )  # fmt: skip
         except NotResumable as error:
-            broken = Break("not-resumable", str(error), _place(scope.function))
+            broken = Break("not-resumable", str(error), defined_at(scope.function))
             return _Made(None, broken, time.perf_counter() - started)
         finally:
             CAPTURING.depth -= 1
@@ -336,7 +341,7 @@ class CompiledState:
         broken = Break(
             "recompile-limit",
             text,
-            _place(self.function),
+            defined_at(self.function),
             "make the value that varies a tensor, or raise recompile_limit",
         )
         self._note(Event("limit", str(broken), failures=(reason,), reason=broken))
@@ -445,10 +450,6 @@ def _sizes(scope: Scope) -> Iterator[tuple[str, tuple[int, ...] | int]]:
             pending += [(DictEntry(origin, key), item) for key, item in value.items()]
 
 
-def _place(function: types.FunctionType) -> str:
-    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
-
-
 def _may_capture() -> bool:
     """Whether this thread is in a state a frame can be captured in: no functorch layer, forward-mode level or graph tracer is active, and
     no mode of the program, which would see what capture itself asks of tensors."""
@@ -503,7 +504,7 @@ def compile_callable(
         reason = Break(
             "generator-frame",
             f"{fn.__qualname__} is a generator or coroutine function",
-            _place(fn),
+            defined_at(fn),
         )
         if options.fullgraph:
             raise CaptureError(reason)

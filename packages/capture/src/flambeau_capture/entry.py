@@ -46,7 +46,7 @@ from flambeau_capture.record import (
     SizeValue,
 )
 from flambeau_capture.resumption import Continuations, frame_functions
-from flambeau_capture.size_nodes import symbol_name, symbol_origins, symbols_of
+from flambeau_capture.size_nodes import symbol_name, symbol_origins
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -116,7 +116,7 @@ def graph_of(capture: Capture) -> Parts:
         capture.unbacked[name]
         for item in recipes
         if isinstance(item, SizeValue) and not isinstance(item.expr, (int, float))
-        for name in sorted(symbols_of(item.expr))
+        for name in sorted(item.expr.symbols())
         if name in capture.unbacked and capture.unbacked[name] not in outputs
     )
     graph_module, inputs = build_graph_module(capture, outputs)
@@ -155,9 +155,7 @@ def make_entry(
         broken=capture.cause,
     )
     checked = program.guard_program(guards, origins, len(capture.scope.arguments))
-    if handler is not None:
-        return new_entry(checked, target, item=item, info=info, handler=handler)
-    return new_entry(checked, target, item=item, info=info)
+    return new_entry(checked, target, item=item, info=info, handler=handler)
 
 
 def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = None) -> Any:
@@ -169,8 +167,7 @@ def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = 
         skipped=capture.cause,
     )
     checked = program.guard_program(guards, (), len(capture.scope.arguments))
-    fields = {} if handler is None else {"handler": handler}
-    return new_entry(checked, None, info=info, **fields)
+    return new_entry(checked, None, info=info, handler=handler)
 
 
 def raising_entry(scope: Scope, reason: Break) -> Any:
@@ -329,7 +326,7 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
                     f"value == {size}",
                     {
                         "value": origin,
-                        **{symbol: origins[symbol] for symbol in sorted(symbols_of(size))},
+                        **{symbol: origins[symbol] for symbol in sorted(size.symbols())},
                     },
                 )
     if capture.size_env is not None:
@@ -338,7 +335,7 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
                 symbol
                 for side in (condition.lhs, condition.rhs)
                 if not isinstance(side, (int, float))
-                for symbol in symbols_of(side)
+                for symbol in side.symbols()
             }
             names = {symbol: origins[symbol] for symbol in sorted(symbols)}
             yield guard(str(condition), names, condition.where)

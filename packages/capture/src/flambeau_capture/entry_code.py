@@ -54,7 +54,6 @@ from flambeau_capture.record import (
     SuspendedFrame,
 )
 from flambeau_capture.resume_code import run_frame, run_to_end
-from flambeau_capture.size_nodes import symbols_of
 
 _RECIPES = (
     FromOrigin, FromGraph, Const, SizeValue, MakeTuple, MakeList, MakeDict, MakeSet, MakeObject, MakeSlice, MakeCell, MakeFunction,
@@ -277,7 +276,7 @@ class EntryCode:
         expr = recipe.expr
         if isinstance(expr, (int, float)):
             return self.constant(expr)
-        names = {name: self._symbol(name) for name in sorted(symbols_of(expr))}
+        names = {name: self._symbol(name) for name in sorted(expr.symbols())}
         text = expr.format(names)
         return self.assign(
             text if recipe.numeric is int else f"{self.constant(recipe.numeric)}({text})"

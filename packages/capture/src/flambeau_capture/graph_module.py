@@ -22,7 +22,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
 from flambeau_capture.record import Call, Capture, GraphValue, Input
-from flambeau_capture.size_nodes import SizeNodes, symbol_origins, symbols_of
+from flambeau_capture.size_nodes import SizeNodes, symbol_origins
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
@@ -79,7 +79,7 @@ def live_calls(
             used.update(values_in(call.kwargs))
             if unbacked:
                 for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
-                    used.update(unbacked[name] for name in symbols_of(size) if name in unbacked)
+                    used.update(unbacked[name] for name in size.symbols() if name in unbacked)
     live.reverse()
     return live
 
@@ -186,7 +186,7 @@ class _Builder:
             for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
                 defining.update(
                     self._tensor_behind(self.symbols[name])
-                    for name in symbols_of(size)
+                    for name in size.symbols()
                     if name not in capture.unbacked
                 )
         for item in capture.inputs:

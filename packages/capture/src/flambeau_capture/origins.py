@@ -317,7 +317,8 @@ class InstanceDict(Origin):
             raise OriginLost(self.text()) from None
 
 
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+"""The dicts in which an nn.Module keeps what is not in its own `__dict__`, in the order it looks them up."""
 
 
 @_interned
@@ -338,7 +339,7 @@ class DictEntry(Origin):
         if (
             isinstance(base, DictEntry)
             and isinstance(base.base, InstanceDict)
-            and base.key in _MODULE_TABLES
+            and base.key in MODULE_TABLES
             and isinstance(self.key, str)
         ):
             owner = base.base.base.text()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flambeau_capture.core import core
 from flambeau_capture.frame_hook import call_with_handler
 from flambeau_capture.stance import redirected
 
@@ -149,6 +150,10 @@ class PythonCompiled:
 
     def __repr__(self) -> str:
         return f"<compiled {self.__wrapped__!r}>"
+
+
+Compiled: Any = PythonCompiled if core is None else core.Compiled
+"""The type of compiled callables in this process."""
 
 
 def _binder(code: types.CodeType) -> types.CodeType:

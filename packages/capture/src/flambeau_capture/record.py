@@ -362,6 +362,11 @@ class Break:
         return f"{text}\n  hint: {self.hint}" if self.hint else text
 
 
+def defined_at(function: types.FunctionType) -> str:
+    """Where a function begins, as a Break says where something is: "file.py:12"."""
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
 class CaptureError(Exception):
     """Raised to the user when a frame must be captured whole (`fullgraph=True`) and could not be."""
 

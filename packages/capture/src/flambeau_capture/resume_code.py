@@ -415,9 +415,8 @@ class _Maker:
             self.emit("UNARY_NOT")
             self.emit("UNARY_NOT")
         elif len(continuations) == 2:
-            self._perform_jump(instruction, continuations)
-            self._covered(index, start, self.jump_end)
-            self._finish(index)
+            self._covered(index, start, self._perform_jump(instruction, continuations))
+            self._keep_handlers()
             return
         elif instruction.name in _LOADS_METHOD and _pushes_null(instruction):
             self._load_method(instruction)
@@ -426,7 +425,7 @@ class _Maker:
         self._covered(index, start, self.at)
         for item in continuations:
             self._go_on(item)
-        self._finish(index)
+        self._keep_handlers()
 
     def _load_method(self, instruction: Instruction) -> None:
         """As an attribute that is loaded and then called: which of the two forms the stack gets must be known beforehand."""
@@ -441,14 +440,14 @@ class _Maker:
 
     def _perform_jump(
         self, instruction: Instruction, continuations: tuple[Continuation, ...]
-    ) -> None:
-        """An instruction that jumps or goes on: a continuation for each."""
+    ) -> int:
+        """An instruction that jumps or goes on, and a continuation for each; the unit where the instruction ends."""
         straight, jumped = continuations
         at = len(self.units)
         self.emit(instruction.name, 256)  # room for a long jump
-        self.jump_end = self.at
+        end = self.at
         self._go_on(straight)
-        distance = self.at - self.jump_end
+        distance = self.at - end
         self.units[at + 1], self.units[at + 3] = distance >> 8, distance & 255
         if instruction.name == "FOR_ITER":
             for name in {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}[
@@ -456,6 +455,7 @@ class _Maker:
             ]:
                 self.emit(name)
         self._go_on(jumped)
+        return end
 
     def take_value(self, index: int, continuations: tuple[Continuation, ...]) -> None:
         """The value of the next frame, where the original instruction got it from its call."""
@@ -473,7 +473,7 @@ class _Maker:
         self._covered(index, start, self.at)
         for item in continuations:
             self._go_on(item)
-        self._finish(index)
+        self._keep_handlers()
 
     def suspend(self, index: int) -> None:
         """Yield as the YIELD_VALUE at `index` did: what is thrown into the generator goes to the same handler."""
@@ -528,7 +528,7 @@ class _Maker:
                 self.handlers.append(protected._replace(start=start, end=end))
                 break
 
-    def _finish(self, index: int) -> None:
+    def _keep_handlers(self) -> None:
         """Keep the original code where its exception handler is needed."""
         if self.handlers:
             self.append_body(None)

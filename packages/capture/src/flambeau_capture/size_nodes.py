@@ -18,21 +18,17 @@ from torch import fx
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
 from flambeau_capture.record import Input
 from flambeau_prims import sizes
-from flambeau_prims.size_floats import Condition, FloatExpr, is_float_symbol
+from flambeau_prims.size_floats import FloatExpr, is_float_symbol
 from flambeau_prims.sizes import Expr, SizeEnv
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.Div: operator.truediv, ast.Pow: operator.pow,
 }  # fmt: skip
+"""The arithmetic that the text of a size may hold."""
 _CALLS: dict[str, Callable[..., Any]] = {
     "min": torch.sym_min, "max": torch.sym_max, "float": torch.sym_float, "abs": abs,
 }  # fmt: skip
-
-
-def symbols_of(size: Expr | FloatExpr | Condition) -> set[str]:
-    """Names of all symbols that occur in a symbolic size or float."""
-    return size.symbols()
 
 
 def symbol_name(size: Any) -> str | None:
@@ -124,7 +120,7 @@ class SizeNodes:
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 made = self._apply(operator.neg, operator.neg, [self._emit(operand, env)])
             case ast.BinOp(left=left, op=op, right=right):
-                function = _BINARY[type(op)]
+                function = BINARY[type(op)]
                 made = self._apply(
                     function, function, [self._emit(left, env), self._emit(right, env)]
                 )

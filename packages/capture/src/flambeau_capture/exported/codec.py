@@ -17,6 +17,7 @@ from torch import fx
 from flambeau_capture.exported import targets
 from flambeau_capture.exported.size_text import read_number, read_size
 from flambeau_capture.exported.tree import (
+    FACTORIES,
     MAKERS,
     Constant,
     Entries,
@@ -259,7 +260,6 @@ CONTAINERS: dict[str, type] = {
     for cls in (list, tuple, set, frozenset, dict, torch.Size, collections.OrderedDict, collections.defaultdict)
 }  # fmt: skip
 """Classes that need no looking up."""
-_FACTORIES = {cls.__name__: cls for cls in (int, float, list, dict, set, str, tuple)}
 
 
 class TreeReader:
@@ -301,7 +301,7 @@ class TreeReader:
             case "entries":
                 cls, pairs, state, factory = value
                 entries = tuple((self.read(key), self.read(item)) for key, item in pairs)
-                made = None if factory is None else _FACTORIES[factory]
+                made = None if factory is None else FACTORIES[factory]
                 return Entries(self._cls(cls, (dict,)), entries, self._pairs(state), made)
             case "fields":
                 cls, fields = value

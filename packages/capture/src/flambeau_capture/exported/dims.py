@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flambeau_capture.origins import RootOfSize, TensorSize
 from flambeau_capture.reasons import REASONS
 from flambeau_capture.record import Break, CaptureError, DynamicDims
-from flambeau_capture.size_nodes import symbols_of
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import is_float_symbol
 
@@ -293,7 +292,7 @@ def check_promises(symbols: DeclaredSymbols) -> None:
 def _problem(guard: SizeGuard, symbols: DeclaredSymbols) -> tuple[str, str, str, str] | None:
     """(reason id, text, place, hint) of a guard that breaks what was declared."""
     sides = (guard.lhs, guard.rhs)
-    names = sorted({name for side in sides if not isinstance(side, (int, float)) for name in symbols_of(side)})  # fmt: skip
+    names = sorted({name for side in sides if not isinstance(side, (int, float)) for name in side.symbols()})  # fmt: skip
     if not all(name in symbols.sources for name in names):
         return None  # a symbol that the program's data gave (an unbacked size)
     sources = [symbols.sources[name] for name in names]

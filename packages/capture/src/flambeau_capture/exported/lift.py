@@ -23,6 +23,7 @@ from flambeau_capture.exported.graph import (
 )
 from flambeau_capture.exported.size_text import names_in
 from flambeau_capture.exported.tree import (
+    FACTORIES,
     MAKERS,
     PLAIN,
     Constant,
@@ -57,8 +58,8 @@ from flambeau_capture.record import (
     ReplaceDict,
     SetAttr,
     SizeValue,
+    defined_at,
 )
-from flambeau_capture.size_nodes import symbols_of
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec, spec_of
 
@@ -83,7 +84,7 @@ class Lifter:
         self.own = own
         """The arguments of the captured function that are not the caller's: the module, what a partial binds."""
         self.capture, self.call, self.symbols = capture, call, symbols
-        self.place = _first_line(capture)
+        self.place = defined_at(capture.scope.function)
         self.state: dict[str, torch.Tensor] = {}
         self._leaf_of = {id(value): at for at, value in enumerate(call.inputs)}
         self._container_of = {id(value): at for at, value in enumerate(call.containers)}
@@ -306,10 +307,10 @@ class Lifter:
             case SizeValue(expr=expr) if str(expr) in self.capture.unbacked:
                 return Leaf(self.parts.outputs.index(self.capture.unbacked[str(expr)]))
             case SizeValue(expr=expr):
-                if any(name in self.capture.unbacked for name in symbols_of(expr)):
+                if any(name in self.capture.unbacked for name in expr.symbols()):
                     text = f"{expr} is returned, computed from a number that is in the data"
                     raise self._error("export-result", text)
-                return SizeOf(str(expr)) if symbols_of(expr) else Constant(expr)
+                return SizeOf(str(expr)) if expr.symbols() else Constant(expr)
             case MakeTuple(items=items, cls=cls):
                 return Items(cls, tuple(map(self.tree, items)))
             case MakeSet(items=items, cls=cls):
@@ -337,7 +338,7 @@ class Lifter:
 
     def _factory(self, recipe: Recipe) -> type | None:
         value = recipe.value if isinstance(recipe, Const) else None
-        if value is not None and value not in (int, float, list, dict, set, str, tuple):
+        if value is not None and value not in FACTORIES.values():
             raise self._error("export-result", f"a defaultdict of {value!r} is returned")
         return value
 
@@ -377,11 +378,6 @@ def _state_names(
         for name, buffer in owner.named_buffers(remove_duplicate=False):
             found.setdefault(id(buffer), ("buffer", []))[1].append(name)
     return found
-
-
-def _first_line(capture: Capture) -> str:
-    code = capture.scope.function.__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _loaded(origin: Origin, capture: Capture) -> Any:

@@ -13,6 +13,7 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.size_nodes import BINARY
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import float_of
 
@@ -26,10 +27,6 @@ class SizeTextError(ValueError):
     """The text is no arithmetic over sizes."""
 
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.Div: operator.truediv, ast.Pow: operator.pow,
-}  # fmt: skip
 _COMPARE: dict[type, tuple[Callable[[Any, Any], bool], Callable[[Any, Any], bool]]] = {
     ast.Eq: (operator.eq, sizes.eq), ast.NotEq: (operator.ne, sizes.ne), ast.Lt: (operator.lt, sizes.lt),
     ast.LtE: (operator.le, sizes.le), ast.Gt: (operator.gt, sizes.gt), ast.GtE: (operator.ge, sizes.ge),
@@ -126,8 +123,8 @@ def _value(node: ast.expr, values: Mapping[str, int]) -> Any:
         case ast.BoolOp(op=op, values=parts):
             decide = all if isinstance(op, ast.And) else any
             return decide(bool(_value(part, values)) for part in parts)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_value(left, values), _value(right, values))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
+            return BINARY[type(op)](_value(left, values), _value(right, values))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
             return _COMPARE[type(op)][0](_value(left, values), _value(right, values))
         case ast.Call(func=function, args=args, keywords=[]) if _name(function) in _FUNCTIONS:
@@ -146,9 +143,9 @@ def _size(node: ast.expr, symbols: Mapping[str, Size]) -> Size:
         case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)):
             if 0 <= power <= 16:
                 return _size(left, symbols) ** power
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
             if not isinstance(op, (ast.Div, ast.Pow)):
-                found: Size = _BINARY[type(op)](_size(left, symbols), _size(right, symbols))
+                found: Size = BINARY[type(op)](_size(left, symbols), _size(right, symbols))
                 return found
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[left, right], keywords=[]):
             choose = sizes.size_min if name == "min" else sizes.size_max

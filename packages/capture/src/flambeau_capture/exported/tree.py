@@ -119,6 +119,11 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 """What `Made` may call, by name."""
 
+FACTORIES: dict[str, type] = {
+    cls.__name__: cls for cls in (int, float, list, dict, set, str, tuple)
+}
+"""What a defaultdict of a result may make its values by, by name."""
+
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)  # fmt: skip
 """Types of Constants."""
 

@@ -21,8 +21,8 @@ def is_constant(value: Any) -> bool:
     return type(value) in _CONSTANT_TYPES
 
 
-_HEAP_TYPE = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`: types made by Python code, whose `__eq__` may be the user's."""
+HEAP_TYPE = 1 << 9
+"""`Py_TPFLAGS_HEAPTYPE`: types made by class statements (or by a C extension's spec), whose `__eq__` may be the user's."""
 
 
 def constants_equal(a: Any, b: Any) -> bool:
@@ -38,7 +38,7 @@ def constants_equal(a: Any, b: Any) -> bool:
         return tuple.__len__(a) == tuple.__len__(b) and all(
             map(constants_equal, tuple.__iter__(a), tuple.__iter__(b))
         )
-    if type(a).__flags__ & _HEAP_TYPE:
+    if type(a).__flags__ & HEAP_TYPE:
         return False
     if isinstance(a, float):
         return a.hex() == b.hex()

@@ -15,7 +15,7 @@ import torch
 from flambeau_capture.guards import tensor_kinds, torch_state
 from flambeau_capture.guards.constants import brief, constants_equal, type_name
 from flambeau_capture.guards.kind import KINDS, GuardKind, Held, guard_kind
-from flambeau_capture.origins import CallOf, OriginLost, Scope
+from flambeau_capture.origins import CallOf, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -420,12 +420,3 @@ def guard_text(guard: Guard) -> str:
     kind = KINDS[guard.kind]
     statement = kind.text(guard)
     return statement if kind is tensor_kinds.RELATION else f"{guard.origin.text()} {statement}"
-
-
-def failure_text(guard: Guard, scope: Scope) -> str:
-    """Why the guard does not hold on this call, in the user's terms: `L['x'] has shape [5, 8], had [4, 8]`."""
-    try:
-        value = guard.origin.load(scope)
-    except OriginLost:
-        return f"{guard.origin.text()} is no longer there"
-    return f"{guard.origin.text()} {KINDS[guard.kind].found(value, guard)}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import (
@@ -33,6 +34,7 @@ from flambeau_capture.interpreter.tensors import (
     store_tensor_attribute,
 )
 from flambeau_capture.origins import (
+    MODULE_TABLES,
     Attribute,
     Constant,
     DictEntry,
@@ -62,8 +64,6 @@ _NATIVE_OBJECTS = IDENTITY_TYPES - {types.FunctionType, types.ModuleType}
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _MODULE_SETATTR = torch.nn.Module.__setattr__
 _MODULE_DELATTR = torch.nn.Module.__delattr__
-_HEAP_TYPE = 1 << 9
-_TABLES = ("_parameters", "_buffers", "_modules")
 _instance_dict = object.__getattribute__
 
 
@@ -157,7 +157,7 @@ def generic_load(machine: Machine, obj: Any, name: str) -> Any:
         return instance_dict(machine, obj)
     if name == "__traceback__" and isinstance(obj, BaseException):
         frame = machine.frame
-        if frame is not None and not machine.is_library(frame):
+        if frame is not None and not machine.is_library(frame.globals):
             raise GraphBreak("traceback", f"__traceback__ of a {kind.__name__} is read")
     if name == "__class__" and isinstance(raw, types.GetSetDescriptorType):
         return kind
@@ -246,7 +246,7 @@ def _own_attribute(
             machine.guard("ABSENT", base, name)
         return MISSING
     value = objects.wrap(own[name], DictEntry(base, name))
-    if overlay is not None and name in _TABLES:
+    if overlay is not None and name in MODULE_TABLES:
         _show_overlay_in_tables(machine, obj)
     if (
         type(value) is not AppendTarget
@@ -261,7 +261,7 @@ def _module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
     objects = machine.objects
     own = _instance_dict(obj, "__dict__")
     origin = objects.origin_of(obj) if objects.is_known(obj) else None
-    for table_name in _TABLES:
+    for table_name in MODULE_TABLES:
         table = own.get(table_name)
         if table is None:
             continue
@@ -277,7 +277,7 @@ def _module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
     if origin is not None:
         base = InstanceDict(origin)
         machine.guard("ABSENT", base, name)
-        for table_name in _TABLES:
+        for table_name in MODULE_TABLES:
             machine.guard("ABSENT", DictEntry(base, table_name), name)
     return MISSING
 
@@ -512,7 +512,7 @@ def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) ->
     if (
         name.startswith("__")
         or issubclass(type(cls), enum.EnumMeta)
-        or not cls.__flags__ & _HEAP_TYPE
+        or not cls.__flags__ & HEAP_TYPE
     ):
         raise GraphBreak(
             "unsupported-mutation", f"attribute {name!r} of class {cls.__qualname__} is set"
@@ -620,7 +620,7 @@ def _table_for(machine: Machine, obj: Any, name: str, value: Any) -> str | None:
         return "_parameters"
     if issubclass(kind, torch.nn.Module):
         return "_modules"
-    for table_name in _TABLES:
+    for table_name in MODULE_TABLES:
         table = own.get(table_name)
         if table is not None and (name in table or name in _shadowed(machine, table)):
             return table_name

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.compiler_functions import disabled_reason, innermost
-from flambeau_capture.core import core
 from flambeau_capture.higher_order import HigherOrder
 from flambeau_capture.interpreter import numpy_objects, torch_functions
 from flambeau_capture.interpreter.attributes import load_attr, store_attr
@@ -35,14 +34,13 @@ from flambeau_capture.interpreter.substitutes import (
 from flambeau_capture.interpreter.substitutes.functional import call_cached
 from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.origins import Attribute, CallOf, DictEntry, FunctionField, Item
-from flambeau_capture.python_core import PythonCompiled
+from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
 
-Compiled = PythonCompiled if core is None else core.Compiled
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
 KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
@@ -301,7 +299,7 @@ def _default(
 ) -> Any:
     """A default value: plain constants as they are (the tuple of them is guarded), objects, and what stands in a dict, through their origin."""
     kind = type(value)
-    may_change = field == "kwdefaults" and not machine._is_library(function.__globals__)
+    may_change = field == "kwdefaults" and not machine.is_library(function.__globals__)
     if (
         (kind in SCALARS and not may_change)
         or kind in IDENTITY_TYPES

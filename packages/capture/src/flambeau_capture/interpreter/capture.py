@@ -20,7 +20,7 @@ from flambeau_capture.interpreter.rebuild import Rebuilder
 from flambeau_capture.interpreter.suspend import finish, left_to_interpreter, stop_steps
 from flambeau_capture.origins import Argument
 from flambeau_capture.reasons import REASONS, GraphBreak
-from flambeau_capture.record import Break, Capture
+from flambeau_capture.record import Break, Capture, defined_at
 from flambeau_capture.resume_code import resumed_from
 from flambeau_prims.unsupported import Unsupported
 
@@ -71,7 +71,7 @@ def _interpret(
 ) -> tuple[Capture, list[int]]:
     """The record up to `stop_step` (0: of the whole frame), and the steps in front of which it could end if it has a `cause`."""
     machine = Machine(scope, options, dynamic, _main_device(scope.arguments), stop_step)
-    first_line = _first_line(scope.function)
+    first_line = defined_at(scope.function)
     broken: Break | None = None
     try:
         with machine.tape.tracer:
@@ -131,10 +131,6 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     machine.frame = frame
     frame.locals.clear()  # which closes the generators in them
     return finish(machine, rebuild, rebuild.recipe(frame.value), [])
-
-
-def _first_line(function: types.FunctionType) -> str:
-    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
 def _main_device(arguments: tuple[Any, ...]) -> torch.device:

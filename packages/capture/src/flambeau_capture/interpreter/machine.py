@@ -163,15 +163,12 @@ class Machine:
     def user_place(self, frame: Frame) -> str:
         """The line of the innermost frame, `frame` or one that called it, that is the program's own."""
         own = frame
-        while own.parent is not None and self._is_library(own.globals):
+        while own.parent is not None and self.is_library(own.globals):
             own = own.parent
-        return (frame if self._is_library(own.globals) else own).where
+        return (frame if self.is_library(own.globals) else own).where
 
-    def is_library(self, frame: Frame) -> bool:
-        """Whether a frame runs code of torch or the standard library."""
-        return self._is_library(frame.globals)
-
-    def _is_library(self, module_globals: dict[str, Any]) -> bool:
+    def is_library(self, module_globals: dict[str, Any]) -> bool:
+        """Whether code with these globals is torch's or the standard library's."""
         found = self._library_globals.get(id(module_globals))
         if found is None:
             found = self._library_globals[id(module_globals)] = is_trusted(
@@ -184,17 +181,6 @@ class Machine:
         key = (kind, origin, payload if kind in _SEVERAL_OF_ONE_ORIGIN else None)
         if key not in self.guards:
             self.guards[key] = Guard(kind, origin, payload, self.where)
-
-    def guard_pair(self, origin: Origin, other: Origin) -> None:
-        """Note that two origins must hold different objects."""
-        key = ("NOT_ALIAS", origin, other)
-        if key not in self.guards:
-            self.guards[key] = Guard("NOT_ALIAS", origin, other, self.where)
-
-    @staticmethod
-    def function_field(origin: Origin, name: str) -> Origin:
-        """The origin of a part of a Python function."""
-        return FunctionField(origin, name)  # type: ignore[arg-type]
 
     def dissolve(self) -> None:
         """Drop every reference: machine, tables and tape form cycles, which would keep the call's tensors until the next collection."""
@@ -330,7 +316,7 @@ class Machine:
         if key in self._followed or key in self.made_functions:
             return
         self._followed[key] = function
-        if self._is_library(function.__globals__):
+        if self.is_library(function.__globals__):
             return
         origin = self.function_origin(function)
         self.guard("IS", FunctionField(origin, "code"), function.__code__)
@@ -345,7 +331,7 @@ class Machine:
         if found is None:
             found = (
                 Constant(function)
-                if self._is_library(function.__globals__)
+                if self.is_library(function.__globals__)
                 else WeakrefTo.of(function, function.__qualname__)
             )
         return found

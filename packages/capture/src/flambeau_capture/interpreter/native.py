@@ -83,15 +83,9 @@ def _pure_ids() -> dict[int, Any]:
         dict.__new__, list.__new__, set.__new__, frozenset.__new__, int.__new__, float.__new__, str.__new__, dict.fromkeys,
         inspect.Parameter, array.array, threading.get_ident, str.maketrans, bytes.maketrans, bytearray.maketrans, operator.length_hint,
         operator.methodcaller, contextvars.Context.get, typing.TypeVar, typing.ParamSpec,
-        os.fspath, weakref.ref, collections._count_elements,  # type: ignore[attr-defined]
-
+        os.fspath, weakref.ref, collections._count_elements, _collections_abc._check_methods,  # type: ignore[attr-defined]
         torch.SymInt, torch.device, torch.Size, torch.finfo, torch.iinfo,
     ]  # fmt: skip
-    found += [
-        member
-        for member in (getattr(_collections_abc, "_check_methods", None),)
-        if member is not None
-    ]
     return {id(value): value for value in found}
 
 
@@ -129,7 +123,7 @@ def is_pure(function: Any) -> bool:
                 "fromkeys",
                 "__init_subclass__",
             )
-        if type(receiver) in _VALUE_TYPES or isinstance(receiver, type):
+        if type(receiver) in _VALUE_TYPES:
             return True
         return any(base in _VALUE_TYPES for base in type(receiver).__mro__[:-1])
     if kind in (

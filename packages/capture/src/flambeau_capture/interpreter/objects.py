@@ -30,6 +30,7 @@ from flambeau_capture.origins import (
     DictEntry,
     DictEntryOf,
     DictKeyAt,
+    FunctionField,
     InstanceDict,
     Item,
     MethodPart,
@@ -69,7 +70,8 @@ VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (bytes, bytes.__bytes__),
 )
 """Immutable types whose subclasses' instances are guarded by type and by the plain value in them."""
-_BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
+
+BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 LAZY_DICT_SIZE = 128
 """Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being shadowed whole."""
@@ -156,7 +158,7 @@ class Objects:
             return self.machine.tape.fake_input(value, origin)
         if kind is types.FunctionType:
             return self._wrap_function(value, origin)
-        if kind in _BOUND_BUILTINS and _is_bound(value):
+        if kind in BOUND_BUILTINS and _is_bound(value):
             return self._wrap_bound_builtin(value, kind, origin)
         if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType)):
             self.machine.guard("IS", origin, value)
@@ -192,7 +194,7 @@ class Objects:
     def _wrap_function(self, value: types.FunctionType, origin: Origin) -> Any:
         if _is_argument(origin) and value.__closure__:
             # Closures are often made afresh for each call: what matters is their code, and their cells as they are read.
-            from_code = self.machine.function_field(origin, "code")
+            from_code = FunctionField(origin, "code")
             self.machine.guard("IS", from_code, value.__code__)
             self.register(value, origin)
         else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import Native
@@ -21,6 +22,7 @@ from flambeau_capture.interpreter.frame import Unread
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.objects import (
+    BOUND_BUILTINS,
     DELETED,
     IDENTITY_TYPES,
     LRU_CACHE,
@@ -38,7 +40,7 @@ from flambeau_capture.interpreter.rebuild_iterators import (
     sequence_iterator_recipe,
 )
 from flambeau_capture.interpreter.subclasses import as_subclass, with_attributes
-from flambeau_capture.origins import DictEntry, InstanceDict
+from flambeau_capture.origins import MODULE_TABLES, DictEntry, InstanceDict
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
     CallEffect,
@@ -78,8 +80,6 @@ _CHANGEABLE = (list, dict, set, collections.deque, bytearray)
 """Types whose objects the frame may have made, so that their bound methods are not the same in every call."""
 
 _WRAPPERS = (LRU_CACHE, staticmethod, classmethod)
-_BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
-_HEAP_TYPE = 1 << 9  # a class made by a class statement, or by a C extension's spec
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
@@ -134,7 +134,7 @@ class Rebuilder:
         ):
             name = (value if isinstance(value, type) else kind).__qualname__
             raise GraphBreak("unsupported-result", f"class {name}, made in the frame, outlives it")
-        if kind in _BOUND_BUILTINS:
+        if kind in BOUND_BUILTINS:
             receiver = value.__self__
             if isinstance(receiver, _CHANGEABLE) or objects.origin_of(receiver) is not None:
                 return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
@@ -306,7 +306,7 @@ class Rebuilder:
             return CallRecipe(_new_set, (Const(kind), MakeList(self._many(value)), state))
         is_stand_in = kind.__module__.partition(".")[0] == "flambeau_capture"
         bases = (base for base in kind.__mro__ if base is not object)
-        if is_stand_in or not all(base.__flags__ & _HEAP_TYPE for base in bases):
+        if is_stand_in or not all(base.__flags__ & HEAP_TYPE for base in bases):
             raise GraphBreak(
                 "unsupported-result",
                 f"a {kind.__module__}.{kind.__qualname__} is returned or stored",
@@ -359,7 +359,7 @@ def guard_distinct(machine: Machine) -> None:
         done.add(id(obj))
         for other, origin in held:
             if type(other) is type(obj) and id(other) not in done:
-                machine.guard_pair(origin_of[id(obj)], origin)
+                machine.guard("NOT_ALIAS", origin_of[id(obj)], origin)
 
 
 def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
@@ -439,7 +439,7 @@ def _restored(machine: Machine, obj: Any, name: str, value: Any) -> bool:
 def _has_slot(obj: Any, name: str) -> bool:
     """Whether a real attribute that is not in the instance dict is there: a slot, or an entry of a module's tables."""
     if isinstance(obj, torch.nn.Module):
-        return any(name in obj.__dict__[table] for table in ("_parameters", "_buffers", "_modules"))
+        return any(name in obj.__dict__[table] for table in MODULE_TABLES)
     return isinstance(getattr(type(obj), name, None), types.MemberDescriptorType) and hasattr(
         obj, name
     )

@@ -6,6 +6,7 @@ a tensor, writes to one, or changes torch's state.  Tensors that existed before 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from typing import TYPE_CHECKING, Any
@@ -76,8 +77,7 @@ _NOT_RECORDED = frozenset(
 
 def is_recorded_method(name: str) -> bool:
     """Whether a method of torch.Tensor may stand in a graph."""
-    recorded = name not in _NOT_RECORDED and name != "backward"
-    return recorded and callable(getattr(torch.Tensor, name, None))
+    return name not in _NOT_RECORDED and callable(getattr(torch.Tensor, name, None))
 
 
 _HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
@@ -94,7 +94,7 @@ class SpecTracer(Tracer):
         self.checks = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _RANDOM or (func not in _NOT_RANDOM and _is_random(func)):
+        if _is_random(func):
             self.random = True
         if is_check(func):
             self.checks = True
@@ -116,14 +116,10 @@ _UPDATES_STATISTICS = frozenset(
 )
 """(input, weight, bias, running_mean, running_var, training, ...): in training both statistics are written, as no schema says."""
 
-_RANDOM: set[Any] = set()
-_NOT_RANDOM: set[Any] = set()
 
-
+@functools.cache
 def _is_random(func: Any) -> bool:
-    found = torch.Tag.nondeterministic_seeded in func.tags
-    (_RANDOM if found else _NOT_RANDOM).add(func)
-    return found
+    return torch.Tag.nondeterministic_seeded in func.tags
 
 
 class Tape:

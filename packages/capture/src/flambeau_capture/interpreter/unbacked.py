@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.record import Call, GraphValue
-from flambeau_prims.size_floats import Condition, FloatExpr
+from flambeau_capture.size_nodes import symbol_name
+from flambeau_prims.size_floats import Condition
 from flambeau_prims.sizes import Expr, as_int
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class UnbackedNumbers:
     def result(self, inner: Any) -> Any:
         """A symbolic number among the results of a call: a new graph value if the call defines it."""
         number = inner.args[0] if isinstance(inner, Condition) and inner.op == "!=" else inner
-        name = _symbol(number)
+        name = symbol_name(number)
         if name is None or name not in self.fresh():
             return inner
         found = self.values[name] = GraphValue(number, name)
@@ -70,7 +71,7 @@ class UnbackedNumbers:
     def _record_size(self, name: str, made: list[FakeTensor]) -> None:
         for tensor in made:
             for dim, size in enumerate(tensor.spec.shape):
-                if isinstance(size, Expr) and _symbol(size) == name:
+                if isinstance(size, Expr) and symbol_name(size) == name:
                     value = self.values[name] = GraphValue(size, name)
                     target, args = torch.ops.aten.sym_size.int, (self._tape.value_of(tensor), dim)
                     self._tape.calls.append(
@@ -111,13 +112,3 @@ class UnbackedNumbers:
             return self._tape.call_method("item", (tensor,))
         length = as_int(tensor.spec.shape[0])  # type: ignore[attr-defined]
         return [self.tolist(self._tape.getitem(tensor, at)) for at in range(length)]
-
-
-def _symbol(number: Any) -> str | None:
-    """The name of a number that is one symbol."""
-    if isinstance(number, FloatExpr):
-        return number.symbol
-    if not isinstance(number, Expr):
-        return None
-    text = str(number)
-    return text if text in number.env.symbols else None

@@ -236,6 +236,10 @@ if sys.version_info >= (3, 12):
 @substitute_for(sys.exc_info)
 def _exc_info(machine: Machine, args: Any, kwargs: Any) -> Any:
     error = machine.handling
-    if error is not None and machine.frame is not None and not machine.is_library(machine.frame):
+    if (
+        error is not None
+        and machine.frame is not None
+        and not machine.is_library(machine.frame.globals)
+    ):
         raise GraphBreak("traceback", "call of sys.exc_info")
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
