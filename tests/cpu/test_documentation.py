@@ -8,6 +8,7 @@ A file's blocks run in order, in one namespace, in an empty directory.  A fence 
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import linecache
 import re
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import torch
+
+from tools.checks.command import PACKAGES, module_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,3 +80,67 @@ def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
             run(page, block, namespace)
     if missing:
         pytest.skip(f"all but what needs {', '.join(sorted(missing))} has run")
+
+
+# Maps -------------------------------------------------------------------------------------------------------------------
+
+UNNAMED = {"__init__", "__pycache__", "_version", "_core", "py"}
+
+
+def members(folder: Path) -> set[str]:
+    """The modules and folders of a folder, by name."""
+    found = {item.name.partition(".")[0] for item in folder.iterdir()}
+    return {name for name in found if name} - UNNAMED
+
+
+def named(text: str) -> set[str]:
+    """The words of what a text sets in code."""
+    return {word for code in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"\w+", code)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_names_its_modules(package: str) -> None:
+    readme = (ROOT / "packages" / package / "README.md").read_text()
+    source = ROOT / "packages" / package / "src" / module_name(package)
+    missing = sorted(members(source) - named(readme))
+    assert not missing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_folder_that_lists_modules_lists_all(package: str) -> None:
+    for init in (ROOT / "packages" / package / "src" / module_name(package)).glob(
+        "*/**/__init__.py"
+    ):
+        text = ast.get_docstring(ast.parse(init.read_text())) or ""
+        listed = set(re.findall(r"\b(\w+)(?:\.py|/)", text))
+        if len(listed) >= 3:
+            missing = sorted(members(init.parent) - listed)
+            assert not missing, init
+
+
+def test_the_architecture_names_every_folder() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for package in PACKAGES:
+        for init in (ROOT / "packages" / package / "src" / module_name(package)).glob(
+            "*/__init__.py"
+        ):
+            assert f"`{package}/{init.parent.name}/" in page
+    for folder in ("tools", "tests"):
+        for item in (ROOT / folder).iterdir():
+            if item.is_dir() and item.name not in UNNAMED:
+                assert f"`{folder}/{item.name}/`" in page
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+            assert "://" in link or (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"
+
+
+def test_paths_lead_somewhere() -> None:
+    """What a page sets in code and looks like a path of the repository is one."""
+    for page in PAGES:
+        for path in re.findall(
+            r"`((?:packages|tests|tools|docs|examples)/[\w./-]*)`", (ROOT / page).read_text()
+        ):
+            assert (ROOT / path).exists(), f"{page}: {path}"

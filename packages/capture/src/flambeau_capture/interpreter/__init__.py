@@ -5,6 +5,7 @@ decode.py        code objects -> decoded instructions, once per code object
 frame.py         one frame: locals, stack, position; the run loop and exception-table unwinding
 opcodes/         one handler per opcode, named as the opcode, one file per concern
 generator.py     suspended frames behind Python's generator protocol
+enclosed.py      a function of the program on a tape of its own: a subgraph
 
 machine.py       the state of one capture: guards, cells, globals, deferred calls
 objects.py       what existed before the call: origins, shadows, overlays; `wrap`, the one door into the frame
@@ -22,6 +23,14 @@ binding_errors.py    CPython's words for arguments that do not fit
 native.py        which C functions are pure
 modules.py       nn.Module calls and hooks
 torch_functions.py, tape.py, tensors.py    torch-level calls, inputs, attributes of tensors
+scalar_arguments.py    tensors where an operator takes a number
+switches.py      grad mode, autocast and the like
+subclasses.py    tensor subclasses and `__torch_function__`
+numpy_objects.py, arrays/    NumPy
+
+scalars.py, symbolic.py, unbacked.py    numbers that are inputs of the graph; made concrete; computed by the graph
 
 rebuild.py       recipes for what leaves the frame, effects on what existed before
+rebuild_exceptions.py, rebuild_generators.py, rebuild_iterators.py    those of values that only a graph break meets
+suspend.py, suspended_frame.py, liveness.py    the frames at a graph break, and which of their locals are still needed
 """
