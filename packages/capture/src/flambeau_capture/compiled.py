@@ -54,9 +54,9 @@ from flambeau_capture.record import (
     Guard,
     defined_at,
 )
-from flambeau_capture.resume_code import NotResumable
 from flambeau_capture.resumption import Continuations
 from flambeau_capture.stance import current_stance
+from flambeau_capture.successors import NotResumable
 from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from flambeau_capture.origins import Origin, Scope
-    from flambeau_capture.resume_code import Layout, Source, Successor
+    from flambeau_capture.resume_code import Layout, Source
+    from flambeau_capture.successors import Successor
     from flambeau_prims.size_floats import Condition, FloatExpr
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Spec

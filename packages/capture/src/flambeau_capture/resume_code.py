@@ -16,26 +16,35 @@ from __future__ import annotations
 import dis
 import functools
 import opcode
-import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from flambeau_capture.bytecode import (
+    NULL_AFTER,
+    PAST_END_FOR,
+    VERSION,
+    Instruction,
+    instructions,
+    instructions_in,
+)
 from flambeau_capture.exception_table import (
     Protected,
     read_exception_table,
     write_exception_table,
 )
-
-VERSION = sys.version_info[:2]
-_NULL_AFTER = VERSION >= (3, 13)  # whether NULL stands above the callable
-
-VALUE, NULL, HANDLED = "value", "null", "handled"
-"""Kinds of stack entry: a value, CPython's NULL, and what PUSH_EXC_INFO keeps under an exception: which one was handled before.
-
-What is handed over for the last is the exception that is being handled from there on.  An int is where the instruction that raised stands, in units, as `RERAISE` wants it.
-"""
+from flambeau_capture.location_table import location_entries, position_of
+from flambeau_capture.successors import (
+    HANDLED,
+    LOADS_METHOD,
+    NULL,
+    VALUE,
+    NotResumable,
+    Successor,
+    is_truth_jump,
+    pushes_null,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,157 +108,6 @@ def run_frame(function: types.FunctionType, /, *arguments: Any) -> Any:
     value = function(*arguments)
     del arguments  # what the frame no longer needs is freed before it goes on
     return run_to_end(value)
-
-
-class NotResumable(Exception):
-    """A frame that cannot be taken up again at this instruction; the text says why."""
-
-
-# ---------------------------------------------------------------- instructions
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One instruction: the unit where it starts (with its EXTENDED_ARGs), where its opcode stands, and where the next one starts."""
-
-    start: int
-    unit: int
-    end: int
-    name: str
-    arg: int
-
-
-def instructions(code: types.CodeType) -> list[Instruction]:
-    """The instructions of a code object, numbered as `DecodedCode` numbers them."""
-    return _listing(code.co_code)
-
-
-def _listing(raw: bytes) -> list[Instruction]:
-    found: list[Instruction] = []
-    start, arg, unit, units = 0, 0, 0, len(raw) // 2
-    while unit < units:
-        op, arg = raw[2 * unit], arg << 8 | raw[2 * unit + 1]
-        end = unit + 1
-        if op == dis.opmap["EXTENDED_ARG"]:
-            unit = end
-            continue
-        while end < units and raw[2 * end] == dis.opmap["CACHE"]:
-            end += 1
-        found.append(Instruction(start, unit, end, dis.opname[op], arg))
-        start, arg, unit = end, 0, end
-    return found
-
-
-_PUSHES_ONE = frozenset(
-    {
-        "BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP",
-        "UNARY_NOT", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "TO_BOOL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR",
-        "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "GET_ITER", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE",
-        "IMPORT_NAME", "IMPORT_FROM", "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "LIST_TO_TUPLE", "GET_LEN", "MATCH_MAPPING",
-        "MATCH_SEQUENCE", "MATCH_KEYS", "MATCH_CLASS", "CHECK_EXC_MATCH", "BUILD_STRING", "BUILD_TUPLE",
-        "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SLICE", "MAKE_FUNCTION", "LOAD_BUILD_CLASS",
-    }
-)  # fmt: skip
-_PUSHES_NONE = frozenset(
-    {
-        "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "STORE_DEREF", "DELETE_ATTR", "DELETE_SUBSCR", "DELETE_GLOBAL",
-        "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "LIST_APPEND", "SET_ADD", "MAP_ADD", "POP_TOP", "PRINT_EXPR",
-    }
-)  # fmt: skip
-_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
-_LOADS_METHOD = frozenset({"LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR", "LOAD_GLOBAL"})
-
-
-def _truth_jump(name: str) -> bool:
-    return name.startswith("POP_JUMP") and name.endswith(("IF_TRUE", "IF_FALSE"))
-
-
-def _pushes_null(instruction: Instruction) -> bool:
-    if instruction.name == "LOAD_METHOD":
-        return True
-    if instruction.name == "LOAD_ATTR":
-        return VERSION >= (3, 12) and bool(instruction.arg & 1)
-    return instruction.name in ("LOAD_GLOBAL", "LOAD_SUPER_ATTR") and bool(instruction.arg & 1)
-
-
-def _effect(instruction: Instruction) -> int:
-    if instruction.name == "CALL" and VERSION < (3, 13):
-        return -1 - instruction.arg  # 3.11 counts a part of it for PRECALL
-    op = dis.opmap[instruction.name]
-    if sys.version_info < (3, 13):
-        has_argument = op >= dis.HAVE_ARGUMENT
-    else:
-        has_argument = op in dis.hasarg
-    return dis.stack_effect(op, instruction.arg if has_argument else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Successor:
-    """Where a frame goes on after an instruction, and with what kinds of stack entry.
-
-    `jumps`: by the instruction's jump.  `pops`: the value it pushed is not wanted; the POP_TOP that follows is part of it.
-    """
-
-    index: int
-    stack: tuple[str | int, ...]
-    jumps: bool = False
-    pops: bool = False
-
-
-def successors(
-    code: types.CodeType, index: int, stack: tuple[str | int, ...]
-) -> tuple[Successor, ...]:
-    """Where the frame may go on after performing instruction `index` on such a stack; none where it ends the frame."""
-    listing = instructions(code)
-    instruction = listing[index]
-    name = instruction.name
-    if name in _ENDS:
-        return ()
-    if name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "WITH_EXCEPT_START"):
-        depth = len(stack) + _effect(instruction)
-        return (after_call(code, index, stack[: depth - 1]),)
-    if _truth_jump(name):
-        return (
-            Successor(index, stack),
-        )  # performed as bool(...); the jump itself comes afterwards
-    if name == "FOR_ITER":
-        target = _jump_target(listing, instruction)
-        past = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[VERSION]
-        return (
-            Successor(index + 1, (*stack, VALUE)),
-            Successor(target + past, stack[:-1], jumps=True),
-        )
-    if name in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
-        return (
-            Successor(index + 1, stack[:-1]),
-            Successor(_jump_target(listing, instruction), stack, jumps=True),
-        )
-    if name == "BEFORE_WITH":
-        return (Successor(index + 1, (*stack[:-1], VALUE, VALUE)),)
-    if name == "UNPACK_SEQUENCE":
-        return (Successor(index + 1, (*stack[:-1], *[VALUE] * instruction.arg)),)
-    if name in _PUSHES_NONE:
-        return (Successor(index + 1, stack[: len(stack) + _effect(instruction)]),)
-    if name not in _PUSHES_ONE:
-        raise NotResumable(f"no continuation after {name}")
-    if _pushes_null(instruction):
-        depth = len(stack) - (0 if name == "LOAD_GLOBAL" else 3 if name == "LOAD_SUPER_ATTR" else 1)
-        pushed = (VALUE, NULL) if _NULL_AFTER else (NULL, VALUE)
-        return (Successor(index + 1, (*stack[:depth], *pushed)),)
-    depth = len(stack) + _effect(instruction)
-    return (Successor(index + 1, (*stack[: depth - 1], VALUE)),)
-
-
-def after_call(code: types.CodeType, index: int, stack: tuple[str | int, ...]) -> Successor:
-    """Where the frame goes on when a call at `index` has given its value, `stack` being what lies under it."""
-    if instructions(code)[index + 1].name == "POP_TOP":
-        return Successor(index + 2, stack, pops=True)
-    return Successor(index + 1, (*stack, VALUE))
-
-
-def _jump_target(listing: list[Instruction], instruction: Instruction) -> int:
-    unit = instruction.end + instruction.arg
-    return next(at for at, item in enumerate(listing) if item.start == unit)
 
 
 # ---------------------------------------------------------------- making functions
@@ -411,14 +269,14 @@ class _Maker:
         start = self.at
         if keyword_names and instruction.name == "CALL":
             self.emit("KW_NAMES", self.constant(keyword_names))
-        if _truth_jump(instruction.name):
+        if is_truth_jump(instruction.name):
             self.emit("UNARY_NOT")
             self.emit("UNARY_NOT")
         elif len(continuations) == 2:
             self._covered(index, start, self._perform_jump(instruction, continuations))
             self._keep_handlers()
             return
-        elif instruction.name in _LOADS_METHOD and _pushes_null(instruction):
+        elif instruction.name in LOADS_METHOD and pushes_null(instruction):
             self._load_method(instruction)
         else:
             self.units += self.body[2 * instruction.start : 2 * instruction.end]
@@ -435,7 +293,7 @@ class _Maker:
             case "LOAD_SUPER_ATTR" | "LOAD_ATTR" | "LOAD_GLOBAL":
                 self.emit(instruction.name, instruction.arg & ~1)
         self.emit("PUSH_NULL")
-        if not _NULL_AFTER:
+        if not NULL_AFTER:
             self.emit("SWAP", 2)
 
     def _perform_jump(
@@ -450,9 +308,7 @@ class _Maker:
         distance = self.at - end
         self.units[at + 1], self.units[at + 3] = distance >> 8, distance & 255
         if instruction.name == "FOR_ITER":
-            for name in {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}[
-                VERSION
-            ]:
+            for name in ("END_FOR", "POP_TOP")[:PAST_END_FOR]:
                 self.emit(name)
         self._go_on(jumped)
         return end
@@ -461,7 +317,7 @@ class _Maker:
         """The value of the next frame, where the original instruction got it from its call."""
         start = self.at
         following = self.parameter_count - 1
-        if _NULL_AFTER:
+        if NULL_AFTER:
             self.emit("LOAD_FAST", following)
             self.emit("PUSH_NULL")
         else:
@@ -496,10 +352,10 @@ class _Maker:
             else:
                 self.emit("POP_TOP")
         order = argument_order(self.code, item.layout)
-        if not _NULL_AFTER:
+        if not NULL_AFTER:
             self.emit("PUSH_NULL")
         self.emit("LOAD_CONST", self.constant(Tail))
-        if _NULL_AFTER:
+        if NULL_AFTER:
             self.emit("PUSH_NULL")
         self.emit("LOAD_CONST", self.constant(item.function))
         live = set(item.layout.locals)
@@ -522,7 +378,7 @@ class _Maker:
         """Units [start, end) raise to where the original instruction raises to, and show its place."""
         instruction = instructions(self.code)[index]
         self.locations.append((start, None))
-        self.locations.append((end, _position(self.code, instruction.unit)))
+        self.locations.append((end, position_of(self.code, instruction.unit)))
         for protected in read_exception_table(self.code):
             if protected.start <= instruction.unit < protected.end:
                 self.handlers.append(protected._replace(start=start, end=end))
@@ -555,7 +411,7 @@ class _Maker:
         for at in self.raisers:
             self.constants[at] = Raiser(self.constants[at] + (start or 0))
         if start is not None:
-            first = len(list(_listing(bytes(self.units[: 2 * start]))))
+            first = len(list(instructions_in(bytes(self.units[: 2 * start]))))
             self.constants.append(ResumedFrom(self.source, first, start, self.shift))
         entries = [item._replace(target=item.target + (start or 0)) for item in self.handlers]
         if start is not None:
@@ -595,7 +451,7 @@ class _Maker:
         table = bytearray()
         at, line = 0, first
         for until, position in places:
-            table += _locations(until - at, position, line)
+            table += location_entries(until - at, position, line)
             line = line if position is None else position[0]
             at = until
         return bytes(table) if self.body_start is None else bytes(table) + self.code.co_linetable
@@ -633,51 +489,3 @@ def _shifted(code: types.CodeType, by: int) -> bytes:
         elif item.name in _PAIRED_OPS and max(item.arg >> 4, item.arg & 15) >= count:
             raise NotResumable("cells in paired instructions")
     return bytes(raw)
-
-
-# ---------------------------------------------------------------- tables of code objects
-
-
-def _position(code: types.CodeType, unit: int) -> Any:
-    """(line, end line, column, end column) of a unit, or None."""
-    for at, position in enumerate(code.co_positions()):
-        if at == unit:
-            line, end_line, column, end_column = position
-            return None if line is None else (line, end_line or line, column, end_column)
-    return None
-
-
-_NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
-
-
-def _locations(length: int, position: Any, line: int) -> bytes:
-    """Entries of a location table (PEP 626, Objects/locations.md) for `length` units, `line` being that of the entry before."""
-    table = bytearray()
-    while length > 0:
-        part = min(length, 8)
-        if position is None:
-            table.append(0x80 | _NO_LOCATION << 3 | part - 1)
-        else:
-            start, end, column, end_column = position
-            known = column is not None and end_column is not None
-            table.append(0x80 | (_LONG if known else _NO_COLUMNS) << 3 | part - 1)
-            table += _signed(start - line)
-            if known:
-                table += _unsigned(end - start) + _unsigned(column + 1) + _unsigned(end_column + 1)
-            line = start
-        length -= part
-    return bytes(table)
-
-
-def _unsigned(number: int) -> bytes:
-    """Six bits a byte, least significant first, bit 6 says that more follow."""
-    table = bytearray()
-    while number > 63:
-        table.append(number & 63 | 64)
-        number >>= 6
-    table.append(number)
-    return bytes(table)
-
-
-def _signed(number: int) -> bytes:
-    return _unsigned(-number << 1 | 1 if number < 0 else number << 1)

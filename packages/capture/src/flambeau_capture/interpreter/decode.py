@@ -6,10 +6,10 @@ Decoding happens once per code object (cached weakly by identity) and is immutab
 from __future__ import annotations
 
 import dis
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.bytecode import VERSION
 from flambeau_capture.exception_table import read_exception_table
 from flambeau_prims.fork_safety import fork_safe_lock
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Frame, Any], Any]
 
-VERSION = sys.version_info[:2]
 _CACHE = dis.opmap["CACHE"]
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _RELATIVE_JUMPS = frozenset(dis.hasjrel)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.bytecode import VERSION
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import RETURN, Frame, run, unwind
 from flambeau_capture.reasons import GraphBreak
 

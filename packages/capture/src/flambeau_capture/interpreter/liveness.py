@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.decode import VERSION
+from flambeau_capture.bytecode import ENDS, PAST_END_FOR
 from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ _USES = frozenset(
         "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "MAKE_CELL",  # the cell of an argument holds the argument
     }
 )  # fmt: skip
-_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _SEES_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
-_PAST_END_FOR = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[VERSION]
 _CACHE: dict[int, tuple[weakref.ref[types.CodeType], list[int]]] = {}
 _LOCK = fork_safe_lock()
 
@@ -109,7 +107,7 @@ def _following(decoded: DecodedCode, at: int) -> list[int]:
     """The instructions that control may go to next, other than by an exception."""
     name = decoded.names_at[at]
     argument = decoded.instructions[at][1]
-    if name in _ENDS:
+    if name in ENDS:
         return []
     if name.startswith("JUMP_") and "IF" not in name:
         return [argument]
@@ -117,5 +115,5 @@ def _following(decoded: DecodedCode, at: int) -> list[int]:
     if "JUMP" in name or name == "SEND":
         following.append(argument)
     elif name == "FOR_ITER":
-        following.append(argument + _PAST_END_FOR)
+        following.append(argument + PAST_END_FOR)
     return following

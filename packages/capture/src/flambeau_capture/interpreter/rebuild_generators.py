@@ -12,12 +12,8 @@ from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const
-from flambeau_capture.resume_code import (
-    Layout,
-    NotResumable,
-    argument_order,
-    generator_function,
-)
+from flambeau_capture.resume_code import Layout, generator_function
+from flambeau_capture.successors import NotResumable
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.generator import InterpretedGenerator
@@ -31,7 +27,6 @@ def generator_recipe(rebuild: Rebuilder, generator: InterpretedGenerator) -> Rec
     if generator.finished:
         return CallRecipe(_finished)
     original = Original(frame)
-    code = original.source.code
     at = frame.ip
     if not generator.started:
         at += 1  # past the POP_TOP of what the first send gives
@@ -39,7 +34,7 @@ def generator_recipe(rebuild: Rebuilder, generator: InterpretedGenerator) -> Rec
         raise GraphBreak(
             "generator-escapes", "a generator that runs, or delegates, is returned or stored"
         )
-    if sees_locals(code):
+    if sees_locals(original.source.code):
         raise GraphBreak(
             "generator-escapes", "a generator that looks at its locals is returned or stored"
         )
@@ -53,14 +48,8 @@ def generator_recipe(rebuild: Rebuilder, generator: InterpretedGenerator) -> Rec
         function = generator_function(original.source, at, layout, suspended=generator.started)
     except NotResumable as error:
         raise GraphBreak("generator-escapes", str(error)) from error
-    arguments: list[Recipe] = [Const(function), Const(generator.started)]
-    for kind, slot in argument_order(code, layout):
-        if kind == "stack":
-            arguments.append(values[slot])
-        else:
-            kept = slot in layout.locals
-            arguments.append(rebuild.recipe(original.bound[slot]) if kept else Const(None))
-    return CallRecipe(_suspended, tuple(arguments))
+    arguments = original.arguments(layout, values, rebuild)
+    return CallRecipe(_suspended, (Const(function), Const(generator.started), *arguments))
 
 
 def _delegates(original: Original, at: int) -> bool:

@@ -19,13 +19,8 @@ from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
 from flambeau_capture.interpreter.switches import Switches, nesting_settings
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallEffect, Capture, Const, Recipe, SuspendedFrame
-from flambeau_capture.resume_code import (
-    Layout,
-    NotResumable,
-    after_call,
-    argument_order,
-    successors,
-)
+from flambeau_capture.resume_code import Layout
+from flambeau_capture.successors import NotResumable, after_call, successors
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -159,20 +154,13 @@ def _suspended(
         live |= live_slots(decoded, handler.target)
     bound = original.bound
     layout = Layout(tuple(sorted(live & bound.keys())), kinds)
-    kept = set(layout.locals)
-    recipes: list[Recipe] = []
-    for kind, at in argument_order(code, layout):
-        if kind == "stack":
-            recipes.append(values[at])
-        else:
-            recipes.append(rebuild.recipe(bound[at]) if at in kept else Const(None))
     made = SuspendedFrame(
         source=original.source,
         index=index,
         performs=is_last,
         layout=layout,
         keyword_names=frame.keyword_names if is_last else (),
-        arguments=recipes,
+        arguments=original.arguments(layout, values, rebuild),
         following=[
             (
                 item,

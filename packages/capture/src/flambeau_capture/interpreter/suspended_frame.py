@@ -9,13 +9,15 @@ from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
 from flambeau_capture.interpreter.rebuild_exceptions import handled_recipe
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Const
-from flambeau_capture.resume_code import HANDLED, VALUE, Raiser, Source, resumed_from
-from flambeau_capture.resume_code import NULL as NULL_KIND
+from flambeau_capture.resume_code import Raiser, Source, argument_order, resumed_from
+from flambeau_capture.successors import HANDLED, VALUE
+from flambeau_capture.successors import NULL as NULL_KIND
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
     from flambeau_capture.interpreter.rebuild import Rebuilder
     from flambeau_capture.record import Recipe
+    from flambeau_capture.resume_code import Layout
 
 
 class Original:
@@ -47,6 +49,19 @@ class Original:
         if index < self.resumed.first:
             raise GraphBreak("not-resumable", "a resume function breaks before it has begun")
         return index - self.resumed.first
+
+    def arguments(
+        self, layout: Layout, stack: dict[int, Recipe], rebuild: Rebuilder
+    ) -> list[Recipe]:
+        """What the frame hands over for a layout, in the order of the parameters; `stack` holds the recipes of stack entries."""
+        kept = set(layout.locals)
+        recipes: list[Recipe] = []
+        for kind, at in argument_order(self.source.code, layout):
+            if kind == "stack":
+                recipes.append(stack[at])
+            else:
+                recipes.append(rebuild.recipe(self.bound[at]) if at in kept else Const(None))
+        return recipes
 
     def offset(self, offset: int) -> int:
         """The unit in the program's code."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_capture.interpreter.decode import VERSION
+from flambeau_capture.bytecode import NULL_AFTER
 from flambeau_capture.interpreter.frame import NULL
 from flambeau_capture.interpreter.iteration import native_iterable
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
-
-_NULL_AFTER = VERSION >= (3, 13)
 
 
 def KW_NAMES(frame: Frame, arg: tuple[str, ...]) -> None:
@@ -33,7 +31,7 @@ def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     stack = frame.stack
     start = len(stack) - count
     args = stack[start:]
-    if _NULL_AFTER:
+    if NULL_AFTER:
         function, instance = stack[start - 2], stack[start - 1]
         if instance is not NULL:
             args.insert(0, instance)
@@ -58,7 +56,7 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
     kwargs = stack.pop() if arg & 1 else {}
     args = stack.pop()
     above, below = stack.pop(), stack.pop()
-    function = below if _NULL_AFTER else above
+    function = below if NULL_AFTER else above
     if type(kwargs) is not dict:
         kwargs = (
             dict(native_iterable(machine, kwargs)) if not isinstance(kwargs, dict) else dict(kwargs)

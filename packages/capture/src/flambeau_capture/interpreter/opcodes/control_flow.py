@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.decode import VERSION
+from flambeau_capture.bytecode import PAST_END_FOR
 from flambeau_capture.interpreter.frame import RETURN
 from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate
 from flambeau_capture.interpreter.operations import truth
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
-
-# When its iterator is exhausted, FOR_ITER pops it and goes past END_FOR (3.12), or END_FOR and POP_TOP (3.13).
-_PAST_END_FOR = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[VERSION]
 
 
 def RETURN_VALUE(frame: Frame, arg: Any) -> int:
@@ -119,6 +116,6 @@ def FOR_ITER(frame: Frame, arg: int) -> None:
     item = advance(frame.machine, frame.stack[-1])
     if item is EXHAUSTED:
         frame.stack.pop()
-        frame.ip = arg + _PAST_END_FOR
+        frame.ip = arg + PAST_END_FOR
     else:
         frame.stack.append(item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.bytecode import NULL_AFTER
 from flambeau_capture.interpreter.append_only import APPENDING, AppendTarget, expect_append
 from flambeau_capture.interpreter.attributes import (
     delete_attr,
@@ -13,7 +14,6 @@ from flambeau_capture.interpreter.attributes import (
     store_attr,
 )
 from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.decode import VERSION
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, Unread, local
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.objects import DELETED
@@ -21,8 +21,6 @@ from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
-
-_NULL_AFTER = VERSION >= (3, 13)  # whether NULL stands above the callable
 
 
 def LOAD_CONST(frame: Frame, arg: Any) -> None:
@@ -129,7 +127,7 @@ def LOAD_GLOBAL(frame: Frame, arg: tuple[str, bool]) -> None:
     value = load_global(frame, name)
     frame.machine.append_only = None
     if push_null:
-        frame.stack.extend((value, NULL) if _NULL_AFTER else (NULL, value))
+        frame.stack.extend((value, NULL) if NULL_AFTER else (NULL, value))
     else:
         frame.stack.append(value)
 
@@ -190,7 +188,7 @@ def push_method(stack: list[Any], found: Any) -> None:
     if type(found) is types.MethodType and not isinstance(found.__self__, Native):
         stack.append(found.__func__)
         stack.append(found.__self__)
-    elif _NULL_AFTER:
+    elif NULL_AFTER:
         stack.append(found)
         stack.append(NULL)
     else:
