@@ -9,6 +9,7 @@ compare(make)                       calls it several times each way; returns the
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def same(got: Any, want: Any, path: str) -> None:
         with torch._C.DisableTorchFunctionSubclass():
             same_tensor(got, want, path)
     elif isinstance(want, nn.Module):
-        same(dict(want.named_buffers()), dict(got.named_buffers()), f"{path} (buffers)")
+        same(dict(got.named_buffers()), dict(want.named_buffers()), f"{path} (buffers)")
         same(list(got.parameters()), list(want.parameters()), f"{path} (parameters)")
         mine, other = (
             {name: value for name, value in vars(module).items() if not name.startswith("_")}
@@ -94,8 +95,14 @@ def same(got: Any, want: Any, path: str) -> None:
         for (mine, a), (other, b) in zip(got.items(), want.items(), strict=True):
             assert not isinstance(other, (str, int)) or mine == other, path
             same(a, b, f"{path}[{other if isinstance(other, (str, int)) else '...'}]")
-    elif isinstance(want, (str, int, float, bool, type(None), torch.dtype, torch.device)):
-        assert got == want, f"{path}: {got!r}, not {want!r}"
+    elif isinstance(want, (str, int, float, type(None), torch.dtype, torch.device)):
+        assert got == want or (got != got and want != want), f"{path}: {got!r}, not {want!r}"
+    elif isinstance(want, type):
+        assert got is want, f"{path}: {got!r}, not {want!r}"
+    elif dataclasses.is_dataclass(want):
+        same(vars(got), vars(want), path)
+    else:
+        raise TypeError(f"{path}: no way to compare {type(want)} is known here")
 
 
 def same_tensor(got: torch.Tensor, want: torch.Tensor, path: str) -> None:
