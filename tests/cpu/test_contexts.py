@@ -82,14 +82,14 @@ class Quiet:
         torch.set_grad_enabled(self.before)
 
 
-@broken
+@whole
 def inference_inside(x: torch.Tensor) -> Any:
     with torch.inference_mode():
         y = x.detach() * 2
     return y.is_inference(), y, x * 2
 
 
-@broken
+@whole
 @torch.inference_mode()
 def inference_as_decorator(x: torch.Tensor) -> Any:
     return x * 2, torch.is_inference_mode_enabled()

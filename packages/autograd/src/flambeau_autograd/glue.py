@@ -51,7 +51,7 @@ class Call:
     they are (None: all).  `outputs` is the plan for the caller's outputs; `constants` are passed after the arguments; `copies` lists
     (input, result): inputs to be overwritten under autograd's eyes.  `grad_mode` is the mode to leave behind, or None.
     `no_autocast`: the graph spells its casts out, so autocast must not add its own.  `no_grad`: the arguments may require
-    grad, and the graph must not be recorded.
+    grad, and the graph must not be recorded.  `inference`: positions of the graph's arguments that are inference tensors.
     """
 
     inputs: list[Any]
@@ -62,6 +62,7 @@ class Call:
     grad_mode: bool | None = None
     no_autocast: bool = False
     no_grad: bool = False
+    inference: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -234,7 +235,7 @@ class _Saved:
         names = [str(symbol) for kind, symbol in saved if kind == "size"]
         symbolic = bool(names) or any(spec.env is not None for spec in specs)
         return cls(
-            inputs=_getter([at for kind, at in saved if kind == "input"]),
+            inputs=_saved_inputs([at for kind, at in saved if kind == "input"], call.inference),
             outputs=_getter([at for kind, at in saved if kind == "output" and at < results]),
             intermediates=_getter([at for kind, at in saved if kind == "output" and at >= results]),
             sizes=_sizes_reader(call) if symbolic else None,
@@ -318,6 +319,19 @@ def _getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         (position,) = positions
         return lambda sequence: (sequence[position],)
     return itemgetter(*positions)
+
+
+def _saved_inputs(
+    positions: list[int], inference: frozenset[int]
+) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """The arguments that the backward reads; of an inference tensor, which autograd refuses to keep, a copy, as the program has made one."""
+    if inference.isdisjoint(positions):
+        return _getter(positions)
+
+    def pick(args: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(args[at].clone() if at in inference else args[at] for at in positions)
+
+    return pick
 
 
 def _sizes_reader(call: Call) -> Sizes:

@@ -226,11 +226,16 @@ class _JointTracer:
     def _tensor(
         self, position: int, node: fx.Node, example: torch.Tensor, spec: Spec
     ) -> FakeTensor:
-        leaf = make_fake(spec, StorageRecord(), requires_grad=example.requires_grad)
+        leaf = make_fake(
+            spec,
+            StorageRecord(),
+            requires_grad=example.requires_grad,
+            inference=example.is_inference(),
+        )
         self._tracer.adopt(leaf, node.name)
         fake = leaf
         if example.requires_grad and not example.is_leaf:
-            with torch.enable_grad():
+            with torch._C._InferenceMode(leaf.is_inference()), torch.enable_grad():
                 fake = _Interior.apply(leaf)  # type: ignore[assignment]
         self._passed.append(position)
         self._inputs.append(leaf.value)

@@ -18,7 +18,7 @@ from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.partition import partition, tangents_reaching
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
-from flambeau_autograd.reasons import UnbackedNumbers
+from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.separate_outputs import separate_outputs
 from flambeau_prims.decompose import decompose
 from flambeau_prims.graph import Value
@@ -91,6 +91,8 @@ def _compile(
     env = gm.meta.get("size_env")
     if env is not None and env.unbacked_atoms:
         raise UnbackedNumbers("the graph computes sizes or numbers that are known only as it runs")
+    if any(node.meta.get("untraced") for node in gm.graph.nodes):
+        raise UntracedCalls("the graph makes a call that cannot be traced through")
     traced = trace(gm, example_inputs)
     joint = prepare(traced, options)
     constants = len(traced.constants)
@@ -108,7 +110,11 @@ def _compile(
         grad_mode=traced.grad_mode,
         no_autocast=autocast,
         no_grad=not traced.trains and torch.is_grad_enabled() and grad_inputs,
-    )
+        inference=frozenset(
+            at for at, x in enumerate(example_inputs[position] for position in traced.passed)
+            if isinstance(x, torch.Tensor) and x.is_inference()
+        ),
+    )  # fmt: skip
     if not traced.trains:
         return glue_inference(compiler(joint, "inference"), call)
     reaching = tangents_reaching(joint, inputs, traced.results)

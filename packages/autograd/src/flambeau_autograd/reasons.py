@@ -68,10 +68,17 @@ class UnbackedNumbers(Unsupported):
     hint = "the graph runs operator by operator; masks and torch.where in place of selections would be compiled"
 
 
+class UntracedCalls(Unsupported):
+    """The graph makes calls that need real tensors or change torch's own state (inference mode, random generators, hooks)."""
+
+    reason = "untraced-calls"
+    hint = "the graph runs operator by operator; such calls outside of what calls torch.autograd.grad are compiled around"
+
+
 REASONS: dict[str, type[Unsupported]] = {
     kind.reason: kind
     for kind in (
         AliasedMutation, AliasedOutputs, NoFunctionalForm, ViewWrite, MutationInBackward, BackwardFailed, LeafInside,
-        TrainingOnlyMutation, UnbackedNumbers,
+        TrainingOnlyMutation, UnbackedNumbers, UntracedCalls,
     )
 }  # fmt: skip

@@ -24,6 +24,7 @@ from flambeau_capture.guards.kind import Held
 from flambeau_capture.guards.relations import Relation
 from flambeau_capture.guards.tensor_kinds import TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
+from flambeau_capture.inference_mode import enter_inference_mode, leaving_after_errors
 from flambeau_capture.origins import (
     Argument,
     CallOf,
@@ -165,6 +166,8 @@ def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = 
         guards=guards,
         inputs=tuple((item.origin, item.spec) for item in capture.inputs),
         skipped=capture.cause,
+    if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
+        graph = leaving_after_errors(graph)
     )
     checked = program.guard_program(guards, (), len(capture.scope.arguments))
     return new_entry(checked, None, info=info, handler=handler)

@@ -226,6 +226,8 @@ class _Builder:
         name = result.name if isinstance(result, GraphValue) and result.name else None
         node = self.graph.create_node(f"call_{call.kind}", call.target, args, kwargs, name)
         node.meta.update(where=call.where, stack_trace=call.where, pure=call.pure)
+        if call.untraced:
+            node.meta["untraced"] = True
         if call.region:
             # The last two are what torch's own partitioner looks for.
             policy = CheckpointPolicy.PREFER_RECOMPUTE

@@ -3,7 +3,8 @@
     n = mask.sum().item(); y = x[mask]; z = (y * n).relu()
     ->  sum_1 = piece_0(mask); n = sum_1.item(); y = x[mask]; (relu,) = piece_1(y, n)
 
-A call that defines a number or a size (an unbacked symbol) runs as it is, under autograd; what stands between two of them is a function
+A call that defines a number or a size (an unbacked symbol), or that changes what no graph can hold (inference mode, the state of
+random generators), runs as it is, under autograd; what stands between two of them is a function
 of its own to the rest of the stack: captured with those sizes symbolic, guarded, compiled at its first call, and again should a size be
 0 or 1.  Arithmetic on numbers and checks of them stay between the pieces.  So do `torch.cond` and `torch.while_loop`, whose branches and
 bodies are compiled as pieces are.
@@ -34,7 +35,8 @@ _SMALLEST = 2
 
 
 def reads_its_data(gm: fx.GraphModule) -> bool:
-    """Whether a captured graph defines numbers or sizes itself, or chooses by what a tensor holds, and can be cut there.
+    """Whether a captured graph defines numbers or sizes itself, chooses by what a tensor holds, or makes calls that no tracer may see
+    through, and can be cut there.
 
     Pieces cannot be differentiated twice, so a graph that differentiates itself stays whole.
     """
@@ -42,7 +44,9 @@ def reads_its_data(gm: fx.GraphModule) -> bool:
     if torch.autograd.grad in targets:
         return False
     env = gm.meta.get("size_env")
-    return (env is not None and bool(env.unbacked_atoms)) or any(map(_chooses, targets))
+    if (env is not None and bool(env.unbacked_atoms)) or any(map(_chooses, targets)):
+        return True
+    return any(map(_is_untraced, gm.graph.nodes))
 
 
 def compile_in_pieces(gm: fx.GraphModule, backend: Backend) -> Callable[..., tuple[Any, ...]]:
@@ -83,7 +87,7 @@ class _Cutter:
                     self._copy(node)
                 else:
                     self.open.append(node)
-            elif defines or _sets_state(node):
+            elif defines or _sets_state(node) or _is_untraced(node):
                 self._close(node)
                 self._copy(node)
             elif _chooses(node.target):
@@ -144,6 +148,11 @@ class _Cutter:
         )
         state_of(compiled).expect_dynamic(dynamic)
         return compiled
+
+
+def _is_untraced(node: fx.Node) -> bool:
+    """Whether a call needs the real tensors and this thread's real state."""
+    return bool(node.meta.get("untraced"))
 
 
 def _chooses(target: Any) -> bool:

@@ -132,8 +132,20 @@ class FakeTensor(torch.Tensor):
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 
 
-def make_fake(spec: Spec, storage: StorageRecord, *, requires_grad: bool = False) -> FakeTensor:
-    """A new FakeTensor of this Spec over this memory; `value` and `literal` are None."""
+def make_fake(
+    spec: Spec,
+    storage: StorageRecord,
+    *,
+    requires_grad: bool = False,
+    inference: bool | None = None,
+) -> FakeTensor:
+    """A new FakeTensor of this Spec over this memory; `value` and `literal` are None.
+
+    `inference` says whether it is an inference tensor; None: as this thread's mode has it for new tensors.
+    """
+    if inference is not None and inference != torch.is_inference_mode_enabled():
+        with torch._C._InferenceMode(inference):
+            return make_fake(spec, storage, requires_grad=requires_grad)
     shape: Sequence[Any] = spec.shape
     stride: Sequence[Any] = spec.stride
     offset: Any = spec.offset
@@ -192,11 +204,13 @@ def fake_like(
             for dim in dynamic_dims
         }
     spec = symbolic_spec(real, dynamic_dims) if dynamic_dims else spec_of(real)
-    fake = make_fake(spec, StorageRecord())
+    inference = real.is_inference()
+    fake = make_fake(spec, StorageRecord(), inference=inference)
     if real.requires_grad:
-        fake.requires_grad_()
-        if not real.is_leaf:
-            fake = _non_leaf(fake)
+        with torch._C._InferenceMode(inference):
+            fake.requires_grad_()
+            if not real.is_leaf:
+                fake = _non_leaf(fake)
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True  # type: ignore[attr-defined]
     return fake

@@ -236,7 +236,9 @@ class Tracer(TorchDispatchMode):
         source = facts.source(index, args, kwargs)
         if not isinstance(source, FakeTensor):
             source = self.constant(source) if isinstance(source, torch.Tensor) else None
-        return make_fake(spec, StorageRecord() if source is None else source.storage_record)
+        if source is None:
+            return make_fake(spec, StorageRecord())
+        return make_fake(spec, source.storage_record, inference=source.is_inference())
 
     def _mutate(
         self,

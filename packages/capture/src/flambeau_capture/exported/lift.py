@@ -92,6 +92,9 @@ class Lifter:
         self._input_of = {item.value: item for item in capture.inputs}
         self._trees: dict[int, Tree] = {}
         self._open: set[int] = set()
+        for made in capture.calls:
+            if made.untraced:
+                raise self._error("export-effect", f"{made.where}: the program sets a state of torch")
         self._graph_inputs = {item.value: self._graph_input(item) for item in capture.inputs}
         for item in capture.inputs:
             item.value.name = self._graph_inputs[item.value].name

@@ -13,6 +13,7 @@ from flambeau_capture.interpreter.append_only import is_only_appended
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, Unread, run
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
+from flambeau_capture.interpreter.inference import leave_inference_modes
 from flambeau_capture.interpreter.machine import Machine
 from flambeau_capture.interpreter.objects import SCALARS
 from flambeau_capture.interpreter.opcodes import HANDLERS
@@ -75,7 +76,10 @@ def _interpret(
     broken: Break | None = None
     try:
         with machine.tape.tracer:
-            return _capture(machine, scope), []
+            try:
+                return _capture(machine, scope), []
+            finally:
+                leave_inference_modes(machine)  # before the tracer is left, which it was entered under
     except Stopped:
         assert machine.suspended is not None
         if isinstance(machine.suspended, Capture):

@@ -15,6 +15,8 @@ from flambeau_capture.origins import ABSENT, Constant, TypeAttribute
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.rebuild import Rebuilder
+    from flambeau_capture.record import Recipe
 
 MISSING = ABSENT
 _mro_of = type.__dict__["__mro__"].__get__
@@ -120,3 +122,7 @@ class Native:
     def seen_attribute(self, name: str) -> Any:
         """What the program reads as an attribute."""
         return getattr(self, name)
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe | None:
+        """How what it stands for is made when it leaves the frame; None for what cannot."""
+        return None

@@ -39,6 +39,7 @@ def recording(
     tape = machine.tape
     calls: list[Call] = []
     outer, tape.calls = tape.calls, calls
+    tape.subgraphs += 1
     # A number that a subgraph defines would be known to nobody outside of it.
     unbacked, tape.tracer.unbacked = tape.tracer.unbacked, False
     grad_outside = torch.is_grad_enabled()
@@ -51,6 +52,7 @@ def recording(
         yield calls
     finally:
         tape.calls = outer
+        tape.subgraphs -= 1
         tape.tracer.unbacked = unbacked
         torch._C._set_grad_enabled(grad_outside)
         _set_autocast(cast_outside)

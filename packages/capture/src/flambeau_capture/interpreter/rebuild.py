@@ -283,6 +283,9 @@ class Rebuilder:
         if issubclass(kind, Native):
             raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
         if isinstance(value, BaseException):
+            native: Recipe | None = value.recipe(self)
+            if native is not None:
+                return native
             return exception_recipe(self, value)
         if isinstance(value, tuple):
             if kind.__module__ == "torch.return_types":

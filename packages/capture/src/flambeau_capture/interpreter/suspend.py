@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_capture.interpreter.inference import reenter_effects
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
 from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
@@ -54,7 +55,7 @@ def finish(
         raise machine.dropped_break
     guard_distinct(machine)
     replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
-    replayed += _left_switches(machine)
+    replayed += _left_switches(machine, rebuild)
     enables_grad = _enables_grad(machine)
     env = machine.tape.env
     machine.tape.unbacked.write_checks()
@@ -100,15 +101,18 @@ def _enables_grad(machine: Machine) -> bool:
     return True
 
 
-def _left_switches(machine: Machine) -> list[Effect]:
+def _left_switches(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
     """What the frame leaves set, set after the graph; within the graph it is set back."""
     now, before = Switches(), machine.switches
     nesting = machine.tape.autocast_nesting
-    for setter, args in (*nesting_settings(-nesting), *before.settings_from(now)):
+    guards = machine.tape.inference_guards
+    outside = guards[0].outside if guards else now
+    entered, inside = reenter_effects(machine, rebuild)
+    for setter, args in (*nesting_settings(-nesting), *before.settings_from(outside)):
         machine.tape.record_setting(setter, args)
-    return [
+    return entered + [
         CallEffect(setter, tuple(Const(arg) for arg in args))
-        for setter, args in (*now.settings_from(before), *nesting_settings(nesting))
+        for setter, args in (*now.settings_from(inside), *nesting_settings(nesting))
     ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
 from flambeau_capture.interpreter.subclasses import (
@@ -35,10 +36,12 @@ from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.tracer import Tracer
 
+from flambeau_prims.unsupported import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.inference import InferenceGuard
     from flambeau_capture.origins import Scope
     from flambeau_prims.sizes import Expr
 
@@ -153,6 +156,10 @@ class Tape:
         """By id: tensors that exist inside a node's subgraph only, and what that node is."""
 
     # ------------------------------------------------------------ inputs
+        self.inference_guards: list[InferenceGuard] = []
+        """Inference mode (or its absence) as the frame has entered it and not left, the outermost first."""
+        self.subgraphs = 0
+        """Nodes with graphs of their own that are being recorded, one inside the other."""
 
     def fake_input(self, real: torch.Tensor, origin: Origin) -> FakeTensor:
         """The fake tensor for a tensor that existed before the call."""
@@ -367,24 +374,11 @@ class Tape:
             return self.unbacked.tolist(args[0])
         if kwargs and takes_tensor_as_number(name, kwargs):
             return call_on_tensors(self, name, args, kwargs)
-        if name == "is_inference":
-            return self._is_inference(args[0])
         if name in _HISTORY_CHANGES:
             return self._change_history(name, args, kwargs or {})
         return self._call(
             "method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True
         )
-
-    def _is_inference(self, fake: torch.Tensor) -> bool:
-        """Whether autograd may not use a tensor: those made in inference mode, but not views of others."""
-        found = self.input_of(fake)
-        if found is not None:
-            return found[0].is_inference()
-        storage = fake.storage_record  # type: ignore[attr-defined]
-        for real, entry in self._input_of_fake.values():
-            if isinstance(real, torch.Tensor) and entry.value.storage is storage:
-                return real.is_inference()
-        return torch.is_inference_mode_enabled()
 
     def _change_history(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -415,6 +409,27 @@ class Tape:
         """Record a call that changes torch's state without making it."""
         self.calls.append(Call("function", target, args, {}, None, self.machine.where, pure=False))
 
+    def call_untraced(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        result: Any = None,
+        *,
+        mutates: tuple[GraphValue, ...] = (),
+    ) -> None:
+        """Record a call of `target` that is made when the graph runs, by itself; `result` stands for what it gives."""
+        if self.subgraphs:
+            name = getattr(target, "__name__", "a function")
+            raise GraphBreak("higher-order-operator", f"call of {name} in a function given to torch")
+        recorded = tuple([self._argument(arg) for arg in args])
+        named = {name: self._argument(arg) for name, arg in (kwargs or {}).items()}
+        self.calls.append(
+            Call(
+                "function", target, recorded, named, result, self.machine.where, pure=False, mutates=mutates, untraced=True,
+            )
+        )  # fmt: skip
+
     def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
         """`tensor[key]`."""
         return self.call_function(operator.getitem, (tensor, key))
@@ -440,11 +455,16 @@ class Tape:
         tracer = self.tracer
         tracer.written, tracer.random, tracer.checks = [], False, False
         if receiver and type(args[0]) is FakeTensor:
-            function, rest = getattr(args[0], target), args[1:]
+            called, rest = getattr(args[0], target), args[1:]
         else:
-            rest = args
-        with self.functions:  # here only, so that the program sees no function mode
-            result = function(*rest, **kwargs)
+            called, rest = function, args
+        try:
+            with self.functions:  # here only, so that the program sees no function mode
+                result = called(*rest, **kwargs)
+        except RuntimeError as error:
+            if tracer.written and not isinstance(error, Unsupported):
+                self._write_and_fail(function, args, kwargs)
+            raise
         written = tracer.written
         new: list[torch.Tensor] = []
         if type(result) is FakeTensor:
@@ -480,6 +500,14 @@ class Tape:
             if id(result) not in self._values:
                 new.append(result)
         elif isinstance(result, torch.Tensor):
+    def _write_and_fail(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Record a call that has raised when it had written: if the program handles that, what was written stays."""
+        values = (self._values.get(id(tensor)) for tensor in self.tracer.written)
+        mutates = tuple({value[1]: None for value in values if value is not None})
+        self.call_untraced(FailingCall(function), args, kwargs, mutates=mutates)
+
             raise GraphBreak(
                 "operator-unsupported",
                 "a torch call returned a tensor with real data while fake tensors are traced",

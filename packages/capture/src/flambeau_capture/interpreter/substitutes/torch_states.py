@@ -49,8 +49,6 @@ _SETTERS = (
     (torch.profiler, ("profile",)),
 )  # fmt: skip
 _MODES = (
-    torch.autograd.grad_mode.inference_mode.__enter__,
-    torch.autograd.grad_mode.inference_mode.__exit__,
     TorchFunctionMode.__enter__,
     TorchFunctionMode.__exit__,
     _device.DeviceContext.__enter__,

@@ -1,0 +1,211 @@
+"""Inference mode: entered and left inside a compiled function, as a decorator, around its calls, and where a graph breaks in it.
+
+What a tensor is to autograd (an inference tensor or not, a leaf or not, with a history or not) is compared with eager's, and so are errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import flambeau
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+Program = "Callable[[torch.Tensor, torch.Tensor], Any]"
+
+
+def flags(value: Any) -> Any:
+    """What a result is to autograd, in the place of its tensors."""
+    if isinstance(value, torch.Tensor):
+        history = (value.is_leaf, value.grad_fn is not None)
+        return value.shape, value.requires_grad, value.is_inference(), *history
+    return [flags(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+
+
+def outcome(
+    program: Callable[..., Any], x: torch.Tensor, w: torch.Tensor, *, inference: bool
+) -> tuple[Any, list[torch.Tensor]]:
+    """What a call gives, raises, leaves on and writes; then its values and the gradient by `w`."""
+    x, w = x.clone(), w.clone().requires_grad_()
+    with torch.inference_mode() if inference else contextlib.nullcontext():
+        try:
+            result = program(x, w)
+        except IndexError as error:
+            result = type(error)
+        except RuntimeError as error:
+            result = str(error).partition("\n")[0]
+        modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    found = list(tensors(result))
+    with_history = [tensor for tensor in found if tensor.grad_fn is not None]
+    gradients = ()
+    if with_history:
+        total = torch.stack([tensor.sum() for tensor in with_history]).sum()
+        gradients = torch.autograd.grad(total, w)
+    return (flags(result), modes), [x, *found, *gradients]
+
+
+def block(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = (x @ w).relu()
+    with torch.inference_mode():
+        z = (x @ w).sin() + 1
+        views = x.view(-1), y[0]
+        product = z * y
+        asked = [t.is_inference() for t in (z, *views)], [t.requires_grad for t in (z, *views)]
+        modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    return y * 2, z, views, product, asked, modes, torch.is_inference_mode_enabled()
+
+
+@torch.inference_mode()
+def decorated(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x @ w
+    y += 1
+    x.add_(1)
+    return y.relu(), x
+
+
+@torch.inference_mode
+def decorated_plainly(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return (x @ w).cos() + 2
+
+
+@torch.no_grad()
+def turned_off(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.inference_mode(False):
+        return (x @ w).sin(), torch.is_grad_enabled()
+
+
+def nested(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x @ w
+        with torch.inference_mode(False):
+            u = (x @ w).sin()
+            enabled = torch.is_grad_enabled()
+        with torch.enable_grad():
+            z = y + 1
+    return y, u, z, y.clone() * w, enabled
+
+
+def saved_for_backward(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = (x @ w).sin()
+    return y * w
+
+
+def written_outside(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = (x @ w).sin()
+    y.add_(1)
+    return y
+
+
+def error_handled(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = (x @ w).sin()
+    try:
+        y.add_(1)
+    except RuntimeError as error:
+        return y.clone() + 1, str(error)[:40]
+
+
+def raises_inside(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x @ w
+    try:
+        with torch.inference_mode():
+            y = y.mean() + 1
+            raise ValueError
+    except ValueError:
+        return y.clone() + x, torch.is_inference_mode_enabled()
+
+
+SHARED = torch.inference_mode()
+
+
+def shared_context(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with SHARED:
+        y = (x @ w + 1).sin()
+    return y, torch.is_inference_mode_enabled()
+
+
+def fails_as_it_runs(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = (x @ w).sin()
+        return y[torch.full((1,), 7)]
+
+
+def break_inside(x: torch.Tensor, w: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = (x @ w).sin() + 1
+        torch._dynamo.graph_break()
+        z = y.cos() * 2
+    return y, z, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), (x @ w).sin()
+
+
+PROGRAMS: list[Any] = [
+    block, decorated, decorated_plainly, turned_off, nested, saved_for_backward, written_outside, error_handled, raises_inside,
+    shared_context, fails_as_it_runs, break_inside,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_inference_mode_inside(program: Callable[..., Any], backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend, fullgraph=program is not break_inside)
+    for inference in (False, False, True, False):
+        x, w = torch.randn(3, 3), torch.randn(3, 3)
+        want, values = outcome(program, x, w, inference=inference)
+        got, found = outcome(compiled, x, w, inference=inference)
+        assert got == want
+        for tensor, expected in zip(found, values, strict=True):
+            torch.testing.assert_close(tensor, expected, rtol=1e-5, atol=1e-5)
+
+
+def mixed(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x @ w
+    x.mul_(2)
+    view = x.view(-1)
+    view.add_(1)
+    return y, view, y[0], x, [t.is_inference() for t in (x, y, view)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_made_in_inference_mode(backend: str) -> None:
+    compiled = flambeau.compile(mixed, backend=backend, fullgraph=True)
+    w = torch.randn(3, 3, requires_grad=True)
+    for made_inside in (False, True, False):
+        for called_inside in (True, False):
+            results = []
+            torch.manual_seed(0)
+            with torch.inference_mode(made_inside):
+                inputs = [torch.arange(9.0).view(3, 3) for _ in range(2)]
+            for program, x in zip((mixed, compiled), inputs, strict=True):
+                with torch.inference_mode(called_inside):
+                    try:
+                        results.append(program(x, w))
+                    except RuntimeError as error:
+                        results.append(str(error)[:60])
+            want, got = results
+            assert flags(got) == flags(want)
+            for tensor, expected in zip(tensors(got), tensors(want), strict=True):
+                torch.testing.assert_close(tensor.detach(), expected.detach())
+
+
+def test_an_entry_serves_one_mode() -> None:
+    compiled = flambeau.compile(lambda x: x + 1, backend="eager", fullgraph=True)
+    for inference in (False, True, False, True):
+        with torch.inference_mode(inference):
+            assert compiled(torch.ones(2)).is_inference() is inference
+    assert len(flambeau.explain(compiled).graphs) == 2
