@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
+import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -78,8 +81,19 @@ def same(got: Any, want: Any, path: str = "result") -> None:
         assert list(keys(got)) == list(keys(want)), f"{path}: {list(got)} instead of {list(want)}"
         for key in dict.keys(want):
             same(dict.__getitem__(got, key), dict.__getitem__(want, key), f"{path}[{key!r}]")
-    elif callable(want) or isinstance(want, (type, BaseException)):
-        return
+    elif isinstance(want, type):
+        assert got is want or got.__qualname__ == want.__qualname__, f"{path}: {got!r}"
+    elif isinstance(want, BaseException):
+        same(got.args, want.args, f"{path}.args")
+    elif isinstance(want, types.FunctionType):
+        assert got.__code__ is want.__code__, f"{path}: {got!r} instead of {want!r}"
+        same(got.__defaults__, want.__defaults__, f"{path}.__defaults__")
+    elif isinstance(want, types.MethodType):
+        same((got.__func__, got.__self__), (want.__func__, want.__self__), path)
+    elif isinstance(want, functools.partial):
+        same((got.func, got.args, got.keywords), (want.func, want.args, want.keywords), path)
+    elif isinstance(want, (operator.itemgetter, operator.attrgetter, operator.methodcaller)):
+        same(got.__reduce__(), want.__reduce__(), path)
     elif hasattr(want, "__dict__") and type(want).__module__ != "builtins":
         same(vars(got), vars(want), path)
     elif hasattr(type(want), "__slots__") and type(want).__module__ != "builtins":
