@@ -144,6 +144,8 @@ def make_entry(
     with torch.set_grad_enabled(capture.enables_grad or torch.is_grad_enabled()):
         examples = [item.example for item in parts.inputs]
         graph = backend(parts.graph_module, examples) if runs else None
+    if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
+        graph = leaving_after_errors(graph)
     frames = frame_functions(capture.suspended, continuations) if continuations is not None else []
     target, origins, item, source = _target(capture, parts, graph, frames, to_end=to_end)
     # After the backend: it may have taken guards on sizes.
@@ -166,8 +168,6 @@ def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = 
         guards=guards,
         inputs=tuple((item.origin, item.spec) for item in capture.inputs),
         skipped=capture.cause,
-    if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
-        graph = leaving_after_errors(graph)
     )
     checked = program.guard_program(guards, (), len(capture.scope.arguments))
     return new_entry(checked, None, info=info, handler=handler)

@@ -12,8 +12,8 @@ from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter.append_only import is_only_appended
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, Unread, run
-from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.inference import leave_inference_modes
+from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.machine import Machine
 from flambeau_capture.interpreter.objects import SCALARS
 from flambeau_capture.interpreter.opcodes import HANDLERS

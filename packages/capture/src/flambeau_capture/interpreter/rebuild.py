@@ -281,11 +281,11 @@ class Rebuilder:
         if isinstance(value, InterpretedGenerator):
             return generator_recipe(self, value)
         if issubclass(kind, Native):
-            raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
-        if isinstance(value, BaseException):
             native: Recipe | None = value.recipe(self)
             if native is not None:
                 return native
+            raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
+        if isinstance(value, BaseException):
             return exception_recipe(self, value)
         if isinstance(value, tuple):
             if kind.__module__ == "torch.return_types":

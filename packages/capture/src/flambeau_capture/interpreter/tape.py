@@ -35,13 +35,13 @@ from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.tracer import Tracer
-
 from flambeau_prims.unsupported import Unsupported
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.inference import InferenceGuard
+    from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.origins import Scope
     from flambeau_prims.sizes import Expr
 
@@ -152,14 +152,14 @@ class Tape:
         self.subclasses = Subclasses(machine)
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
-        self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
-        """By id: tensors that exist inside a node's subgraph only, and what that node is."""
-
-    # ------------------------------------------------------------ inputs
         self.inference_guards: list[InferenceGuard] = []
         """Inference mode (or its absence) as the frame has entered it and not left, the outermost first."""
         self.subgraphs = 0
         """Nodes with graphs of their own that are being recorded, one inside the other."""
+        self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
+        """By id: tensors that exist inside a node's subgraph only, and what that node is."""
+
+    # ------------------------------------------------------------ inputs
 
     def fake_input(self, real: torch.Tensor, origin: Origin) -> FakeTensor:
         """The fake tensor for a tensor that existed before the call."""
@@ -405,10 +405,6 @@ class Tape:
         )
         return result
 
-    def record_setting(self, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Record a call that changes torch's state without making it."""
-        self.calls.append(Call("function", target, args, {}, None, self.machine.where, pure=False))
-
     def call_untraced(
         self,
         target: Callable[..., Any],
@@ -429,6 +425,10 @@ class Tape:
                 "function", target, recorded, named, result, self.machine.where, pure=False, mutates=mutates, untraced=True,
             )
         )  # fmt: skip
+
+    def record_setting(self, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Record a call that changes torch's state without making it."""
+        self.calls.append(Call("function", target, args, {}, None, self.machine.where, pure=False))
 
     def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
         """`tensor[key]`."""
@@ -495,11 +495,6 @@ class Tape:
             self.unbacked.settle(defined, new)  # type: ignore[arg-type]
         return result
 
-    def _find_new(self, result: Any, new: list[torch.Tensor]) -> None:
-        if isinstance(result, FakeTensor):
-            if id(result) not in self._values:
-                new.append(result)
-        elif isinstance(result, torch.Tensor):
     def _write_and_fail(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
@@ -508,6 +503,11 @@ class Tape:
         mutates = tuple({value[1]: None for value in values if value is not None})
         self.call_untraced(FailingCall(function), args, kwargs, mutates=mutates)
 
+    def _find_new(self, result: Any, new: list[torch.Tensor]) -> None:
+        if isinstance(result, FakeTensor):
+            if id(result) not in self._values:
+                new.append(result)
+        elif isinstance(result, torch.Tensor):
             raise GraphBreak(
                 "operator-unsupported",
                 "a torch call returned a tensor with real data while fake tensors are traced",
