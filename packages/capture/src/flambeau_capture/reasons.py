@@ -315,3 +315,8 @@ class GraphBreak(BaseException):
             where,
             self.hint or self.reason.hint,
         )
+
+
+def unsupported_instruction(name: str) -> GraphBreak:
+    """The break at a bytecode instruction without a handler."""
+    return GraphBreak("unsupported-opcode", f"bytecode instruction {name}")

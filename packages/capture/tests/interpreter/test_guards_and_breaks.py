@@ -196,7 +196,7 @@ def differentiated(x):
     ("fn", "reason"),
     [
         (item_of_tensor, "data-dependent"), (branch_on_tensor, "data-dependent"), (clock, "unknown-c-function"), (locked, "unknown-c-function"),
-        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"), (on_device, "side-effect"),
+        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"), (on_device, "torch-state"),
         (calls_disabled, "compiler-disable"),
     ],
 )  # fmt: skip

@@ -201,3 +201,37 @@ def test_which_subclasses_are_admitted() -> None:
 def test_a_tensor_with_an_unknown_kind_of_storage_is_left_alone() -> None:
     found = breaks(lambda x: x * 2, torch.eye(3).to_sparse())
     assert found.id == "unsupported-tensor"
+
+
+def test_settings_of_torch_backends_are_guarded() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if torch.backends.cudnn.benchmark else x - 1
+
+    callable_ = compiled(program)
+    before, x = torch.backends.cudnn.benchmark, torch.randn(3)
+    try:
+        for setting in (False, True, False):
+            torch.backends.cudnn.benchmark = setting
+            assert torch.equal(callable_(x), program(x))
+    finally:
+        torch.backends.cudnn.benchmark = before
+    assert kinds(callable_) == ["capture", "recompile"]
+
+
+def test_settings_of_torch_backends_are_set_between_graphs() -> None:
+    def program(x: torch.Tensor) -> Any:
+        torch.backends.cudnn.benchmark = True
+        return x * 2, torch.backends.cudnn.benchmark
+
+    callable_ = compiled(program, fullgraph=False)
+    before = torch.backends.cudnn.benchmark
+    try:
+        for _ in range(2):
+            torch.backends.cudnn.benchmark = False
+            assert callable_(torch.ones(2))[1]
+            assert torch.backends.cudnn.benchmark
+    finally:
+        torch.backends.cudnn.benchmark = before
+    assert "benchmark" not in vars(torch.backends.cudnn)
+    events = flambeau_capture.state_of(callable_).events
+    assert "torch-state" in {event.reason.id for event in events if event.reason is not None}

@@ -387,9 +387,6 @@ def _module_attribute(machine: Machine, module: types.ModuleType, name: str) -> 
         return written[1]
     if name not in module.__dict__:
         value = getattr(module, name)  # a lazy module, or a property of torch.backends
-        if type(value) in SCALARS and is_trusted(module.__name__):
-            machine.guard_torch_property(module, name, value)
-            return value
         if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
             return value
         return machine.objects.wrap(value, Attribute(Constant(module), name))
@@ -472,7 +469,7 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
         store_tensor_attribute(machine, obj, name, value)
         return
     if issubclass(kind, types.ModuleType):
-        machine.write_global(obj.__dict__, name, value)
+        _store_module_global(machine, obj, name, value)
         return
     if issubclass(kind, type):
         _store_class_attribute(machine, obj, name, value)
@@ -489,6 +486,15 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
         machine.call(setter, (obj, name, value), {})
     else:
         generic_store(machine, obj, name, value)
+
+
+def _store_module_global(machine: Machine, module: types.ModuleType, name: str, value: Any) -> None:
+    """`module.name = value`; torch.backends has settings that are descriptors of the module's class."""
+    kind = type(module)
+    if kind is not types.ModuleType and hasattr(type(lookup(machine, kind, name)), "__set__"):
+        reason = "torch-state" if is_trusted(kind.__module__) else "unsupported-mutation"
+        raise GraphBreak(reason, f"{module.__name__}.{name} is set")
+    machine.write_global(module.__dict__, name, value)
 
 
 def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:

@@ -290,10 +290,6 @@ class Machine:
         """Note that the frame has read a state of torch that is not among the usual ones."""
         self.torch_state.setdefault(name, torch_state.EXTRA[name]())
 
-    @staticmethod
-    def guard_torch_property(module: types.ModuleType, name: str, value: Any) -> None:
-        """A setting of torch.backends: fixed by the program before it compiles, not guarded."""
-
     # ------------------------------------------------------------ cells and globals
 
     def register_closure(self, function: types.FunctionType) -> None:
@@ -443,8 +439,3 @@ class Machine:
         """The entries of a mapping written in Python, as pairs."""
         keys = self.call(load_attr(self, mapping, "keys"), (), {})
         return [(key, load_item(self, mapping, key)) for key in native_iterable(self, keys)]
-
-    @staticmethod
-    def unsupported_opcode(text: str) -> GraphBreak:
-        """The break for an instruction that is not handled."""
-        return GraphBreak("unsupported-opcode", f"bytecode instruction {text}")

@@ -23,7 +23,7 @@ from flambeau_capture.interpreter.opcodes import (
     operators,
     stack,
 )
-from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.reasons import unsupported_instruction
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.decode import Handler
@@ -48,7 +48,7 @@ _FILES = (
 
 def _unsupported(name: str) -> Handler:
     def handler(frame: Frame, arg: Any) -> NoReturn:
-        raise GraphBreak("unsupported-opcode", f"bytecode instruction {name}")
+        raise unsupported_instruction(name)
 
     return handler
 

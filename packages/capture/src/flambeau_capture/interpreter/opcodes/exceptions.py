@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from flambeau_capture.interpreter.exception_groups import match_group, to_reraise
 from flambeau_capture.interpreter.frame import Handled
 from flambeau_capture.interpreter.operations import special_method
@@ -106,12 +104,6 @@ def LOAD_ASSERTION_ERROR(frame: Frame, arg: Any) -> None:
 def BEFORE_WITH(frame: Frame, arg: Any) -> None:
     machine, stack = frame.machine, frame.stack
     manager = stack.pop()
-    if isinstance(manager, torch.device):
-        raise GraphBreak(
-            "side-effect",
-            "torch.device is used as a context manager",
-            hint="pass device= to the factories",
-        )
     enter = special_method(machine, manager, "__enter__")
     leave = special_method(machine, manager, "__exit__")
     if enter is None or leave is None:

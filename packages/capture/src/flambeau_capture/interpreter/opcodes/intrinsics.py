@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.exception_groups import to_reraise
 from flambeau_capture.interpreter.operations import unary
+from flambeau_capture.reasons import unsupported_instruction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,22 +18,22 @@ if TYPE_CHECKING:
 
 def CALL_INTRINSIC_1(frame: Frame, arg: int) -> None:
     stack = frame.stack
-    stack[-1] = _one_operand(frame, arg)(frame, stack[-1])
+    stack[-1] = _one_operand(arg)(frame, stack[-1])
 
 
 def CALL_INTRINSIC_2(frame: Frame, arg: int) -> None:
     stack = frame.stack
     handler = INTRINSICS_2.get(arg)
     if handler is None:
-        raise frame.machine.unsupported_opcode(f"CALL_INTRINSIC_2 {arg}")
+        raise unsupported_instruction(f"CALL_INTRINSIC_2 {arg}")
     second = stack.pop()
     stack[-1] = handler(frame, stack[-1], second)
 
 
-def _one_operand(frame: Frame, arg: int) -> Callable[[Frame, Any], Any]:
+def _one_operand(arg: int) -> Callable[[Frame, Any], Any]:
     handler = INTRINSICS_1.get(arg)
     if handler is None:
-        raise frame.machine.unsupported_opcode(f"CALL_INTRINSIC_1 {arg}")
+        raise unsupported_instruction(f"CALL_INTRINSIC_1 {arg}")
     return handler
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import operations
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import substitute_if_new
 from flambeau_prims.size_floats import expect
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -70,9 +70,7 @@ def _declare() -> None:
         "_constrain_as_size": _constrain,
     }
     for name, substitute in table.items():
-        function = getattr(torch, name, None)
-        if function is not None and not has_substitute(function):
-            substitute_for(function)(substitute)
+        substitute_if_new(getattr(torch, name, None), substitute)
 
 
 _declare()

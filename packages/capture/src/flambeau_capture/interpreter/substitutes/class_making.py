@@ -17,7 +17,7 @@ from flambeau_capture.interpreter.class_building import (
     has_program_hook,
     new_class,
 )
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -111,15 +111,16 @@ def _new_enum(machine: Machine, args: Any, kwargs: Any) -> Any:
     return made
 
 
-def _natively(function: Any) -> None:
+def _makes_classes(function: Any) -> None:
+    """A function of the standard library that runs natively, and may make a class."""
+
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         made = function(*args, **kwargs)
         if isinstance(made, type):
             adopt_class(machine, made)
         return made
 
-    if not has_substitute(function):
-        substitute_for(function)(substitute)
+    substitute_if_new(function, substitute)
 
 
 for _function in (
@@ -130,4 +131,4 @@ for _function in (
     typing._TypedDictMeta,  # type: ignore[attr-defined]
     dataclasses.make_dataclass,
 ):
-    _natively(_function)
+    _makes_classes(_function)

@@ -14,9 +14,10 @@ from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.substitutes.registry import (
     answering,
+    breaking,
     compiling,
-    has_substitute,
     substitute_for,
+    substitute_if_new,
 )
 from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.reasons import GraphBreak
@@ -30,11 +31,8 @@ def _exporting(machine: Machine, args: Any, kwargs: Any) -> bool:
     return machine.options.exporting
 
 
-def _breaks(name: str, id: str = "compiler-function") -> Substitute:
-    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
-        raise GraphBreak(id, f"call of {name}")
-
-    return break_here
+def _breaks(name: str) -> Substitute:
+    return breaking("compiler-function", f"call of {name}")
 
 
 def _explicit_break(name: str) -> Substitute:
@@ -80,8 +78,8 @@ for _name in (
     "save_cache_artifacts", "set_default_backend", "set_enable_guard_collectives", "set_stance", "substitute_in_graph",
 ):  # fmt: skip
     _found = getattr(torch.compiler, _name, None)
-    if isinstance(_found, types.FunctionType) and not has_substitute(_found):
-        substitute_for(_found)(_breaks(f"torch.compiler.{_name}"))
+    if isinstance(_found, types.FunctionType):
+        substitute_if_new(_found, _breaks(f"torch.compiler.{_name}"))
 
 
 @substitute_for(config_module.ConfigModule.patch)

@@ -14,7 +14,7 @@ from flambeau_capture.interpreter import native
 from flambeau_capture.interpreter.classes import python_method
 from flambeau_capture.interpreter.formatting import format_value, to_text
 from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -117,8 +117,7 @@ def _converting(function: Any, name: str) -> None:
         args, kwargs = native.prepare_arguments(machine, function, args, kwargs)
         return function(*args, **kwargs)
 
-    if not has_substitute(function):
-        substitute_for(function)(substitute)
+    substitute_if_new(function, substitute)
 
 
 for _function, _name in (

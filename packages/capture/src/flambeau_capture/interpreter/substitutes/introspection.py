@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,11 @@ from flambeau_capture.interpreter.class_building import new_class
 from flambeau_capture.interpreter.classes import MISSING, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND, local
 from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import (
+    natively,
+    substitute_for,
+    substitute_if_new,
+)
 from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.origins import GlobalsDict
 from flambeau_capture.reasons import GraphBreak
@@ -218,12 +221,7 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 for _function in native.PYTHON_NATIVE.values():
-    if not has_substitute(_function):
-        substitute_for(_function)(
-            functools.partial(
-                lambda function, machine, args, kwargs: function(*args, **kwargs), _function
-            )
-        )
+    substitute_if_new(_function, natively(_function))
 
 
 if sys.version_info >= (3, 12):

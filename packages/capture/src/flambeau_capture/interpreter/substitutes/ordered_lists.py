@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.native import InterpretedCallable
 from flambeau_capture.interpreter.operations import compares_in_python
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import substitute_if_new
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 
-def _natively(function: Any) -> None:
+def _on_plain_items(function: Any) -> None:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         if any(compares_in_python(machine, arg) for arg in args):
             raise GraphBreak(
@@ -25,8 +25,7 @@ def _natively(function: Any) -> None:
             kwargs = {**kwargs, "key": InterpretedCallable(machine, kwargs["key"])}
         return function(*args, **kwargs)
 
-    if not has_substitute(function):
-        substitute_for(function)(substitute)
+    substitute_if_new(function, substitute)
 
 
 for _function in (
@@ -34,4 +33,4 @@ for _function in (
     bisect.insort_left, bisect.insort_right,
     heapq._heapify_max, heapq._heappop_max, heapq._heapreplace_max,  # type: ignore[attr-defined]
 ):  # fmt: skip
-    _natively(_function)
+    _on_plain_items(_function)

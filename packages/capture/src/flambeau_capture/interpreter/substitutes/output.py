@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.formatting import formattable, holds_tensor, to_text
-from flambeau_capture.interpreter.substitutes.registry import substitute_for
+from flambeau_capture.interpreter.substitutes.registry import breaking, substitute_for
 from flambeau_capture.origins import Constant
 from flambeau_capture.reasons import GraphBreak
 
@@ -246,16 +246,9 @@ _declare_logging()
 # ---------------------------------------------------------------- tracebacks
 
 
-def _breaks_for_traceback(function: Any) -> None:
-    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
-        raise GraphBreak("traceback", f"call of traceback.{function.__qualname__}")
-
-    substitute_for(function)(break_here)
-
-
 for _function in (
     traceback.format_exc, traceback.print_exc, traceback.format_exception, traceback.print_exception, traceback.format_tb,
     traceback.print_tb, traceback.extract_tb, traceback.extract_stack, traceback.format_stack, traceback.print_stack,
     traceback.walk_tb, traceback.walk_stack, traceback.print_last,
 ):  # fmt: skip
-    _breaks_for_traceback(_function)
+    substitute_for(_function)(breaking("traceback", f"call of traceback.{_function.__qualname__}"))

@@ -34,7 +34,7 @@ def is_plain_data(value: Any) -> bool:
     return (kind is list or kind is tuple) and all(is_plain_data(item) for item in value)
 
 
-def _natively(function: Any) -> None:
+def _on_plain_data(function: Any) -> None:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         args, kwargs = concrete(args), concrete(kwargs)
         if any(kwargs.get(name) is not None for name in _HOOKS):
@@ -50,4 +50,4 @@ def _natively(function: Any) -> None:
 
 
 for _function in (json.dumps, json.loads):
-    _natively(_function)
+    _on_plain_data(_function)

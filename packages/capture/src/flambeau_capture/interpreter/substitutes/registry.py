@@ -7,7 +7,9 @@ a library makes anew each time is found by its code: `CODE_SUBSTITUTES[id(functi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     import types
@@ -49,17 +51,32 @@ def substitute_for_code(code: types.CodeType) -> Callable[[CodeSubstitute], Code
     return declare
 
 
+def substitute_if_new(function: Any, substitute: Substitute) -> None:
+    """Have it stand in for a function that has no substitute yet; None, what a version of a library does not have, is passed over."""
+    if function is not None and id(function) not in SUBSTITUTES:
+        substitute_for(function)(substitute)
+
+
 def answering(value: Any) -> Substitute:
     """The substitute that returns this value, whatever the arguments."""
     return lambda machine, args, kwargs: value
+
+
+def natively(function: Any) -> Substitute:
+    """The substitute that calls the function as it is."""
+    return lambda machine, args, kwargs: function(*args, **kwargs)
+
+
+def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:
+    """The substitute that is a graph break, whatever the arguments."""
+
+    def break_here(machine: Machine, args: Any, kwargs: Any) -> NoReturn:
+        raise GraphBreak(id, detail, hint=hint)
+
+    return break_here
 
 
 def compiling(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """`is_compiling()`: the program may now go a way of its own, which eager does not."""
     machine.told_compiling = True
     return True
-
-
-def has_substitute(function: Any) -> bool:
-    """Whether a substitute was declared for `function`."""
-    return id(function) in SUBSTITUTES

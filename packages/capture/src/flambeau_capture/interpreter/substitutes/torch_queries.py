@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import torch
 
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.substitutes.registry import (
     answering,
     compiling,
-    has_substitute,
+    natively,
     substitute_for,
+    substitute_if_new,
 )
-
-if TYPE_CHECKING:
-    from flambeau_capture.interpreter.substitutes.registry import Substitute
-
 
 substitute_for(torch.nn.Module.__call__, torch.nn.Module._call_impl)(call_module)
 
@@ -27,15 +22,7 @@ for _module, _name, _answer in (
     (torch._jit_internal, "is_scripting", answering(False)),
     (torch._utils, "is_compiling", compiling),
 ):
-    _function = getattr(_module, _name, None)
-    if _function is not None and not has_substitute(_function):
-        substitute_for(_function)(_answer)
-
-
-def _run_natively(function: Any) -> Substitute:
-    return lambda machine, args, kwargs: function(*args, **kwargs)
-
-
+    substitute_if_new(getattr(_module, _name, None), _answer)
 for _name in (
     "sym_int",
     "sym_float",
@@ -47,8 +34,7 @@ for _name in (
     "sym_sqrt",
 ):
     _function = getattr(torch, _name, None)
-    if _function is not None:
-        substitute_for(_function)(_run_natively(_function))
+    substitute_if_new(_function, natively(_function))
 
 # Questions about the machine, whose answers last as long as the process.
 for _module, _names in (
@@ -61,8 +47,7 @@ for _module, _names in (
 ):  # fmt: skip
     for _name in _names:
         _function = getattr(_module, _name, None)
-        if _function is not None and not has_substitute(_function):
-            substitute_for(_function)(_run_natively(_function))
+        substitute_if_new(_function, natively(_function))
 
 substitute_for(torch.autograd.profiler.record_function.__enter__)(
     lambda machine, args, kwargs: args[0]

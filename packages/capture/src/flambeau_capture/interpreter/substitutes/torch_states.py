@@ -22,7 +22,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flambeau_capture.interpreter.substitutes.registry import has_substitute, substitute_for
+from flambeau_capture.interpreter.substitutes.registry import (
+    breaking,
+    substitute_for,
+    substitute_if_new,
+)
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -58,35 +62,26 @@ _MODES = (
 )
 
 
-def _break_at(text: str, reason: str = "torch-state") -> Substitute:
-    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
-        raise GraphBreak(reason, text)
-
-    return break_here
-
-
 def _declare() -> None:
     for module, names in (*_RANDOM, *_SETTERS):
         for name in names:
-            function = getattr(module, name, None)
-            if function is not None and not has_substitute(function):
-                substitute_for(function)(_break_at(f"call of {module.__name__}.{name}"))
+            text = f"call of {module.__name__}.{name}"
+            substitute_if_new(getattr(module, name, None), breaking("torch-state", text))
     for method in _MODES:
-        if not has_substitute(method):
-            verb = "entered" if method.__name__ == "__enter__" else "left"
-            substitute_for(method)(_break_at(f"a {method.__qualname__.split('.')[0]} is {verb}"))
+        verb = "entered" if method.__name__ == "__enter__" else "left"
+        text = f"a {method.__qualname__.split('.')[0]} is {verb}"
+        substitute_if_new(method, breaking("torch-state", text))
 
 
 _declare()
 
-
-@substitute_for(torch.device.__enter__, torch.device.__exit__)  # type: ignore[attr-defined]
-def _device_context(machine: Machine, args: Any, kwargs: Any) -> Any:
-    raise GraphBreak(
+substitute_for(torch.device.__enter__, torch.device.__exit__)(  # type: ignore[attr-defined]
+    breaking(
         "torch-state",
         "torch.device is used as a context manager",
         hint="pass device= to the factories",
     )
+)
 
 
 @substitute_for(torch.nn.Module._apply)
@@ -129,11 +124,11 @@ def _declare_distributed() -> None:
         function = getattr(module, name)
         if type(function) is FunctionType and name not in _DISTRIBUTED_QUERIES:
             text = f"call of torch.distributed.{name}"
-            substitute_for(function)(_break_at(text, "distributed"))
+            substitute_for(function)(breaking("distributed", text))
     for function in (module.get_rank, module.get_world_size):
         substitute_for(function)(_place_of_process(function))
     parallel = torch.nn.parallel.DistributedDataParallel
-    substitute_for(parallel.forward)(_break_at("call of DistributedDataParallel", "distributed"))
+    substitute_for(parallel.forward)(breaking("distributed", "call of DistributedDataParallel"))
 
 
 _declare_distributed()

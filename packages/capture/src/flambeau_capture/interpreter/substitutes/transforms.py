@@ -27,9 +27,10 @@ from flambeau_capture.higher_order import (
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.enclosed import effects_so_far, recording, stand_in
 from flambeau_capture.interpreter.substitutes.registry import (
-    has_substitute,
+    breaking,
     substitute_for,
     substitute_for_code,
+    substitute_if_new,
 )
 from flambeau_capture.reasons import GraphBreak
 
@@ -406,13 +407,7 @@ substitute_for(torch.func.vjp)(_vjp)
 substitute_for(torch.func.jvp)(_jvp)
 
 
-def _unsupported(name: str) -> Callable[..., Any]:
-    def break_here(machine: Machine, args: Any, kwargs: Any) -> Any:
-        raise _break(f"call of torch.func.{name}")
-
-    return break_here
-
-
 for _name in ("linearize", "functionalize"):
-    if not has_substitute(getattr(torch.func, _name)):
-        substitute_for(getattr(torch.func, _name))(_unsupported(_name))
+    substitute_if_new(
+        getattr(torch.func, _name), breaking("higher-order-operator", f"call of torch.func.{_name}")
+    )
