@@ -9,6 +9,8 @@ enclosed.py      a function of the program on a tape of its own: a subgraph
 
 machine.py       the state of one capture: guards, cells, globals, deferred calls
 objects.py       what existed before the call: origins, shadows, overlays; `wrap`, the one door into the frame
+program_functions.py, identity.py    functions are guarded by what is read of them; identity, where the program observes it
+constant_types.py    types whose objects are guarded by value or by identity
 append_only.py   lists that a frame only appends to
 classes.py       raw class attributes, special methods written in Python
 class_building.py    class statements

@@ -26,7 +26,9 @@ from flambeau_capture.interpreter.classes import (
     lookup,
     python_method,
 )
-from flambeau_capture.interpreter.objects import DELETED, IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+from flambeau_capture.interpreter.constant_types import IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+from flambeau_capture.interpreter.objects import DELETED
+from flambeau_capture.interpreter.program_functions import function_part
 from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.interpreter.tensors import (
     delete_tensor_attribute,
@@ -324,7 +326,7 @@ def _function_attribute(machine: Machine, function: types.FunctionType, name: st
         and id(function) not in machine.made_functions
     ):
         machine.guard("ABSENT", InstanceDict(machine.function_origin(function)), name)
-    return getattr(function, name)
+    return function_part(machine, function, name)
 
 
 def _class_attribute(machine: Machine, cls: type, name: str) -> Any:

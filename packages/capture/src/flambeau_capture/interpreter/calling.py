@@ -17,6 +17,7 @@ from flambeau_capture.interpreter import numpy_objects, torch_functions
 from flambeau_capture.interpreter.attributes import load_attr, store_attr
 from flambeau_capture.interpreter.binding_errors import raise_binding_error
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.interpreter.constant_types import LRU_CACHE
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.formatting import formattable
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
@@ -24,7 +25,7 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments
-from flambeau_capture.interpreter.objects import IDENTITY_TYPES, LRU_CACHE, SCALARS
+from flambeau_capture.interpreter.program_functions import default_value
 from flambeau_capture.interpreter.subclasses import is_admitted, is_getter
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
@@ -33,7 +34,7 @@ from flambeau_capture.interpreter.substitutes import (
 )
 from flambeau_capture.interpreter.substitutes.functional import call_cached
 from flambeau_capture.interpreter.symbolic import concrete
-from flambeau_capture.origins import Attribute, CallOf, DictEntry, FunctionField, Item
+from flambeau_capture.origins import Attribute, CallOf
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
 
@@ -280,7 +281,7 @@ def _fill_defaults(
         if values[position] is UNBOUND:
             if position < first:
                 return False
-            values[position] = _default(
+            values[position] = default_value(
                 machine, function, "defaults", position - first, defaults[position - first]
             )
     if code.kwonly:
@@ -290,27 +291,8 @@ def _fill_defaults(
                 name = code.varnames[position]
                 if name not in named:
                     return False
-                values[position] = _default(machine, function, "kwdefaults", name, named[name])
+                values[position] = default_value(machine, function, "kwdefaults", name, named[name])
     return True
-
-
-def _default(
-    machine: Machine, function: types.FunctionType, field: Any, key: Any, value: Any
-) -> Any:
-    """A default value: plain constants as they are (the tuple of them is guarded), objects, and what stands in a dict, through their origin."""
-    kind = type(value)
-    may_change = field == "kwdefaults" and not machine.is_library(function.__globals__)
-    if (
-        (kind in SCALARS and not may_change)
-        or kind in IDENTITY_TYPES
-        or isinstance(value, type)
-        or id(function) in machine.made_functions
-    ):
-        return value
-    base = FunctionField(machine.function_origin(function), field)
-    return machine.objects.wrap(
-        value, Item(base, key) if field == "defaults" else DictEntry(base, key)
-    )
 
 
 # ---------------------------------------------------------------- functions written in C

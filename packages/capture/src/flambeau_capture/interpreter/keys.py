@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import is_trusted, python_method
+from flambeau_capture.interpreter.identity import observe
 from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.reasons import GraphBreak
 
@@ -30,6 +31,7 @@ def native_key(machine: Machine, key: Any, others: Iterable[Any] = ()) -> Any:
     if type(key) in _PLAIN:
         return key
     key = concrete_key(key)
+    observe(machine, key)
     if hashes_in_python(machine, key):
         if _interpreted_hash(machine, key) != hash(key):
             raise _changed(key)

@@ -22,22 +22,22 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
-from flambeau_capture.interpreter.substitutes import told
+from flambeau_capture.interpreter.program_functions import function_origin, guard_followed
+from flambeau_capture.interpreter.substitutes import CODE_SUBSTITUTES, SUBSTITUTES, told
 from flambeau_capture.interpreter.suspend import suspend
 from flambeau_capture.interpreter.switches import Switches
 from flambeau_capture.interpreter.symbolic import name_plainly
 from flambeau_capture.interpreter.tape import Tape
+from flambeau_capture.interpreter.torch_functions import PYTHON_FUNCTIONS
 from flambeau_capture.origins import (
     CallOf,
     CellContents,
     Closure,
-    Constant,
     DictEntryOf,
     FunctionField,
     GlobalsDict,
     Item,
     Origin,
-    WeakrefTo,
 )
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Guard
@@ -314,23 +314,21 @@ class Machine:
         self._followed[key] = function
         if self.is_library(function.__globals__):
             return
-        origin = self.function_origin(function)
-        self.guard("IS", FunctionField(origin, "code"), function.__code__)
-        if function.__defaults__ is not None:
-            self.guard("IS", FunctionField(origin, "defaults"), function.__defaults__)
-        if function.__kwdefaults__ is not None:
-            self.guard("IS", FunctionField(origin, "kwdefaults"), function.__kwdefaults__)
+        guard_followed(self, function)
+
+    def stands_in_tables(self, function: types.FunctionType) -> bool:
+        """Whether something other than its code says what a call of a function is."""
+        key = id(function)
+        return (
+            key in SUBSTITUTES
+            or key in PYTHON_FUNCTIONS
+            or id(function.__code__) in CODE_SUBSTITUTES
+            or (bool(self.told) and key in self.told)
+        )
 
     def function_origin(self, function: types.FunctionType) -> Origin:
-        """Where a pre-existing function can be fetched from; the program's own are held weakly."""
-        found = self.objects.origin_of(function)
-        if found is None:
-            found = (
-                Constant(function)
-                if self.is_library(function.__globals__)
-                else WeakrefTo.of(function, function.__qualname__)
-            )
-        return found
+        """Where a pre-existing function can be fetched from."""
+        return function_origin(self, function)
 
     def load_cell(self, cell: types.CellType, name: str, is_free: bool) -> Any:
         """What a cell holds."""

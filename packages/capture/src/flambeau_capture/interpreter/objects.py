@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import functools
-import re
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,12 @@ import torch
 
 from flambeau_capture.interpreter import numpy_objects, scalars
 from flambeau_capture.interpreter.append_only import AppendTarget, is_expected
+from flambeau_capture.interpreter.constant_types import (
+    IDENTITY_TYPES,
+    SCALARS,
+    TORCH_CONSTANTS,
+)
+from flambeau_capture.interpreter.program_functions import wrap_function
 from flambeau_capture.origins import (
     Argument,
     Attribute,
@@ -30,7 +34,6 @@ from flambeau_capture.origins import (
     DictEntry,
     DictEntryOf,
     DictKeyAt,
-    FunctionField,
     InstanceDict,
     Item,
     MethodPart,
@@ -40,28 +43,6 @@ from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
-
-NoneType = type(None)
-
-SCALARS = frozenset(
-    {int, float, complex, str, bytes, bool, NoneType, type(...), type(NotImplemented)}
-)
-"""Immutable types whose values are guarded by value."""
-
-TORCH_CONSTANTS = frozenset(
-    {torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo}
-)
-
-LRU_CACHE = type(functools.lru_cache(lambda: 0))
-IDENTITY_TYPES = frozenset(
-    {
-        types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType,
-        types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
-        types.CodeType, property, classmethod, staticmethod, LRU_CACHE, re.Pattern,
-        torch._ops.OpOverload, torch._ops.OpOverloadPacket, types.GenericAlias, type(types.SimpleNamespace.__init__),
-    }
-)  # fmt: skip
-"""Types whose objects are guarded by identity and used as they are."""
 
 VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (str, str.__str__),
@@ -157,7 +138,7 @@ class Objects:
         if isinstance(value, torch.Tensor):
             return self.machine.tape.fake_input(value, origin)
         if kind is types.FunctionType:
-            return self._wrap_function(value, origin)
+            return wrap_function(self.machine, value, origin)
         if kind in BOUND_BUILTINS and _is_bound(value):
             return self._wrap_bound_builtin(value, kind, origin)
         if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType)):
@@ -189,16 +170,6 @@ class Objects:
         machine.guard(
             "EQUALS" if kind in (int, float, complex, str, bytes) else "IS", origin, value
         )
-        return value
-
-    def _wrap_function(self, value: types.FunctionType, origin: Origin) -> Any:
-        if _is_argument(origin) and value.__closure__:
-            # Closures are often made afresh for each call: what matters is their code, and their cells as they are read.
-            from_code = FunctionField(origin, "code")
-            self.machine.guard("IS", from_code, value.__code__)
-            self.register(value, origin)
-        else:
-            self.machine.guard("IS", origin, value)
         return value
 
     def _wrap_bound_builtin(self, value: Any, kind: type, origin: Origin) -> Any:
@@ -320,7 +291,7 @@ class Objects:
     def shadow_dict(self, value: dict[Any, Any], origin: Origin) -> Any:
         """The copy that stands for a dict of the program, guarded whole."""
         machine, kind = self.machine, type(value)
-        if kind is not dict:
+        if not isinstance(origin, InstanceDict):
             machine.guard("TYPE", origin, kind)
         is_ordered = isinstance(value, collections.OrderedDict)
         keys = _ordered_keys(value) if is_ordered else tuple(dict.keys(value))

@@ -15,6 +15,7 @@ import torch
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.formatting import formattable
+from flambeau_capture.interpreter.identity import identical, tell_apart
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
 
@@ -185,6 +186,8 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
             for m, a in zip(methods, attempts, strict=True)
         ]
     if methods == [None, None]:
+        if left_kind is right_kind and left is not right and left_kind.__eq__ is object.__eq__:
+            tell_apart(machine, left, right)
         return op.function(left, right)
     for method, (receiver, name, other) in zip(methods, attempts, strict=True):
         if method is not None:
@@ -194,7 +197,7 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
                     return not truth(machine, result)
                 return result
     if op.left in ("__eq__", "__ne__"):
-        return (left is right) is (op.left == "__eq__")
+        return identical(machine, left, right) is (op.left == "__eq__")
     return _refuse(op, left_kind, right_kind)
 
 
@@ -320,9 +323,22 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
             for entry in native_iterable(machine, container)
         )
     machine.guard_native_read(container)
+    if kind is list or kind is tuple:
+        _tell_from_items(machine, container, item)
     if isinstance(container, (dict, set, frozenset)):
         item = native_key(machine, item, container)
     return item in container
+
+
+def _tell_from_items(machine: Machine, container: Any, item: Any) -> None:
+    """Membership among objects that compare by identity: those that are not the item must stay others."""
+    kind = type(item)
+    if kind not in _PLAIN and kind.__eq__ is object.__eq__:
+        for entry in container:
+            if entry is item:
+                break
+            if type(entry) is kind:
+                tell_apart(machine, entry, item)
 
 
 def _needs_compare(machine: Machine, container: Any, item: Any) -> bool:

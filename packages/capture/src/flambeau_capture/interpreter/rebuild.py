@@ -18,16 +18,18 @@ from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.interpreter.constant_types import (
+    IDENTITY_TYPES,
+    LRU_CACHE,
+    SCALARS,
+    TORCH_CONSTANTS,
+)
 from flambeau_capture.interpreter.frame import Unread
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.objects import (
     BOUND_BUILTINS,
     DELETED,
-    IDENTITY_TYPES,
-    LRU_CACHE,
-    SCALARS,
-    TORCH_CONSTANTS,
     VALUE_BASES,
     Shadow,
     dict_items,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.interpreter.identity import identical
 from flambeau_capture.interpreter.operations import (
     BINARY_BY_SYMBOL,
     COMPARISONS,
@@ -38,7 +39,7 @@ def COMPARE_OP(frame: Frame, arg: tuple[str, bool]) -> None:
 def IS_OP(frame: Frame, arg: int) -> None:
     stack = frame.stack
     right = stack.pop()
-    stack[-1] = (stack[-1] is right) is not bool(arg)
+    stack[-1] = identical(frame.machine, stack[-1], right) is not bool(arg)
 
 
 def CONTAINS_OP(frame: Frame, arg: int) -> None:

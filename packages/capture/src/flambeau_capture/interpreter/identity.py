@@ -1,0 +1,56 @@
+"""Identity as the program observes it: by `is`, by the default `==`, by hashing a function.
+
+What exists before the call is guarded by what is read of it, not by which object it is.  Two objects that the program has told apart
+must be two in later calls; a function that it has hashed must be that function.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.origins import Origin
+
+
+def identical(machine: Machine, left: Any, right: Any) -> bool:
+    """`left is right`."""
+    if left is right:
+        return True
+    if type(left) is type(right):
+        tell_apart(machine, left, right)
+    return False
+
+
+def tell_apart(machine: Machine, left: Any, right: Any) -> None:
+    """Two objects of one type were found to be two."""
+    one, other = _origin_of(machine, left), _origin_of(machine, right)
+    if one is not None and other is not None:
+        if one is not other:
+            machine.guard("NOT_ALIAS", one, other)
+    elif type(left) is types.FunctionType:
+        observe(machine, left)
+        observe(machine, right)
+
+
+def observe(machine: Machine, value: Any) -> None:
+    """The identity of a value has been looked at: guarded, where it is a function's; other objects' are not seen to matter."""
+    if type(value) is types.FunctionType:
+        known = machine.objects.known.get(id(value))
+        if known is not None:
+            machine.guard("IS", known[1], value)
+    elif type(value) is types.MethodType:
+        observe(machine, value.__func__)
+    elif type(value) is tuple:
+        for item in value:
+            observe(machine, item)
+
+
+def _origin_of(machine: Machine, value: Any) -> Origin | None:
+    if isinstance(value, torch.Tensor):
+        found = machine.tape.input_of(value)
+        return None if found is None else found[1].origin
+    return machine.objects.origin_of(value)
