@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 import flambeau
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BACKENDS = ("eager", "aot_eager", "inductor")
 
@@ -27,12 +33,14 @@ def factored(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", [asserted, inverted, factored])
 @pytest.mark.parametrize("gradients", [False, True])
-def test_wrong_data_raises(program, backend, gradients):
+def test_wrong_data_raises(
+    program: Callable[[torch.Tensor], torch.Tensor], backend: str, gradients: bool
+) -> None:
     compiled = flambeau.compile(program, backend=backend, fullgraph=True)
     good = (torch.eye(3) * 2).requires_grad_(gradients)
     torch.testing.assert_close(compiled(good), program(good))
     bad = torch.zeros(3, 3).requires_grad_(gradients)
-    for call in (program, compiled):
-        with pytest.raises(RuntimeError) as caught:
-            call(bad)
-        assert "positive" in str(caught.value) or "linalg" in str(caught.value)
+    with pytest.raises(RuntimeError) as eager:
+        program(bad)
+    with pytest.raises(type(eager.value), match=re.escape(str(eager.value).splitlines()[0])):
+        compiled(bad)

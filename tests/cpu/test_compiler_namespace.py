@@ -345,7 +345,6 @@ def test_disallow_in_graph_breaks(names: Any) -> None:
 @pytest.mark.parametrize("names", [compiler, torch.compiler], ids=["flambeau", "torch"])
 def test_substitute_in_graph(names: Any) -> None:
     original = operator.length_hint if names is compiler else operator.indexOf
-    traced: list[int] = []
 
     @names.substitute_in_graph(original, skip_signature_check=True)
     def stand_in(*args: Any) -> int:
@@ -356,8 +355,8 @@ def test_substitute_in_graph(names: Any) -> None:
 
     x = torch.randn(3)
     torch.testing.assert_close(whole(program, x), x + 41)
-    torch.testing.assert_close(program(x), x + original([7, 8], 8))
-    assert not traced
+    assert torch.equal(program(x), x + original([7, 8], 8)), "eagerly it is what it was"
+    assert original([7, 8], 8) != 41
 
 
 def test_substitutes_are_checked() -> None:
@@ -568,7 +567,8 @@ def test_guards_may_be_left_out(keep: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(globals(), "SCALE", 3)
     assert torch.equal(careful(x), x * 3)
     assert torch.equal(careless(x), x * 2), "unsafe, as its name says"
-    assert torch.equal(careless(torch.randn(4).abs()), careless(torch.randn(4).abs())) is False
+    other = torch.randn(3, 4)
+    assert torch.equal(careless(other), other * 3), "tensors are guarded all the same"
 
 
 @pytest.mark.parametrize(

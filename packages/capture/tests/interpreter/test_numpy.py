@@ -139,7 +139,7 @@ def test_results_lie_in_memory_as_numpys(name: str, generator: Any) -> None:
 
     for first in LAYOUTS.values():
         for second in LAYOUTS.values():
-            for shape in ((3, 5), (2, 3, 4)[:2], (1, 6), (0, 3)):
+            for shape in ((3, 5), (2, 3), (1, 6), (0, 3)):
                 x, y = (draw(generator, shape, np.float64) for _ in range(2))
                 check(function, first(x), second(y))
     check(
