@@ -22,6 +22,10 @@ BINARY = ("add", "subtract", "multiply", "divide", "floor_divide", "remainder", 
           "logical_and", "bitwise_xor", "left_shift", "copysign", "logaddexp", "divmod", "power")  # fmt: skip
 DTYPES = ("?", "u1", "i1", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
 NUMBERS = (2, -1, 0.5, True, 1e3)
+WITHOUT_TORCH_CALLS = {
+    "power": "biu", "reciprocal": "biu", "rint": "c", "maximum": "c", "fmin": "c", "less": "c", "max": "c", "argmin": "c",
+}  # fmt: skip
+"""Function -> kinds of dtypes of which torch has no such function: these break the graph."""
 
 
 @pytest.fixture
@@ -50,6 +54,12 @@ def check(function: Any, *args: Any, may_break: bool = False) -> None:
             raise
     assert not differs(got, want)
     assert not differs(own_args, eager_args, "arguments")
+
+
+def check_function(name: str, function: Any, *args: Any) -> None:
+    """`check`, where the function of NumPy called `name` may break the graph for want of torch calls."""
+    kind = np.result_type(*args).kind
+    check(function, *args, may_break=kind in WITHOUT_TORCH_CALLS.get(name, ""))
 
 
 def copy_of(array: Any) -> Any:
@@ -94,7 +104,7 @@ def test_the_function_of_the_tutorial(generator: Any) -> None:
 @pytest.mark.parametrize("name", UNARY)
 def test_unary_ufuncs_of_every_dtype(name: str, generator: Any) -> None:
     for dtype in DTYPES:
-        check(getattr(np, name), draw(generator, (3, 5), dtype), may_break=True)
+        check_function(name, getattr(np, name), draw(generator, (3, 5), dtype))
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -110,24 +120,13 @@ def test_binary_ufuncs_promote_as_numpy_does(name: str, generator: Any) -> None:
         ("c8", "f8"),
         ("i4", "i4"),
     ):
-        check(
-            lambda x, y: ufunc(x, y),
-            draw(generator, (3, 1, 5), left),
-            draw(generator, (4, 1), right),
-            may_break=True,
-        )
+        x, y = draw(generator, (3, 1, 5), left), draw(generator, (4, 1), right)
+        check_function(name, lambda x, y: ufunc(x, y), x, y)
     for number in (*NUMBERS, np.float32(1.5), np.int64(3)):
         for dtype in generator.choice(["f8", "f4", "i4", "u1", "?"], 2, replace=False):
-            check(
-                lambda x, number=number: ufunc(x, number),
-                draw(generator, (3, 4), dtype),
-                may_break=True,
-            )
-            check(
-                lambda x, number=number: ufunc(number, x),
-                draw(generator, (3, 4), dtype),
-                may_break=True,
-            )
+            x = draw(generator, (3, 4), dtype)
+            check_function(name, lambda x, number: ufunc(x, number), x, number)
+            check_function(name, lambda x, number: ufunc(number, x), x, number)
 
 
 @pytest.mark.parametrize("name", ["add", "maximum", "where", "concatenate"])
@@ -156,7 +155,7 @@ def test_reductions(name: str, generator: Any) -> None:
         for axis in (None, 0, 1, -1):
             for order in "CF":
                 x = draw(generator, (3, 4, 5), dtype).copy(order)
-                check(lambda x, axis=axis: function(x, axis=axis), x, may_break=True)
+                check_function(name, lambda x, axis=axis: function(x, axis=axis), x)
     check(lambda x: function(x, axis=1), draw(generator, (0, 4), np.float64))
     check(lambda x: function(x, axis=0), draw(generator, (0, 4), np.float64))
 
