@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -10,118 +9,17 @@ import numpy as np
 import torch
 
 from flambeau_capture.interpreter.arrays import indexing, layout
-from flambeau_capture.interpreter.arrays.base import ArrayBase, as_array, cast, plain, tensor_of
+from flambeau_capture.interpreter.arrays.array_operators import comparison, operators, with_tensor
+from flambeau_capture.interpreter.arrays.base import ArrayBase, as_array, cast, plain
 from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, TO_TORCH
+from flambeau_capture.interpreter.arrays.flags import Flags
+from flambeau_capture.interpreter.arrays.products import dot
 from flambeau_capture.interpreter.arrays.reductions import Reductions
 from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc
-from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-def _binary(name: str) -> Callable[[Any, Any], Any]:
-    ufunc = getattr(np, name)
-
-    def operate(self: Array, other: Any) -> Any:
-        if not _takes(other):
-            return NotImplemented
-        if isinstance(other, torch.Tensor):
-            return _with_tensor(self, other, name, reflected=False)
-        return call_ufunc(self.machine, ufunc, (self, other), {})
-
-    return operate
-
-
-def _reflected(name: str) -> Callable[[Any, Any], Any]:
-    ufunc = getattr(np, name)
-
-    def operate(self: Array, other: Any) -> Any:
-        if not _takes(other):
-            return NotImplemented
-        if isinstance(other, torch.Tensor):
-            return _with_tensor(self, other, name, reflected=True)
-        return call_ufunc(self.machine, ufunc, (other, self), {})
-
-    return operate
-
-
-def _in_place(name: str) -> Callable[[Any, Any], Any]:
-    ufunc = getattr(np, name)
-
-    def operate(self: Array, other: Any) -> Any:
-        if self.scalar or not _takes(other):
-            return NotImplemented
-        if isinstance(other, torch.Tensor):
-            return _with_tensor(self, other, name, reflected=False)
-        return call_ufunc(self.machine, ufunc, (self, other), {"out": self})
-
-    return operate
-
-
-_OPERATORS = {
-    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "true_divide": operator.truediv,
-    "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow, "less": operator.lt, "less_equal": operator.le,
-    "greater": operator.gt, "greater_equal": operator.ge, "equal": operator.eq, "not_equal": operator.ne,
-}  # fmt: skip
-
-
-_HALVES = (torch.float16, torch.bfloat16)
-
-
-def _with_tensor(array: Array, tensor: torch.Tensor, name: str, *, reflected: bool) -> Any:
-    """An operator between a tensor and an array, as torch has it: NumPy scalars are numbers, what follows a tensor makes a tensor."""
-    compares = name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
-    if not array.scalar:
-        if not reflected or compares or name == "divmod":
-            raise GraphBreak("numpy-unsupported", "an array is combined with a tensor")
-        return call_ufunc(array.machine, getattr(np, name), (tensor, array), {})
-    function = _OPERATORS.get(name)
-    if function is None or array.base.dtype is torch.bool or tensor.dtype in _HALVES:
-        raise GraphBreak("numpy-unsupported", f"np.{name} of a NumPy scalar and a tensor")
-    number = array.tape.call_method("to", (array.base, _weak_dtype(array.base.dtype, tensor.dtype)))
-    return array.call(function, *((tensor, number) if reflected else (number, tensor)))
-
-
-def _weak_dtype(scalar: torch.dtype, tensor: torch.dtype) -> torch.dtype:
-    """The dtype in which torch takes a number: the tensor's, or the default of the number's own category where that is higher."""
-    for is_in, default in (
-        (
-            lambda dtype: dtype.is_complex,
-            torch.promote_types(torch.get_default_dtype(), torch.complex64),
-        ),
-        (lambda dtype: dtype.is_floating_point, torch.get_default_dtype()),
-        (lambda dtype: dtype is not torch.bool, torch.int64),
-    ):
-        if is_in(tensor):
-            return tensor
-        if is_in(scalar):
-            return default
-    return tensor
-
-
-def _takes(other: Any) -> bool:
-    """Whether an array may be combined with this; strings, None and the like are compared by identity or not at all."""
-    return not (other is None or isinstance(other, (str, bytes, dict, set)))
-
-
-def _comparison(name: str) -> Callable[[Any, Any], Any]:
-    ufunc = getattr(np, name)
-
-    def compare(self: Array, other: Any) -> Any:
-        if not _takes(other):
-            if name not in ("equal", "not_equal") or self.scalar:
-                return NotImplemented
-            if other is not None:
-                raise GraphBreak("numpy-unsupported", f"an array is compared with {other!r}")
-            made = self.call(torch.full_like, self.tensor, name == "not_equal", dtype=torch.bool)
-            return self.new(made)
-        if isinstance(other, torch.Tensor):
-            return _with_tensor(self, other, name, reflected=False)
-        return call_ufunc(self.machine, ufunc, (self, other), {})
-
-    return compare
+    from collections.abc import Iterator
 
 
 class Array(Reductions, ArrayBase):
@@ -130,53 +28,23 @@ class Array(Reductions, ArrayBase):
     __slots__ = ()
     __array_ufunc__ = None
 
-    __add__, __radd__, __iadd__ = _binary("add"), _reflected("add"), _in_place("add")
-    __sub__, __rsub__, __isub__ = _binary("subtract"), _reflected("subtract"), _in_place("subtract")
-    __mul__, __rmul__, __imul__ = _binary("multiply"), _reflected("multiply"), _in_place("multiply")
-    __truediv__, __rtruediv__ = _binary("true_divide"), _reflected("true_divide")
-    __itruediv__ = _in_place("true_divide")
-    __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
-    __ifloordiv__ = _in_place("floor_divide")
-    __mod__, __rmod__, __imod__ = (
-        _binary("remainder"),
-        _reflected("remainder"),
-        _in_place("remainder"),
-    )
-    __divmod__, __rdivmod__ = _binary("divmod"), _reflected("divmod")
-    __matmul__, __rmatmul__, __imatmul__ = (
-        _binary("matmul"),
-        _reflected("matmul"),
-        _in_place("matmul"),
-    )
-    __and__, __rand__, __iand__ = (
-        _binary("bitwise_and"),
-        _reflected("bitwise_and"),
-        _in_place("bitwise_and"),
-    )
-    __or__, __ror__, __ior__ = (
-        _binary("bitwise_or"),
-        _reflected("bitwise_or"),
-        _in_place("bitwise_or"),
-    )
-    __xor__, __rxor__, __ixor__ = (
-        _binary("bitwise_xor"),
-        _reflected("bitwise_xor"),
-        _in_place("bitwise_xor"),
-    )
-    __lshift__, __rlshift__, __ilshift__ = (
-        _binary("left_shift"),
-        _reflected("left_shift"),
-        _in_place("left_shift"),
-    )
-    __rshift__, __rrshift__, __irshift__ = (
-        _binary("right_shift"),
-        _reflected("right_shift"),
-        _in_place("right_shift"),
-    )
-    __eq__, __ne__ = _comparison("equal"), _comparison("not_equal")  # type: ignore[assignment]
-    __lt__, __le__ = _comparison("less"), _comparison("less_equal")
-    __gt__, __ge__ = _comparison("greater"), _comparison("greater_equal")
-    __rpow__ = _reflected("power")
+    __add__, __radd__, __iadd__ = operators("add")
+    __sub__, __rsub__, __isub__ = operators("subtract")
+    __mul__, __rmul__, __imul__ = operators("multiply")
+    __truediv__, __rtruediv__, __itruediv__ = operators("true_divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = operators("floor_divide")
+    __mod__, __rmod__, __imod__ = operators("remainder")
+    __divmod__, __rdivmod__ = operators("divmod")[:2]
+    __matmul__, __rmatmul__, __imatmul__ = operators("matmul")
+    __and__, __rand__, __iand__ = operators("bitwise_and")
+    __or__, __ror__, __ior__ = operators("bitwise_or")
+    __xor__, __rxor__, __ixor__ = operators("bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = operators("left_shift")
+    __rshift__, __rrshift__, __irshift__ = operators("right_shift")
+    __rpow__ = operators("power")[1]
+    __eq__, __ne__ = comparison("equal"), comparison("not_equal")  # type: ignore[assignment]
+    __lt__, __le__ = comparison("less"), comparison("less_equal")
+    __gt__, __ge__ = comparison("greater"), comparison("greater_equal")
 
     def __pow__(self, other: Any) -> Any:
         return self._power(other, {})
@@ -187,7 +55,7 @@ class Array(Reductions, ArrayBase):
     def _power(self, other: Any, options: dict[str, Any]) -> Any:
         """NumPy's shortcuts for constant exponents, then the ufunc."""
         if isinstance(other, torch.Tensor):
-            return _with_tensor(self, other, "power", reflected=False)
+            return with_tensor(self, other, "power")
         exponent = other if type(other) in NUMBERS else None
         if exponent == 2 and self.dtype.kind in "iufc":
             return self._ufunc(np.square, self, **options)
@@ -542,8 +410,6 @@ class Array(Reductions, ArrayBase):
 
     def dot(self, other: Any, out: Any = None) -> Any:
         """`np.dot`."""
-        from flambeau_capture.interpreter.arrays.products import dot
-
         return dot(self.machine, self, other, out)
 
     def sort(
@@ -599,55 +465,6 @@ class Array(Reductions, ArrayBase):
         )
 
 
-class Flags(Native):
-    """`array.flags`."""
-
-    __slots__ = ("aligned", "array", "writeable")
-
-    def __init__(self, array: Array) -> None:
-        self.array, self.writeable, self.aligned = array, array.writeable, True
-
-    def seen_attribute(self, name: str) -> Any:
-        """One flag."""
-        if name not in _FLAGS:
-            raise GraphBreak("numpy-unsupported", f"ndarray.flags.{name}")
-        return getattr(self, name)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.seen_attribute(_SHORT_FLAGS.get(name, name.lower()))
-
-    @property
-    def c_contiguous(self) -> bool:
-        """Row-major without gaps."""
-        return self._is_in(layout.c_order(self.array.ndim))
-
-    contiguous = c_contiguous
-
-    @property
-    def f_contiguous(self) -> bool:
-        """Column-major without gaps."""
-        return self._is_in(tuple(reversed(layout.c_order(self.array.ndim))))
-
-    @property
-    def fnc(self) -> bool:
-        """Column-major and not row-major."""
-        return self.f_contiguous and not self.c_contiguous
-
-    @property
-    def forc(self) -> bool:
-        """Either."""
-        return self.f_contiguous or self.c_contiguous
-
-    def _is_in(self, order: tuple[int, ...]) -> bool:
-        flips = any(self.array.base.shape[axis] > 1 for axis in self.array.flips)
-        return not flips and layout.is_in_order(self.array.base, order)
-
-
-_FLAGS = frozenset(
-    {"c_contiguous", "f_contiguous", "contiguous", "fnc", "forc", "writeable", "aligned"}
-)
-_SHORT_FLAGS = {"C": "c_contiguous", "F": "f_contiguous", "W": "writeable", "A": "aligned"}
-
 for _name, _member in vars(Array).items():
     if isinstance(_member, types.FunctionType):
         _member.__name__ = _name  # by which a bound method is rebuilt, as the real array's
@@ -663,6 +480,3 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _shape_text(shape: tuple[Any, ...]) -> str:
     return f"({','.join(str(size) for size in shape)}{',' if len(shape) == 1 else ''})"
-
-
-__all__ = ["Array", "tensor_of"]

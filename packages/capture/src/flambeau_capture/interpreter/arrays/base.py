@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.interpreter.arrays import layout
-from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, TO_NUMPY, TO_TORCH, torch_dtype
+from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, TO_NUMPY, torch_dtype
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.reasons import GraphBreak
 
@@ -250,16 +250,3 @@ def from_tensor(machine: Machine, tensor: torch.Tensor) -> Any:
     if tensor.dtype not in TO_NUMPY:
         raise GraphBreak("numpy-dtype", f"a tensor of {tensor.dtype} becomes an array")
     return machine.arrays.new(machine.tape.call_method("detach", (tensor,)))
-
-
-__all__ = [
-    "SYMBOLIC",
-    "TO_TORCH",
-    "ArrayBase",
-    "as_array",
-    "cast",
-    "constant",
-    "from_tensor",
-    "is_constant",
-    "tensor_of",
-]

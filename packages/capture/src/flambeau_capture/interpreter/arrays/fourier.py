@@ -12,7 +12,7 @@ import torch
 
 from flambeau_capture.interpreter.arrays import layout
 from flambeau_capture.interpreter.arrays.base import as_array, cast, plain
-from flambeau_capture.interpreter.arrays.functions import handler
+from flambeau_capture.interpreter.arrays.handlers import handler
 from flambeau_capture.interpreter.arrays.ufuncs import store
 from flambeau_capture.reasons import GraphBreak
 

@@ -1,12 +1,11 @@
-"""NumPy's functions: those that have a form of their own here, those that are methods of arrays, and those written in Python.
+"""Calls of NumPy's functions: those that have a handler, those that are methods of arrays, and those written in Python.
 
-What is not listed and is written in Python (`np.pad`, `np.linalg.norm`, `np.tile`, ...) is interpreted, down to the functions listed here; what
-is written in C and not listed breaks the graph.  A function of constants only is called, and an array it returns is made anew by the graph.
+What is not listed and is written in Python (`np.pad`, `np.linalg.norm`, `np.tile`, ...) is interpreted, down to those that have handlers; what
+is written in C and has none breaks the graph.  A function of constants only is called, and an array it returns is made anew by the graph.
 """
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,24 +21,17 @@ from flambeau_capture.interpreter.arrays.base import (
     cast,
     constant,
     is_constant,
-    plain,
 )
 from flambeau_capture.interpreter.arrays.converters import ArrayConverter, ErrorState, broadcast_of
-from flambeau_capture.interpreter.arrays.dtypes import torch_dtype
-from flambeau_capture.interpreter.arrays.ufuncs import (
-    call_ufunc,
-    call_ufunc_method,
-    check_broadcast,
-    store,
-)
+from flambeau_capture.interpreter.arrays.creation import shape_of
+from flambeau_capture.interpreter.arrays.handlers import HANDLERS, MAKERS, handler
+from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc, call_ufunc_method
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
-
-HANDLERS: dict[int, Callable[..., Any]] = {}
-"""By id of the NumPy function; they take the machine and the call's arguments."""
+    from flambeau_capture.interpreter.substitutes.registry import Substitute
 
 _METHODS = (
     "sum", "prod", "max", "min", "amax", "amin", "any", "all", "mean", "std", "var", "argmax", "argmin", "cumsum", "cumprod", "ptp",
@@ -55,22 +47,6 @@ _NAMED = {
 }
 _WITH_EFFECTS = frozenset({"save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt", "array2string", "array_str",
                            "array_repr", "fromregex"})  # fmt: skip
-
-
-def handler(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def declare(handler: Callable[..., Any]) -> Callable[..., Any]:
-        for function in functions:
-            if id(function) in HANDLERS:
-                raise ValueError(f"{function!r} has two handlers")
-            HANDLERS[id(function)] = handler
-            inner = getattr(function, "_implementation", None)
-            if isinstance(
-                inner, types.BuiltinFunctionType
-            ):  # what NumPy's own code calls past the dispatch
-                HANDLERS[id(inner)] = handler
-        return handler
-
-    return declare
 
 
 def call_numpy(
@@ -124,7 +100,7 @@ def call_python(
 def _may_call(function: Any, handler: Any) -> bool:
     """Whether a function of constants may be called at capture: NumPy's public functions read nothing else."""
     return (
-        (handler is not None and handler not in _MAKERS)
+        (handler is not None and handler not in MAKERS)
         or hasattr(function, "_implementation")
         or id(function) in _PURE
     )
@@ -193,222 +169,6 @@ def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[
     ):
         return NotImplemented
     raise GraphBreak("numpy-unsupported", f"a {cls.__module__}.{cls.__qualname__} is made")
-
-
-# ---------------------------------------------------------------- making arrays
-
-
-def _with_copy(machine: Machine, value: Any, dtype: Any, order: Any, copy: Any) -> Any:
-    found = as_array(machine, value, dtype)
-    shared = (
-        found is value
-        or isinstance(value, torch.Tensor)
-        or (issubclass(type(value), ArrayBase) and found.base is value.base)
-    )
-    if copy and shared:
-        return found.new(found.base).copy(order or "K")
-    if order in ("C", "F"):
-        wanted = layout.wanted(order, [], found.ndim)
-        if found.flips or not layout.is_in_order(found.base, wanted):
-            return found.copy(order)
-    return found
-
-
-@handler(np.array)
-def _array(
-    machine: Machine, object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: Any = False, ndmin: int = 0, like: Any = None
-) -> Any:  # fmt: skip
-    found = _with_copy(machine, object, dtype, order, copy)
-    if found.ndim < ndmin:
-        found = found.reshape((1,) * (ndmin - found.ndim) + found.shape)
-    return found
-
-
-@handler(np.asarray, np.asanyarray)
-def _asarray(
-    machine: Machine, a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: Any = None, like: Any = None
-) -> Any:  # fmt: skip
-    return _with_copy(machine, a, dtype, order, copy)
-
-
-@handler(np.ascontiguousarray)
-def _ascontiguousarray(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    found = _with_copy(machine, a, dtype, "C", None)
-    return found if found.ndim else found.reshape((1,))
-
-
-@handler(np.asfortranarray)
-def _asfortranarray(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    found = _with_copy(machine, a, dtype, "F", None)
-    return found if found.ndim else found.reshape((1,))
-
-
-@handler(np.copy)
-def _copy(machine: Machine, a: Any, order: Any = "K", subok: Any = False) -> Any:
-    found = as_array(machine, a)
-    return found.new(found.base, flips=found.flips).copy(order)
-
-
-def _shape(machine: Machine, shape: Any) -> tuple[Any, ...]:
-    sizes = plain(machine, shape)
-    return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
-
-
-def _made(machine: Machine, function: Any, shape: Any, dtype: Any, order: Any, *value: Any) -> Any:
-    sizes = _shape(machine, shape)
-    fortran = order == "F" and len(sizes) > 1
-    options = {"dtype": torch_dtype(dtype), "device": machine.arrays.device}
-    sizes = tuple(reversed(sizes)) if fortran else sizes
-    found = machine.arrays.new(machine.tape.call_function(function, (sizes, *value), options))
-    return found.transpose() if fortran else found
-
-
-@handler(np.zeros)
-def _zeros(
-    machine: Machine,
-    shape: Any,
-    dtype: Any = float,
-    order: Any = "C",
-    *,
-    device: Any = None,
-    like: Any = None,
-) -> Any:
-    return _made(machine, torch.zeros, shape, dtype or float, order)
-
-
-@handler(np.ones)
-def _ones(
-    machine: Machine,
-    shape: Any,
-    dtype: Any = None,
-    order: Any = "C",
-    *,
-    device: Any = None,
-    like: Any = None,
-) -> Any:
-    return _made(machine, torch.ones, shape, dtype or float, order)
-
-
-@handler(np.empty)
-def _empty(
-    machine: Machine,
-    shape: Any,
-    dtype: Any = float,
-    order: Any = "C",
-    *,
-    device: Any = None,
-    like: Any = None,
-) -> Any:
-    return _made(machine, torch.empty, shape, dtype or float, order)
-
-
-@handler(np.full)
-def _full(
-    machine: Machine, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None
-) -> Any:  # fmt: skip
-    kind = as_array(machine, fill_value).dtype if dtype is None else np.dtype(dtype)
-    found = _made(machine, torch.empty, shape, kind, order)
-    found[...] = fill_value
-    return found
-
-
-_MAKERS = (
-    _array,
-    _asarray,
-    _ascontiguousarray,
-    _asfortranarray,
-    _copy,
-    _zeros,
-    _ones,
-    _empty,
-    _full,
-)
-"""Handlers that do for constants, too: what they make is made by the graph."""
-
-
-def _like(machine: Machine, function: Any, a: Any, dtype: Any, order: Any, shape: Any) -> Any:
-    source = as_array(machine, a)
-    kind = source.dtype if dtype is None else dtype
-    sizes = source.shape if shape is None else _shape(machine, shape)
-    wanted = layout.copied(order, source.base)
-    if len(sizes) != source.ndim:
-        wanted = layout.c_order(len(sizes))
-    found = _made(machine, function, tuple(sizes[axis] for axis in wanted), kind, "C")
-    return (
-        found.transpose(layout.inverse(wanted)) if wanted != layout.c_order(len(sizes)) else found
-    )
-
-
-@handler(np.zeros_like)
-def _zeros_like(
-    machine: Machine, a: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
-) -> Any:  # fmt: skip
-    return _like(machine, torch.zeros, a, dtype, order, shape)
-
-
-@handler(np.ones_like)
-def _ones_like(
-    machine: Machine, a: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
-) -> Any:  # fmt: skip
-    return _like(machine, torch.ones, a, dtype, order, shape)
-
-
-@handler(np.empty_like)
-def _empty_like(
-    machine: Machine, prototype: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
-) -> Any:  # fmt: skip
-    return _like(machine, torch.empty, prototype, dtype, order, shape)
-
-
-@handler(np.full_like)
-def _full_like(
-    machine: Machine, a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
-) -> Any:  # fmt: skip
-    found = _like(machine, torch.empty, a, dtype, order, shape)
-    found[...] = fill_value
-    return found
-
-
-@handler(np.arange)
-def _arange(
-    machine: Machine,
-    *args: Any,
-    dtype: Any = None,
-    device: Any = None,
-    like: Any = None,
-    **named: Any,
-) -> Any:
-    bounds = [*args, *(named[name] for name in ("start", "stop", "step") if name in named)]
-    if len(bounds) == 4:
-        dtype = bounds.pop()
-    if not all(isinstance(bound, int) or type(bound) is torch.SymInt for bound in bounds):
-        raise GraphBreak("numpy-unsupported", "np.arange with bounds that are no integers")
-    options = {"dtype": torch_dtype(dtype or np.int64), "device": machine.arrays.device}
-    return machine.arrays.new(machine.tape.call_function(torch.arange, tuple(bounds), options))
-
-
-@handler(np.eye)
-def _eye(
-    machine: Machine,
-    N: Any,
-    M: Any = None,
-    k: int = 0,
-    dtype: Any = float,
-    order: str = "C",
-    *,
-    device: Any = None,
-    like: Any = None,
-) -> Any:
-    if k or order != "C":
-        raise GraphBreak("numpy-unsupported", "np.eye of symbolic sizes with an offset")
-    options = {"dtype": torch_dtype(dtype or float), "device": machine.arrays.device}
-    columns = N if M is None else M
-    return machine.arrays.new(machine.tape.call_function(torch.eye, (N, columns), options))
-
-
-@handler(np.identity)
-def _identity(machine: Machine, n: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    return _eye(machine, n, dtype=dtype or float)
 
 
 # ---------------------------------------------------------------- methods as functions
@@ -503,7 +263,7 @@ def _sliding_window_view(
     machine: Machine, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
 ) -> Any:  # fmt: skip
     source = as_array(machine, x)
-    sizes = _shape(machine, window_shape)
+    sizes = shape_of(machine, window_shape)
     axes = range(source.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if len(sizes) != len(axes):
         raise ValueError("window_shape and axis must have the same length")
@@ -547,123 +307,6 @@ def _typed(value: Any) -> Any:
     return value.dtype if issubclass(type(value), ArrayBase) else value
 
 
-# ---------------------------------------------------------------- combining
-
-
-def _common(machine: Machine, values: Any, dtype: Any) -> tuple[list[Any], list[torch.Tensor]]:
-    items = list(values)
-    arrays = [as_array(machine, value) for value in items]
-    kind = np.result_type(*[array.dtype for array in arrays]) if dtype is None else np.dtype(dtype)
-    return arrays, [cast(machine, array.tensor, kind) for array in arrays]
-
-
-@handler(np.concatenate)
-def _concatenate(
-    machine: Machine,
-    arrays: Any,
-    /,
-    axis: Any = 0,
-    out: Any = None,
-    *,
-    dtype: Any = None,
-    casting: str = "same_kind",
-) -> Any:
-    parts = list(arrays)
-    if not parts:
-        raise ValueError("need at least one array to concatenate")
-    sources, tensors = _common(machine, parts, dtype)
-    if any(source.ndim == 0 for source in sources):
-        raise ValueError("zero-dimensional arrays cannot be concatenated")
-    if axis is None:
-        tensors = [machine.tape.call_method("reshape", (tensor, (-1,))) for tensor in tensors]
-        axis = 0
-    ndim = tensors[0].ndim
-    if any(tensor.ndim != ndim for tensor in tensors):
-        raise ValueError(
-            "all the input array dimensions except for the concatenation axis must match exactly"
-        )
-    if not -ndim <= axis < ndim:
-        raise np.exceptions.AxisError(axis, ndim)
-    for other in range(ndim):
-        if other != axis % ndim and any(
-            tensor.shape[other] != tensors[0].shape[other] for tensor in tensors
-        ):
-            raise ValueError(
-                "all the input array dimensions except for the concatenation axis must match exactly"
-            )
-    found = machine.tape.call_function(torch.cat, (tensors, axis))
-    if out is not None:
-        store(out, found)
-        return out
-    order = (
-        layout.k_order([source.base for source in sources], ndim)
-        if ndim == sources[0].ndim
-        else layout.c_order(ndim)
-    )
-    return machine.arrays.new(layout.in_order(machine.tape, found, order))
-
-
-@handler(np.where)
-def _where(machine: Machine, condition: Any, *choices: Any) -> Any:
-    if len(choices) != 2:
-        return as_array(machine, condition).nonzero()
-    mask = as_array(machine, condition)
-    kinds = [_weak(machine, choice) for choice in choices]
-    kind = np.result_type(*kinds)
-    parts = [cast(machine, as_array(machine, choice).tensor, kind) for choice in choices]
-    test = cast(machine, mask.tensor, np.bool_)
-    check_broadcast([test, *parts])
-    found = machine.tape.call_function(torch.where, (test, *parts))
-    tensors = [value.base for value in (mask, *choices) if issubclass(type(value), ArrayBase)]
-    order = layout.k_order(tensors, found.ndim) if tensors else layout.c_order(found.ndim)
-    return machine.arrays.new(layout.in_order(machine.tape, found, order))
-
-
-def _weak(machine: Machine, value: Any) -> Any:
-    """What takes part in promotion: numbers weakly."""
-    if type(value) in (bool, int, float, complex) or isinstance(value, np.generic):
-        return value
-    if type(value) in SYMBOLIC:
-        return 0 if type(value) is torch.SymInt else 0.0
-    return as_array(machine, value).dtype
-
-
-@handler(np.broadcast_to)
-def _broadcast_to(machine: Machine, array: Any, shape: Any, subok: Any = False) -> Any:
-    source = as_array(machine, array)
-    found = machine.tape.call_function(
-        torch.broadcast_to, (source.unflipped("np.broadcast_to"), _shape(machine, shape))
-    )
-    return source.new(found, writeable=False)
-
-
-@handler(np.broadcast_arrays)
-def _broadcast_arrays(machine: Machine, *args: Any, subok: Any = False) -> Any:
-    sources = [as_array(machine, arg) for arg in args]
-    shape = np.broadcast_shapes(*[source.shape for source in sources])
-    return tuple(
-        source if source.shape == shape else _broadcast_to(machine, source, shape)
-        for source in sources
-    )
-
-
-@handler(np.copyto)
-def _copyto(
-    machine: Machine, dst: Any, src: Any, casting: Any = "same_kind", where: Any = True
-) -> None:
-    from flambeau_capture.interpreter.arrays.indexing import assigned
-
-    if issubclass(type(src), ArrayBase) and not np.can_cast(src.dtype, dst.dtype, casting):
-        raise TypeError(
-            f"Cannot cast array data from {src.dtype!r} to {dst.dtype!r} according to the rule '{casting}'"
-        )
-    value = assigned(machine, src, dst.dtype)
-    if where is not True:
-        mask = as_array(machine, where).tensor
-        value = machine.tape.call_function(torch.where, (mask, value, dst.tensor))
-    dst.write(value)
-
-
 @handler(np.tril)
 def _tril(machine: Machine, m: Any, k: int = 0) -> Any:
     return _triangle(machine, torch.tril, m, k)
@@ -682,13 +325,12 @@ def _triangle(machine: Machine, function: Any, m: Any, k: int) -> Any:
     return source.new(layout.in_order(machine.tape, found, layout.c_order(source.ndim)))
 
 
+def _dispatched(function: Any) -> Substitute:
+    return lambda machine, args, kwargs: call_numpy(machine, function, args, kwargs)
+
+
 for _python in (np.ones, np.full, np.eye, np.identity, np.isscalar):
-    substitute_for(_python)(
-        functools.partial(
-            lambda function, machine, args, kwargs: call_numpy(machine, function, args, kwargs),
-            _python,
-        )
-    )
+    substitute_for(_python)(_dispatched(_python))
 handler(np.dot)(products.dot)
 handler(np.inner)(products.inner)
 handler(np.vdot)(products.vdot)

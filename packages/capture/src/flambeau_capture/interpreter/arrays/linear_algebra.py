@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.interpreter.arrays.base import as_array, cast
-from flambeau_capture.interpreter.arrays.functions import handler
+from flambeau_capture.interpreter.arrays.handlers import handler
 from flambeau_capture.interpreter.arrays.products import finished
 from flambeau_capture.numpy_arrays import raise_for_status
 from flambeau_capture.reasons import GraphBreak

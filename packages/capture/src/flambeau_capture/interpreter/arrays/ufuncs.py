@@ -21,6 +21,7 @@ from flambeau_capture.interpreter.arrays.base import (
     is_constant,
 )
 from flambeau_capture.interpreter.arrays.dtypes import NUMBERS, abstract, torch_dtype
+from flambeau_capture.interpreter.arrays.indexing import tensor_index
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -267,8 +268,6 @@ _METHODS = {
 
 def _accumulate_at(machine: Machine, ufunc: Any, target: Any, index: Any, values: Any) -> None:
     """`np.add.at(target, index, values)`: repeated places accumulate."""
-    from flambeau_capture.interpreter.arrays.indexing import tensor_index
-
     base = target.unflipped("np.add.at")
     if not target.writeable:
         raise ValueError("output array is read-only")
