@@ -12,21 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from captured import compiled
 
 import flambeau_capture
-from flambeau_capture import CaptureOptions
 
 THREADS = 6
-
-
-def run_graph(module: Any, example_inputs: list[Any]) -> Any:
-    return module.forward
-
-
-def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return flambeau_capture.compile(
-        fn, backend=run_graph, options=CaptureOptions(recompile_limit=64)
-    )
 
 
 @pytest.fixture(autouse=True)

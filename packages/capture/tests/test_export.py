@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from exporting import Net, same
 from torch import nn
 
 import flambeau_capture
@@ -30,43 +31,6 @@ class Pair(NamedTuple):
 class Batch:
     ids: torch.Tensor
     masks: dict[str, torch.Tensor]
-
-
-class Net(nn.Module):
-    """Writes to buffers in place (BatchNorm's) and replaces one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> dict[str, Any]:
-        y = self.norm(self.linear(x))
-        if mask is not None:
-            y = y * mask
-        self.calls = self.calls + 1
-        return {"y": y, "rows": x.shape[0] * 2, "x": x}
-
-
-def same(found: Any, expected: Any) -> None:
-    """Equal structure, types, values and strides."""
-    assert type(found) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-        assert found.stride() == expected.stride()
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for key in expected:
-            same(found[key], expected[key])
-    elif isinstance(expected, (list, tuple, collections.deque)):
-        assert len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            same(ours, theirs)
-    elif dataclasses.is_dataclass(expected):
-        same(vars(found), vars(expected))
-    else:
-        assert found == expected
 
 
 # ---------------------------------------------------------------- calling

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.nn.functional as F
+from exporting import same
 from torch import nn
 
 from flambeau_capture import Dim, ExportFileError, export, load
@@ -39,27 +40,6 @@ class Plain:
 
     def __init__(self, value: torch.Tensor) -> None:
         self.value = value
-
-
-def same(found: Any, expected: Any) -> None:
-    """Equal structure, types, values, dtypes and strides."""
-    assert type(found) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype
-        assert found.stride() == expected.stride()
-        assert torch.equal(found, expected) or torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)  # fmt: skip
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for key in expected:
-            same(found[key], expected[key])
-    elif isinstance(expected, (list, tuple)):
-        assert len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            same(ours, theirs)
-    elif isinstance(expected, (Output, Plain)):
-        same(vars(found), vars(expected))
-    else:
-        assert found == expected
 
 
 def saved_and_loaded(exported: Any, path: Path, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch.export
+from exporting import Net
 from torch import nn
 
 from flambeau_capture import Dim, export, load
@@ -19,21 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BATCH = Dim("batch", max=64)
-
-
-class Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> dict[str, Any]:
-        y = self.norm(self.linear(x))
-        if mask is not None:
-            y = y * mask
-        self.calls = self.calls + 1
-        return {"y": y, "rows": x.shape[0] * 2}
 
 
 def through_a_file(program: Any) -> Any:
@@ -48,7 +34,7 @@ def close(found: Any, expected: Any) -> None:
 
 
 def test_a_module() -> None:
-    model = Counting()
+    model = Net()
     shapes = {"x": {0: BATCH}, "mask": {0: BATCH}}
     exported = export(model, (torch.randn(6, 8),), {"mask": torch.randn(6, 1)}, dynamic_shapes=shapes)  # fmt: skip
     program = to_exported_program(exported)

@@ -5,25 +5,13 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
+from captured import compiled
 from torch import nn
 
 import flambeau_capture
-from flambeau_capture import CaptureOptions
-
-
-def run_graph(module: Any, example_inputs: list[Any]) -> Any:
-    return module.forward
-
-
-def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return flambeau_capture.compile(
-        fn, backend=run_graph, options=CaptureOptions(recompile_limit=64)
-    )
 
 
 class Whole(nn.Module):

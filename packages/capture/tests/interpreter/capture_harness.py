@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from captured import run_graph
 
 import flambeau_capture
 from flambeau_capture import Break, CaptureOptions
@@ -18,11 +19,6 @@ from flambeau_capture.compiled import compile_callable
 from flambeau_capture.interpreter import capture
 from flambeau_capture.origins import Scope
 from flambeau_capture.record import Capture, CaptureFrame, DynamicDims
-
-
-def run_graph(module: Any, example_inputs: list[Any]) -> Any:
-    """The backend of these tests: the captured graph itself."""
-    return module.forward  # not the module: global hooks are the program's
 
 
 def compiled(
