@@ -186,13 +186,13 @@ def drawn(x: torch.Tensor) -> Any:
     )
 
 
-@broken
+@whole
 def seeded(x: torch.Tensor) -> Any:
     torch.manual_seed(3)
     return torch.rand(3) + x[0, :3], F.dropout(x, 0.5)
 
 
-@broken
+@whole
 def state_set_back(x: torch.Tensor) -> Any:
     state = torch.get_rng_state()
     a = torch.rand(3)
@@ -200,14 +200,14 @@ def state_set_back(x: torch.Tensor) -> Any:
     return a, torch.rand(3), x * 2
 
 
-@broken
+@whole
 def forked(x: torch.Tensor) -> Any:
     with torch.random.fork_rng():
         a = torch.rand(3)
     return a, torch.rand(3), x * 2
 
 
-@broken
+@whole
 def own_generator(x: torch.Tensor) -> Any:
     generator = torch.Generator().manual_seed(4)
     return torch.rand(3, generator=generator) + x[0, :3], x.clone().normal_(generator=generator)

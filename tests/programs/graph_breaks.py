@@ -6,6 +6,7 @@ A program is compiled and called without arguments; its inputs are its defaults.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import dataclasses
 import io
@@ -207,9 +208,9 @@ def makes_a_parameter(x=torch.ones(3)):
 
 
 @example("torch-state")
-def seeds_the_generator(x=torch.ones(3)):
-    torch.manual_seed(0)
-    return x + torch.rand(3)
+def sets_how_kernels_run(x=torch.ones(3)):
+    torch.use_deterministic_algorithms(False)
+    return x + 1
 
 
 def marked(x):
@@ -237,8 +238,8 @@ def redirects_output(x=torch.ones(3)):
 
 
 @example("unsupported-argument")
-def passes_a_generator(x=torch.ones(3), generator=torch.Generator()):
-    return x + torch.rand(3, generator=generator)
+def passes_an_array_of_the_standard_library(x=torch.ones(3), values=array.array("f", [1, 2, 3])):
+    return x + torch.tensor(values)
 
 
 @example("unsupported-input")
@@ -358,6 +359,14 @@ def writes_to_overlapping_inputs(inputs=overlapping()):
     x, y = inputs
     x.mul_(2)
     return x + y
+
+
+@example("untraced-calls")
+def differentiates_beside_inference_mode(x=torch.ones(3, requires_grad=True)):
+    with torch.inference_mode():
+        y = x * 2
+    (gradient,) = torch.autograd.grad((x * x).sum(), x)
+    return gradient + y.clone()
 
 
 @example("no-functional-form")

@@ -44,6 +44,7 @@ from flambeau_capture.record import (
     Guard,
     Input,
     MakeTuple,
+    Opaque,
     SizeValue,
 )
 from flambeau_capture.resumption import Continuations, frame_functions
@@ -64,7 +65,7 @@ class EntryInfo:
     """What is kept about an entry, for reasons, reports and tests.  It holds no user object strongly."""
 
     guards: tuple[Guard, ...] = ()
-    inputs: tuple[tuple[Origin, Spec | Expr | FloatExpr], ...] = ()
+    inputs: tuple[tuple[Origin, Spec | Expr | FloatExpr | Opaque], ...] = ()
     graph_module: fx.GraphModule | None = None
     source: str = ""
     """Source of the entry function; "" when the graph is called directly."""
@@ -252,7 +253,7 @@ def all_guards(capture: Capture, state: torch_state.UsualState) -> list[Guard]:
         for item in capture.torch_state.items()
         if item[0] not in extras
     ]
-    guards += [_input_guard(item) for item in capture.inputs]
+    guards += [_input_guard(item) for item in capture.inputs if not isinstance(item.spec, Opaque)]
     guards += _size_guards(capture)
     guards += _memory_guards(capture)
     guards += capture.guards
@@ -313,7 +314,7 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
     for item in capture.inputs:
         if isinstance(item.spec, Expr):
             extents: list[tuple[Any, Origin]] = [(item.spec, item.origin)]
-        elif isinstance(item.spec, FloatExpr):
+        elif isinstance(item.spec, (FloatExpr, Opaque)):
             continue
         else:
             extents = [

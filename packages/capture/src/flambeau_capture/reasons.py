@@ -206,7 +206,7 @@ _reason(
 )
 _reason(
     "torch-state",
-    "a state of torch was set that operators read when they run: random generators, default device or dtype, settings of kernels, autograd's hooks",
+    "a state of torch was set that operators read when they run: settings of kernels, autograd's hooks on saved tensors, modes of the program",
     "a compiled graph does not change such states in its midst: they are set between graphs, by the interpreter",
     "set it outside the compiled function",
 )

@@ -33,14 +33,21 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- 2. the tape
 
 
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """The spec of an object that the graph only hands on: a torch.Generator."""
+
+    kind: type
+
+
 @dataclass(eq=False, slots=True)
 class GraphValue:
-    """One tensor (spec: Spec) or symbolic number (spec: Expr or FloatExpr) of the graph.  `name` is a hint, made unique later.
+    """One tensor (spec: Spec), symbolic number (spec: Expr or FloatExpr) or Opaque object of the graph.  `name` is a hint, made unique later.
 
     Tensors that share memory have the same `storage` token; None where the capture does not say.
     """
 
-    spec: Spec | Expr | FloatExpr
+    spec: Spec | Expr | FloatExpr | Opaque
     name: str = ""
     requires_grad: bool = False
     storage: object | None = None
@@ -76,7 +83,7 @@ class Call:
 
 @dataclass(eq=False, slots=True)
 class Input:
-    """A tensor, int or float that the graph reads: where it comes from, the real object of this call, and what is assumed of it.
+    """A tensor, int, float or Opaque object that the graph reads: where it comes from, the real object of this call, and what is assumed of it.
 
     A Spec with Exprs as sizes is dynamic in those dimensions: sizes that are a plain symbol are *defined* by the
     input, others are checked.  An Expr as spec is a symbolic int, a FloatExpr a symbolic float.
@@ -86,7 +93,7 @@ class Input:
 
     origin: Origin
     example: Any
-    spec: Spec | Expr | FloatExpr
+    spec: Spec | Expr | FloatExpr | Opaque
     value: GraphValue
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
-from flambeau_capture.record import Input
+from flambeau_capture.record import Input, Opaque
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import FloatExpr, is_float_symbol
 from flambeau_prims.sizes import Expr, SizeEnv
@@ -41,6 +41,7 @@ def symbol_name(size: Any) -> str | None:
 def symbol_origins(inputs: Iterable[Input]) -> dict[str, Origin]:
     """Where each symbol's int is read from: the first input tensor with it as a size, or the int input that it is."""
     found: dict[str, Origin] = {}
+    inputs = [item for item in inputs if not isinstance(item.spec, Opaque)]
     for item in inputs:
         if isinstance(item.spec, (Expr, FloatExpr)):
             name = symbol_name(item.spec)

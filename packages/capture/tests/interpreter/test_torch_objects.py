@@ -171,15 +171,25 @@ def test_big_dicts_of_tensors_are_read_entry_by_entry() -> None:
     assert callable_(torch.ones(2))[1:] == (True, True, 9)
 
 
-@pytest.mark.parametrize("program", [
-    lambda x: nn.Parameter(x) * 2,
-    lambda x: torch.manual_seed(3) and torch.rand(3),
-    lambda x: torch.Generator().manual_seed(1).initial_seed() + x,
-], ids=["parameter", "seed", "generator"])  # fmt: skip
-def test_what_is_made_between_graphs(program: Any) -> None:
+def test_parameters_are_made_between_graphs() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return nn.Parameter(x) * 2
+
     callable_ = compiled(program, fullgraph=False)
     torch.testing.assert_close(callable_(torch.ones(3)), program(torch.ones(3)))
     assert "break" in kinds(callable_)
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: torch.manual_seed(3) and torch.rand(3),
+    lambda x: torch.Generator().manual_seed(1).initial_seed() + x,
+    lambda x: torch.rand(3, generator=torch.Generator().manual_seed(x.shape[0])),
+], ids=["seed", "seed of a generator", "generator"])  # fmt: skip
+def test_generators_are_seeded_in_the_graph(program: Any) -> None:
+    callable_ = compiled(program)
+    for _ in range(2):
+        torch.testing.assert_close(callable_(torch.ones(3)), program(torch.ones(3)))
+    assert kinds(callable_) == ["capture"]
 
 
 def test_which_subclasses_are_admitted() -> None:

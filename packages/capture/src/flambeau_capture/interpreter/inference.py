@@ -45,7 +45,9 @@ class InferenceGuard(Native):
     def __exit__(self, *error: object) -> None:
         guards = self.machine.tape.inference_guards
         if not guards or guards[-1] is not self:
-            raise GraphBreak("torch-state", "inference modes are left in another order than entered")
+            raise GraphBreak(
+                "torch-state", "inference modes are left in another order than entered"
+            )
         self.machine.tape.call_untraced(leave_inference_mode)
         guards.pop()
         self.leave()
@@ -79,7 +81,9 @@ def reenter_effects(machine: Machine, rebuild: Rebuilder) -> tuple[list[Effect],
             CallEffect(setter, tuple(Const(arg) for arg in args))
             for setter, args in guard.outside.settings_from(before)
         ]
-        found.append(CallEffect(_Guard.__enter__, (rebuild.recipe(guard),)))  # made here at the latest
+        found.append(
+            CallEffect(_Guard.__enter__, (rebuild.recipe(guard),))
+        )  # made here at the latest
         before = guard.entered
     for _ in guards:
         machine.tape.call_untraced(leave_inference_mode)
@@ -99,4 +103,6 @@ def _make_guard(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(_Guard.__enter__.__func__, _Guard.__exit__.__func__)
 def _older_guard(machine: Machine, args: Any, kwargs: Any) -> Any:
-    raise GraphBreak("torch-state", "inference mode is left that was entered before the graph began")
+    raise GraphBreak(
+        "torch-state", "inference mode is left that was entered before the graph began"
+    )

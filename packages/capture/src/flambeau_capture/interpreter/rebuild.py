@@ -146,6 +146,8 @@ class Rebuilder:
             value, (type, enum.Enum, types.ModuleType, types.UnionType, re.Match)
         ):
             return Const(value)
+        if self.machine.tape.is_opaque(value):
+            return FromGraph(self.machine.tape.opaque(value))
         builder = _BUILDERS.get(kind)
         if builder is not None:
             return builder(self, value)

@@ -27,7 +27,7 @@ from flambeau_capture.interpreter.unbacked import UnbackedNumbers
 from flambeau_capture.marks import bound, marks_of
 from flambeau_capture.origins import CallOf, InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.record import Call, GraphValue, Input
+from flambeau_capture.record import Call, GraphValue, Input, Opaque
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.operator_facts import is_check
@@ -156,6 +156,11 @@ class Tape:
         """Inference mode (or its absence) as the frame has entered it and not left, the outermost first."""
         self.subgraphs = 0
         """Nodes with graphs of their own that are being recorded, one inside the other."""
+        self._objects: dict[int, tuple[Any, GraphValue]] = {}
+        """By id: objects that the graph hands on as they are, and their values."""
+        self._hands_on = False
+        self.seeds: dict[int, Any] = {}
+        """By id: the seeds of generators that the frame has seeded and not set otherwise since."""
         self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
         """By id: tensors that exist inside a node's subgraph only, and what that node is."""
 
@@ -407,24 +412,50 @@ class Tape:
 
     def call_untraced(
         self,
-        target: Callable[..., Any],
+        target: Callable[..., Any] | str,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         result: Any = None,
         *,
         mutates: tuple[GraphValue, ...] = (),
     ) -> None:
-        """Record a call of `target` that is made when the graph runs, by itself; `result` stands for what it gives."""
-        if self.subgraphs:
-            name = getattr(target, "__name__", "a function")
-            raise GraphBreak("higher-order-operator", f"call of {name} in a function given to torch")
+        """Record a call that is made when the graph runs, by itself: of a function, or of a method by its name.  `result` stands for
+        what it gives."""
+        self._refuse_untraced(target)
+        kind: Any = "method" if isinstance(target, str) else "function"
         recorded = tuple([self._argument(arg) for arg in args])
         named = {name: self._argument(arg) for name, arg in (kwargs or {}).items()}
         self.calls.append(
             Call(
-                "function", target, recorded, named, result, self.machine.where, pure=False, mutates=mutates, untraced=True,
+                kind, target, recorded, named, result, self.machine.where, pure=False, mutates=mutates, untraced=True,
             )
         )  # fmt: skip
+
+    def _refuse_untraced(self, target: Any) -> None:
+        if self.subgraphs:
+            name = target if isinstance(target, str) else getattr(target, "__name__", "a function")
+            raise GraphBreak("higher-order-operator", f"call of {name} in a function given to torch")
+
+    def opaque(self, value: Any) -> GraphValue:
+        """The graph value of an object that calls are given as it is: a new input if the frame has not made it."""
+        found = self._objects.get(id(value))
+        if found is not None:
+            return found[1]
+        origin = self.machine.objects.origin_of(value)
+        if origin is None:
+            raise GraphBreak("unsupported-argument", f"a {type(value).__name__} of unknown origin")
+        entry = Input(origin, value, Opaque(type(value)), GraphValue(Opaque(type(value)), _name_of(origin)))
+        self.inputs.append(entry)
+        return self.declare_opaque(value, entry.value)
+
+    def declare_opaque(self, value: Any, graph_value: GraphValue) -> GraphValue:
+        """Note the graph value of an object that the frame has made, or that it was given."""
+        self._objects[id(value)] = (value, graph_value)
+        return graph_value
+
+    def is_opaque(self, value: Any) -> bool:
+        """Whether the frame has made an object that only the graph can make."""
+        return id(value) in self._objects
 
     def record_setting(self, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Record a call that changes torch's state without making it."""
@@ -475,10 +506,14 @@ class Tape:
         defined = self.unbacked.fresh()
         if not (new or written or defined or tracer.checks):
             return result
+        self._hands_on = False
         recorded_args = tuple([self._argument(arg) for arg in args])
         recorded_kwargs = (
             {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}
         )
+        untraced = self._hands_on
+        if untraced:
+            self._refuse_untraced(target)
         known = self._values
         mutates = tuple({id(t): known[id(t)][1] for t in written if id(t) in known}.values())
         stem = target if kind == "method" else getattr(target, "__name__", "value")
@@ -488,7 +523,7 @@ class Tape:
         self.calls.append(
             Call(
                 kind, target, recorded_args, recorded_kwargs, self._result(result), self.machine.where,
-                pure=not (written or tracer.random or tracer.checks), mutates=mutates,
+                pure=not (written or tracer.random or tracer.checks or untraced), mutates=mutates, untraced=untraced,
             )
         )  # fmt: skip
         if defined or (self.env is not None and self.env.assumed):
@@ -557,6 +592,9 @@ class Tape:
             )
         if kind is range:
             return tuple(arg)
+        if kind is torch.Generator:
+            self._hands_on = True
+            return self.opaque(arg)
         for plain in (int, float, str):
             if isinstance(arg, plain):
                 made: Any = plain

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.substitutes.registry import Substitute
 
 _RANDOM = (
-    (torch, ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state")),
-    (torch.random, ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state", "fork_rng")),
-    (torch.cuda, ("manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed", "get_rng_state", "get_rng_state_all",
-                  "set_rng_state", "set_rng_state_all")),
+    (torch.cuda, ("initial_seed", "get_rng_state_all", "set_rng_state_all")),
 )  # fmt: skip
 _SETTERS = (
     (torch, ("set_default_dtype", "set_default_tensor_type", "set_default_device", "use_deterministic_algorithms",
