@@ -19,6 +19,7 @@ from flambeau_capture.compiled import compile_callable
 from flambeau_capture.interpreter import capture
 from flambeau_capture.origins import Scope
 from flambeau_capture.record import Capture, CaptureFrame, DynamicDims
+from flambeau_capture.resume_code import instructions, resumed_from
 
 
 def compiled(
@@ -44,6 +45,8 @@ def stepping(steps: int) -> CaptureFrame:
         reason = Break("explicit-break", "the test stops here")
         for step in (*range(steps, steps + 60), 0):
             found, _ = capture._interpret(scope, options, dynamic, stop_step=step)
+            if found.suspended and _gets_nowhere(scope, found):
+                continue
             if found.suspended:
                 found.cause = reason
             if found.suspended or found.cause is None:
@@ -51,6 +54,21 @@ def stepping(steps: int) -> CaptureFrame:
         return capture.capture_frame(scope, options, dynamic)
 
     return capture_frame
+
+
+def _gets_nowhere(scope: Scope, found: Capture) -> bool:
+    """Whether the rest of a frame stops where it begins, at a conditional jump: what is performed there is only `bool(...)`."""
+    code = scope.function.__code__
+    resumed, stopped = resumed_from(code), found.suspended[-1]
+    if resumed is None or len(found.suspended) > 1:
+        return False
+    entry = instructions(code)[resumed.first - 2]  # the jump into the original code
+    begins = entry.end + entry.arg - resumed.start
+    at = stopped.index
+    return (
+        instructions(stopped.source.code)[at].start == begins
+        and stopped.following[0][0].index == at
+    )
 
 
 def clone(value: Any) -> Any:

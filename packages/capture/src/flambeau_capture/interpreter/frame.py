@@ -69,8 +69,8 @@ class Stopped(BaseException):
             machine.suspend(frame)
 
 
-NULL = Sentinel("NULL")
-UNBOUND = Sentinel("UNBOUND")
+NULL = UNBOUND = Sentinel("NULL")
+"""One thing, as in CPython: an inlined comprehension takes an unbound local to the stack, and stores it back."""
 RETURN = 1
 YIELD = 2
 

@@ -78,7 +78,7 @@ def stack_recipes(
     kinds: list[str | int] = []
     values: dict[int, Recipe] = {}
     for at, entry in reversed(list(enumerate(frame.stack))):
-        if entry is NULL or entry is UNBOUND:
+        if entry is NULL:
             kinds.append(NULL_KIND)
         elif isinstance(entry, Handled):
             kinds.append(HANDLED)
