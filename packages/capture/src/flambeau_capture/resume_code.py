@@ -267,6 +267,8 @@ class _Maker:
         """The instruction itself, covered by the original's exception handler."""
         instruction = instructions(self.code)[index]
         start = self.at
+        # CPython 3.13 looks for the handler of what a Python function raises in the unit before its call.
+        self.emit("NOP")
         if keyword_names and instruction.name == "CALL":
             self.emit("KW_NAMES", self.constant(keyword_names))
         if is_truth_jump(instruction.name):

@@ -60,7 +60,7 @@ def _gets_nowhere(scope: Scope, found: Capture) -> bool:
     """Whether the rest of a frame stops where it begins, at a conditional jump: what is performed there is only `bool(...)`."""
     code = scope.function.__code__
     resumed, stopped = resumed_from(code), found.suspended[-1]
-    if resumed is None or len(found.suspended) > 1:
+    if resumed is None or len(found.suspended) > 1 or not stopped.following:
         return False
     entry = instructions(code)[resumed.first - 2]  # the jump into the original code
     begins = entry.end + entry.arg - resumed.start
