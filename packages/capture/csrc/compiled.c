@@ -19,6 +19,7 @@ typedef struct {
     PyObject *target;   /* NULL: the original function serves this call */
     Py_ssize_t item;    /* one of the above, or an index into the tuple or list that the target returns */
     PyObject *handler;  /* FrameHandler in force while the target runs; NULL: none */
+    PyObject *on_error; /* callable(exception that the target raised) -> the exception to raise, or None: run the original function */
     int last_resort;    /* stays behind all other entries */
     PyObject *info;     /* what Python keeps about the entry */
 } Entry;
@@ -26,12 +27,12 @@ typedef struct {
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"program", "target", "item", "handler", "last_resort", "info", NULL};
-    PyObject *program, *target, *handler = Py_None, *info = Py_None;
+    static char *names[] = {"program", "target", "item", "handler", "last_resort", "info", "on_error", NULL};
+    PyObject *program, *target, *handler = Py_None, *info = Py_None, *on_error = Py_None;
     Py_ssize_t item = RESULT_WHOLE;
     int last_resort = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|nOpO:Entry", names, &Program_Type, &program, &target, &item, &handler,
-                                     &last_resort, &info)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|nOpOO:Entry", names, &Program_Type, &program, &target, &item, &handler,
+                                     &last_resort, &info, &on_error)) {
         return NULL;
     }
     if (handler != Py_None && Py_TYPE(handler) != &FrameHandler_Type) {
@@ -50,6 +51,7 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     entry->target = target == Py_None ? NULL : Py_NewRef(target);
     entry->item = item;
     entry->handler = handler == Py_None ? NULL : Py_NewRef(handler);
+    entry->on_error = on_error == Py_None ? NULL : Py_NewRef(on_error);
     entry->last_resort = last_resort;
     entry->info = Py_NewRef(info);
     return (PyObject *)entry;
@@ -61,6 +63,7 @@ entry_traverse(Entry *self, visitproc visit, void *arg)
     Py_VISIT(self->program);
     Py_VISIT(self->target);
     Py_VISIT(self->handler);
+    Py_VISIT(self->on_error);
     Py_VISIT(self->info);
     return 0;
 }
@@ -73,6 +76,7 @@ entry_dealloc(Entry *self)
     Py_XDECREF(self->program);
     Py_XDECREF(self->target);
     Py_XDECREF(self->handler);
+    Py_XDECREF(self->on_error);
     Py_XDECREF(self->info);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -81,6 +85,7 @@ static PyMemberDef entry_members[] = {
     {"program", T_OBJECT_EX, offsetof(Entry, program), READONLY, "The GuardProgram."},
     {"target", T_OBJECT, offsetof(Entry, target), READONLY, "What is called with the loaded inputs; None runs the original function."},
     {"info", T_OBJECT_EX, offsetof(Entry, info), READONLY, "What Python keeps about this entry."},
+    {"on_error", T_OBJECT, offsetof(Entry, on_error), READONLY, "What is asked when the target raises, or None."},
     {"item", T_PYSSIZET, offsetof(Entry, item), READONLY, "Index of the item of the target's result that is returned, or -1."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -124,29 +129,74 @@ take_item(PyObject *result, Py_ssize_t item)
     return taken;
 }
 
-static inline PyObject *
-call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count)
+/* What became of a call that an entry was asked to serve. */
+enum {
+    NOT_TAKEN = 0,      /* a guard failed */
+    SERVED = 1,         /* *result is set (NULL: an error is set) */
+    RUNS_EAGERLY = 2    /* the target raised before it had changed anything: the call is to run again, in the interpreter */
+};
+
+/* The target has raised: whether that error is the call's, or the call is to run again. */
+static NOINLINE int
+ask_on_error(Entry *entry)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    PyObject *former = hook_switch(NULL);
+    PyObject *answer = PyObject_CallOneArg(entry->on_error, value);
+    hook_restore(former);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    if (answer == Py_None) {
+        Py_DECREF(answer);
+        return RUNS_EAGERLY;
+    }
+    if (answer != NULL) {
+        if (PyExceptionInstance_Check(answer)) {
+            PyErr_Restore(Py_NewRef(Py_TYPE(answer)), answer, PyException_GetTraceback(answer));
+        }
+        else {
+            PyErr_SetString(PyExc_TypeError, "on_error must return an exception or None");
+            Py_DECREF(answer);
+        }
+    }
+    return SERVED;
+}
+
+/* SERVED or RUNS_EAGERLY. */
+static inline int
+call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject **result)
 {
     PyObject *former = hook_switch(entry->handler);
-    PyObject *result = PyObject_Vectorcall(entry->target, inputs, (size_t)count, NULL);
+    PyObject *returned = PyObject_Vectorcall(entry->target, inputs, (size_t)count, NULL);
     hook_restore(former);
-    return take_item(result, entry->item);
+    if (UNLIKELY(returned == NULL)) {
+        *result = NULL;
+        return entry->on_error != NULL ? ask_on_error(entry) : SERVED;
+    }
+    *result = take_item(returned, entry->item);
+    return SERVED;
 }
 
 #define SMALL_INPUTS 12
 
-/* Runs guards, then the target.  1 with *result set (NULL: an error is set), or 0 when a guard failed. */
+/* Runs guards, then the target. */
 static inline int
 try_loading(Entry *entry, PyObject *function, PyObject *const *arguments, PyObject **inputs, Py_ssize_t count, PyObject **result)
 {
     if (program_run(entry->program, function, arguments, inputs) != GUARDS_HOLD) {
-        return 0;
+        return NOT_TAKEN;
     }
-    *result = call_target(entry, inputs, count);
+    int taken = call_target(entry, inputs, count, result);
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_DECREF(inputs[i]);
     }
-    return 1;
+    return taken;
 }
 
 static NOINLINE int
@@ -163,7 +213,7 @@ try_large(Entry *entry, PyObject *function, PyObject *const *arguments, Py_ssize
     if (inputs == NULL) {
         PyErr_NoMemory();
         *result = NULL;
-        return 1;
+        return SERVED;
     }
     int taken = try_loading(entry, function, arguments, inputs, count, result);
     PyMem_Free(inputs);
@@ -184,26 +234,25 @@ static int
 try_entry(Entry *entry, const Invocation *call, PyObject **result)
 {
     if (UNLIKELY(!program_takes(entry->program, call->count))) {
-        return 0;
+        return NOT_TAKEN;
     }
     if (entry->target == NULL) {
         if (program_run(entry->program, call->function, call->bound, NULL) != GUARDS_HOLD) {
-            return 0;
+            return NOT_TAKEN;
         }
         PyObject *former = entry->handler == NULL ? NULL : hook_switch(entry->handler);
         *result = PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
         if (entry->handler != NULL) {
             hook_restore(former);
         }
-        return 1;
+        return SERVED;
     }
     if (program_passes_arguments(entry->program, call->count)) {
         /* The caller keeps the arguments alive: no copy, no reference counts. */
         if (program_run(entry->program, call->function, call->bound, NULL) != GUARDS_HOLD) {
-            return 0;
+            return NOT_TAKEN;
         }
-        *result = call_target(entry, call->bound, call->count);
-        return 1;
+        return call_target(entry, call->bound, call->count, result);
     }
     Py_ssize_t count = program_input_count(entry->program);
     return count <= SMALL_INPUTS ? try_small(entry, call->function, call->bound, count, result)
@@ -215,7 +264,17 @@ entry_serve(PyObject *object, PyObject *function, PyObject *const *bound, Py_ssi
 {
     Entry *entry = (Entry *)object;
     Invocation call = {function, NULL, 0, NULL, bound, count};
-    return entry->target == NULL ? 0 : try_entry(entry, &call, result);
+    return entry->target == NULL ? NOT_TAKEN : try_entry(entry, &call, result);
+}
+
+/* The original function, as the caller called it. */
+static NOINLINE PyObject *
+run_eagerly(const Invocation *call)
+{
+    PyObject *former = hook_switch(NULL);
+    PyObject *result = PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
+    hook_restore(former);
+    return result;
 }
 
 /* ---- Compiled ---- */
@@ -290,8 +349,8 @@ call_missed(Compiled *self, const Invocation *call)
         if (Py_TYPE(entry) == &Entry_Type) {
             int taken = try_entry((Entry *)entry, call, &result);
             Py_DECREF(entry);
-            if (taken) {
-                return result;
+            if (taken != NOT_TAKEN) {
+                return taken == SERVED ? result : run_eagerly(call);
             }
         }
         else {
@@ -308,12 +367,13 @@ call_bound(Compiled *self, const Invocation *call)
     Py_ssize_t count = PyTuple_GET_SIZE(entries);
     PyObject *result;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (try_entry((Entry *)PyTuple_GET_ITEM(entries, i), call, &result)) {
+        int taken = try_entry((Entry *)PyTuple_GET_ITEM(entries, i), call, &result);
+        if (taken != NOT_TAKEN) {
             if (UNLIKELY(i > 0)) {
                 move_to_front(self, entries, i);
             }
             Py_DECREF(entries);
-            return result;
+            return LIKELY(taken == SERVED) ? result : run_eagerly(call);
         }
     }
     Py_DECREF(entries);

@@ -76,8 +76,8 @@ extern PyMethodDef program_functions[];
 extern PyTypeObject Entry_Type;
 extern PyTypeObject Compiled_Type;
 
-/* Serves a call of `function` with bound arguments.  1 with *result set (NULL: an error is set), or 0 when a guard failed or
- * the entry says that the function itself is to be run. */
+/* Serves a call of `function` with bound arguments.  1 with *result set (NULL: an error is set); 0 when a guard failed or
+ * the entry says that the function itself is to be run; 2 when its graph has raised, and all that the function does is to run eagerly. */
 int entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result);
 
 extern PyMethodDef compiled_functions[];

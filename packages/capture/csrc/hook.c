@@ -177,7 +177,7 @@ ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, P
     return answer;
 }
 
-enum { EVALUATE = 0, SERVED = 1, LEAVE_ALONE = 2 };
+enum { EVALUATE = 0, SERVED = 1, LEAVE_ALONE = 2 }; /* the last two are also what entry_serve says */
 
 /* SERVED: *result is the frame's result (NULL: an error is set).  EVALUATE the frame; LEAVE_ALONE: with no handler in force.  Its arguments stay in
  * place in each case. */

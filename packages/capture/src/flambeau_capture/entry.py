@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -17,7 +17,7 @@ from torch import fx
 from flambeau_capture.core import core
 from flambeau_capture.entry_code import EntryCode, recipes_in
 from flambeau_capture.frame_hook import flat_function
-from flambeau_capture.graph_module import build_graph_module
+from flambeau_capture.graph_module import build_graph_module, live_calls, values_in
 from flambeau_capture.guards import kinds, program, torch_state
 from flambeau_capture.guards.filtering import GuardFilter, filtered
 from flambeau_capture.guards.kind import Held
@@ -47,11 +47,15 @@ from flambeau_capture.record import (
     Opaque,
     SizeValue,
 )
+from flambeau_capture.rerun import OnError, Precautions, precautions
 from flambeau_capture.resumption import Continuations, frame_functions
 from flambeau_capture.size_nodes import symbol_name, symbol_origins
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from flambeau_capture.events import Event
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a tuple of the outputs."""
@@ -103,8 +107,11 @@ class Parts:
     cyclic: frozenset[int]
 
 
-def graph_of(capture: Capture) -> Parts:
-    """The graph of a capture, with the values that its result and effects need as outputs."""
+def graph_of(capture: Capture, *, keep_raising: bool = False) -> Parts:
+    """The graph of a capture, with the values that its result and effects need as outputs.
+
+    With `keep_raising`, calls that may raise are in it though nobody needs their results, which then are outputs, too.
+    """
     recipes, cyclic = recipes_in(capture)
     origin_of = {item.value: item.origin for item in capture.inputs}
     outputs = list(
@@ -121,8 +128,22 @@ def graph_of(capture: Capture) -> Parts:
         for name in sorted(item.expr.symbols())
         if name in capture.unbacked and capture.unbacked[name] not in outputs
     )
+    if keep_raising:
+        outputs += _dead_that_raise(capture, outputs)
     graph_module, inputs = build_graph_module(capture, outputs)
     return Parts(graph_module, inputs, outputs, cyclic)
+
+
+def _dead_that_raise(capture: Capture, outputs: list[GraphValue]) -> list[GraphValue]:
+    """Results of calls that may raise, and whose results nobody uses."""
+    live = set(map(id, live_calls(capture.calls, outputs, capture.unbacked)))
+    dead = [call for call in capture.calls if call.can_raise and id(call) not in live]
+    return [
+        value
+        for call in dead
+        for value in values_in(call.result)
+        if isinstance(value.spec, Spec) and value.spec.env is None
+    ]
 
 
 def make_entry(
@@ -134,13 +155,14 @@ def make_entry(
     to_end: bool = True,
     handler: Any = None,
     guard_filter: GuardFilter | None = None,
+    note: Callable[[Event], None] = lambda event: None,
 ) -> Any:
     """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend.
 
     A capture with suspended frames needs `continuations`; without `to_end` its entry returns the Tail of the outermost frame.  `handler`
-    (a FrameHandler) is in force while the entry runs.  `guard_filter` says which guards to keep.
+    (a FrameHandler) is in force while the entry runs.  `guard_filter` says which guards to keep.  `note` is told of calls that run again.
     """
-    parts = graph_of(capture)
+    parts = graph_of(capture, keep_raising=True)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
     with torch.set_grad_enabled(capture.enables_grad or torch.is_grad_enabled()):
         examples = [item.example for item in parts.inputs]
@@ -148,7 +170,12 @@ def make_entry(
     if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
         graph = leaving_after_errors(graph)
     frames = frame_functions(capture.suspended, continuations) if continuations is not None else []
-    target, origins, item, source = _target(capture, parts, graph, frames, to_end=to_end)
+    on_error = OnError.of(capture, note) if graph is not None else None
+    target, origins, item, source = _target(
+        capture, parts, graph, frames, to_end=to_end, may_run_again=on_error is not None
+    )
+    if on_error is not None:
+        on_error.direct = target is graph
     # After the backend: it may have taken guards on sizes.
     guards = filtered(all_guards(capture, state), guard_filter, capture.scope)
     info = EntryInfo(
@@ -159,7 +186,7 @@ def make_entry(
         broken=capture.cause,
     )
     checked = program.guard_program(guards, origins, len(capture.scope.arguments))
-    return new_entry(checked, target, item=item, info=info, handler=handler)
+    return new_entry(checked, target, item=item, info=info, handler=handler, on_error=on_error)
 
 
 def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = None) -> Any:
@@ -215,11 +242,15 @@ def _target(
     frames: list[types.FunctionType],
     *,
     to_end: bool,
+    may_run_again: bool,
 ) -> tuple[Callable[..., Any], list[Origin], int, str]:
     """(callable, the origins it takes, which item of what it returns is the result, its source)."""
     origins = [item.origin for item in parts.inputs]
     result = capture.result
-    if graph is not None and not (capture.effects or frames or capture.enables_grad):
+    saved = Precautions()
+    if may_run_again:
+        saved = precautions(capture, written_inputs(capture), parts.graph_module)
+    if graph is not None and not (capture.effects or frames or capture.enables_grad or saved):
         if isinstance(result, FromGraph) and result.value in parts.outputs:
             return graph, origins, parts.outputs.index(result.value), ""
         if (
@@ -234,7 +265,9 @@ def _target(
         **capture.unbacked,
     }
     code = EntryCode(origins, parts.outputs, symbols, origin_of, cyclic=parts.cyclic)
-    function = code.function(capture, graph, frames, to_end=to_end)
+    function = code.function(
+        capture, graph, frames, to_end=to_end, may_run_again=may_run_again, precautions=saved
+    )
     return function, code.inputs, WHOLE_RESULT, code.source
 
 

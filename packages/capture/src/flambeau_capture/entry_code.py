@@ -53,6 +53,7 @@ from flambeau_capture.record import (
     StoreGlobal,
     SuspendedFrame,
 )
+from flambeau_capture.rerun import GraphFailed, Precautions
 from flambeau_capture.resume_code import run_frame, run_to_end
 
 _RECIPES = (
@@ -164,10 +165,13 @@ class EntryCode:
         frames: Sequence[Callable[..., Any]] = (),
         *,
         to_end: bool = True,
+        may_run_again: bool = False,
+        precautions: Precautions | None = None,
     ) -> types.FunctionType:
         """The entry function of a capture whose graph runs as `graph` (None: nothing to run).
 
-        `frames` take up the capture's suspended frames; without `to_end`, their Tail is what the function returns.
+        `frames` take up the capture's suspended frames; without `to_end`, their Tail is what the function returns.  With `may_run_again`, it
+        raises GraphFailed where the graph raises, with what `precautions` save.
         """
         for effect in capture.effects:
             self._effect(effect)
@@ -175,17 +179,10 @@ class EntryCode:
             result = self._suspended(capture.suspended, frames)
         else:
             result = self.value(capture.result)
-        head = []
+        head: list[str] = []
         if graph is not None:
-            arguments = ", ".join(
-                self._parameters[origin] for origin in self.inputs[: self._graph_input_count]
-            )
-            targets = "".join(f"{name}, " for name in self._outputs.values())
-            call = f"{targets}= graph({arguments})" if targets else f"graph({arguments})"
-            if capture.enables_grad:
-                call = f"set_grad_enabled(True)\n    try:\n        {call}\n    finally:\n        set_grad_enabled(False)"
-            head.append(call)
             self._constants["graph"] = graph
+            head = self._graph_call(capture, precautions, may_run_again=may_run_again)
         parameters = ", ".join(self._parameters[origin] for origin in self.inputs)
         body = "".join(f"    {line}\n" for line in [*head, *self._lines, f"return {result}"])
         if capture.suspended and to_end:
@@ -198,6 +195,35 @@ class EntryCode:
         namespace = self._constants
         exec(compile(self.source, f"<flambeau entry of {name}>", "exec"), namespace)
         return namespace.pop("entry")
+
+    def _graph_call(
+        self, capture: Capture, precautions: Precautions | None, *, may_run_again: bool
+    ) -> list[str]:
+        """The lines that call the graph and name its results."""
+        arguments = ", ".join(
+            self._parameters[origin] for origin in self.inputs[: self._graph_input_count]
+        )
+        targets = "".join(f"{name}, " for name in self._outputs.values())
+        call = f"graph({arguments})"
+        if not (capture.enables_grad or may_run_again):
+            return [f"{targets}= {call}" if targets else call]
+        lines = [f"outs = {call}"]
+        if capture.enables_grad:
+            lines = [
+                "set_grad_enabled(True)",
+                *_tried(lines),
+                "finally:",
+                "    set_grad_enabled(False)",
+            ]
+        if may_run_again:
+            before = "before" if precautions else "None"
+            failed = f"    raise GraphFailed(error, {before}) from None"
+            lines = [*_tried(lines), "except BaseException as error:", failed]
+            if precautions:
+                self._constants["save"] = precautions.save
+                written = ", ".join([self.origin(origin) for origin in precautions.written])
+                lines.insert(0, f"before = save({written})")
+        return [*lines, f"{targets}= outs"] if targets else lines
 
     def _suspended(
         self,
@@ -348,6 +374,10 @@ class EntryCode:
     def optional(self, recipe: Recipe | None) -> str:
         """A value, or None."""
         return "None" if recipe is None else self.value(recipe)
+
+
+def _tried(lines: list[str]) -> list[str]:
+    return ["try:", *(f"    {line}" for line in lines)]
 
 
 # ---------------------------------------------------------------- one builder a recipe
@@ -558,4 +588,5 @@ _HELPERS: dict[str, Any] = {
     "run_frame": run_frame,
     "set_grad_enabled": torch._C._set_grad_enabled,
     "run_to_end": run_to_end,
+    "GraphFailed": GraphFailed,
 }

@@ -39,7 +39,8 @@ class GuardFailure:
 class Event:
     """Something that happened to a compiled callable.
 
-    kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call as it is), "break" or "limit".
+    kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call as it is), "rerun" (its graph raised, so it ran again),
+        "break" or "limit".
     text: what happened, for people.
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.

@@ -23,6 +23,7 @@ class PythonEntry:
     last_resort: bool = False
     info: Any = None
     handler: Any = None
+    on_error: Callable[[BaseException], BaseException | None] | None = None
 
     def serve(
         self,
@@ -38,7 +39,18 @@ class PythonEntry:
             return False, None
         if self.target is None:
             return True, self._with_handler(function, *args, **kwargs)
-        return True, self._part(self._with_handler(self.target, *inputs))
+        if self.on_error is None:
+            return True, self._part(self._with_handler(self.target, *inputs))
+        try:
+            returned = self._with_handler(self.target, *inputs)
+        except BaseException as raised:
+            error = self.on_error(raised)
+            if error is not None:
+                raise error from error.__cause__
+        else:
+            return True, self._part(returned)
+        # Outside of the `except`, so that what the function raises has no context of ours.
+        return True, call_with_handler(None, function, *args, **kwargs)
 
     def _with_handler(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self.handler is None:

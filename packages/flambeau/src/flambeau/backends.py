@@ -163,12 +163,14 @@ def _through_autograd(
     ) -> Compiled:
         try:
             with Stopwatch(graph_report.seconds, "backend"):
-                return aot(
+                compiled = aot(
                     gm,
                     example_inputs,
                     compiler_for(graph_report),
                     options=context.options.autograd,
                 )
+                gm.meta["writes_last"] = True
+                return compiled
         except Unsupported as unsupported:
             graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
         except Exception as error:

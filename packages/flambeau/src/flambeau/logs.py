@@ -24,6 +24,7 @@ _OF_EVENT = {
     "break": "graph_breaks",
     "limit": "graph_breaks",
     "eager": "graph_breaks",
+    "rerun": "graph_breaks",
 }
 
 

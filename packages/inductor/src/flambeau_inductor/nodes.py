@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flambeau_inductor.ir import Load, Store, dtype_name, format_statement
+from flambeau_inductor.ir import CheckIndex, Load, Store, dtype_name, format_statement
 
 if TYPE_CHECKING:
     from flambeau_inductor.indexing.sizes import SizeTable
@@ -61,6 +61,11 @@ class LoopNest:
         """Names of the buffers it writes."""
         return set(self.stores)
 
+    @property
+    def can_raise(self) -> bool:
+        """Whether it raises where an index is out of bounds, as kernels on a CPU do."""
+        return self.device == "cpu" and any(isinstance(s, CheckIndex) for s in self.body)
+
     def __str__(self) -> str:
         axes = [f"{axis.symbol} < {axis.size}" for axis in self.outer]
         inner = [f"{axis.symbol} < {axis.size}" for axis in self.inner]
@@ -90,7 +95,8 @@ class ExternCall:
     """A call of ATen.  Arguments nest TensorRef, SizeRef and plain values.
 
     `results`: buffers of role "extern" that it makes (None: dropped).  `out`: (keyword, buffer) pairs of role "computed" that it writes.
-    `random`: it draws random numbers, and so keeps its place among its like.  `may_alias`: a result may be a window on an operand."""
+    `random`: it draws random numbers, and so keeps its place among its like.  `may_alias`: a result may be a window on an operand.
+    `can_raise`: for what its operands hold."""
 
     order: int
     op: str
@@ -102,6 +108,7 @@ class ExternCall:
     device: str
     random: bool = False
     may_alias: bool = False
+    can_raise: bool = False
     where: str = ""
 
     @property

@@ -163,6 +163,12 @@ class Builder:
         """A constant of the shape and device of `like`, for when every operand is a number."""
         return self.full(like.shape, number, dtype or like.dtype, like.device)
 
+    def check(self, condition: Value) -> None:
+        """Append a call that raises unless all of a bool tensor is true."""
+        dims = tuple(range(len(condition.spec.shape)))
+        holds = self.all(condition, dims) if dims else condition
+        self.nodes.append(Node(torch.ops.aten._assert_async.default, (holds,), {}, (), self.line))
+
     # Reductions over dims that come back
 
     def restore(self, x: Value, dims: Sequence[int]) -> Value:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_prims.rules.registry import aliasing, infer, is_view, rule_for
+from flambeau_prims.sizes import eq, lt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import same_shape
+from flambeau_prims.strides import is_dense, is_empty, same_shape
 from flambeau_prims.unsupported import MetadataMutation
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class OperatorFacts:
     __slots__ = (
         "aliases",
         "changes_metadata",
+        "checks_overlap",
         "functional",
         "mutated",
         "op",
@@ -100,6 +102,11 @@ class OperatorFacts:
         elif op is aten._to_copy.default:
             self.special = "number"
         self.functional = _functional_form(op) if self.mutated else None
+        form = _out_of_place(op) if self.mutated else None
+        self.checks_overlap = op is aten.copy_.default or (
+            form is not None and torch.Tag.pointwise in form.tags
+        )
+        """Whether it is an elementwise loop that writes to its first argument, and refuses operands which share a part of its memory."""
 
     def argument(self, name: str, args: Any, kwargs: Any) -> Any:
         """The argument called `name` in a call, or None."""
@@ -152,6 +159,29 @@ class OperatorFacts:
             raise RuntimeError(
                 f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
             )
+
+
+def check_overlap(target: Spec, source: Spec) -> None:
+    """Raise, as eager's elementwise loops do, if an operand shares some of the memory that is written but is not just that.
+
+    Both Specs are of tensors over one storage; tensors with gaps are not looked at, as eager does not.
+    """
+    if is_empty(target.shape) or is_empty(source.shape):
+        return
+    if not (is_dense(target) and is_dense(source)):
+        return
+    first, other = target.offset * target.dtype.itemsize, source.offset * source.dtype.itemsize
+    last = first + target.numel * target.dtype.itemsize
+    other_last = other + source.numel * source.dtype.itemsize
+    if eq(first, other) and eq(last, other_last):
+        overlaps = not same_shape(target.stride, source.stride)
+    else:
+        overlaps = lt(first, other_last) and lt(other, last)
+    if overlaps:
+        raise RuntimeError(
+            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
 
 
 _FACTS: dict[Any, OperatorFacts] = {}

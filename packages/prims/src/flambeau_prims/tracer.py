@@ -257,6 +257,8 @@ class Tracer(TorchDispatchMode):
                 func, facts, args, rule_args, rule_kwargs, values, value_kwargs
             )
         facts.check_mutation(rule_args, rule_kwargs)
+        if facts.checks_overlap:
+            self._check_overlap(args)
         fresh: Any = None
         if None in facts.aliases:
             fresh = infer(func, rule_args, rule_kwargs)
@@ -280,6 +282,18 @@ class Tracer(TorchDispatchMode):
         if not items:
             return None
         return items[0] if len(items) == 1 else tuple(items)
+
+    @staticmethod
+    def _check_overlap(args: Any) -> None:
+        target = args[0]
+        if isinstance(target, FakeTensor):
+            for operand in args[1:]:
+                if (
+                    isinstance(operand, FakeTensor)
+                    and operand is not target
+                    and operand.storage_record is target.storage_record
+                ):
+                    operator_facts.check_overlap(target.spec, operand.spec)
 
     def _change_metadata(
         self,

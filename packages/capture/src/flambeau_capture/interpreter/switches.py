@@ -6,7 +6,7 @@ entry after its graph has run, and the graph itself leaves them as it found them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -52,6 +52,20 @@ class Switches:
                 yield torch.set_autocast_enabled, (device, enabled)
             if dtype != dtype_before:
                 yield torch.set_autocast_dtype, (device, dtype)
+
+    def set_by(self, setters: Collection[Any]) -> list[Setting]:
+        """The calls that set these values, of those switches alone that one of `setters` sets."""
+        found: list[Setting] = [
+            (write, (value,))
+            for (_, write), value in zip(_SWITCHES, self.values, strict=True)
+            if write in setters
+        ]
+        for device, (enabled, dtype) in self.autocast.items():
+            if torch.set_autocast_enabled in setters:
+                found.append((torch.set_autocast_enabled, (device, enabled)))
+            if torch.set_autocast_dtype in setters:
+                found.append((torch.set_autocast_dtype, (device, dtype)))
+        return found
 
     def restore(self, autocast_nesting: int) -> None:
         """Set back what differs, and leave (or enter again) the autocast blocks that the frame did not leave."""

@@ -31,6 +31,7 @@ from flambeau_capture.record import Call, GraphValue, Input, Opaque
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.operator_facts import is_check
+from flambeau_prims.raising import can_raise
 from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
@@ -95,12 +96,15 @@ class SpecTracer(Tracer):
         self.written: list[torch.Tensor] = []
         self.random = False
         self.checks = False
+        self.can_raise = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _is_random(func):
             self.random = True
         if is_check(func):
             self.checks = True
+        if not self.can_raise and can_raise(func, args):
+            self.can_raise = True
         if func in _UPDATES_STATISTICS and args[5]:
             self.written.extend(statistic for statistic in args[3:5] if statistic is not None)
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -484,7 +488,7 @@ class Tape:
         receiver: bool = False,
     ) -> Any:
         tracer = self.tracer
-        tracer.written, tracer.random, tracer.checks = [], False, False
+        tracer.written, tracer.random, tracer.checks, tracer.can_raise = [], False, False, False
         if receiver and type(args[0]) is FakeTensor:
             called, rest = getattr(args[0], target), args[1:]
         else:
@@ -524,6 +528,7 @@ class Tape:
             Call(
                 kind, target, recorded_args, recorded_kwargs, self._result(result), self.machine.where,
                 pure=not (written or tracer.random or tracer.checks or untraced), mutates=mutates, untraced=untraced,
+                random=tracer.random, can_raise=tracer.can_raise,
             )
         )  # fmt: skip
         if defined or (self.env is not None and self.env.assumed):

@@ -104,7 +104,9 @@ class UnbackedNumbers:
         calls.append(Call("function", compare, (guard.lhs, guard.rhs), {}, holds, where))
         text = f"{where}: {guard} was assumed when the function was compiled, and does not hold"
         target = torch.ops.aten._assert_scalar.default
-        calls.append(Call("function", target, (holds, text), {}, None, where, pure=False))
+        calls.append(
+            Call("function", target, (holds, text), {}, None, where, pure=False, can_raise=True)
+        )
 
     def tolist(self, tensor: torch.Tensor) -> Any:
         """`tensor.tolist()`, each number on its own."""

@@ -12,6 +12,7 @@ import torch
 from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_prims.graph import Value
 from flambeau_prims.operator_facts import is_check
+from flambeau_prims.raising import can_raise
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def lower_extern(
         results = tuple(None if value is None else make(value, "extern") for value in node.outputs)
     return ExternCall(
         order, name, args, kwargs, results, out, reads, str(device or "cpu"), is_random(node.op),
-        may_alias(node.op), node.where,
+        may_alias(node.op), can_raise(node.op, node.args), node.where,
     )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ class _Fuser:
         self.lowered = lowered
         self.options = options
         self.hint = lowered.sizes.hint
+        self.inputs = {name for name, buffer in lowered.buffers.items() if buffer.role == "input"}
         self.groups: list[Group | None] = []
         self.order = Order()
         self.group_of_node: list[int] = []
@@ -182,6 +183,11 @@ class _Fuser:
             return f"they run on {a.device} and {b.device}"
         if len(a.members) + len(b.members) > self.options.max_fusion_size:
             return f"a kernel of more than {self.options.max_fusion_size} loop nests"
+        for writing, checking in ((a, b), (b, a)):
+            if not self.inputs.isdisjoint(writing.stores) and any(
+                n.can_raise for n in checking.nodes
+            ):
+                return "an input is written when all indices have been checked"
         reason = self.unprofitable(a, b)
         if reason:
             return reason

@@ -128,6 +128,9 @@ def binary_cross_entropy(
 ) -> Value:
     """-(target ln x + (1 - target) ln(1 - x)), each logarithm at least -100."""
     x, target, *weights = b.promote([x, target, *([] if weight is None else [weight])])
+    if x.spec.device.type == "cpu":  # where eager looks
+        b.check(b.bitwise_and(b.ge(x, 0.0), b.le(x, 1.0)))
+        b.check(b.bitwise_and(b.ge(target, 0.0), b.le(target, 1.0)))
     of_one = b.maximum(b.log(x), -100.0)
     of_zero = b.maximum(b.log1p(b.neg(x)), -100.0)
     loss = b.sub(b.mul(b.sub(target, 1.0), of_zero), b.mul(target, of_one))

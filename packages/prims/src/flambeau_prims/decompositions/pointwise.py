@@ -305,6 +305,15 @@ def div(b: Builder, x: Operand, y: Operand) -> Value:
     return b.div(x, y)
 
 
+def _check_divisor(b: Builder, x: Operand, y: Operand) -> None:
+    """On a CPU, integers cannot be divided by 0."""
+    if isinstance(y, Value):
+        if is_int(y) and y.spec.device.type == "cpu":
+            b.check(b.ne(y, 0))
+    elif y == 0 and is_int(x) and x.spec.device.type == "cpu":
+        b.check(b.full((), False, torch.bool, x.spec.device))
+
+
 @decomposition(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div_mode(b: Builder, x: Operand, y: Operand, *, rounding_mode: str | None) -> Value:
     """x / y, or its floor or trunc."""
@@ -318,6 +327,7 @@ def trunc_divide(b: Builder, x: Operand, y: Operand) -> Value:
     x, y = b.promote([x, y])
     if _dtype(x, y) is torch.bool:
         return NotImplemented
+    _check_divisor(b, x, y)
     return b.trunc_divide(x, y)
 
 
@@ -327,6 +337,7 @@ def floor_divide(b: Builder, x: Operand, y: Operand) -> Value:
     x, y = b.promote([x, y])
     if _dtype(x, y) is torch.bool:
         return NotImplemented
+    _check_divisor(b, x, y)
     return b.floor_divide(x, y)
 
 
@@ -334,6 +345,7 @@ def floor_divide(b: Builder, x: Operand, y: Operand) -> Value:
 def remainder(b: Builder, x: Operand, y: Operand) -> Value:
     """Remainder with the sign of y."""
     x, y = b.promote([x, y])
+    _check_divisor(b, x, y)
     return b.remainder(x, y)
 
 
@@ -341,6 +353,7 @@ def remainder(b: Builder, x: Operand, y: Operand) -> Value:
 def fmod(b: Builder, x: Operand, y: Operand) -> Value:
     """Remainder with the sign of x."""
     x, y = b.promote([x, y])
+    _check_divisor(b, x, y)
     return b.fmod(x, y)
 
 

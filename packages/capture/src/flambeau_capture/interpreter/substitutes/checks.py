@@ -1,4 +1,7 @@
-"""torch._check and its kin: what a program states about its sizes.  Of unbacked sizes it is assumed, and checked as the graph runs."""
+"""torch._check and its kin: what a program states about its sizes.  Of unbacked sizes it is assumed, and checked as the graph runs.
+
+And the check of `one_hot`, which on a CPU looks at its classes before it calls any operator.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import operations
-from flambeau_capture.interpreter.substitutes.registry import substitute_if_new
+from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 from flambeau_prims.size_floats import expect
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -57,6 +60,21 @@ def _constrain(machine: Machine, args: Any, kwargs: Any) -> None:
             condition = operations.compare(machine, operations.COMPARISONS[op], size, bound)
             if not _holds(machine, condition):
                 raise RuntimeError(f"{size} is out of range")
+
+
+@substitute_for(torch.nn.functional.one_hot)
+def _one_hot(machine: Machine, args: Any, kwargs: Any) -> Any:
+    tape = machine.tape
+    result = tape.call_function(torch.nn.functional.one_hot, args, kwargs)
+    classes = args[0] if args else kwargs["input"]
+    if classes.device.type == "cpu":
+        inside = tape.call_function(torch.ge, (classes, 0))
+        below = tape.call_function(torch.lt, (classes, result.shape[-1]))
+        all_are = tape.call_function(
+            torch.all, (tape.call_function(torch.logical_and, (inside, below)),)
+        )
+        tape.call_function(torch._assert_async, (all_are,))
+    return result
 
 
 def _declare() -> None:

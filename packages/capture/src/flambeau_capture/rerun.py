@@ -1,0 +1,231 @@
+"""A graph that raises for what its tensors hold: the call runs again from its start, in the interpreter.
+
+    def entry(x, i):                             log.append("one"); y = x[i]; log.append("two")
+        try:
+            out0, = graph(x, i)          ->      IndexError: nothing has been appended yet, so the function itself runs now: it
+        except ...:                              appends "one", raises the program's own IndexError at its own line, and whatever
+            raise GraphFailed(...)               handler the program has handles that
+        log.extend(["one", "two"])
+
+Python effects come after the graph, so a call whose graph has raised has changed nothing of the program's but these, which are put
+back: switches of torch that the graph had set, random generators that it had drawn from, and inputs that it had written to.
+Generators and inputs are saved before graphs of which something may still raise when they have been used; writes of backends that
+make them last (`writes_last` in the graph module's meta) need not be.
+
+Errors of a graph in which nothing may raise (`flambeau_prims.raising`) are the backend's, and reach the caller as they are; so do
+interrupts, and errors that say that memory has run out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.events import Event
+from flambeau_capture.graph_module import values_in
+from flambeau_capture.higher_order import HigherOrder
+from flambeau_capture.interpreter.switches import Switches
+from flambeau_capture.record import CaptureError
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import fx
+
+    from flambeau_capture.origins import Origin
+    from flambeau_capture.record import Call, Capture, Input
+
+
+class GraphFailed(Exception):
+    """What an entry function raises when its graph has raised `error`; `before` is what it had saved."""
+
+    def __init__(self, error: BaseException, before: Saved | None = None) -> None:
+        super().__init__(error)
+        self.error = error
+        self.before = before
+
+
+# ---------------------------------------------------------------- what is saved
+
+
+@dataclass(frozen=True)
+class Precautions:
+    """What an entry saves before its graph runs, so that the call may run again.
+
+    `generators`: those that the graph draws from.  `written`: the inputs that it writes to, by origin.  `nesting`: whether it enters autocast blocks.
+    """
+
+    generators: tuple[torch.Generator, ...] = ()
+    written: tuple[Origin, ...] = ()
+    nesting: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.generators or self.written or self.nesting)
+
+    def save(self, *written: torch.Tensor) -> Saved:
+        """The state of all that, now; `written` are the tensors at its origins."""
+        return Saved(
+            [(generator, generator.get_state()) for generator in self.generators],
+            [_SavedTensor.of(tensor) for tensor in written],
+            _autocast_nesting() if self.nesting else None,
+        )
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The state of generators, inputs and autocast before a graph ran."""
+
+    generators: list[tuple[torch.Generator, torch.Tensor]]
+    tensors: list[_SavedTensor]
+    nesting: int | None
+
+    def leave_autocast(self) -> None:
+        """Leave the autocast blocks that the graph had entered."""
+        if self.nesting is not None:
+            while _autocast_nesting() > self.nesting:
+                torch.autocast_decrement_nesting()
+
+    def restore(self) -> bool:
+        """Put generators and inputs back; False where an input cannot be, and then none is."""
+        if not all(saved.can_be_restored() for saved in self.tensors):
+            return False
+        for saved in self.tensors:
+            saved.restore()
+        for generator, state in self.generators:
+            generator.set_state(state)
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class _SavedTensor:
+    """A tensor and a copy of it, which autograd knows to be one."""
+
+    tensor: torch.Tensor
+    copy: torch.Tensor
+    grad_fn: Any
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _SavedTensor:
+        grad_fn = tensor.grad_fn
+        return cls(tensor, (tensor.data if grad_fn is None else tensor).clone(), grad_fn)
+
+    def can_be_restored(self) -> bool:
+        """Autograd lets nobody take back a write to a view that it has recorded."""
+        return self.tensor.grad_fn is self.grad_fn or not self.tensor._is_view()
+
+    def restore(self) -> None:
+        if self.tensor.grad_fn is not self.grad_fn:
+            self.tensor.detach_()
+            if self.grad_fn is not None:
+                with torch.enable_grad():
+                    self.tensor.copy_(self.copy)
+        if not torch.equal(self.tensor.data, self.copy.data):
+            self.tensor.data.copy_(self.copy.data)
+
+
+def _autocast_nesting() -> int:
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+def precautions(
+    capture: Capture, written: Iterable[Input], graph_module: fx.GraphModule
+) -> Precautions:
+    """What to save before the graph of a capture, which writes to the inputs `written`."""
+    nesting = any(call.target is torch.autocast_increment_nesting for call in capture.calls)
+    raising = [at for at, call in enumerate(capture.calls) if may_raise(call)]
+    if not raising:
+        return Precautions(nesting=nesting)
+    generators: dict[torch.Generator, None] = {}
+    for call in capture.calls:
+        if draws(call):
+            generators.update(dict.fromkeys(_generators(call)))
+    origins: list[Origin] = []
+    if not graph_module.meta.get("writes_last"):
+        storages = {
+            value.storage for call in capture.calls[: raising[-1] + 1] for value in call.mutates
+        }
+        origins = [item.origin for item in written if item.value.storage in storages]
+    return Precautions(tuple(generators), tuple(origins), nesting)
+
+
+def may_raise(call: Call) -> bool:
+    """Whether a call of the tape may raise when the graph runs."""
+    return call.can_raise or call.untraced or isinstance(call.target, HigherOrder)
+
+
+def draws(call: Call) -> bool:
+    """Whether a call of the tape may draw random numbers, or set the state of a generator."""
+    return call.random or call.untraced or isinstance(call.target, HigherOrder)
+
+
+def _generators(call: Call) -> Iterable[torch.Generator]:
+    given = [arg for arg in (*call.args, *call.kwargs.values()) if isinstance(arg, torch.Generator)]
+    if given:
+        return given
+    devices = {
+        value.spec.device
+        for value in values_in((call.args, call.kwargs, call.result))
+        if isinstance(value.spec, Spec)
+    }
+    cuda = [device for device in devices if device.type == "cuda"]
+    torch.cuda.init() if cuda else None
+    return [
+        torch.default_generator,
+        *(torch.cuda.default_generators[device.index or 0] for device in cuda),
+    ]
+
+
+# ---------------------------------------------------------------- when a graph has raised
+
+
+class OnError:
+    """What an entry is asked when its target has raised: the exception to raise, or None to run the call again."""
+
+    def __init__(self, capture: Capture, note: Callable[[Event], None]) -> None:
+        """Made in the state of torch that the call began in."""
+        self.name = getattr(capture.scope.function, "__qualname__", "function")
+        self.note = note
+        self.direct = False
+        """Whether the target is the graph itself, so that whatever it raises is the graph's."""
+        self.runs_again = any(map(may_raise, capture.calls))
+        self._switches = Switches().set_by([call.target for call in capture.calls])
+        self._last = ""
+
+    @classmethod
+    def of(cls, capture: Capture, note: Callable[[Event], None]) -> OnError | None:
+        """As `OnError`; None where errors of the graph need no treatment."""
+        made = cls(capture, note)
+        return made if made.runs_again or made._switches else None
+
+    def __call__(self, error: BaseException) -> BaseException | None:
+        before = None
+        if isinstance(error, GraphFailed):
+            before, error = error.before, error.error
+        elif not self.direct:
+            return error
+        if before is not None:
+            before.leave_autocast()
+        for setter, args in self._switches:
+            setter(*args)
+        if not self.runs_again or not _is_of_the_program(error):
+            return error
+        if before is not None and not before.restore():
+            return error
+        text = f"{self.name} ran again eagerly: its graph raised {type(error).__name__}: {error}"
+        if text != self._last:  # not one a call
+            self._last = text
+            self.note(Event("rerun", text))
+        return None
+
+
+def _is_of_the_program(error: BaseException) -> bool:
+    """Whether an operator may have raised this for what its tensors hold."""
+    if not isinstance(error, Exception) or isinstance(
+        error, (MemoryError, torch.OutOfMemoryError, CaptureError)
+    ):
+        return False
+    return not (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
