@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from pathlib import Path
@@ -262,6 +263,22 @@ def compiling_flags(x):
 def test_is_compiling():
     same(compiled(compiling_flags)(X), X + 2)
     assert not torch.compiler.is_compiling()
+
+
+def fails_when_compiling(x):
+    """As libraries do that meant to spare the compiler something."""
+    mask = None if torch.compiler.is_compiling() else torch.ones(3, 1)
+    try:
+        return x * mask[:, :1]
+    finally:
+        if mask is None:
+            sys.getrefcount(x)  # which would break here
+
+
+def test_a_program_that_fails_when_it_is_told_that_it_is_compiled():
+    run = compiled(fails_when_compiling)
+    same(run(X), fails_when_compiling(X))
+    same(run(X * 2), fails_when_compiling(X * 2))
 
 
 def grad_modes(x, w):

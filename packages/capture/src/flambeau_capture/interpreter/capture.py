@@ -35,15 +35,20 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
 
     Where something in it cannot be captured, it is run once more, up to there: the record then says how to go on.
     """
-    found, steps = _interpret(scope, options, dynamic)
+    compiling = True
+    found, steps = _interpret(scope, options, dynamic, compiling)
+    if steps is None:
+        # Where it is told that it is compiled it raises: it goes the way that it goes eagerly.
+        compiling = False
+        found, steps = _interpret(scope, options, dynamic, compiling)
     if found.cause is None:
         return found
     if options.fullgraph or found.cause.id == "dynamic-mark":
         return found.cause
     if found.cause.id == "traceback":
         steps = []  # an exception that is rebuilt in the middle of its handling has no traceback to show
-    for place, step in enumerate(steps):
-        stopped, _ = _interpret(scope, options, dynamic, stop_step=step)
+    for place, step in enumerate(steps or ()):
+        stopped, _ = _interpret(scope, options, dynamic, compiling, stop_step=step)
         if stopped.suspended:
             stopped.cause = found.cause
             stopped.needs_hook = place > 0 or found.cause.id in _MAY_CALL_BACK
@@ -68,10 +73,18 @@ _MAY_CALL_BACK = frozenset(
 
 
 def _interpret(
-    scope: Scope, options: CaptureOptions, dynamic: DynamicDims, *, stop_step: int = 0
-) -> tuple[Capture, list[int]]:
-    """The record up to `stop_step` (0: of the whole frame), and the steps in front of which it could end if it has a `cause`."""
-    machine = Machine(scope, options, dynamic, _main_device(scope.arguments), stop_step)
+    scope: Scope,
+    options: CaptureOptions,
+    dynamic: DynamicDims,
+    compiling: bool = True,
+    *,
+    stop_step: int = 0,
+) -> tuple[Capture, list[int] | None]:
+    """The record up to `stop_step` (0: of the whole frame), and the steps in front of which it could end if it has a `cause`.
+
+    `compiling` is what `is_compiling()` answers.  No list of steps: an exception escapes that eager might not raise, since the program had asked.
+    """
+    machine = Machine(scope, options, dynamic, _main_device(scope.arguments), compiling, stop_step)
     first_line = defined_at(scope.function)
     broken: Break | None = None
     try:
@@ -79,7 +92,9 @@ def _interpret(
             try:
                 return _capture(machine, scope), []
             finally:
-                leave_inference_modes(machine)  # before the tracer is left, which it was entered under
+                leave_inference_modes(
+                    machine
+                )  # before the tracer is left, which it was entered under
     except Stopped:
         assert machine.suspended is not None
         if isinstance(machine.suspended, Capture):
@@ -97,8 +112,11 @@ def _interpret(
         broken = GraphBreak("exception-escapes", detail).to_break(machine.error_where or first_line)
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)
-        own_way = machine.told_compiling and broken is not None and broken.id == "exception-escapes"
-        steps = [] if own_way else stop_steps(machine.broken)
+        raised = broken is not None and (
+            broken.id == "exception-escapes" or machine.handling is not None
+        )
+        own_way = raised and machine.told_compiling
+        steps = None if own_way else stop_steps(machine.broken)
         eager = left_to_interpreter(machine)
         machine.dissolve()
     eager.cause = broken

@@ -44,6 +44,8 @@ from flambeau_capture.record import Guard
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
+    from contextvars import ContextVar
+
     from flambeau_capture.interpreter.frame import Frame
     from flambeau_capture.options import CaptureOptions
     from flambeau_capture.record import Capture, DynamicDims, Scope
@@ -103,6 +105,7 @@ class Machine:
         options: CaptureOptions,
         dynamic: DynamicDims,
         device: torch.device | str = "cpu",
+        compiling: bool = True,
         stop_step: int = 0,
     ) -> None:
         self.scope = scope
@@ -117,8 +120,10 @@ class Machine:
         self.backwards = 0
         """Backwards of custom Functions around it."""
         self.step = 0
+        self.compiling = compiling
+        """What `is_compiling()` answers."""
         self.told_compiling = False
-        """Whether the program has asked `is_compiling()`: what it then raises eager might not."""
+        """Whether the answer was yes: what the program then raises eager might not."""
         self.stop_step = stop_step
         self.switches = Switches()
         self.suspended: Capture | GraphBreak | None = None
@@ -128,6 +133,8 @@ class Machine:
         self._noted_error: BaseException | None = None
         self.guards: dict[tuple[str, Origin, Any], Guard] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.context_writes: dict[int, tuple[ContextVar[Any], Any]] = {}
+        """Context variables that the frame has set, and to what."""
         self.deferred_tensors: list[tuple[torch.Tensor, int]] = []
         """What deferred calls show, and its version when they were made."""
         self.dropped_break: GraphBreak | None = None

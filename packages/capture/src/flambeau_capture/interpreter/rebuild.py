@@ -24,6 +24,7 @@ from flambeau_capture.interpreter.constant_types import (
     SCALARS,
     TORCH_CONSTANTS,
 )
+from flambeau_capture.interpreter.context_writes import context_effects
 from flambeau_capture.interpreter.frame import Unread
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
@@ -91,6 +92,8 @@ class Rebuilder:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._made: dict[int, tuple[Any, Recipe]] = {}
+        self.contexts_set: set[int] = set()
+        """Ids of the context variables that a token's recipe sets."""
 
     def recipe(self, value: Any) -> Recipe:
         """How to rebuild a value at exit."""
@@ -420,7 +423,7 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
     for function, args, kwargs in machine.deferred:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
-    return found
+    return found + context_effects(machine, rebuild)
 
 
 def _last_written(machine: Machine, obj: Any, name: str, value: Any) -> Any:
