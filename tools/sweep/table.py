@@ -316,7 +316,7 @@ _row(
     hidden_size=None,
 )
 _row("Levit", large_image, image_size=64, hidden_sizes=[16, 32, 48], num_attention_heads=[2, 2, 3], depths=[1, 1, 1], key_dim=[8, 8, 8], patch_size=16)  # fmt: skip
-_row("Cvt", image, embed_dim=[8, 16, 32], num_heads=[1, 2, 4], depth=[1, 1, 1])
+_row("Cvt", image, embed_dim=[8, 16, 32], num_heads=[1, 2, 4], depth=[1, 2, 3])
 _row("SwiftFormer", large_image, embed_dims=[8, 16, 16, 32], depths=[1, 1, 1, 1])
 _row("DPT", image, backbone_out_indices=[0, 1])
 _row("TextNet", large_image)
