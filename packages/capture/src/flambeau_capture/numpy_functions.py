@@ -34,7 +34,7 @@ def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def arrays_of(value: Any) -> Any:
     """The value with each tensor as an array over its memory."""
-    return _mapped(value, lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf)
+    return mapped(value, lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def tensors_of(value: Any) -> Any:
@@ -43,16 +43,16 @@ def tensors_of(value: Any) -> Any:
     if numpy is None:
         return value
     kinds = (numpy.ndarray, numpy.generic)
-    return _mapped(value, lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, kinds) else leaf)
+    return mapped(value, lambda leaf: torch.as_tensor(leaf) if isinstance(leaf, kinds) else leaf)
 
 
-def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """`function` of each leaf of nested tuples (named ones, too), lists and dicts."""
     if isinstance(value, tuple):
-        items = [_mapped(item, function) for item in value]
+        items = [mapped(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if type(value) is list:
-        return [_mapped(item, function) for item in value]
+        return [mapped(item, function) for item in value]
     if type(value) is dict:
-        return {key: _mapped(item, function) for key, item in value.items()}
+        return {key: mapped(item, function) for key, item in value.items()}
     return function(value)

@@ -15,6 +15,7 @@ append_only.py   lists that a frame only appends to
 classes.py       raw class attributes, special methods written in Python
 class_building.py    class statements
 attributes.py, items.py, iteration.py, operations.py    what Python's operations mean on such values
+attribute_writes.py, attribute_overlays.py    setting attributes, and where what was set is seen until exit
 
 formatting.py, keys.py    text, hashes and equality of the program's objects, where native code asks for them
 exception_groups.py       what `except*` does

@@ -1,4 +1,4 @@
-"""Attribute access as Python defines it, on known objects (guarded, through overlays) and on objects made in the frame (natively).
+"""Reading attributes as Python defines it, on known objects (guarded, through overlays) and on objects made in the frame (natively).
 
 Follows `object.__getattribute__`: data descriptors of the class, the instance's own dict, other class attributes, `__getattr__`.
 Descriptors written in Python are interpreted.
@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.append_only import AppendTarget
+from flambeau_capture.interpreter.attribute_overlays import (
+    show_overlay_in_tables,
+    store_own_attribute,
+    table_for,
+    update_dict_shadow,
+)
 from flambeau_capture.interpreter.classes import (
     MISSING,
     SYMBOLIC_NUMBERS,
@@ -30,11 +35,7 @@ from flambeau_capture.interpreter.constant_types import IDENTITY_TYPES, SCALARS,
 from flambeau_capture.interpreter.objects import DELETED
 from flambeau_capture.interpreter.program_functions import function_part
 from flambeau_capture.interpreter.symbolic import concrete
-from flambeau_capture.interpreter.tensors import (
-    delete_tensor_attribute,
-    load_tensor_attribute,
-    store_tensor_attribute,
-)
+from flambeau_capture.interpreter.tensors import load_tensor_attribute
 from flambeau_capture.origins import (
     MODULE_TABLES,
     Attribute,
@@ -64,8 +65,6 @@ _NATIVE_OBJECTS = IDENTITY_TYPES - {types.FunctionType, types.ModuleType}
 """Objects that are guarded by identity: their attributes are theirs for good."""
 
 _MODULE_GETATTR = torch.nn.Module.__getattr__
-_MODULE_SETATTR = torch.nn.Module.__setattr__
-_MODULE_DELATTR = torch.nn.Module.__delattr__
 _instance_dict = object.__getattribute__
 
 
@@ -86,7 +85,7 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
     if kind in _NATIVE_OBJECTS or numpy_objects.is_value(kind):
         return getattr(obj, name)
     if kind is types.FunctionType:
-        return _function_attribute(machine, obj, name)
+        return function_attribute(machine, obj, name)
     if issubclass(kind, type):
         return _class_attribute(machine, obj, name)
     if issubclass(kind, types.ModuleType):
@@ -98,7 +97,7 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
             return getattr(obj, name)
         return load_attr(machine, obj.__func__, name)
     if issubclass(kind, threading.local):
-        raise _of_a_thread(kind, name)
+        raise break_of_thread(kind, name)
     getter = python_method(machine, kind, "__getattribute__")
     if getter is None:
         error = None
@@ -125,7 +124,7 @@ def _call_getattr(
 ) -> Any:
     fallback = python_method(machine, kind, "__getattr__")
     if fallback is _MODULE_GETATTR:
-        found = _module_table_attribute(machine, obj, name)
+        found = module_table_attribute(machine, obj, name)
         if found is not MISSING:
             return found
         error = None
@@ -165,10 +164,10 @@ def generic_load(machine: Machine, obj: Any, name: str) -> Any:
         return kind
     origin = machine.objects.origin_of(obj) if machine.objects.is_known(obj) else None
     if raw is not MISSING:
-        found = _data_descriptor(machine, obj, kind, name, raw, origin)
+        found = data_descriptor(machine, obj, kind, name, raw, origin)
         if found is not MISSING:
             return found
-    found = _own_attribute(machine, obj, name, origin, shadowed=raw is not MISSING)
+    found = own_attribute(machine, obj, name, origin, shadowed=raw is not MISSING)
     if found is not MISSING or raw is MISSING:
         return found
     return _bind(machine, raw, obj, kind, name)
@@ -189,14 +188,14 @@ def instance_dict(machine: Machine, obj: Any) -> Any:
     if seen is None:
         for key in [key for key in objects.attribute_cache if key[0] == id(obj)]:
             del objects.attribute_cache[key]  # from now on attributes are read from the copy
-    _show_overlay_in_tables(machine, obj)
+    show_overlay_in_tables(machine, obj)
     for name, value in (objects.overlay_of(obj) or {}).items():
-        if _table_for(machine, obj, name, value) is None:
-            _update_dict_shadow(machine, obj, name, value)
+        if table_for(machine, obj, name, value) is None:
+            update_dict_shadow(machine, obj, name, value)
     return copy
 
 
-def _data_descriptor(
+def data_descriptor(
     machine: Machine, obj: Any, kind: type, name: str, raw: Any, origin: Origin | None
 ) -> Any:
     """The value a data descriptor of the class gives, or MISSING where `raw` is none."""
@@ -222,7 +221,7 @@ def _data_descriptor(
     return MISSING
 
 
-def _own_attribute(
+def own_attribute(
     machine: Machine, obj: Any, name: str, origin: Origin | None, *, shadowed: bool
 ) -> Any:
     """The attribute in the instance's own dict, or MISSING; for a known object with a guard on its value or absence."""
@@ -249,7 +248,7 @@ def _own_attribute(
         return MISSING
     value = objects.wrap(own[name], DictEntry(base, name))
     if overlay is not None and name in MODULE_TABLES:
-        _show_overlay_in_tables(machine, obj)
+        show_overlay_in_tables(machine, obj)
     if (
         type(value) is not AppendTarget
         and python_method(machine, type(obj), "__getattribute__") is None
@@ -258,7 +257,7 @@ def _own_attribute(
     return value
 
 
-def _module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
+def module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
     """A parameter, buffer or submodule (`nn.Module.__getattr__`), or MISSING."""
     objects = machine.objects
     own = _instance_dict(obj, "__dict__")
@@ -309,7 +308,8 @@ def _bind(machine: Machine, raw: Any, obj: Any, kind: type, name: str) -> Any:
     return machine.objects.wrap(raw, TypeAttribute(Constant(kind), name))
 
 
-def _function_attribute(machine: Machine, function: types.FunctionType, name: str) -> Any:
+def function_attribute(machine: Machine, function: types.FunctionType, name: str) -> Any:
+    """`function.name` of a Python function."""
     overlay = machine.objects.overlay_of(function)
     if overlay is not None and name in overlay:
         return overlay[name]
@@ -454,245 +454,8 @@ def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
     raise AttributeError(f"'super' object has no attribute {name!r}")
 
 
-# ---------------------------------------------------------------- writing
-
-
-def _of_a_thread(kind: type, name: str) -> GraphBreak:
+def break_of_thread(kind: type, name: str) -> GraphBreak:
     """The break at an attribute of a threading.local, which each thread has for itself: no origin fetches it."""
     return GraphBreak(
         "unsupported-input", f"attribute {name!r} of a {kind.__qualname__} of this thread"
     )
-
-
-def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
-    """`obj.name = value`."""
-    kind = type(obj)
-    if issubclass(kind, torch.Tensor):
-        store_tensor_attribute(machine, obj, name, value)
-        return
-    if issubclass(kind, types.ModuleType):
-        _store_module_global(machine, obj, name, value)
-        return
-    if issubclass(kind, type):
-        _store_class_attribute(machine, obj, name, value)
-        return
-    if issubclass(kind, Native):
-        setattr(obj, name, value)
-        return
-    if issubclass(kind, threading.local):
-        raise _of_a_thread(kind, name)
-    setter = python_method(machine, kind, "__setattr__")
-    if setter is _MODULE_SETATTR and machine.objects.is_known(obj):
-        _store_module_attribute(machine, obj, name, value)
-    elif setter is not None:
-        machine.call(setter, (obj, name, value), {})
-    else:
-        generic_store(machine, obj, name, value)
-
-
-def _store_module_global(machine: Machine, module: types.ModuleType, name: str, value: Any) -> None:
-    """`module.name = value`; torch.backends has settings that are descriptors of the module's class."""
-    kind = type(module)
-    if kind is not types.ModuleType and hasattr(type(lookup(machine, kind, name)), "__set__"):
-        reason = "torch-state" if is_trusted(kind.__module__) else "unsupported-mutation"
-        raise GraphBreak(reason, f"{module.__name__}.{name} is set")
-    machine.write_global(module.__dict__, name, value)
-
-
-def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
-    """`cls.name = value`, through the metaclass's own `__setattr__`, where it has one."""
-    setter = python_method(machine, type(cls), "__setattr__")
-    if setter is not None and not issubclass(type(cls), enum.EnumMeta):
-        machine.call(setter, (cls, name, value), {})
-    else:
-        store_class_attribute(machine, cls, name, value)
-
-
-def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
-    """What `type.__setattr__` does; for a class that existed before the call, replayed at exit."""
-    if cls in machine.made_classes:
-        type(cls).__setattr__(cls, name, value) if issubclass(
-            type(cls), enum.EnumMeta
-        ) else type.__setattr__(cls, name, value)
-        machine.class_cache.clear()
-        machine.method_cache.clear()
-        return
-    if (
-        name.startswith("__")
-        or issubclass(type(cls), enum.EnumMeta)
-        or not cls.__flags__ & HEAP_TYPE
-    ):
-        raise GraphBreak(
-            "unsupported-mutation", f"attribute {name!r} of class {cls.__qualname__} is set"
-        )
-    machine.objects.classes_written[cls, name] = (value,)
-    machine.class_cache.clear()
-    machine.method_cache.clear()
-
-
-def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
-    """What `object.__setattr__` does."""
-    kind = type(obj)
-    raw = lookup(machine, kind, name)
-    if raw is not MISSING:
-        what = type(raw)
-        if what is property:
-            if raw.fset is None:
-                raise AttributeError(f"property {name!r} of {kind.__name__!r} object has no setter")
-            machine.call(raw.fset, (obj, value), {})
-            return
-        setter = python_method(machine, what, "__set__")
-        if setter is not None:
-            machine.call(setter, (raw, obj, value), {})
-            return
-    store_own_attribute(machine, obj, name, value)
-
-
-def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
-    """Set a slot or an entry of the instance dict, in the overlay of a known object."""
-    objects = machine.objects
-    if objects.is_known(obj) or (
-        type(obj) is types.FunctionType and id(obj) not in machine.made_functions
-    ):
-        if not objects.is_known(obj):
-            objects.register(obj, machine.function_origin(obj))
-        _check_writable(obj, name)
-        if (objects.overlay_of(obj) or {}).get(name) is DELETED:
-            objects.set_anew.add((id(obj), name))
-        objects.write_overlay(obj, name, value)
-        machine.note_attribute_write(obj, name, raw=True)
-        _update_dict_shadow(machine, obj, name, value)
-    else:
-        object.__setattr__(obj, name, value)
-
-
-def _update_dict_shadow(machine: Machine, obj: Any, name: str, value: Any) -> None:
-    """Keep a shadow of `obj.__dict__` in step with the overlay."""
-    if isinstance(lookup(machine, type(obj), name), types.MemberDescriptorType):
-        return  # a slot
-    own = getattr(obj, "__dict__", None)
-    shadow = machine.objects.shadow_of.get(id(own))
-    if shadow is not None:
-        if value is DELETED:
-            shadow.copy.pop(name, None)
-            shadow.snapshot.pop(name, None)
-        else:
-            shadow.copy[name] = shadow.snapshot[name] = value
-
-
-def _check_writable(obj: Any, name: str) -> None:
-    """Raise eager's AttributeError for an object that cannot take the attribute."""
-    kind = type(obj)
-    if not hasattr(obj, "__dict__") and not isinstance(
-        getattr(kind, name, None), types.MemberDescriptorType
-    ):
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-
-
-def _store_module_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
-    """`nn.Module.__setattr__` on a module that existed before the call; replayed through that method."""
-    objects = machine.objects
-    raw = lookup(machine, type(obj), name)
-    if type(raw) is property:
-        generic_store(machine, obj, name, value)
-        return
-    objects.write_overlay(obj, name, value)
-    machine.note_attribute_write(obj, name, raw=False)
-    table_name = _table_for(machine, obj, name, value)
-    if table_name is None:
-        _update_dict_shadow(machine, obj, name, value)
-        return
-    _show_overlay_in_tables(machine, obj)
-
-
-def _show_overlay_in_tables(machine: Machine, obj: Any) -> None:
-    """Keep the shadows of a module's tables in step with what was set as attributes, which is replayed as such."""
-    own = _instance_dict(obj, "__dict__")
-    for name, value in (machine.objects.overlay_of(obj) or {}).items():
-        table_name = _table_for(machine, obj, name, value)
-        shadow = machine.objects.shadow_of.get(id(own.get(table_name)))
-        if shadow is not None and value is DELETED:
-            shadow.copy.pop(name, None)
-            shadow.snapshot.pop(name, None)
-        elif shadow is not None:
-            shadow.copy[name] = shadow.snapshot[name] = value
-
-
-def _table_for(machine: Machine, obj: Any, name: str, value: Any) -> str | None:
-    """Which table of a module `nn.Module.__setattr__` puts a value in; None for its own dict, and for what is no module."""
-    if not isinstance(obj, torch.nn.Module):
-        return None
-    own = _instance_dict(obj, "__dict__")
-    kind = machine.tape.real_type(value) if isinstance(value, torch.Tensor) else type(value)
-    if issubclass(kind, torch.nn.Parameter):
-        return "_parameters"
-    if issubclass(kind, torch.nn.Module):
-        return "_modules"
-    for table_name in MODULE_TABLES:
-        table = own.get(table_name)
-        if table is not None and (name in table or name in _shadowed(machine, table)):
-            return table_name
-    return None
-
-
-def _shadowed(machine: Machine, table: Any) -> Any:
-    """What the frame has made of a table of a module."""
-    shadow = machine.objects.shadow_of.get(id(table))
-    return () if shadow is None else shadow.copy
-
-
-def delete_attr(machine: Machine, obj: Any, name: str) -> None:
-    """`del obj.name`."""
-    kind = type(obj)
-    if issubclass(kind, torch.Tensor):
-        delete_tensor_attribute(machine, obj, name)
-        return
-    if issubclass(kind, (type, types.ModuleType)):
-        raise GraphBreak("unsupported-mutation", f"attribute {name!r} of {obj!r} is deleted")
-    if issubclass(kind, threading.local):
-        raise _of_a_thread(kind, name)
-    remover = python_method(machine, kind, "__delattr__")
-    if remover is not None and not (remover is _MODULE_DELATTR and machine.objects.is_known(obj)):
-        machine.call(remover, (obj, name), {})
-        return
-    generic_delete(machine, obj, name)
-
-
-def generic_delete(machine: Machine, obj: Any, name: str) -> None:
-    """What `object.__delattr__` does."""
-    raw = lookup(machine, type(obj), name)
-    if type(raw) is property:
-        if raw.fdel is None:
-            raise AttributeError(
-                f"property {name!r} of {type(obj).__name__!r} object has no deleter"
-            )
-        machine.call(raw.fdel, (obj,), {})
-        return
-    deleter = python_method(machine, type(raw), "__delete__")
-    if deleter is not None:
-        machine.call(deleter, (raw, obj), {})
-        return
-    objects = machine.objects
-    if not objects.is_known(obj):
-        object.__delattr__(obj, name)
-        return
-    _check_own(machine, obj, name, raw)
-    objects.write_overlay(obj, name, DELETED)
-    machine.note_attribute_write(obj, name, raw=not isinstance(obj, torch.nn.Module))
-    _update_dict_shadow(machine, obj, name, DELETED)
-
-
-def _check_own(machine: Machine, obj: Any, name: str, raw: Any) -> None:
-    """Raise AttributeError where a known object has no such attribute of its own: its class's cannot be deleted through it."""
-    kind, origin = type(obj), machine.objects.origin_of(obj)
-    if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
-        _data_descriptor(machine, obj, kind, name, raw, origin)
-        return
-    if kind is types.FunctionType:
-        _function_attribute(machine, obj, name)
-        return
-    value = _own_attribute(machine, obj, name, origin, shadowed=True)
-    if value is MISSING and isinstance(obj, torch.nn.Module):
-        value = _module_table_attribute(machine, obj, name)
-    if value is MISSING:
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")

@@ -14,7 +14,8 @@ import torch
 from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.higher_order import HigherOrder
 from flambeau_capture.interpreter import numpy_objects, torch_functions
-from flambeau_capture.interpreter.attributes import load_attr, store_attr
+from flambeau_capture.interpreter.attribute_writes import store_attr
+from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.binding_errors import raise_binding_error
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.constant_types import LRU_CACHE

@@ -351,7 +351,7 @@ class Array(Reductions, ArrayBase):
         kept = [at for at in range(self.ndim) if at not in gone]
         flips = frozenset(new for new, at in enumerate(kept) if at in self.flips)
         if not gone:
-            return self.sharing(indexing._alias(self), flips)
+            return self.sharing(indexing.alias(self), flips)
         return self.sharing(self.tape.call_method("squeeze", (self.base, tuple(gone))), flips)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:

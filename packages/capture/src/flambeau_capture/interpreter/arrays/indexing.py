@@ -109,12 +109,12 @@ def basic(array: Any, items: list[Any]) -> tuple[torch.Tensor, frozenset[int]]:
                 )
             key.append(-1 - item if backwards else item)
     if all(type(item) is slice and item == slice(None) for item in key):
-        return _alias(array), frozenset(flips)
+        return alias(array), frozenset(flips)
     found = array.tape.getitem(array.base, tuple(key))
     return found, frozenset(flips)
 
 
-def _alias(array: Any) -> torch.Tensor:
+def alias(array: Any) -> torch.Tensor:
     """A view of the whole."""
     found: torch.Tensor = array.tape.call_method("detach", (array.base,))
     return found

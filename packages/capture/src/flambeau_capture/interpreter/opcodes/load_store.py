@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode import NULL_AFTER
 from flambeau_capture.interpreter.append_only import APPENDING, AppendTarget, expect_append
-from flambeau_capture.interpreter.attributes import (
-    delete_attr,
-    load_attr,
-    load_global_value,
-    store_attr,
-)
+from flambeau_capture.interpreter.attribute_writes import delete_attr, store_attr
+from flambeau_capture.interpreter.attributes import load_attr, load_global_value
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, Unread, local
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item

@@ -10,7 +10,7 @@ import enum
 import typing
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter import attributes, operations
+from flambeau_capture.interpreter import attribute_writes, attributes, operations
 from flambeau_capture.interpreter.class_building import (
     adopt_class,
     build_class,
@@ -58,7 +58,7 @@ def _class_getattribute(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(type.__setattr__)
 def _class_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attributes.store_class_attribute(machine, *args)
+    attribute_writes.store_class_attribute(machine, *args)
 
 
 @substitute_for(_abc._abc_init)

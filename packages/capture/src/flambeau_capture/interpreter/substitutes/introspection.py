@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter import attributes, native, operations
+from flambeau_capture.interpreter import attribute_writes, attributes, native, operations
 from flambeau_capture.interpreter.class_building import new_class
 from flambeau_capture.interpreter.classes import MISSING, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND, local
@@ -65,12 +65,12 @@ def _hasattr(machine: Machine, args: Any, kwargs: Any) -> bool:
 
 @substitute_for(setattr)
 def _setattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attributes.store_attr(machine, *args)
+    attribute_writes.store_attr(machine, *args)
 
 
 @substitute_for(delattr)
 def _delattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attributes.delete_attr(machine, *args)
+    attribute_writes.delete_attr(machine, *args)
 
 
 @substitute_for(object.__getattribute__)
@@ -86,18 +86,18 @@ def _object_getattribute(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(object.__setattr__)
 def _object_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attributes.generic_store(machine, *args)
+    attribute_writes.generic_store(machine, *args)
 
 
 @substitute_for(object.__delattr__)
 def _object_delattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attributes.generic_delete(machine, *args)
+    attribute_writes.generic_delete(machine, *args)
 
 
 @substitute_for(torch.nn.Module.__getattr__)
 def _module_getattr(machine: Machine, args: Any, kwargs: Any) -> Any:
     obj, name = args
-    found = attributes._module_table_attribute(machine, obj, name)
+    found = attributes.module_table_attribute(machine, obj, name)
     if found is MISSING:
         raise AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}")
     return found
@@ -107,7 +107,7 @@ def _module_getattr(machine: Machine, args: Any, kwargs: Any) -> Any:
 def _module_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
     obj, name, value = args
     if machine.objects.is_known(obj):
-        attributes._store_module_attribute(machine, obj, name, value)
+        attribute_writes.store_module_attribute(machine, obj, name, value)
     else:
         machine.interpret(torch.nn.Module.__setattr__, args, kwargs)
 

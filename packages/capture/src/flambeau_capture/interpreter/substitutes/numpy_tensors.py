@@ -26,7 +26,7 @@ def _arrays_of(machine: Machine, args: Any, kwargs: Any) -> Any:
             arrays.device = leaf.device
         return arrays.new(leaf)
 
-    return numpy_functions._mapped(args[0], as_array)
+    return numpy_functions.mapped(args[0], as_array)
 
 
 @substitute_for(numpy_functions.tensors_of)
@@ -36,7 +36,7 @@ def _tensors_of(machine: Machine, args: Any, kwargs: Any) -> Any:
             return leaf.tensor
         return make_tensor(machine, torch.tensor, (leaf,), {}) if is_numpys((leaf,)) else leaf
 
-    found = numpy_functions._mapped(args[0], as_tensor)
+    found = numpy_functions.mapped(args[0], as_tensor)
     numpy_objects.table_of(machine).device = torch.device("cpu")
     return found
 
