@@ -123,14 +123,12 @@ class Generator:
             return None
         text, _ = filled
         before = {variable: self.scope[variable] for variable in self.variables}
-        copies = {variable: value.detach().clone() for variable, value in before.items()}
         try:
             exec(text, self.scope)
         except Exception:
             return None
         if self.scope[name] is not before[name] or not self._sane(self.scope[name]):
             return None
-        del copies
         self.exact.clear()
         self.exact.update(variable for variable in self.variables if variable.startswith("x"))
         return text

@@ -87,9 +87,9 @@ def test_products_and_random_numbers_are_never_computed_twice():
         return (torch.softmax(y @ w, -1),)
 
     part = part_of_program(program, [torch.randn(8, 8, requires_grad=True) for _ in range(2)])
-    forward = [node for node in part.forward.nodes if work(node.op) in (Work.HEAVY, Work.RANDOM)]
+    forward = [node for node in part.forward.nodes if work(node.op) in (Work.HEAVY, Work.ONCE)]
     assert len(forward) == 3
-    assert not any(work(node.op) is Work.RANDOM for node in part.backward.nodes)
+    assert not any(work(node.op) is Work.ONCE for node in part.backward.nodes)
     products = [node for node in part.backward.nodes if node.op is torch.ops.aten.mm.default]
     assert len(products) == 4, "two products, two gradients each"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_autograd.operators import is_random
+from flambeau_autograd.operators import happens_once
 from flambeau_prims.graph import Value
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def inside_regions(
     users = graph.users()
     inside: set[Value] = set()
     for node in graph.nodes:
-        if is_random(node):
+        if happens_once(node):
             continue
         # Formulas of the backward that read no tangent, as the cosine of a sine's argument does.
         backward_only = node not in forward and any(value in inside for value in node.operands())

@@ -4,14 +4,14 @@
     b = aten.expand(x, [4, 4])     ->     a = aten.expand(x, [4, 4])
     c = aten.mul(a, b)                    c = aten.mul(a, a)
 
-Random calls stay apart.  Outputs that come to share memory by this are parted again by `separate_outputs`.
+Random calls and checks of the data stay apart.  Outputs that come to share memory by this are parted again by `separate_outputs`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_autograd.operators import is_random
+from flambeau_autograd.operators import happens_once
 from flambeau_autograd.substitution import substitute, substitute_exits
 from flambeau_prims.graph import Graph, Node, Value
 
@@ -26,7 +26,7 @@ def merge_common_subexpressions(graph: Graph) -> Graph:
     kept: list[Node] = []
     for node in graph.nodes:
         substitute(node, replaced)
-        if is_random(node):
+        if happens_once(node):
             kept.append(node)
             continue
         first = seen.setdefault(_key(node), node)

@@ -4,14 +4,14 @@
     z = aten.cos(x)          ->     z = aten.cos(x)
     return (z,)                     return (z,)
 
-Calls that draw random numbers stay, since they advance the generator as eager does.
+Calls that draw random numbers stay, since they advance the generator as eager does; so do those that check the data.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flambeau_autograd.operators import is_random
+from flambeau_autograd.operators import happens_once
 
 if TYPE_CHECKING:
     from flambeau_prims.graph import Graph, Node
@@ -22,7 +22,7 @@ def drop_dead_calls(graph: Graph) -> Graph:
     live = set(graph.live_at_exit())
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if is_random(node) or any(out in live for out in node.outputs):
+        if happens_once(node) or any(out in live for out in node.outputs):
             live.update(node.operands())
             kept.append(node)
     graph.nodes = kept[::-1]

@@ -25,7 +25,7 @@ class Work(enum.Enum):
     POINTWISE = "pointwise"  # fuses into whatever reads it
     FACTORY = "factory"  # makes a tensor from none
     REDUCTION = "reduction"  # a pass over its operand
-    RANDOM = "random"  # advances a generator: neither dropped, merged nor repeated
+    ONCE = "once"  # advances a generator, or checks the data: neither dropped, merged nor repeated
     HEAVY = "heavy"  # a kernel of its own: products, convolution, attention, sorting, scatters
 
 
@@ -59,7 +59,7 @@ def work(op: Any) -> Work:
     if isinstance(op, Prim):
         return _PRIM_WORK[op.kind]
     if torch.Tag.nondeterministic_seeded in op.tags or is_check(op):
-        return Work.RANDOM
+        return Work.ONCE
     if aliasing(op).view:
         return Work.VIEW
     name = op._schema.name.split("::")[1]
@@ -72,12 +72,12 @@ def work(op: Any) -> Work:
     return Work.HEAVY
 
 
-def is_random(node: Node) -> bool:
+def happens_once(node: Node) -> bool:
     """Whether the call must happen once, where it stands, though nothing may read its results.
 
     It draws from a random generator (dropout with p given as 0 or 1 included), or raises where the data is not as it should be.
     """
-    return work(node.op) is Work.RANDOM
+    return work(node.op) is Work.ONCE
 
 
 def memory_of(value: Value) -> Value:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_autograd.checkpointed import inside_regions
 from flambeau_autograd.functionalize import dense_order
-from flambeau_autograd.operators import is_random, memory_of
+from flambeau_autograd.operators import happens_once, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
 from flambeau_autograd.separate_outputs import cloned
@@ -131,13 +131,13 @@ def _dependents(graph: Graph, roots: Iterable[Value]) -> set[Value]:
 
 
 def _forward_nodes(joint: _Joint) -> list[Node]:
-    """The calls that the forward's results and writes need, and random calls, whose draws belong to the forward."""
+    """The calls that the forward's results and writes need, and those that happen once: random draws and checks of the data."""
     live = {out for out in joint.results if isinstance(out, Value)}
     live.update(value for _, value in joint.graph.writes)
     kept = []
     for node in reversed(joint.graph.nodes):
-        draws = is_random(node) and not any(out in joint.after_tangents for out in node.outputs)
-        if draws or any(out in live for out in node.outputs):
+        once = happens_once(node) and not any(out in joint.after_tangents for out in node.outputs)
+        if once or any(out in live for out in node.outputs):
             live.update(node.operands())
             kept.append(node)
     return kept[::-1]
@@ -256,7 +256,7 @@ def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
     after = []
     for node in reversed(joint.graph.nodes):
         dependent = any(out in joint.after_tangents for out in node.outputs)
-        if dependent and (is_random(node) or any(out in live for out in node.outputs)):
+        if dependent and (happens_once(node) or any(out in live for out in node.outputs)):
             live.update(node.operands())
             after.append(node)
     order: dict[Node, None] = {}

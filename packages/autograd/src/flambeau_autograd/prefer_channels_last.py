@@ -98,7 +98,7 @@ class _Converter:
 
     def needs_old_layout(self, node: Node) -> bool:
         """Whether the operator reads memory rather than elements, or draws in memory order."""
-        return node.op in _BY_MEMORY or work(node.op) is Work.RANDOM
+        return node.op in _BY_MEMORY or work(node.op) is Work.ONCE
 
     def inferred(self, node: Node, read: dict[Value, Value]) -> list[Spec | None] | None:
         """The results' Specs in the new layouts; None if the operator refuses them."""

@@ -149,7 +149,7 @@ class _Network:
         return 1 + factor * size_in_bytes(value)
 
     def _stands_in_memory(self, value: Value) -> bool:
-        if value.producer is not None and work(value.producer.op) in (Work.HEAVY, Work.RANDOM):
+        if value.producer is not None and work(value.producer.op) in (Work.HEAVY, Work.ONCE):
             return True
         return any(self._reads_memory(user) for user in self._users[value] if user in self._forward)
 
@@ -165,11 +165,11 @@ class _Network:
                 if out is not None
                 for user in self._users[out]
             )
-        return kind in (Work.HEAVY, Work.RANDOM)
+        return kind in (Work.HEAVY, Work.ONCE)
 
     def _banned(self, node: Node, out: Value, depth: int) -> bool:
         kind = work(node.op)
-        if kind in (Work.HEAVY, Work.RANDOM) or node.op in _GATHERS:
+        if kind in (Work.HEAVY, Work.ONCE) or node.op in _GATHERS:
             return True
         if kind is Work.VIEW or kind is Work.FACTORY:
             return False

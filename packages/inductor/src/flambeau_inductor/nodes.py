@@ -95,7 +95,7 @@ class ExternCall:
     """A call of ATen.  Arguments nest TensorRef, SizeRef and plain values.
 
     `results`: buffers of role "extern" that it makes (None: dropped).  `out`: (keyword, buffer) pairs of role "computed" that it writes.
-    `random`: it draws random numbers, and so keeps its place among its like.  `may_alias`: a result may be a window on an operand.
+    `effect`: it draws random numbers or checks the data, and so stays, at its place among its like.  `may_alias`: a result may be a window on an operand.
     `can_raise`: for what its operands hold."""
 
     order: int
@@ -106,7 +106,7 @@ class ExternCall:
     out: tuple[tuple[str, str], ...]
     reads: set[str]
     device: str
-    random: bool = False
+    effect: bool = False
     may_alias: bool = False
     can_raise: bool = False
     where: str = ""

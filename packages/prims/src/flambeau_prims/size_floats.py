@@ -76,11 +76,7 @@ class FloatExpr:
 
     def symbols(self) -> set[str]:
         """Names of all symbols that occur, of sizes and of floats."""
-        found: set[str] = set()
-        for arg in self.args:
-            if isinstance(arg, (Expr, FloatExpr)):
-                found |= arg.symbols()
-        return found
+        return _symbols_in(self.args)
 
     def format(self, names: Mapping[str, str]) -> str:
         """A Python expression (over module `math`), symbols called as `names` says."""
@@ -120,14 +116,15 @@ def is_float_symbol(name: str) -> bool:
     return name.startswith("f") and name[1:].isdigit()
 
 
+UNBACKED_FLOAT_HINT = 0.5
+"""What an unbacked float is taken to be where a guess is good enough."""
+
+
 def unbacked_float(env: SizeEnv) -> FloatExpr:
     """A new float that the program computes as it runs."""
     found = float_symbol(env, UNBACKED_FLOAT_HINT, None)
     env.unbacked_atoms.update(env.atoms_in(found.args[0]))  # type: ignore[arg-type]
     return found
-
-
-UNBACKED_FLOAT_HINT = 0.5
 
 
 def is_unbacked(number: Any) -> bool:
@@ -292,11 +289,7 @@ class Condition:
 
     def symbols(self) -> set[str]:
         """Names of all symbols that occur."""
-        found: set[str] = set()
-        for arg in self.args:
-            if isinstance(arg, (Expr, FloatExpr, Condition)):
-                found |= arg.symbols()
-        return found
+        return _symbols_in(self.args)
 
     def format(self, names: Mapping[str, str]) -> str:
         """A Python expression, symbols called as `names` says."""
@@ -308,6 +301,14 @@ class Condition:
 
     def __repr__(self) -> str:
         return self.format({})
+
+
+def _symbols_in(args: tuple[Any, ...]) -> set[str]:
+    found: set[str] = set()
+    for arg in args:
+        if isinstance(arg, (Expr, FloatExpr, Condition)):
+            found |= arg.symbols()
+    return found
 
 
 def ask(condition: Condition | bool) -> bool:

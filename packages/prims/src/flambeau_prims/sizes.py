@@ -542,9 +542,9 @@ _OPAQUE: dict[str, Callable[[int, int], int]] = {
     "max": max,
 }
 
-
 UNBACKED_HINT = 64
 """What an unbacked size is taken to be where a guess is good enough: neither 0 nor 1."""
+
 
 # Questions about sizes
 
@@ -613,14 +613,18 @@ def lt(a: Size, b: Size) -> bool:
 
 def expect(op: str, a: Size, b: Size) -> bool:
     """`a op b` that must hold for the program to make sense: of unbacked sizes it is assumed, to be checked as the program runs."""
-    holds = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}[op]
     difference = a - b
     if not isinstance(difference, Expr) or not difference.env.is_unbacked(difference):
-        return holds(a, b)
+        return _RELATIONS[op](a, b)
     if op in ("==", "!="):
         return difference.env.ranges.assume_zero(difference, op == "==")
     slack = {"<": -difference - 1, "<=": -difference, ">": difference - 1, ">=": difference}[op]
     return slack.env.ranges.assume_non_negative(slack) if isinstance(slack, Expr) else slack >= 0
+
+
+_RELATIONS: dict[str, Callable[[Size, Size], bool]] = {
+    "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
+}  # fmt: skip
 
 
 def likely_eq(a: Size, b: Size) -> bool:

@@ -109,14 +109,10 @@ def _is_mask(item: Spec | None) -> bool:
 @_rule(aten.bincount.default)
 def bincount(env: SizeEnv, self: Spec, weights: Spec | None = None, minlength: Size = 0) -> Spec:
     """As long as the greatest element asks, and at least `minlength`."""
-    floating = weights is not None
-    dtype = (
-        torch.int64
-        if not floating
-        else torch.float32
-        if weights is not None and weights.dtype is torch.float32
-        else torch.float64
-    )
+    if weights is None:
+        dtype = torch.int64
+    else:
+        dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     count = env.unbacked(lower=minlength if isinstance(minlength, int) else 0)
     return _vector(self, count, dtype)
 
@@ -128,7 +124,7 @@ def repeat_interleave(env: SizeEnv, repeats: Spec, *, output_size: Size | None =
 
 
 def _distinct(
-    env: SizeEnv, self: Spec, return_inverse: bool, return_counts: bool, *, flag: int
+    env: SizeEnv, self: Spec, return_inverse: bool, return_counts: bool, *, results: int
 ) -> tuple[Spec, ...]:
     count = _count(env, self.numel)
     inverse = Spec.of(self.shape if return_inverse else (0,), dtype=torch.int64, device=self.device)
@@ -136,7 +132,7 @@ def _distinct(
         _vector(self, count),
         inverse,
         _vector(self, count if return_counts else 0, torch.int64),
-    )[:flag]
+    )[:results]
 
 
 @_rule(aten._unique2.default)
@@ -148,7 +144,7 @@ def unique2(
     return_counts: bool = False,
 ) -> tuple[Spec, ...]:
     """The distinct elements, where each element stands among them, and how often they occur."""
-    return _distinct(env, self, return_inverse, return_counts, flag=3)
+    return _distinct(env, self, return_inverse, return_counts, results=3)
 
 
 @_rule(aten._unique.default)
@@ -156,7 +152,7 @@ def unique(
     env: SizeEnv, self: Spec, sorted: bool = True, return_inverse: bool = False
 ) -> tuple[Spec, ...]:
     """As `_unique2`, without counts."""
-    return _distinct(env, self, return_inverse, False, flag=2)
+    return _distinct(env, self, return_inverse, False, results=2)
 
 
 @_rule(aten.unique_consecutive.default)
@@ -170,7 +166,7 @@ def unique_consecutive(
     """As `_unique2`, of neighbours only."""
     if dim is not None:
         return _distinct_along(env, self, dim, return_inverse, return_counts)
-    return _distinct(env, self, return_inverse, return_counts, flag=3)
+    return _distinct(env, self, return_inverse, return_counts, results=3)
 
 
 @_rule(aten.unique_dim.default)

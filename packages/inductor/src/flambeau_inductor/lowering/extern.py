@@ -35,7 +35,7 @@ def op_name(op: Any) -> str:
     return f"{namespace}.{rest}.{op._overloadname}"
 
 
-def is_random(op: Any) -> bool:
+def has_effect(op: Any) -> bool:
     """Whether a call must happen though nothing reads its results: it draws random numbers, or raises where the data is wrong."""
     return torch.Tag.nondeterministic_seeded in op.tags or is_check(op)
 
@@ -74,7 +74,7 @@ def lower_extern(
     else:
         results = tuple(None if value is None else make(value, "extern") for value in node.outputs)
     return ExternCall(
-        order, name, args, kwargs, results, out, reads, str(device or "cpu"), is_random(node.op),
+        order, name, args, kwargs, results, out, reads, str(device or "cpu"), has_effect(node.op),
         may_alias(node.op), can_raise(node.op, node.args), node.where,
     )  # fmt: skip
 

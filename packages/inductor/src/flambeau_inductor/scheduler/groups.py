@@ -150,14 +150,14 @@ class Order:
 
 def dependencies(lowered: Lowered) -> list[set[int]]:
     """For each node, the numbers of the nodes that must run before it: writers of what it reads, readers and writers of what it
-    overwrites, and the random call before it, if it is one.  Nodes that write to inputs follow all that may raise: a call of the program
+    overwrites, and the call with an effect before it, if it is one.  Nodes that write to inputs follow all that may raise: a call of the program
     that raises has changed nothing of its caller's."""
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     aliased: dict[
         str, set[str]
     ] = {}  # result of an extern call -> buffers whose memory it may be a window on
-    last_random: int | None = None
+    last_effect: int | None = None
     raising: set[int] = set()
     result = []
     inputs = {name for name, buffer in lowered.buffers.items() if buffer.role == "input"}
@@ -175,10 +175,10 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
             if name in inputs:
                 needs.update(writers.get(name, ()))
                 needs.update(raising)
-        if isinstance(node, ExternCall) and node.random:
-            if last_random is not None:
-                needs.add(last_random)
-            last_random = number
+        if isinstance(node, ExternCall) and node.effect:
+            if last_effect is not None:
+                needs.add(last_effect)
+            last_effect = number
         if node.can_raise:
             raising.add(number)
         for name in reads:

@@ -122,12 +122,6 @@ class ArrayBase(Native):
         return self.base.ndim
 
 
-def tensor_of(machine: Machine, value: Any, dtype: Any = None) -> torch.Tensor:
-    """The tensor of anything NumPy takes as an array, of a NumPy dtype if one is given."""
-    found = as_array(machine, value).tensor
-    return found if dtype is None else cast(machine, found, dtype)
-
-
 def cast(machine: Machine, tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
     """The tensor in another NumPy dtype, as `astype` casts."""
     wanted = torch_dtype(dtype)

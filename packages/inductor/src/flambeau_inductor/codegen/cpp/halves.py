@@ -10,7 +10,6 @@ for (stretch = begin; stretch < end; stretch += 256)
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -129,21 +128,22 @@ def write_stretches(
         writer.line(
             f"const int64_t last = stretch + {STRETCH} < {end} ? stretch + {STRETCH} : {end};"
         )
-        with writer.block("") if halves.widened else nullcontext():
-            if halves.widened:
-                writer.line(f"const int64_t {name} = stretch;")
-            for row in halves.widened:
-                place = f"{row.buffer} + {writer.printer.index_text(row.index)}"
-                writer.line(f"widen_float16({place}, {row.name}, last - stretch);")
+        _convert(writer, halves.widened, name, "widen_float16({place}, {row}, last - stretch);")
         writer.simd(None)
         with writer.loop(name, "stretch", "last"):
             writer.statements(halves.body)
-        with writer.block("") if halves.narrowed else nullcontext():
-            if halves.narrowed:
-                writer.line(f"const int64_t {name} = stretch;")
-            for row in halves.narrowed:
-                place = f"{row.buffer} + {writer.printer.index_text(row.index)}"
-                writer.line(f"narrow_float16({row.name}, {place}, last - stretch);")
+        _convert(writer, halves.narrowed, name, "narrow_float16({row}, {place}, last - stretch);")
+
+
+def _convert(writer: KernelWriter, rows: Sequence[Row], index: str, call: str) -> None:
+    """A call for each row, where the loop's index stands at the beginning of the stretch."""
+    if not rows:
+        return
+    with writer.block(""):
+        writer.line(f"const int64_t {index} = stretch;")
+        for row in rows:
+            place = f"{row.buffer} + {writer.printer.index_text(row.index)}"
+            writer.line(call.format(place=place, row=row.name))
 
 
 def is_short(begin: str, end: str) -> bool:
