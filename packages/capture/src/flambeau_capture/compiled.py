@@ -105,6 +105,12 @@ class CompiledState:
         self._made = 0
         self._hooked = HookedFrames(self._frame_state)
 
+    def new_callable(self) -> Any:
+        """The callable that this state stands behind."""
+        compiled = Compiled(self.function, self.on_miss, self)
+        self.attach(compiled)
+        return compiled
+
     def attach(self, compiled: Any) -> None:
         """Tell the state which callable it stands behind (held weakly: the callable holds the state)."""
         self._compiled = weakref.ref(compiled)
@@ -147,9 +153,7 @@ class CompiledState:
                     self.function, self.capture_frame, self.resolve_backend(backend), self.options
                 )
                 state._with_backend = None
-                found = Compiled(self.function, state.on_miss, state)
-                state.attach(found)
-                self._with_backend[backend] = found
+                found = self._with_backend[backend] = state.new_callable()
             return found
 
     def _continuation(self, function: types.FunctionType) -> Any:
@@ -160,9 +164,7 @@ class CompiledState:
         state.listener = self._note
         state.resolve_backend = self.resolve_backend
         state._with_backend = None
-        compiled = Compiled(function, state.on_miss, state)
-        state.attach(compiled)
-        return compiled
+        return state.new_callable()
 
     def _frame_state(self, function: types.FunctionType) -> CompiledState:
         """What stands behind a function that is reached below one of this callable's graph breaks."""
@@ -499,8 +501,7 @@ def compile_callable(
             return types.MethodType(compile_callable(call, capture_frame, backend, options), fn)
         fn = _calling(fn)
     state = CompiledState(fn, capture_frame, backend, options)
-    compiled = Compiled(fn, state.on_miss, state)
-    state.attach(compiled)
+    compiled = state.new_callable()
     if fn.__code__.co_flags & _NOT_A_CALL:
         reason = Break(
             "generator-frame",

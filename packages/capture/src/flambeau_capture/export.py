@@ -27,6 +27,7 @@ from flambeau_capture.exported.lift import Lifter
 from flambeau_capture.exported.signature import bind_call, frame_origins, local_indices
 from flambeau_capture.guards.kinds import guard_text
 from flambeau_capture.interpreter.capture import capture_frame
+from flambeau_capture.interpreter.modules import GLOBAL_HOOKS, OWN_HOOKS
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import Scope
 from flambeau_capture.record import Break, CaptureError, DynamicDims, Guard
@@ -111,20 +112,16 @@ def _target(fn: Any) -> _Target:
     return _Target(called, (fn,), {}, inspect.signature(fn), None)
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
 def _only_forward(module: torch.nn.Module) -> bool:
     """Whether calling the module is calling its class's forward and nothing else."""
-    every = torch.nn.modules.module
     return (
         type(module).__call__ is torch.nn.Module.__call__
         and module._compiled_call_impl is None
         and isinstance(module.forward, types.MethodType)
         and isinstance(module.forward.__func__, types.FunctionType)
         and module.forward.__self__ is module
-        and not any(getattr(module, name) for name in _HOOKS)
-        and not any(getattr(every, f"_global{name}") for name in _HOOKS)
+        and not any(getattr(module, name) for name in OWN_HOOKS)
+        and not any(getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS)
     )
 
 

@@ -37,30 +37,25 @@ _LITERALS = (
 
 def values_in(arg: Any) -> Iterator[GraphValue]:
     """The graph values inside a (nested) argument."""
-    if isinstance(arg, GraphValue):
-        yield arg
-    elif isinstance(arg, (tuple, list)):
-        for item in arg:
-            yield from values_in(item)
-    elif isinstance(arg, dict):
-        for item in arg.values():
-            yield from values_in(item)
-    elif isinstance(arg, slice):
-        yield from values_in((arg.start, arg.stop, arg.step))
+    return _inside(arg, GraphValue)
 
 
 def sizes_in(arg: Any) -> Iterator[Expr | FloatExpr]:
     """The symbolic sizes inside a (nested) argument."""
-    if isinstance(arg, (Expr, FloatExpr)):
+    return _inside(arg, (Expr, FloatExpr))
+
+
+def _inside(arg: Any, kinds: Any) -> Iterator[Any]:
+    if isinstance(arg, kinds):
         yield arg
     elif isinstance(arg, (tuple, list)):
         for item in arg:
-            yield from sizes_in(item)
+            yield from _inside(item, kinds)
     elif isinstance(arg, dict):
         for item in arg.values():
-            yield from sizes_in(item)
+            yield from _inside(item, kinds)
     elif isinstance(arg, slice):
-        yield from sizes_in((arg.start, arg.stop, arg.step))
+        yield from _inside((arg.start, arg.stop, arg.step), kinds)
 
 
 _NONE: Mapping[str, GraphValue] = types.MappingProxyType({})
@@ -89,12 +84,8 @@ def build_graph_module(
 ) -> tuple[fx.GraphModule, list[Input]]:
     """The graph that returns the tuple of `wanted` values, and the inputs its placeholders stand for, in order."""
     calls = live_calls(capture.calls, wanted, capture.unbacked)
-    builder = _Builder(capture, calls, wanted)
-    for call in calls:
-        builder.add(call)
-    output = builder.graph.output(tuple(builder.nodes[value] for value in wanted))
-    output.meta["spec"] = tuple(value.spec for value in wanted)
-    module = CapturedGraphModule(builder.constants, builder.graph)
+    builder = _CaptureBuilder(capture, calls, wanted)
+    module = builder.module(calls, wanted)
     module.meta["size_env"] = capture.size_env
     return module, builder.inputs
 
@@ -108,11 +99,7 @@ def build_subgraph(
     """
     calls = live_calls(calls, results)
     builder = _SubgraphBuilder(parameters, calls, results)
-    for call in calls:
-        builder.add(call)
-    output = builder.graph.output(tuple(builder.nodes[value] for value in results))
-    output.meta["spec"] = tuple(value.spec for value in results)
-    return CapturedGraphModule(builder.constants, builder.graph), builder.lifted
+    return builder.module(calls, results), builder.lifted
 
 
 _GENERATING = fork_safe_lock()
@@ -160,51 +147,30 @@ def _defined_by(
 
 
 class _Builder:
-    def __init__(self, capture: Capture, calls: list[Call], wanted: list[GraphValue]) -> None:
+    """Makes nodes of calls; where the sizes in their arguments come from is a subclass's to say."""
+
+    def __init__(self) -> None:
         self.graph = fx.Graph()
         self.constants = torch.nn.Module()
-        self.nodes: dict[GraphValue, Any] = {}
+        self.nodes: dict[Any, Any] = {}
         self._names: set[str] = set()
-        self.symbols = symbol_origins(capture.inputs)
-        self.inputs = list(self._used_inputs(capture, calls, wanted))
-        self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
-        self.sizes: SizeNodes | _SubgraphBuilder = SizeNodes(
-            self.graph,
-            self.symbols,
-            self.placeholders.__getitem__,
-            _defined_by(capture.unbacked, self.nodes),
-        )
 
-    def _used_inputs(
-        self, capture: Capture, calls: list[Call], wanted: list[GraphValue]
-    ) -> Iterator[Input]:
-        used = set(wanted)
-        defining: set[Origin] = set()
+    def size(self, size: Expr | FloatExpr) -> Any:
+        """The node (or number) that a symbolic size is."""
+        raise NotImplementedError
+
+    def module(self, calls: list[Call], results: list[GraphValue]) -> CapturedGraphModule:
+        """The module of the graph that makes these calls and returns these results."""
         for call in calls:
-            used.update(values_in(call.args))
-            used.update(values_in(call.kwargs))
-            for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
-                defining.update(
-                    self._tensor_behind(self.symbols[name])
-                    for name in size.symbols()
-                    if name not in capture.unbacked
-                )
-        for item in capture.inputs:
-            if item.value in used or item.origin in defining:
-                yield item
+            self._add(call)
+        output = self.graph.output(tuple(self.nodes[value] for value in results))
+        output.meta["spec"] = tuple(value.spec for value in results)
+        return CapturedGraphModule(self.constants, self.graph)
 
-    @staticmethod
-    def _tensor_behind(origin: Origin) -> Origin:
-        return origin.base if isinstance(origin, (RootOfSize, TensorSize, TensorStride)) else origin
-
-    def _placeholder(self, item: Input) -> fx.Node:
-        node = self.graph.placeholder(self._placeholder_name(item.value.name))
-        node.meta.update(
-            spec=item.spec,
-            origin=item.origin.text(),
-            requires_grad=getattr(item.example, "requires_grad", False),
-        )
-        self.nodes[item.value] = node
+    def new_placeholder(self, hint: str, spec: Any, *, requires_grad: bool) -> fx.Node:
+        """The next placeholder, named after what the user calls it."""
+        node = self.graph.placeholder(self._placeholder_name(hint))
+        node.meta.update(spec=spec, requires_grad=requires_grad)
         return node
 
     def _placeholder_name(self, hint: str) -> str:
@@ -219,8 +185,8 @@ class _Builder:
         self._names.add(name)
         return name
 
-    def add(self, call: Call) -> None:
-        """Appends the node of one call, and getitem nodes for the parts of its result."""
+    def _add(self, call: Call) -> None:
+        """Append the node of one call, and getitem nodes for the parts of its result."""
         args, kwargs = self._argument(call.args), self._argument(call.kwargs)
         result = call.result
         name = result.name if isinstance(result, GraphValue) and result.name else None
@@ -255,7 +221,7 @@ class _Builder:
         if isinstance(arg, GraphValue):
             return self.nodes[arg]
         if isinstance(arg, (Expr, FloatExpr)):
-            return self.sizes.node(arg)
+            return self.size(arg)
         if isinstance(arg, torch.Size):
             return tuple(self._argument(item) for item in arg)
         if isinstance(arg, tuple):
@@ -283,17 +249,62 @@ class _Builder:
         return self.graph.get_attr(name)
 
 
+class _CaptureBuilder(_Builder):
+    """Builds the graph of a capture, whose placeholders are the inputs that it reads."""
+
+    def __init__(self, capture: Capture, calls: list[Call], wanted: list[GraphValue]) -> None:
+        super().__init__()
+        self.symbols = symbol_origins(capture.inputs)
+        self.inputs = list(self._used_inputs(capture, calls, wanted))
+        self.placeholders = {item.origin: self._placeholder(item) for item in self.inputs}
+        self._sizes = SizeNodes(
+            self.graph,
+            self.symbols,
+            self.placeholders.__getitem__,
+            _defined_by(capture.unbacked, self.nodes),
+        )
+
+    def size(self, size: Expr | FloatExpr) -> Any:
+        """The nodes that compute it from the inputs."""
+        return self._sizes.node(size)
+
+    def _used_inputs(
+        self, capture: Capture, calls: list[Call], wanted: list[GraphValue]
+    ) -> Iterator[Input]:
+        used = set(wanted)
+        defining: set[Origin] = set()
+        for call in calls:
+            used.update(values_in(call.args))
+            used.update(values_in(call.kwargs))
+            for size in (*sizes_in(call.args), *sizes_in(call.kwargs)):
+                defining.update(
+                    self._tensor_behind(self.symbols[name])
+                    for name in size.symbols()
+                    if name not in capture.unbacked
+                )
+        for item in capture.inputs:
+            if item.value in used or item.origin in defining:
+                yield item
+
+    @staticmethod
+    def _tensor_behind(origin: Origin) -> Origin:
+        return origin.base if isinstance(origin, (RootOfSize, TensorSize, TensorStride)) else origin
+
+    def _placeholder(self, item: Input) -> fx.Node:
+        requires_grad = getattr(item.example, "requires_grad", False)
+        node = self.new_placeholder(item.value.name, item.spec, requires_grad=requires_grad)
+        node.meta["origin"] = item.origin.text()
+        self.nodes[item.value] = node
+        return node
+
+
 class _SubgraphBuilder(_Builder):
     """Builds a graph whose inputs are parameters and what it reads of the graph around it."""
 
     def __init__(
         self, parameters: list[GraphValue], calls: list[Call], results: list[GraphValue]
     ) -> None:
-        self.graph = fx.Graph()
-        self.constants = torch.nn.Module()
-        self.nodes: dict[Any, Any] = {}
-        self._names: set[str] = set()
-        self.sizes = self  # sizes are computed outside, and passed as ints
+        super().__init__()
         self.lifted = _read_from_outside(parameters, calls, results)
         for value in parameters:
             node = self._parameter(value)
@@ -303,15 +314,11 @@ class _SubgraphBuilder(_Builder):
 
     def _parameter(self, value: Lifted) -> fx.Node:
         if isinstance(value, GraphValue):
-            node = self.graph.placeholder(self._placeholder_name(value.name))
-            node.meta.update(spec=value.spec, requires_grad=value.requires_grad)
-        else:
-            node = self.graph.placeholder(self._placeholder_name("size"))
-            node.meta.update(spec=value, requires_grad=False)
-        return node
+            return self.new_placeholder(value.name, value.spec, requires_grad=value.requires_grad)
+        return self.new_placeholder("size", value, requires_grad=False)
 
-    def node(self, size: Expr | FloatExpr) -> fx.Node:
-        """The placeholder of a size."""
+    def size(self, size: Expr | FloatExpr) -> Any:
+        """The placeholder of a size, which is computed outside and passed as an int."""
         return self.nodes[size]
 
 

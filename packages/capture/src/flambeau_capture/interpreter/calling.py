@@ -102,6 +102,19 @@ def call(
             return function(*args, **kwargs)
         bound = (function.__self__, *args)
         return call(machine, function.__func__, bound, kwargs, in_place=in_place)
+    return _call_object(machine, function, args, kwargs, in_place=in_place)
+
+
+def _call_object(
+    machine: Machine,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    in_place: bool,
+) -> Any:
+    """A call of what is neither a Python function nor a method; `in_place` as in `call`."""
+    kind = type(function)
     if kind in _SLOT_TYPES:
         return _call_slot(machine, function, args, kwargs)
     if (
@@ -506,24 +519,27 @@ def new_instance(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return cls.__new__(cls, *args, **kwargs)
     if cls.__new__ is object.__new__:
         return object.__new__(cls)
-    for base in (dict, list, set, tuple, frozenset, str, int, float):
-        if cls.__new__ is base.__new__:
-            return (
-                cls.__new__(cls) if base in (dict, list, set) else cls.__new__(cls, *args, **kwargs)
-            )
-    raise GraphBreak("unknown-c-function", f"{cls.__qualname__}.__new__ is written in C")
+    base = _builtin_base(cls)
+    if base is None:
+        raise GraphBreak("unknown-c-function", f"{cls.__qualname__}.__new__ is written in C")
+    return cls.__new__(cls) if base in (dict, list, set) else cls.__new__(cls, *args, **kwargs)
+
+
+def _builtin_base(cls: type) -> type | None:
+    """The builtin type whose `__new__` makes the instances of a class, if one does."""
+    bases = (dict, list, set, tuple, frozenset, str, int, float)
+    return next((base for base in bases if cls.__new__ is base.__new__), None)
 
 
 def _construct_native(
     machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     if not (
-        is_pure(cls) or issubclass(cls, (BaseException, enum.Enum)) or cls.__new__ is object.__new__
+        is_pure(cls)
+        or issubclass(cls, (BaseException, enum.Enum))
+        or cls.__new__ is object.__new__
+        or _builtin_base(cls) is not None
     ):
-        for base in (dict, list, set, tuple, frozenset, str, int, float):
-            if cls.__new__ is base.__new__:
-                break
-        else:
-            raise GraphBreak("unknown-c-function", f"a {cls.__module__}.{cls.__qualname__} is made")
+        raise GraphBreak("unknown-c-function", f"a {cls.__module__}.{cls.__qualname__} is made")
     args, kwargs = prepare_arguments(machine, cls, args, kwargs)
     return cls(*args, **kwargs)

@@ -13,8 +13,8 @@ from flambeau_capture.origins import DictEntry, Global, InstanceDict
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
-_OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-_GLOBAL_HOOKS = (
+OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
     "_global_forward_hooks",
@@ -41,14 +41,14 @@ def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
     known = objects.is_known(module)
     if known and not machine.hooks_guarded:
         machine.hooks_guarded = True
-        for name in _GLOBAL_HOOKS:
+        for name in GLOBAL_HOOKS:
             machine.guard(
                 "LENGTH", Global(vars(module_file), name), len(getattr(module_file, name))
             )
-    if any(getattr(module_file, name) for name in _GLOBAL_HOOKS):
+    if any(getattr(module_file, name) for name in GLOBAL_HOOKS):
         return True
     overlay = objects.overlay_of(module) or ()
-    for name in _OWN_HOOKS:
+    for name in OWN_HOOKS:
         hooks = own.get(name)
         shadow = objects.shadow_of.get(id(hooks))
         if name in overlay or (shadow is not None and shadow.copy) or hooks:
@@ -58,6 +58,6 @@ def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
         origin = objects.origin_of(module)
         assert origin is not None
         base = InstanceDict(origin)
-        for name in _OWN_HOOKS:
+        for name in OWN_HOOKS:
             machine.guard("LENGTH", DictEntry(base, name), 0)
     return False
