@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -141,3 +142,201 @@ class Other(dict):
 @pytest.mark.parametrize("program", [lambda x, d: x * d["a"], lambda x, d: x * sum(d.values())])
 def test_a_dict_of_another_type(program: Callable[..., Any]) -> None:
     check_calls(program, [({"a": 2.0},), (Other(a=2.0),), ({"a": 2.0},)], 2)
+
+
+def padded(count: int, **entries: Any) -> dict[str, Any]:
+    """A dict with some entries that nobody reads."""
+    return {**entries, **{str(at): at for at in range(count)}}
+
+
+def helper(x, batch, *, scale):
+    if scale.get("by") is not None:
+        x = x * scale["by"]
+    return x * batch["a"] if isinstance(batch, dict) else x
+
+
+class Passing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Identity()
+
+    def forward(self, batch):
+        return self.inner(batch["a"])
+
+
+PASSING = Passing()
+TABLE: dict[str, Any] = {}
+
+
+def from_locals(x, thing):
+    config = thing.config
+    nested = config["nested"]
+    return x * config["a"] + nested["b"]
+
+
+def from_keywords(x, thing):
+    return reads_keywords(x, **thing)
+
+
+def reads_keywords(x, a=1.0, **rest):
+    return x * a
+
+
+def missing_entry(x, table):
+    try:
+        return x * table["missing"]
+    except KeyError:
+        return x - 1 if "other" not in table else x + 1
+
+
+def whole_afterwards(x, table):
+    first = table["a"]
+    table["a"] = 5.0
+    return x * first + table["a"] * len(table)
+
+
+def in_order(x, table):
+    return x * table["a"], list(table)
+
+
+def last_of_list(x, items):
+    return x * items[-1]
+
+
+def first_of_list(x, items):
+    return x * items[0]
+
+
+def unused(x, thing):
+    return x
+
+
+def one_of_two(x, tables):
+    first, second = tables["first"], tables["second"]
+    second["a"] = 3.0
+    return x * first["a"]
+
+
+PARTS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], int]] = {
+    "entry of a dict": (lambda x, d: x * d["a"], made(lambda at: padded(at, a=2.0)), 1),
+    "entry that changes": (lambda x, d: x * d["a"], made(lambda at: padded(0, a=at)), 3),
+    "entry under a computed key": (lambda x, d: x * d["".join(["a"])], made(lambda at: padded(at, a=2.0)), 1),
+    "get": (lambda x, d: x * d.get("a", 3.0), made(lambda at: padded(at, a=2.0)), 1),
+    "get of what is not there": (lambda x, d: x * d.get("a", 3.0), made(lambda at: padded(at)), 1),
+    "get of what comes": (lambda x, d: x * d.get("a", 3.0), [({},), ({"a": 2.0},)], 2),
+    "in": (lambda x, d: x * (1 + ("a" in d)), made(lambda at: padded(at, a=at)), 1),
+    "not in": (lambda x, d: x * (1 + ("a" not in d)), made(lambda at: padded(at)), 1),
+    "in, and it comes": (lambda x, d: x * (1 + ("0" in d)), made(padded), 2),
+    "entry of an OrderedDict": (lambda x, d: x * d["a"], made(lambda at: collections.OrderedDict(padded(at, a=2.0))), 1),
+    "entry of a defaultdict": (lambda x, d: x * d["a"], made(lambda at: collections.defaultdict(int, padded(at, a=2.0))), 1),
+    "entry of another type of dict": (lambda x, d: x * d["a"], [({"a": 2.0},), (Other(a=2.0),)], 2),
+    "entry of a dict in a dict": (lambda x, d: x * d["n"]["a"], made(lambda at: padded(at, n=padded(at, a=2.0))), 1),
+    "dicts in locals": (from_locals, made(lambda at: Thing(config=padded(at, a=2.0, nested=padded(at, b=1.0)))), 1),
+    "passed to a function": (lambda x, d: helper(x, d, scale=d), made(lambda at: padded(at, a=2.0)), 1),
+    "passed to a module": (lambda x, d: PASSING(d) * x, made(lambda at: padded(at, a=2.0)), 1),
+    "keywords": (from_keywords, made(lambda at: padded(at, a=2.0)), 3),
+    "missing entry": (missing_entry, made(lambda at: padded(at, a=2.0)), 1),
+    "missing entry that comes": (missing_entry, [({},), ({"other": 1},), ({"missing": 2},)], 3),
+    "length": (lambda x, d: x * len(d), made(padded), 3),
+    "truth": (lambda x, d: x + 1 if d else x, made(padded), 3),
+    "keys": (lambda x, d: [x, *d], made(padded), 3),
+    "values": (lambda x, d: x * sum(d.values()), made(padded), 3),
+    "an entry, then all": (in_order, made(lambda at: padded(at, a=2.0)), 3),
+    "item of a list": (first_of_list, made(lambda at: [2.0] * (at + 1)), 1),
+    "item of a list that changes": (first_of_list, made(lambda at: [at]), 3),
+    "item from the end": (last_of_list, made(lambda at: [2.0] * (at + 1)), 3),
+    "unused list": (unused, made(lambda at: [1] * at), 1),
+    "unused tensor": (unused, made(torch.ones), 1),
+    "unused object": (unused, [(Thing(),), (None,), ("text",)], 1),
+    "returned as it is": (lambda x, d: d, made(padded), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_what_is_read_in_part(name: str) -> None:
+    check_calls(*PARTS[name])
+
+
+def test_keyword_arguments_that_are_not_read() -> None:
+    fn = compiled(reads_keywords)
+    for at in range(3):
+        same(fn(X, a=2.0, **padded(at)), reads_keywords(X, a=2.0))
+    assert captures(fn) == 1
+
+
+def test_what_is_written_after_an_entry_was_read() -> None:
+    fn = compiled(whole_afterwards)
+    for at in (0, 2):
+        own, eager = padded(at, a=2.0), padded(at, a=2.0)
+        same(fn(X, own), whole_afterwards(X, eager))
+        same(own, eager)
+
+
+def test_one_dict_as_two() -> None:
+    fn = compiled(one_of_two)
+    for shared in (False, True, False):
+        own, eager = {"a": 2.0}, {"a": 2.0}
+        same(
+            fn(X, {"first": own, "second": own if shared else {}}),
+            one_of_two(X, {"first": eager, "second": eager if shared else {}}),
+        )
+        same(own, eager)
+
+
+def global_entry(x):
+    return x * TABLE["a"]
+
+
+def test_entry_of_a_global_dict() -> None:
+    fn = compiled(global_entry)
+    for at, value in enumerate((2.0, 2.0, 3.0)):
+        TABLE.clear()
+        TABLE.update(padded(at, a=value))
+        same(fn(X), global_entry(X))
+    assert captures(fn) == 2
+
+
+def appends_to_entry(x, thing):
+    thing.logs["x"].append(x.sum())
+    return x
+
+
+def appends_through_local(x, thing):
+    log = thing.logs["x"]
+    if log is not None:
+        log.append(1)
+    return x
+
+
+def appends_in_list(x, thing):
+    thing.lists[1].append(x.shape[0])
+    return x
+
+
+def add_to(log, value):
+    log.append(value)
+
+
+def appends_in_helper(x, thing):
+    add_to(thing.logs["x"], 2)
+    add_to(thing.lists[0], 3)
+    return x
+
+
+def appends_and_reads_first(x, thing):
+    thing.lists[2].append(7)
+    return x * thing.lists[2][0]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [appends_to_entry, appends_through_local, appends_in_list, appends_in_helper, appends_and_reads_first],
+)  # fmt: skip
+def test_lists_in_containers_that_are_appended_to(program: Callable[..., Any]) -> None:
+    own, eager = (Thing(logs={"x": [], "y": 1}, lists=[[], [], [5]]) for _ in range(2))
+    fn = compiled(program)
+    for at in range(4):
+        same(fn(X, own), program(X, eager))
+        same(vars(own), vars(eager))
+        own.logs[at] = eager.logs[at] = "unread"
+    assert captures(fn) == 1

@@ -11,7 +11,8 @@ machine.py       the state of one capture: guards, cells, globals, deferred call
 objects.py       what existed before the call: origins, shadows, overlays; `wrap`, the one door into the frame
 program_functions.py, identity.py    functions are guarded by what is read of them; identity, where the program observes it
 constant_types.py    types whose objects are guarded by value or by identity
-append_only.py   lists that a frame only appends to
+partial_reads.py, uses.py    containers that a frame reads or extends in part, as the code after a load says
+unread_arguments.py      containers passed to functions of the program before anything is read of them
 classes.py       raw class attributes, special methods written in Python
 class_building.py    class statements
 attributes.py, items.py, iteration.py, operations.py    what Python's operations mean on such values

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import numpy_objects
-from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.attribute_overlays import (
     show_overlay_in_tables,
     store_own_attribute,
@@ -33,6 +32,7 @@ from flambeau_capture.interpreter.classes import (
 )
 from flambeau_capture.interpreter.constant_types import IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
 from flambeau_capture.interpreter.objects import DELETED
+from flambeau_capture.interpreter.partial_reads import PARTIAL_READS
 from flambeau_capture.interpreter.program_functions import function_part
 from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.interpreter.tensors import load_tensor_attribute
@@ -184,6 +184,7 @@ def instance_dict(machine: Machine, obj: Any) -> Any:
     seen = objects.shadow_of.get(id(real))
     if seen is not None and not isinstance(obj, torch.nn.Module):
         return seen.copy
+    machine.loading = None  # attributes that the frame has written must be seen in it
     copy = objects.wrap(real, InstanceDict(origin))
     if seen is None:
         for key in [key for key in objects.attribute_cache if key[0] == id(obj)]:
@@ -246,11 +247,13 @@ def own_attribute(
         if shadowed or not isinstance(obj, torch.nn.Module):
             machine.guard("ABSENT", base, name)
         return MISSING
+    if name in MODULE_TABLES:
+        machine.loading = None  # what was set as attributes must be seen in it
     value = objects.wrap(own[name], DictEntry(base, name))
     if overlay is not None and name in MODULE_TABLES:
         show_overlay_in_tables(machine, obj)
     if (
-        type(value) is not AppendTarget
+        type(value) not in PARTIAL_READS
         and python_method(machine, type(obj), "__getattribute__") is None
     ):
         objects.attribute_cache[(id(obj), name)] = value
@@ -409,7 +412,7 @@ def load_global_value(machine: Machine, module_globals: dict[str, Any], name: st
         found = machine.objects.read_lazily(value, Global(module_globals, name))
     else:
         found = machine.objects.wrap(value, Global(module_globals, name))
-    if type(found) is not AppendTarget:
+    if type(found) not in PARTIAL_READS:
         cache[key] = found
     return found
 

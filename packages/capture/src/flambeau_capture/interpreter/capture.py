@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.guards import torch_state
-from flambeau_capture.interpreter.append_only import is_only_appended
 from flambeau_capture.interpreter.decode import decode
-from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, Unread, run
+from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, run
 from flambeau_capture.interpreter.inference import leave_inference_modes
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.machine import Machine
-from flambeau_capture.interpreter.objects import SCALARS
 from flambeau_capture.interpreter.opcodes import HANDLERS
+from flambeau_capture.interpreter.partial_reads import PARTIAL_TYPES, Unread
 from flambeau_capture.interpreter.rebuild import Rebuilder
 from flambeau_capture.interpreter.suspend import finish, left_to_interpreter, stop_steps
 from flambeau_capture.origins import Argument
@@ -133,18 +132,17 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
     values: list[Any] = [UNBOUND] * code.n_locals
     used = live_slots(code, 0)
     resumed = resumed_from(function.__code__) is not None
+    seen = sees_locals(function.__code__)
     for index, value in enumerate(scope.arguments):
+        origin = Argument(code.local_names[index], index)
         if resumed and type(value) is not types.CellType:
             under = scope.arguments[index - 1] if index else None
             for_append = type(value) is list and under in (list.append, list.extend)
-            origin = Argument(code.local_names[index], index)
             values[index] = Unread(value, origin, for_append=for_append)
-            continue
-        if index in used or type(value) not in SCALARS or sees_locals(function.__code__):
-            if type(value) is list and is_only_appended(code, index):
-                machine.append_only = (None, 0)
-            value = machine.objects.wrap(value, Argument(code.local_names[index], index))
-        values[index] = value
+        elif type(value) in PARTIAL_TYPES or (index not in used and not seen):
+            values[index] = Unread(value, origin)
+        else:
+            values[index] = machine.objects.wrap(value, origin)
     frame = Frame(machine, code, function, values, None)
     for name in torch_state.implied_extras():
         machine.depend_on_state(name)

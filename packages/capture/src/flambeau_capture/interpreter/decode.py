@@ -67,6 +67,7 @@ class DecodedCode:
         "offsets",
         "posonly",
         "unwinds",
+        "uses",
         "varnames",
     )  # fmt: skip
 
@@ -85,6 +86,8 @@ class DecodedCode:
         self.n_locals = len(self.local_names)
         self.free_start = self.n_locals - len(code.co_freevars)
         self._lines: list[int] | None = None
+        self.uses: dict[tuple[int, int], Any] = {}
+        """What was found by `uses.use_of`."""
         self._decode(code, handlers)
 
     def _decode(self, code: types.CodeType, handlers: list[Handler]) -> None:

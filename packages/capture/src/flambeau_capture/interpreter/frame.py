@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.append_only import AppendTarget, is_for_append
+from flambeau_capture.interpreter.partial_reads import PARTIAL_READS, Unread, use_in
+from flambeau_capture.interpreter.uses import Use
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.resume_code import Raiser
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.origins import Origin
 
 
 class Sentinel:
@@ -38,18 +38,6 @@ class Handled:
 
     def __init__(self, previous: BaseException | None) -> None:
         self.previous = previous
-
-
-class Unread:
-    """In a local slot of a resumed frame: what it was handed and has not looked at.  Nothing is guarded about it before that.
-
-    `for_append`: what is on the stack under it takes `append` or `extend` of it.
-    """
-
-    __slots__ = ("for_append", "origin", "value")
-
-    def __init__(self, value: Any, origin: Origin, *, for_append: bool) -> None:
-        self.value, self.origin, self.for_append = value, origin, for_append
 
 
 class Stopped(BaseException):
@@ -112,18 +100,23 @@ class Frame:
         return f"{self.code.filename}:{self.code.line(max(self.ip - 1, 0))}"
 
 
-def local(frame: Frame, slot: int) -> Any:
-    """What a local slot holds, as the frame may see it."""
+def local(frame: Frame, slot: int, above: int = 0) -> Any:
+    """What a local slot holds, as the frame may see it; `above` other values are pushed upon it."""
     value = frame.locals[slot]
     if type(value) is Unread:
-        machine = frame.machine
-        if value.for_append or is_for_append(frame.code, frame.ip):
-            machine.append_only = (frame, frame.ip)
-        found = machine.objects.wrap(value.value, value.origin)
-        machine.append_only = None
-        if type(found) is not AppendTarget:  # the next load may be another matter
+        use = Use.APPEND if value.for_append else use_in(frame, above)
+        found = frame.machine.objects.wrap_for(value.value, value.origin, use)
+        if type(found) not in PARTIAL_READS:  # the next load may be another matter
             frame.locals[slot] = found
         return found
+    return value
+
+
+def whole_local(frame: Frame, slot: int) -> Any:
+    """What a local slot holds, to be used in whatever way."""
+    value = frame.locals[slot]
+    if type(value) is Unread:
+        value = frame.locals[slot] = frame.machine.objects.whole(value)
     return value
 
 

@@ -144,8 +144,10 @@ class Machine:
         self.torch_state: dict[str, Any] = {}
         self.made_functions: dict[int, Any] = {}
         self.made_classes: dict[type, type] = {}
-        self.append_only: tuple[Frame | None, int] | None = None
-        """The instruction whose load is only appended to (append_only.py)."""
+        self.loading: tuple[Frame, int] | None = None
+        """The instruction whose load may be read in part (partial_reads.py)."""
+        self.unread_arguments = False
+        """Whether a call may have been given arguments that were not looked at."""
         self._followed: dict[int, types.FunctionType] = {}
         self._library_globals: dict[int, bool] = {}
         self.stop_value: Any = None

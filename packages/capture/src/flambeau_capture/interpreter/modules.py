@@ -8,6 +8,7 @@ import torch
 import torch.nn.modules.module as module_file
 
 from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.interpreter.unread_arguments import settle
 from flambeau_capture.origins import DictEntry, Global, InstanceDict
 
 if TYPE_CHECKING:
@@ -28,8 +29,13 @@ def call_module(
     """`module(*args, **kwargs)`, as `nn.Module._wrapped_call_impl` and `_call_impl` do it."""
     module = args[0]
     if _has_hooks(machine, module):
+        if machine.unread_arguments:
+            args, kwargs = settle(machine, torch.nn.Module._call_impl, args, kwargs)
         return machine.interpret(torch.nn.Module._call_impl, args, kwargs)
     forward = load_attr(machine, module, "forward")
+    if machine.unread_arguments:
+        given, kwargs = settle(machine, forward, args[1:], kwargs)
+        args = (module, *given)
     if in_place:
         return machine.call_in_place(forward, args[1:], kwargs)
     return machine.call(forward, args[1:], kwargs)

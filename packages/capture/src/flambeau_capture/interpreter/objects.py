@@ -20,13 +20,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import numpy_objects, scalars
-from flambeau_capture.interpreter.append_only import AppendTarget, is_expected
 from flambeau_capture.interpreter.constant_types import (
     IDENTITY_TYPES,
     SCALARS,
     TORCH_CONSTANTS,
 )
+from flambeau_capture.interpreter.partial_reads import (
+    PARTIAL_READS,
+    PARTIAL_TYPES,
+    AppendTarget,
+    EntryTarget,
+    Unread,
+    expected_use,
+)
 from flambeau_capture.interpreter.program_functions import wrap_function
+from flambeau_capture.interpreter.uses import Use
 from flambeau_capture.origins import (
     Argument,
     Attribute,
@@ -108,6 +116,7 @@ class Objects:
         self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
         self.append_targets: dict[int, AppendTarget] = {}
+        self.read_in_part: list[tuple[Any, Origin]] = []
 
     # ------------------------------------------------------------ origins
 
@@ -132,7 +141,7 @@ class Objects:
     def wrap(self, value: Any, origin: Origin) -> Any:
         """The value as the frame may see it, with a guard on what it is."""
         kind = type(value)
-        append_only, self.machine.append_only = self.machine.append_only, None
+        loading, self.machine.loading = self.machine.loading, None
         if kind in SCALARS:
             return self._wrap_scalar(value, kind, origin)
         if isinstance(value, torch.Tensor):
@@ -157,9 +166,36 @@ class Objects:
         if kind in TORCH_CONSTANTS:
             self.machine.guard("EQUALS", origin, value)
             return value
-        if kind is list and is_expected(append_only, self.machine.frame):
-            return self._append_target(value, origin)
+        if kind in PARTIAL_TYPES:
+            use = expected_use(self.machine.frame, loading)
+            found = None if use is None else self._read_in_part(value, kind, origin, use)
+            if found is not None:
+                return found
         return self._wrap_object(value, kind, origin)
+
+    def wrap_for(self, value: Any, origin: Origin, use: Use | None) -> Any:
+        """As `wrap`; what is only put to a use that does not need all that it holds may be a stand-in."""
+        kind = type(value)
+        if use is None or kind not in PARTIAL_TYPES or self._is_seen(value):
+            return self.wrap(value, origin)
+        found = self._read_in_part(value, kind, origin, use)
+        return self.wrap(value, origin) if found is None else found
+
+    def _is_seen(self, value: Any) -> bool:
+        return id(value) in self.shadow_of or id(value) in self.known
+
+    def _read_in_part(self, value: Any, kind: type, origin: Origin, use: Use) -> Any:
+        """A stand-in for a container, or None where its use needs it whole."""
+        if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
+            self.machine.unread_arguments |= use is Use.ARGUMENT
+            return Unread(value, origin)
+        if kind is list and use is not Use.ENTRY:
+            return self._append_target(value, origin)
+        if use is Use.APPEND:
+            return None
+        self.machine.guard("TYPE", origin, kind)
+        self.read_in_part.append((value, origin))
+        return EntryTarget(self.machine, value, origin)
 
     def _wrap_scalar(self, value: Any, kind: type, origin: Origin) -> Any:
         machine = self.machine
@@ -224,9 +260,12 @@ class Objects:
             self.machine.guard("ALIAS", origin, target.origin)
         return target
 
-    def as_list(self, value: Any) -> Any:
-        """What the frame sees where it reads a value: the shadow of a list that it had only appended to."""
-        return self.wrap(value.real, value.origin) if type(value) is AppendTarget else value
+    def whole(self, value: Any) -> Any:
+        """A value, to be used in whatever way; what was read in part gets its shadow."""
+        if type(value) not in PARTIAL_READS:
+            return value
+        self.machine.loading = None
+        return self.wrap(value.value if type(value) is Unread else value.real, value.origin)
 
     # ------------------------------------------------------------ shadows
 

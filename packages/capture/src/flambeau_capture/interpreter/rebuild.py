@@ -16,7 +16,6 @@ import torch
 
 from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import numpy_objects
-from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.constant_types import (
     IDENTITY_TYPES,
@@ -25,7 +24,6 @@ from flambeau_capture.interpreter.constant_types import (
     TORCH_CONSTANTS,
 )
 from flambeau_capture.interpreter.context_writes import context_effects
-from flambeau_capture.interpreter.frame import Unread
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.iteration import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.objects import (
@@ -35,6 +33,7 @@ from flambeau_capture.interpreter.objects import (
     Shadow,
     dict_items,
 )
+from flambeau_capture.interpreter.partial_reads import PARTIAL_READS
 from flambeau_capture.interpreter.rebuild_exceptions import exception_recipe
 from flambeau_capture.interpreter.rebuild_generators import generator_recipe
 from flambeau_capture.interpreter.rebuild_iterators import (
@@ -100,7 +99,7 @@ class Rebuilder:
         kind = type(value)
         if kind in SCALARS or kind in TORCH_CONSTANTS:
             return Const(value)
-        if kind is Unread or kind is AppendTarget:
+        if kind in PARTIAL_READS:
             return FromOrigin(value.origin)
         found = self._made.get(id(value))
         if found is not None:
@@ -363,6 +362,7 @@ def guard_distinct(machine: Machine) -> None:
     changed += [target.real for target in targets if target.items]
     held = [(shadow.real, shadow.origin) for shadow in objects.shadows.values()]
     held += [*objects.known.values(), *((target.real, target.origin) for target in targets)]
+    held += objects.read_in_part
     origin_of = {id(obj): origin for obj, origin in held}
     done: set[int] = set()
     for obj in changed:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from flambeau_capture.bytecode import NULL_AFTER
 from flambeau_capture.interpreter.frame import NULL
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.unread_arguments import settle
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -48,7 +49,10 @@ def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
         del args[split:]
     else:
         kwargs = {}
-    stack.append(frame.machine.call_in_place(function, tuple(args), kwargs))
+    machine, given = frame.machine, tuple(args)
+    if machine.unread_arguments:
+        given, kwargs = settle(machine, function, given, kwargs)
+    stack.append(machine.call_in_place(function, given, kwargs))
 
 
 def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:

@@ -6,13 +6,19 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode import NULL_AFTER
-from flambeau_capture.interpreter.append_only import APPENDING, AppendTarget, expect_append
 from flambeau_capture.interpreter.attribute_writes import delete_attr, store_attr
 from flambeau_capture.interpreter.attributes import load_attr, load_global_value
 from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.frame import NULL, UNBOUND, Unread, local
+from flambeau_capture.interpreter.frame import NULL, UNBOUND, local, whole_local
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.objects import DELETED
+from flambeau_capture.interpreter.partial_reads import (
+    APPENDING,
+    AppendTarget,
+    EntryTarget,
+    Unread,
+    expect_use,
+)
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -26,14 +32,14 @@ def LOAD_CONST(frame: Frame, arg: Any) -> None:
 # ---------------------------------------------------------------- fast locals
 
 
-def LOAD_FAST(frame: Frame, arg: int) -> None:
+def LOAD_FAST(frame: Frame, arg: int, above: int = 0) -> None:
     value = frame.locals[arg]
     if value is UNBOUND:
         name = frame.code.local_names[arg]
         raise UnboundLocalError(
             f"cannot access local variable {name!r} where it is not associated with a value"
         )
-    frame.stack.append(local(frame, arg) if type(value) is Unread else value)
+    frame.stack.append(local(frame, arg, above) if type(value) is Unread else value)
 
 
 def LOAD_FAST_CHECK(frame: Frame, arg: int) -> None:
@@ -41,12 +47,12 @@ def LOAD_FAST_CHECK(frame: Frame, arg: int) -> None:
 
 
 def LOAD_FAST_AND_CLEAR(frame: Frame, arg: int) -> None:
-    frame.stack.append(local(frame, arg))
+    frame.stack.append(frame.locals[arg])
     frame.locals[arg] = UNBOUND
 
 
 def LOAD_FAST_LOAD_FAST(frame: Frame, arg: tuple[int, int]) -> None:
-    LOAD_FAST(frame, arg[0])
+    LOAD_FAST(frame, arg[0], above=1)
     LOAD_FAST(frame, arg[1])
 
 
@@ -77,7 +83,7 @@ def DELETE_FAST(frame: Frame, arg: int) -> None:
 
 
 def MAKE_CELL(frame: Frame, arg: int) -> None:
-    value = local(frame, arg)
+    value = whole_local(frame, arg)
     frame.locals[arg] = types.CellType() if value is UNBOUND else types.CellType(value)
 
 
@@ -95,13 +101,13 @@ def LOAD_CLOSURE(frame: Frame, arg: int) -> None:
 
 def LOAD_DEREF(frame: Frame, arg: int) -> None:
     machine = frame.machine
-    expect_append(frame)
+    expect_use(frame)
     frame.stack.append(
         machine.load_cell(
             frame.locals[arg], frame.code.local_names[arg], arg >= frame.code.free_start
         )
     )
-    machine.append_only = None
+    machine.loading = None
 
 
 def STORE_DEREF(frame: Frame, arg: int) -> None:
@@ -119,9 +125,9 @@ def DELETE_DEREF(frame: Frame, arg: int) -> None:
 
 def LOAD_GLOBAL(frame: Frame, arg: tuple[str, bool]) -> None:
     name, push_null = arg
-    expect_append(frame)
+    expect_use(frame)
     value = load_global(frame, name)
-    frame.machine.append_only = None
+    frame.machine.loading = None
     if push_null:
         frame.stack.extend((value, NULL) if NULL_AFTER else (NULL, value))
     else:
@@ -166,9 +172,9 @@ def LOAD_ATTR(frame: Frame, arg: tuple[str, bool]) -> None:
         LOAD_METHOD(frame, name)
     else:
         stack = frame.stack
-        expect_append(frame)
+        expect_use(frame)
         stack[-1] = load_attr(frame.machine, stack[-1], name)
-        frame.machine.append_only = None
+        frame.machine.loading = None
 
 
 def LOAD_METHOD(frame: Frame, arg: str) -> None:
@@ -217,7 +223,12 @@ def DELETE_ATTR(frame: Frame, arg: str) -> None:
 def BINARY_SUBSCR(frame: Frame, arg: Any) -> None:
     stack = frame.stack
     key = stack.pop()
-    stack[-1] = load_item(frame.machine, stack[-1], key)
+    if type(stack[-1]) is EntryTarget:
+        expect_use(frame)
+        stack[-1] = stack[-1].item(key)
+        frame.machine.loading = None
+    else:
+        stack[-1] = load_item(frame.machine, stack[-1], key)
 
 
 def BINARY_SLICE(frame: Frame, arg: Any) -> None:

@@ -15,6 +15,8 @@ from flambeau_capture.interpreter.operations import (
     truth,
     unary,
 )
+from flambeau_capture.interpreter.partial_reads import EntryTarget
+from flambeau_capture.interpreter.raising_branches import as_condition
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -33,7 +35,7 @@ def COMPARE_OP(frame: Frame, arg: tuple[str, bool]) -> None:
     stack = frame.stack
     right = stack.pop()
     result = compare(frame.machine, COMPARISONS[symbol], stack[-1], right)
-    stack[-1] = truth(frame.machine, result) if as_bool else result
+    stack[-1] = as_condition(frame, result) if as_bool else result
 
 
 def IS_OP(frame: Frame, arg: int) -> None:
@@ -45,6 +47,12 @@ def IS_OP(frame: Frame, arg: int) -> None:
 def CONTAINS_OP(frame: Frame, arg: int) -> None:
     stack = frame.stack
     container = stack.pop()
+    if type(container) is EntryTarget:
+        found = container.has(stack[-1])
+        if found is not None:
+            stack[-1] = found is not bool(arg)
+            return
+        container = frame.machine.objects.whole(container)
     stack[-1] = contains(frame.machine, container, stack[-1]) is not bool(arg)
 
 

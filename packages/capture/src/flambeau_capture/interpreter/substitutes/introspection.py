@@ -11,7 +11,7 @@ import torch
 from flambeau_capture.interpreter import attribute_writes, attributes, native, operations
 from flambeau_capture.interpreter.class_building import new_class
 from flambeau_capture.interpreter.classes import MISSING, Native, python_method
-from flambeau_capture.interpreter.frame import UNBOUND, local
+from flambeau_capture.interpreter.frame import UNBOUND, whole_local
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.substitutes.registry import (
     natively,
@@ -133,7 +133,7 @@ def _super(machine: Machine, args: Any, kwargs: Any) -> Any:
     if "__class__" not in names:
         raise RuntimeError("super(): __class__ cell not found")
     cls = frame.locals[names.index("__class__")].cell_contents
-    first = local(frame, 0)
+    first = whole_local(frame, 0)
     return super(cls, first.cell_contents if isinstance(first, types.CellType) else first)
 
 
@@ -209,14 +209,14 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
     assert frame is not None
     found = {}
     for slot, name in enumerate(frame.code.local_names):
-        value = local(frame, slot)
+        value = whole_local(frame, slot)
         if isinstance(value, types.CellType):
             try:
                 found[name] = machine.load_cell(value, name, False)
             except (NameError, UnboundLocalError):
                 continue
         elif value is not UNBOUND:
-            found[name] = machine.objects.as_list(value)
+            found[name] = value
     return found
 
 

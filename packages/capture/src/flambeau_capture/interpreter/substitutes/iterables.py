@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import native, operations
-from flambeau_capture.interpreter.append_only import AppendTarget
 from flambeau_capture.interpreter.classes import python_method
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate, native_iterable
+from flambeau_capture.interpreter.partial_reads import AppendTarget
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _append(machine: Machine, args: Any, kwargs: Any) -> None:
     if type(items) is AppendTarget and len(rest) == 1:
         items.extend(rest)
     else:
-        list.append(machine.objects.as_list(items), *rest, **kwargs)
+        list.append(machine.objects.whole(items), *rest, **kwargs)
 
 
 @substitute_for(list.extend)
@@ -196,7 +196,7 @@ def _extend(machine: Machine, args: Any, kwargs: Any) -> None:
     if type(items) is AppendTarget:
         items.extend(*rest)
     else:
-        list.extend(machine.objects.as_list(items), *rest, **kwargs)
+        list.extend(machine.objects.whole(items), *rest, **kwargs)
 
 
 @substitute_for(list.count, tuple.count)
