@@ -157,7 +157,7 @@ def precision_set(x: torch.Tensor) -> Any:
     return y
 
 
-@broken
+@whole
 def default_dtype_set(x: torch.Tensor) -> Any:
     torch.set_default_dtype(torch.float64)
     y = torch.ones(3) + x[0, :3]
@@ -165,7 +165,7 @@ def default_dtype_set(x: torch.Tensor) -> Any:
     return y, torch.ones(3)
 
 
-@broken
+@whole
 def device_as_context(x: torch.Tensor) -> Any:
     with torch.device("meta"):
         y = torch.ones(3, 4)

@@ -361,6 +361,11 @@ def writes_to_overlapping_inputs(inputs=overlapping()):
     return x + y
 
 
+@example("no-code-generator")
+def computes_on_meta(x=torch.ones(3)):
+    return x + 1, torch.ones(3, device="meta") * 2
+
+
 @example("untraced-calls")
 def differentiates_beside_inference_mode(x=torch.ones(3, requires_grad=True)):
     with torch.inference_mode():

@@ -12,6 +12,7 @@ from flambeau_inductor.ir import REDUCE_KINDS
 from flambeau_inductor.lowering.reduction import REDUCTIONS
 from flambeau_inductor.scalar_ops import SCALAR_OPS, ScalarOps
 from flambeau_prims.primitives import PRIMS, Kind
+from flambeau_prims.unsupported import NoCodeGenerator
 
 OTHERS = {"bind", "constant", "index_value", "load", "store", "check_index", "reduce"}
 
@@ -48,7 +49,7 @@ def test_reductions_have_kinds():
 
 def test_unknown_device_is_an_error():
     with pytest.raises(
-        ValueError, match="no code generator for device 'mps:0'; there are: cpu, cuda"
+        NoCodeGenerator, match="no code generator for device 'mps:0'; there are: cpu, cuda"
     ):
         backend_for("mps:0")
     assert set(BACKENDS) == {"cpu", "cuda"}

@@ -4,6 +4,8 @@
         y.add_(1)            # an inference tensor, outside inference mode: torch adds, then raises
     except RuntimeError:     ->      failing_add_(y)
         ...
+
+What was written stays written.
 """
 
 from __future__ import annotations

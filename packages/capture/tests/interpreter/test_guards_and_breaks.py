@@ -179,11 +179,6 @@ def listed(x):
     return x + len(x.sum(0).tolist())
 
 
-def on_device(x):
-    with torch.device("cpu"):
-        return x + torch.ones(4)
-
-
 def mapped(x):
     return torch.vmap(torch.sin)(x)
 
@@ -197,7 +192,7 @@ def differentiated(x):
     ("fn", "reason"),
     [
         (item_of_tensor, "data-dependent"), (branch_on_tensor, "data-dependent"), (clock, "unknown-c-function"), (locked, "unknown-c-function"),
-        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"), (on_device, "torch-state"),
+        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"),
         (calls_disabled, "compiler-disable"),
     ],
 )  # fmt: skip

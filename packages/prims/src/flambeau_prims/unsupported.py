@@ -55,3 +55,10 @@ class MetadataMutation(Unsupported):
 
     reason = "metadata-mutation"
     hint = "use the out-of-place operator"
+
+
+class NoCodeGenerator(Unsupported):
+    """The graph computes on a device that no kernels are generated for (`meta`, which holds no data)."""
+
+    reason = "no-code-generator"
+    hint = "none needed on meta; elsewhere, move the tensors to a CPU or CUDA device"

@@ -56,6 +56,7 @@ def finish(
     guard_distinct(machine)
     replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
     replayed += _left_switches(machine, rebuild)
+    replayed += machine.tape.devices.effects()
     enables_grad = _enables_grad(machine)
     env = machine.tape.env
     machine.tape.unbacked.write_checks()

@@ -1,4 +1,4 @@
-"""The switches of torch that a captured program may set: grad mode, autocast, attention kernels.
+"""The switches of torch that a captured program may set: grad mode, autocast, attention kernels, the default dtype.
 
 They are really set while the program is interpreted.  Read before, set back afterwards; what a frame leaves set is set by the
 entry after its graph has run, and the graph itself leaves them as it found them.
@@ -19,6 +19,7 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
     (torch._C._get_overrideable_sdp_enabled, torch._C._set_sdp_use_overrideable),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (torch.get_default_dtype, torch._C._set_default_dtype),
 )
 _DEVICES = ("cpu", "cuda")
 

@@ -15,6 +15,7 @@ import torch
 
 from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.interpreter import scalars
+from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
 from flambeau_capture.interpreter.subclasses import (
     NOT_DISPATCHED,
@@ -83,6 +84,12 @@ def is_recorded_method(name: str) -> bool:
     """Whether a method of torch.Tensor may stand in a graph."""
     return name not in _NOT_RECORDED and callable(getattr(torch.Tensor, name, None))
 
+
+_BETWEEN = frozenset({torch._C._set_default_dtype})
+"""Switches that compilers read when they take a graph apart: it is cut where one is set."""
+
+_FROM_DATA = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+"""What makes a tensor of the program's data; on meta past the dispatcher, and so past the tracer."""
 
 _HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
 """Methods that change what autograd knows of their tensor, and nothing else."""
@@ -163,6 +170,7 @@ class Tape:
         self._objects: dict[int, tuple[Any, GraphValue]] = {}
         """By id: objects that the graph hands on as they are, and their values."""
         self._hands_on = False
+        self.devices = DefaultDevices()
         self.seeds: dict[int, Any] = {}
         """By id: the seeds of generators that the frame has seeded and not set otherwise since."""
         self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
@@ -410,8 +418,10 @@ class Tape:
         result = target(*args, **kwargs)
         self.autocast_nesting += _NESTING.get(target, 0)
         self.calls.append(
-            Call("function", target, args, kwargs, None, self.machine.where, pure=False)
-        )
+            Call(
+                "function", target, args, kwargs, None, self.machine.where, pure=False, untraced=target in _BETWEEN,
+            )
+        )  # fmt: skip
         return result
 
     def call_untraced(
@@ -463,7 +473,11 @@ class Tape:
 
     def record_setting(self, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Record a call that changes torch's state without making it."""
-        self.calls.append(Call("function", target, args, {}, None, self.machine.where, pure=False))
+        self.calls.append(
+            Call(
+                "function", target, args, {}, None, self.machine.where, pure=False, untraced=target in _BETWEEN,
+            )
+        )  # fmt: skip
 
     def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
         """`tensor[key]`."""
@@ -489,6 +503,8 @@ class Tape:
     ) -> Any:
         tracer = self.tracer
         tracer.written, tracer.random, tracer.checks, tracer.can_raise = [], False, False, False
+        if self.devices.inside:
+            kwargs = self.devices.given(function, kwargs)
         if receiver and type(args[0]) is FakeTensor:
             called, rest = getattr(args[0], target), args[1:]
         else:
@@ -502,6 +518,8 @@ class Tape:
             raise
         written = tracer.written
         new: list[torch.Tensor] = []
+        if type(result) is torch.Tensor and result.is_meta and function in _FROM_DATA:
+            result = fake_like(result)
         if type(result) is FakeTensor:
             if id(result) not in self._values:
                 new.append(result)

@@ -137,7 +137,7 @@ _READER_STATES = {
 SETTERS = _by_name(torch._C, (
     "_set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "set_autocast_cpu_enabled",
     "set_autocast_cpu_dtype", "set_autocast_gpu_dtype", "autocast_increment_nesting", "autocast_decrement_nesting", "clear_autocast_cache",
-    "_set_sdp_use_flash", "_set_sdp_use_math", "_set_sdp_use_mem_efficient",
+    "_set_sdp_use_flash", "_set_sdp_use_math", "_set_sdp_use_mem_efficient", "_set_default_dtype",
     "_set_sdp_use_cudnn", "_set_sdp_use_overrideable", "_set_sdp_priority_order",
 ))  # fmt: skip
 """C functions that set a state of torch: run for real, recorded, undone when the capture ends."""

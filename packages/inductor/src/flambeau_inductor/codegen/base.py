@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from flambeau_prims.unsupported import NoCodeGenerator
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -52,7 +54,7 @@ def backend_for(device: str) -> Backend:
     """The code generator for a device ("cpu", "cuda:0")."""
     kind = device.partition(":")[0]
     if kind not in BACKENDS:
-        raise ValueError(
+        raise NoCodeGenerator(
             f"no code generator for device {device!r}; there are: {', '.join(BACKENDS)}"
         )
     module, name = BACKENDS[kind]

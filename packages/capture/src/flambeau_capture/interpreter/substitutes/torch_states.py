@@ -37,7 +37,7 @@ _RANDOM = (
     (torch.cuda, ("initial_seed", "get_rng_state_all", "set_rng_state_all")),
 )  # fmt: skip
 _SETTERS = (
-    (torch, ("set_default_dtype", "set_default_tensor_type", "set_default_device", "use_deterministic_algorithms",
+    (torch, ("set_default_tensor_type", "use_deterministic_algorithms",
              "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_warn_always", "set_num_threads", "set_flush_denormal")),
     (torch.backends.cudnn, ("flags", "set_flags")),
     (torch.backends.mkldnn, ("flags", "set_flags")),
@@ -71,14 +71,6 @@ def _declare() -> None:
 
 
 _declare()
-
-substitute_for(torch.device.__enter__, torch.device.__exit__)(  # type: ignore[attr-defined]
-    breaking(
-        "torch-state",
-        "torch.device is used as a context manager",
-        hint="pass device= to the factories",
-    )
-)
 
 
 @substitute_for(torch.nn.Module._apply)
