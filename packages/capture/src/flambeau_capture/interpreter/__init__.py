@@ -28,7 +28,7 @@ native.py        which C functions are pure
 modules.py       nn.Module calls and hooks
 torch_functions.py, tape.py, tensors.py    torch-level calls, inputs, attributes of tensors
 scalar_arguments.py    tensors where an operator takes a number
-switches.py, inference.py    grad mode, autocast and the like; inference mode
+switches.py, inference.py, default_device.py    grad mode, autocast and the like; inference mode; default devices
 subclasses.py    tensor subclasses and `__torch_function__`
 numpy_objects.py, arrays/    NumPy
 
