@@ -65,7 +65,7 @@ def test_one_compile_serves_all_sizes(program, grad, decompose):
             x.grad = w.grad = None
             if grad:
                 sum(
-                    (o * o).sum()
+                    o.sin().sum()
                     for o in outputs
                     if isinstance(o, torch.Tensor) and o.requires_grad
                 ).backward()
