@@ -9,7 +9,7 @@ reading it never runs user code (`CallOf` and `Attribute`, the general fall-back
 Guards are statements about origins, graph inputs are loaded from them, and effects write through them.  Each origin has
 `text()`, the expression in the user's terms, and `load(scope)`, the reference evaluation that the C guard programs agree with.
 
-Origins are interned: equal expressions are one object, compared and hashed by identity.
+Origins are interned (interning.py): equal expressions are one object, compared and hashed by identity.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeGuard, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import torch
 
-from flambeau_prims.fork_safety import fork_safe_rlock
-
-T = TypeVar("T")
+from flambeau_capture.interning import COMPARED_BY_VALUE, Interning, interned
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,55 +42,7 @@ class OriginLost(LookupError):
     """The value of an origin is no longer there: a key, attribute or cell is missing, or an object has died."""
 
 
-class _Interning(type):
-    """Metaclass of origins: calling the class gives the interned object of these fields, made at first need."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            args += tuple(kwargs[name] for name in cls.__match_args__[len(args) :])  # type: ignore[attr-defined]
-        key = (
-            cls,
-            *[
-                arg if type(arg) is str or isinstance(arg, Origin) else _interning_key(arg)
-                for arg in args
-            ],
-        )
-        reference = _INTERNED.get(key)
-        found = None if reference is None else reference()
-        if found is None:
-            made = super().__call__(*args)
-            with _LOCK:
-                reference = _INTERNED.get(key)
-                found = None if reference is None else reference()
-                if found is None:
-                    found = made
-                    _INTERNED[key] = _Reference(made, key)
-        return found
-
-
-class _Reference(weakref.ref["Origin"]):
-    """A weak reference to an interned origin that takes its key out of the table when the origin dies."""
-
-    __slots__ = ("key",)
-    key: tuple[Any, ...]
-
-    def __new__(cls, origin: Origin, key: tuple[Any, ...]) -> _Reference:
-        made = super().__new__(cls, origin, _forget)
-        made.key = key
-        return made
-
-    def __init__(self, origin: Origin, key: tuple[Any, ...]) -> None:
-        super().__init__(origin, _forget)  # type: ignore[call-arg]
-
-
-def _forget(reference: Any) -> None:
-    key = reference.key
-    with _LOCK:
-        if _INTERNED.get(key) is reference:
-            del _INTERNED[key]
-
-
-class Origin(metaclass=_Interning):
+class Origin(metaclass=Interning):
     """Base of all origins.  Subclasses are frozen dataclasses; constructing one returns the interned object."""
 
     __slots__ = ("__weakref__",)
@@ -121,38 +71,10 @@ class Origin(metaclass=_Interning):
         return self.text()
 
 
-_INTERNED: dict[tuple[Any, ...], _Reference] = {}
-_LOCK = (
-    fork_safe_rlock()
-)  # re-entrant: the garbage collector may run a finalizer that makes an origin
-
-_COMPARED_BY_VALUE = (str, int, float, bool, bytes, type(None))
-
-
-def _interning_key(value: Any) -> Any:
-    """What decides whether two origins are one: origins, objects and containers by identity, plain scalars by type and value.
-
-    An id in a key is safe because the interned origin holds the object (or, in WeakrefTo, the weak reference) itself.
-    """
-    if type(value) is float:
-        return (float, value.hex())
-    if type(value) in _COMPARED_BY_VALUE:
-        return (type(value), value)
-    if type(value) is tuple:
-        return (tuple, *(_interning_key(item) for item in value))
-    return (object, id(value))
-
-
-@dataclass_transform(eq_default=False, frozen_default=True)
-def _interned(cls: type[T]) -> type[T]:
-    """Class decorator: a frozen, slotted dataclass compared by identity, whose fields are set once by `__init__`."""
-    return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
-
-
 # ---------------------------------------------------------------- leaves
 
 
-@_interned
+@interned
 class Argument(Origin):
     """A bound argument of the captured function: `index` counts as `Scope.arguments` does."""
 
@@ -166,7 +88,7 @@ class Argument(Origin):
         return scope.arguments[self.index]
 
 
-@_interned
+@interned
 class Global(Origin):
     """A name in a module's globals (a dict, held strongly: modules outlive the functions made in them)."""
 
@@ -183,7 +105,7 @@ class Global(Origin):
             raise OriginLost(self.text()) from None
 
 
-@_interned
+@interned
 class GlobalsDict(Origin):
     """A module's globals dict itself (for guards that a name is absent there, so that builtins are searched)."""
 
@@ -197,7 +119,7 @@ class GlobalsDict(Origin):
         return self.module_globals
 
 
-@_interned
+@interned
 class Closure(Origin):
     """A closure cell (the cell, not its contents) of the captured function.  `CellContents` reads it."""
 
@@ -214,7 +136,7 @@ class Closure(Origin):
         return closure[self.index]
 
 
-@_interned
+@interned
 class CapturedFunction(Origin):
     """The function being captured itself (its defaults and attributes hang below it)."""
 
@@ -227,7 +149,7 @@ class CapturedFunction(Origin):
         return scope.function
 
 
-@_interned
+@interned
 class Constant(Origin):
     """An object known when the frame was captured, held strongly: scalars, builtins, types, code, torch's own functions."""
 
@@ -240,7 +162,7 @@ class Constant(Origin):
             return self.value.__name__
         return (
             repr(self.value)
-            if type(self.value) in _COMPARED_BY_VALUE
+            if type(self.value) in COMPARED_BY_VALUE
             else f"<{type(self.value).__name__}>"
         )
 
@@ -248,7 +170,7 @@ class Constant(Origin):
         return self.value
 
 
-@_interned
+@interned
 class WeakrefTo(Origin):
     """A user's object reachable other than through an origin, held weakly; `name` is what the user calls it.
 
@@ -276,7 +198,7 @@ class WeakrefTo(Origin):
 # ---------------------------------------------------------------- parts of a base
 
 
-@_interned
+@interned
 class Attribute(Origin):
     """`getattr(base, name)`, where that runs no user code: a slot, a C descriptor, or an attribute of a module object.
 
@@ -297,7 +219,7 @@ class Attribute(Origin):
             raise OriginLost(self.text()) from None
 
 
-@_interned
+@interned
 class InstanceDict(Origin):
     """`base.__dict__`, an instance's own attributes, past any `__getattribute__` of its class."""
 
@@ -321,7 +243,7 @@ MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 """The dicts in which an nn.Module keeps what is not in its own `__dict__`, in the order it looks them up."""
 
 
-@_interned
+@interned
 class DictEntry(Origin):
     """`base[key]` of a dict (or a subclass: read as dict reads, past `__getitem__` and `__missing__`).
 
@@ -353,7 +275,7 @@ class DictEntry(Origin):
             raise OriginLost(self.text()) from None
 
 
-@_interned
+@interned
 class DictKeyAt(Origin):
     """The `index`-th key of a dict (or a subclass but OrderedDict, which keeps an order of its own), in its order."""
 
@@ -373,7 +295,7 @@ class DictKeyAt(Origin):
         raise OriginLost(self.text())
 
 
-@_interned
+@interned
 class DictEntryOf(Origin):
     """`base[key]` of a dict (or a subclass, read as dict reads) for a key that is itself fetched: a tensor, a module."""
 
@@ -391,7 +313,7 @@ class DictEntryOf(Origin):
             raise OriginLost(self.text()) from None
 
 
-@_interned
+@interned
 class Item(Origin):
     """`base[index]` of a list or a tuple (or a subclass, read as list or tuple reads); `index` is not negative."""
 
@@ -411,7 +333,7 @@ class Item(Origin):
             raise OriginLost(self.text()) from None
 
 
-@_interned
+@interned
 class TypeOf(Origin):
     """`type(base)`."""
 
@@ -425,7 +347,7 @@ class TypeOf(Origin):
         return type(self.base.load(scope))
 
 
-@_interned
+@interned
 class TypeAttribute(Origin):
     """The raw attribute `name` found along the MRO of the class `base`, without binding it (`_PyType_Lookup`)."""
 
@@ -440,7 +362,7 @@ class TypeAttribute(Origin):
         return lookup_in_type(self.base.load(scope), self.name)
 
 
-@_interned
+@interned
 class FunctionField(Origin):
     """A part of a Python function: its code, defaults, kwdefaults, closure tuple, globals or own `__dict__`."""
 
@@ -458,7 +380,7 @@ class FunctionField(Origin):
         return getattr(function, f"__{self.field}__")
 
 
-@_interned
+@interned
 class MethodPart(Origin):
     """The function or the instance of a bound method."""
 
@@ -476,7 +398,7 @@ class MethodPart(Origin):
         return method.__func__ if self.part == "func" else method.__self__
 
 
-@_interned
+@interned
 class CellContents(Origin):
     """What a closure cell holds."""
 
@@ -500,7 +422,7 @@ class CellContents(Origin):
             raise OriginLost(self.text()) from None
 
 
-@_interned
+@interned
 class TensorSize(Origin):
     """Size of one dimension of a tensor, an int."""
 
@@ -518,7 +440,7 @@ class TensorSize(Origin):
         return tensor.size(self.dim)
 
 
-@_interned
+@interned
 class RootOfSize(Origin):
     """The int n of which a size is scale*n + shift: of a derived dimension (an export's `2*batch`) whose root no tensor has."""
 
@@ -538,7 +460,7 @@ class RootOfSize(Origin):
         return (TensorSize(self.base, self.dim).load(scope) - self.shift) // self.scale
 
 
-@_interned
+@interned
 class TensorStride(Origin):
     """Stride of one dimension of a tensor, in elements, an int."""
 
@@ -556,7 +478,7 @@ class TensorStride(Origin):
         return tensor.stride(self.dim)
 
 
-@_interned
+@interned
 class GradOf(Origin):
     """`base.grad` of a tensor (a tensor or None)."""
 
@@ -573,7 +495,7 @@ class GradOf(Origin):
         return tensor.grad
 
 
-@_interned
+@interned
 class CallOf(Origin):
     """`function(*arguments)` for a function that only reads: the general fall-back, and the slowest."""
 
@@ -635,6 +557,6 @@ def module_table_entry(base: Origin, table: str, name: str) -> DictEntry:
 def _key_text(key: Any) -> str:
     return (
         repr(key)
-        if type(key) in _COMPARED_BY_VALUE
+        if type(key) in COMPARED_BY_VALUE
         else getattr(key, "__name__", f"<{type(key).__name__}>")
     )

@@ -110,10 +110,8 @@ def _entry(guard: Guard, scope: Scope) -> GuardEntry:
 def _chain(origin: Origin) -> Iterator[Origin]:
     """The origin, and those it is read through, the nearest first."""
     yield origin
-    for name in origin.bases:
-        base = getattr(origin, name)
-        if isinstance(base, Origin):
-            yield from _chain(base)
+    for base in origin.parents():
+        yield from _chain(base)
 
 
 def _modules(chain: list[Origin], scope: Scope) -> Iterator[torch.nn.Module]:
