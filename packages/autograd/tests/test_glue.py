@@ -11,8 +11,8 @@ import torch
 from recording import GraphLog, compile_program, record_calls
 
 from flambeau_autograd import AutogradOptions, aot
-from flambeau_autograd.collector import collector_paused
 from flambeau_autograd.reasons import REASONS, AliasedMutation, BackwardFailed, LeafInside
+from flambeau_prims.collector import collector_paused
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
 

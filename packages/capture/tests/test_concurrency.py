@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -15,6 +16,8 @@ import torch
 from captured import compiled
 
 import flambeau_capture
+from flambeau_capture.compiled import compile_callable
+from flambeau_capture.interpreter.capture import capture_frame
 
 THREADS = 6
 
@@ -158,3 +161,28 @@ def test_fork_while_another_thread_compiles() -> None:
         time.sleep(0.01)
     assert os.waitstatus_to_exitcode(done[1]) == 0
     torch.testing.assert_close(fn(x), program(x))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_forked_during_a_capture_collects_garbage() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> Any:
+        entered.set()
+        leave.wait(60)
+        return capture_frame(*args)
+
+    fn = compile_callable(lambda x: x + 1, slow, lambda module, example_inputs: module.forward)
+    thread = threading.Thread(target=lambda: fn(torch.ones(3)))
+    assert gc.isenabled()
+    thread.start()
+    assert entered.wait(60)
+    assert not gc.isenabled()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if gc.isenabled() else 1)
+    leave.set()
+    thread.join(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert gc.isenabled()

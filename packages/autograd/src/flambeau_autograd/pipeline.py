@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.check import check_graph
-from flambeau_autograd.collector import collector_paused
 from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.fold_identities import fold_identities
@@ -20,6 +19,7 @@ from flambeau_autograd.partition import partition, tangents_reaching
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.separate_outputs import separate_outputs
+from flambeau_prims.collector import collector_paused
 from flambeau_prims.decompose import decompose
 from flambeau_prims.graph import Value
 

@@ -7,8 +7,6 @@ gives up on a callable whose guards keep failing.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import inspect
 import time
 import types
@@ -57,21 +55,10 @@ from flambeau_capture.record import (
 from flambeau_capture.resumption import Continuations
 from flambeau_capture.stance import current_stance
 from flambeau_capture.successors import NotResumable
+from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the cyclic garbage collector: a capture makes many objects and little garbage, and a full collection costs more than it."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 class CompiledState:
@@ -281,7 +268,7 @@ class CompiledState:
         CAPTURING.depth += 1
         try:
             state = current_state()
-            with _no_collection():
+            with collector_paused():
                 captured = self._capture(scope)
             seconds = time.perf_counter() - started
             broken = captured if isinstance(captured, Break) else self._violation(captured)

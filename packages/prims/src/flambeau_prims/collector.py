@@ -44,12 +44,12 @@ def collector_paused() -> Iterator[None]:
     with _PAUSE.lock:
         if _PAUSE.inside == 0:
             _PAUSE.was_enabled = gc.isenabled()
-            gc.disable()
-        _PAUSE.inside += 1
+        _PAUSE.inside += 1  # before the collector is off: another thread may fork between any two lines
+        gc.disable()
     try:
         yield
     finally:
         with _PAUSE.lock:
-            _PAUSE.inside = max(0, _PAUSE.inside - 1)  # 0 where this thread forked inside
-            if _PAUSE.inside == 0 and _PAUSE.was_enabled:
+            if _PAUSE.inside == 1 and _PAUSE.was_enabled:
                 gc.enable()
+            _PAUSE.inside = max(0, _PAUSE.inside - 1)  # 0 where this thread forked inside
