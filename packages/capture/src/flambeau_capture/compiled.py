@@ -29,19 +29,10 @@ from flambeau_capture.entry import (
 )
 from flambeau_capture.events import Event, GuardFailure, failure_of
 from flambeau_capture.guards import kinds, torch_state
-from flambeau_capture.guards.constants import constants_equal
 from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
-from flambeau_capture.origins import (
-    Argument,
-    DictEntry,
-    Item,
-    Origin,
-    OriginLost,
-    Scope,
-    is_scalar_key,
-)
+from flambeau_capture.origins import Scope
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.record import (
     Break,
@@ -49,16 +40,14 @@ from flambeau_capture.record import (
     CaptureError,
     CaptureFrame,
     DynamicDims,
-    Guard,
     defined_at,
 )
 from flambeau_capture.resumption import Continuations
+from flambeau_capture.size_changes import SizeChanges
 from flambeau_capture.stance import current_stance
 from flambeau_capture.successors import NotResumable
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
-from flambeau_prims.size_floats import FloatExpr
-from flambeau_prims.sizes import Expr
 
 
 class CompiledState:
@@ -85,10 +74,9 @@ class CompiledState:
         """Whether the function is the rest of another, whose entries then return what their frames go on with."""
         self._continuations = continuations or Continuations(self._continuation)
         self._with_backend: dict[Any, Any] | None = {}
-        self._first_call: dict[str, tuple[int, ...] | int] | None = None
         self._compiled: Callable[[], Any] = lambda: None
         self._lock = fork_safe_rlock()
-        self._changed: dict[str, frozenset[int]] = {}
+        self._changes = SizeChanges()
         self._made = 0
         self._hooked = HookedFrames(self._frame_state)
 
@@ -111,7 +99,7 @@ class CompiledState:
     def expect_dynamic(self, changes: Mapping[str, frozenset[int]]) -> None:
         """Have these dims (-1: the number itself) be symbolic from the first capture on, by the text of their origin."""
         with self._lock:
-            self._changed.update(changes)
+            self._changes.expect(changes)
 
     def reset(self) -> None:
         """Forget all entries, events and what was learnt of sizes."""
@@ -122,10 +110,9 @@ class CompiledState:
             if not self._is_continuation:
                 self._continuations.clear()
             self.events.clear()
-            self._changed.clear()
+            self._changes.clear()
             self._made = 0
             self._hooked.clear()
-            self._first_call = None
             if self._with_backend is not None:
                 self._with_backend.clear()
 
@@ -185,7 +172,7 @@ class CompiledState:
             if len(entries) >= self.options.recompile_limit:
                 return self._give_up(compiled, entries, arguments, reasons[0])
             if self.options.dynamic is not False:
-                self._note_changes(entries, scope)
+                self._changes.compare_with_entries(entries, scope)
             return self._compile(compiled, entries, scope, reasons)
 
     def _runs_eagerly(self, stance: str, scope: Scope, failures: tuple[GuardFailure, ...]) -> bool:
@@ -207,20 +194,13 @@ class CompiledState:
 
     def _is_first_call(self, scope: Scope) -> bool:
         """Whether this is the first call of all; its sizes are remembered, to be compared with the second's."""
-        if self._first_call is None:
+        if not self._changes.has_first_call:
             # A continuation belongs to a call that is being compiled.
             if self._made or self._is_continuation:
                 return False
-            self._first_call = dict(_sizes(scope))
+            self._changes.remember_first_call(scope)
             return True
-        for text, now in _sizes(scope):
-            then = self._first_call.pop(text, now)
-            if isinstance(then, tuple) and isinstance(now, tuple) and len(then) == len(now):
-                for dim, (before, after) in enumerate(zip(then, now, strict=True)):
-                    if before != after:
-                        self._note_change(text, dim)
-            elif type(then) is int and then != now:
-                self._note_change(text, -1)
+        self._changes.compare_with_first_call(scope)
         return False
 
     def _compile(
@@ -307,15 +287,16 @@ class CompiledState:
                 self.function = without_closure(function)
 
     def _capture(self, scope: Scope) -> Capture | Break:
-        dynamic = DynamicDims(self.options.dynamic, dict(self._changed))
+        changed = self._changes.dims()
+        dynamic = DynamicDims(self.options.dynamic, changed)
         captured = self.capture_frame(scope, self.options, dynamic)
         cause = captured if isinstance(captured, Break) else captured.cause
-        if cause is not None and self.options.dynamic is None and self._changed:
+        if cause is not None and self.options.dynamic is None and changed:
             # A size that was only guessed to be dynamic must not cost the graph.
             static = self.capture_frame(scope, self.options, DynamicDims(False))
             because = static if isinstance(static, Break) else static.cause
             if because is None or because.where != cause.where:
-                self._changed.clear()
+                self._changes.forget()
                 return static
         return captured
 
@@ -339,42 +320,6 @@ class CompiledState:
             raise CaptureError(broken)
         warnings.warn(f"flambeau: {broken}", RuntimeWarning, stacklevel=3)
         compiled.entries = (*entries, skip_entry(len(arguments), broken))
-
-    def _note_changes(self, entries: tuple[Any, ...], scope: Scope) -> None:
-        """Remember which sizes and ints of this call differ from those that entries were made for."""
-        for entry in entries:
-            for origin, spec in entry.info.inputs:
-                value = _load(origin, scope)
-                if (
-                    isinstance(value, torch.Tensor)
-                    and not isinstance(spec, (Expr, FloatExpr))
-                    and value.ndim == len(spec.shape)
-                ):
-                    for dim, (then, now) in enumerate(zip(spec.shape, value.shape, strict=True)):
-                        if isinstance(then, Expr) or then != now:
-                            self._note_change(origin.text(), dim)
-            for guard in entry.info.guards:
-                if guard.kind in ("INT", "FLOAT", "EQUALS"):
-                    self._note_numbers(guard, scope)
-
-    def _note_numbers(self, guard: Guard, scope: Scope) -> None:
-        """Remember that a number which an entry was made for (perhaps inside a tuple) is another one in this call."""
-        if guard.kind == "EQUALS" and is_scalar_key(guard.origin):
-            if _load(guard.origin, scope) not in (guard.payload, None):
-                self._note_change(guard.origin.arguments[0].text(), -1)
-            return
-        pending: list[tuple[Origin, Any]] = [(guard.origin, guard.payload)]
-        while pending:
-            origin, then = pending.pop()
-            if type(then) is tuple:
-                pending += [(Item(origin, at), item) for at, item in enumerate(then)]
-            elif guard.kind != "EQUALS" or type(then) in (int, float):
-                now = _load(origin, scope)
-                if type(now) in (int, float) and not constants_equal(now, then):
-                    self._note_change(origin.text(), -1)
-
-    def _note_change(self, text: str, dim: int) -> None:
-        self._changed[text] = self._changed.get(text, frozenset()) | {dim}
 
     def _note(self, event: Event) -> None:
         self.events.append(event)
@@ -408,36 +353,10 @@ def _unstable(entry: Any, scope: Scope) -> Break | None:
     )
 
 
-def _load(origin: Any, scope: Scope) -> Any:
-    try:
-        return origin.load(scope)
-    except OriginLost:
-        return None
-
-
 def _callable_backend(backend: Any) -> Backend:
     if not callable(backend):
         raise ValueError(f"the backend {backend!r} has a name that only flambeau.compile knows")
     return backend  # type: ignore[no-any-return]
-
-
-def _sizes(scope: Scope) -> Iterator[tuple[str, tuple[int, ...] | int]]:
-    """The shapes of the arguments that are tensors, and the ints, by the text of their origin."""
-    pending: list[tuple[Origin, Any]] = [
-        (Argument(name, index), value)
-        for index, (name, value) in enumerate(
-            zip(scope.function.__code__.co_varnames, scope.arguments, strict=False)
-        )
-    ]
-    for origin, value in pending:
-        if isinstance(value, torch.Tensor):
-            yield origin.text(), tuple(value.shape)
-        elif type(value) is int:
-            yield origin.text(), value
-        elif type(value) in (list, tuple):
-            pending += [(Item(origin, at), item) for at, item in enumerate(value)]
-        elif type(value) is dict:
-            pending += [(DictEntry(origin, key), item) for key, item in value.items()]
 
 
 def _may_capture() -> bool:
