@@ -14,6 +14,7 @@ from flambeau_prims.check import check_prims_graph
 from flambeau_prims.decompose import decompose
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.operator_facts import is_check
 from flambeau_prims.primitives import Kind, Prim
 from flambeau_prims.spec import spec_of
 
@@ -155,8 +156,8 @@ def decomposed(
 
 
 def is_decomposed(graph: Graph) -> bool:
-    """Whether only primitives are left."""
-    return all(isinstance(node.op, Prim) for node in graph.nodes)
+    """Whether only primitives are left, and checks of what is in tensors."""
+    return all(isinstance(node.op, Prim) or is_check(node.op) for node in graph.nodes)
 
 
 def flat(result: Any) -> list[Any]:
