@@ -150,12 +150,13 @@ static int fill_values(const Executor *ex, PyObject *const *args, int64_t *value
         const int64_t dim = ex->symbols[i + 1];
         PyObject *arg = args[ex->symbols[i]];
         int64_t *into = &values[ex->symbols[i + 2]];
-        if (dim < 0) {
-            if (PyFloat_CheckExact(arg)) { /* a float goes by its bits */
-                const double number = PyFloat_AS_DOUBLE(arg);
-                memcpy(into, &number, sizeof number);
-                continue;
-            }
+        if (dim == -2) { /* a float goes by its bits */
+            const double number = PyFloat_AsDouble(arg);
+            if (number == -1.0 && PyErr_Occurred()) return -1;
+            memcpy(into, &number, sizeof number);
+            continue;
+        }
+        if (dim == -1) {
             *into = PyLong_AsLongLong(arg);
             if (*into == -1 && PyErr_Occurred()) return -1;
             continue;

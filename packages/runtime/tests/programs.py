@@ -8,6 +8,7 @@ from flambeau_runtime.program import (
     Allocate,
     Expr,
     Extern,
+    Float,
     Free,
     Kernel,
     Launch,
@@ -77,6 +78,38 @@ def sin_cos(shape=()) -> Program:
         steps=(Allocate("y"), Launch("sin_plus_cos", ("x", "y"), (math.prod(shape),))),
         outputs=("y",),
         name="sin_cos",
+    )
+
+
+SCALE = (
+    HEAD
+    + """
+EXPORT void scale(void *const *buffers, const int64_t *ints) {
+  const float *x = (const float *)buffers[0];
+  float *y = (float *)buffers[1];
+  const double factor = __builtin_bit_cast(double, ints[1]);
+  for (int64_t i = 0; i < ints[0]; ++i) y[i] = (float)(x[i] * factor);
+}
+"""
+)
+
+
+def scaled() -> Program:
+    """x * f and x + f for a float f that is given, by a kernel and by an operator."""
+    layout = ((4,), (1,), "float32")
+    return Program(
+        inputs=("x", "f"),
+        tensors=(Tensor("x", *layout), Tensor("y", *layout), Tensor("z", *layout)),
+        symbols=(Symbol("f0", 1, None, is_float=True),),
+        sources=(Source("cpp", SCALE),),
+        kernels=(Kernel("scale", 0),),
+        steps=(
+            Allocate("y"),
+            Launch("scale", ("x", "y"), (4, "f0")),
+            Extern("aten.add.Scalar", (Ref("x"), Float("f0")), outputs=("z",)),
+        ),
+        outputs=("y", "z"),
+        name="scaled",
     )
 
 

@@ -366,7 +366,7 @@ class Assembler:
         symbols = [
             item
             for s, at in zip(program.symbols, self.symbols.values(), strict=True)
-            for item in (s.input, -1 if s.dim is None else s.dim, at)
+            for item in (s.input, -2 if s.is_float else -1 if s.dim is None else s.dim, at)
         ]
         return self.core.Executor(
             name=program.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from flambeau_runtime.program import (
     Program,
     Ref,
     Step,
+    Symbol,
     View,
 )
 
@@ -73,14 +75,7 @@ class PythonExecutor:
             raise RuntimeError(
                 f"{program.name} mutates an inference tensor outside of inference mode; give it a clone"
             )
-        sizes = {
-            s.name: bits_of(args[s.input])
-            if s.is_float
-            else args[s.input]
-            if s.dim is None
-            else args[s.input].shape[s.dim]
-            for s in program.symbols
-        }
+        sizes = {symbol.name: _value(symbol, args[symbol.input]) for symbol in program.symbols}
         with torch._C._ExcludeDispatchKeyGuard(self._excluded):
             for step in program.steps:
                 self._run(step, values, sizes)
@@ -147,6 +142,13 @@ class PythonExecutor:
         for name, result in zip(step.outputs, results, strict=False):
             if name is not None:
                 values[name] = result
+
+
+def _value(symbol: Symbol, arg: Any) -> int:
+    """What a symbol stands for in a call; TypeError for a number of the other kind."""
+    if symbol.is_float:
+        return bits_of(arg)
+    return operator.index(arg) if symbol.dim is None else arg.shape[symbol.dim]
 
 
 def _ints(dims: tuple[Dim, ...], sizes: dict[str, int]) -> list[int]:

@@ -34,7 +34,7 @@ from flambeau_runtime.program import (
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from programs import RELU, mixed, sin_cos
+from programs import RELU, mixed, scaled, sin_cos
 
 
 def mixed_inputs(batch=5, **kwargs):
@@ -75,6 +75,29 @@ def test_every_kind_of_step(options, batch):
     assert got[5] is inputs[4]
     assert got[3].storage_offset() == batch * 16
     assert torch.equal(got[4], got[0].view(torch.int32)) and got[4].data_ptr() == got[0].data_ptr()
+
+
+FLOATS = (0.1, -0.0, 3.0, 1e-310, math.inf, -math.inf, math.nan)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_given_floats(options, debug):
+    run = load(scaled(), dataclasses.replace(options, debug=debug))
+    x = torch.randn(4)
+    for number in FLOATS:
+        y, z = run(x, number)
+        torch.testing.assert_close(y, (x.double() * number).float(), equal_nan=True)
+        torch.testing.assert_close(z, x + number, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(y.signbit(), (x.double() * number).float().signbit()) or number != number
+
+
+def test_a_float_is_no_int(options):
+    run = load(mixed(), dataclasses.replace(options, debug=False))
+    x, w, b, _, acc = mixed_inputs()
+    with pytest.raises(TypeError):
+        run(x, w, b, 7.0, acc)
+    with pytest.raises(TypeError, match="must be a float, not int"):
+        load(scaled(), options)(torch.randn(4), 3)
 
 
 def test_executors_agree_bit_for_bit(cache_dir):
@@ -344,6 +367,18 @@ def test_a_view_of_an_input_with_an_offset(options):
     elsewhere = base[1:, :6]  # the offset is the caller's affair
     (v,) = load(program, options)(elsewhere)
     assert torch.equal(v, elsewhere[2:]) and v.data_ptr() == elsewhere[2:].data_ptr()
+
+
+def test_output_code_with_floats_runs(tmp_path):
+    namespace = {"__name__": "output_code"}
+    exec(compile(output_code(scaled()), "output_code.py", "exec"), namespace)
+    x = torch.randn(4)
+    for number in FLOATS[:-1]:
+        for mine, theirs in zip(
+            namespace["call"](x, number), (x * number, x + number), strict=True
+        ):
+            torch.testing.assert_close(mine, theirs, equal_nan=True)
+    namespace["call"](*namespace["example_inputs"]())
 
 
 def test_output_code_runs(options, tmp_path):

@@ -24,7 +24,7 @@ from flambeau_runtime.program import (
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from programs import mixed, sin_cos
+from programs import mixed, scaled, sin_cos
 
 TEXT = """\
 mixed(x: float32[s0, 8], w: float32[8, 16], b: float32[16], n: int, acc: float32[3]) {
@@ -52,7 +52,7 @@ def test_text():
     assert format_program(mixed()) == TEXT
 
 
-@pytest.mark.parametrize("program", [sin_cos((3, 5)), mixed()], ids=lambda p: p.name)
+@pytest.mark.parametrize("program", [sin_cos((3, 5)), scaled(), mixed()], ids=lambda p: p.name)
 def test_json_round_trip(program):
     assert program_json.loads(program_json.dumps(program)) == program
 
