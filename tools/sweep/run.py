@@ -8,11 +8,12 @@ import time
 import warnings
 from typing import Any
 
+import numpy
 import torch
 
 import flambeau
 from flambeau.report import report_of
-from flambeau_capture import state_of
+from flambeau_capture import CaptureError, state_of
 from tools.sweep.build import build
 from tools.sweep.compare import differences, tensors
 from tools.sweep.table import TABLE
@@ -21,27 +22,32 @@ STEPS = 2
 
 
 def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
-    """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch"; a mode that eager cannot run is left out.
+    """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch".
 
-    Each has status ("whole", "breaks", "differs" or "error"), causes (texts) and seconds.
+    Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself cannot run), causes (texts) and seconds.
     """
     warnings.simplefilter("ignore")
-    model, inputs = build(TABLE[name])
+    try:
+        model, inputs = build(TABLE[name])
+    except Exception as error:
+        return {"eval": _not_run("build", error)}
     found: dict[str, Any] = {}
     for mode in ("eval", "train"):
         try:
             want = _run(copy.deepcopy(model), inputs, mode)
         except Exception as error:
-            found[mode] = {
-                "status": "not run",
-                "causes": [f"eager: {type(error).__name__}: {error}"[:300]],
-            }
+            found[mode] = _not_run("eager", error)
             continue
         measure = _flambeau if compiler == "flambeau" else _torch
         started = time.perf_counter()
         found[mode] = measure(model, inputs, mode, want, backend)
         found[mode]["seconds"] = round(time.perf_counter() - started, 1)
     return found
+
+
+def _not_run(stage: str, error: Exception) -> dict[str, Any]:
+    """Nothing to compare with: transformers does not build the model, or not run it."""
+    return {"status": "not run", "causes": [f"{stage}: {type(error).__name__}: {error}"[:300]]}
 
 
 def _run(
@@ -55,12 +61,7 @@ def _run(
         model.zero_grad()
         torch.manual_seed(2)
         random.seed(2)
-        try:
-            import numpy
-        except ImportError:
-            pass
-        else:
-            numpy.random.seed(2)
+        numpy.random.seed(2)
         own = copy.deepcopy(inputs)
         if mode == "eval":
             with torch.no_grad():
@@ -94,12 +95,15 @@ def _loss(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
 def _flambeau(
     model: Any, inputs: dict[str, Any], mode: str, want: list[dict[str, torch.Tensor]], backend: str
 ) -> dict[str, Any]:
-    mine = copy.deepcopy(model)
-    compiled = flambeau.compile(mine, backend=backend)
     try:
-        got = _run(mine, inputs, mode, compiled)
+        compiled, got = _captured(model, inputs, mode, backend, fullgraph=True)
+    except CaptureError:
+        try:
+            compiled, got = _captured(model, inputs, mode, backend, fullgraph=False)
+        except Exception as error:
+            return _error(error)
     except Exception as error:
-        return {"status": "error", "causes": [f"{type(error).__name__}: {error}"[:500]]}
+        return _error(error)
     different = _differences(model, inputs, mode, got, want)
     if different:
         return {"status": "differs", "causes": different[:3]}
@@ -107,6 +111,19 @@ def _flambeau(
     causes = [event.text for event in events if event.kind in ("break", "limit")]
     causes += [str(graph.fallback) for graph in report_of(compiled).graphs if graph.fallback]
     return {"status": "breaks" if causes else "whole", "causes": causes[:3]}
+
+
+def _captured(
+    model: Any, inputs: dict[str, Any], mode: str, backend: str, *, fullgraph: bool
+) -> tuple[Any, list[dict[str, torch.Tensor]]]:
+    """A compiled copy of the model, and what it gives."""
+    mine = copy.deepcopy(model)
+    compiled = flambeau.compile(mine, backend=backend, fullgraph=fullgraph)
+    return compiled, _run(mine, inputs, mode, compiled)
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    return {"status": "error", "causes": [f"{type(error).__name__}: {error}"[:500]]}
 
 
 def _differences(

@@ -58,14 +58,14 @@ def _live(decoded: DecodedCode) -> list[int]:
         _uses_and_writes(name, argument)
         for name, (_, argument) in zip(decoded.names_at, decoded.instructions, strict=True)
     ]
-    following = [_following(decoded, at) for at in range(count)]
+    after_each = [following(decoded, at) for at in range(count)]
     live = [always] * count
     changed = True
     while changed:
         changed = False
         for at in range(count - 1, -1, -1):
             after = 0
-            for successor in following[at]:
+            for successor in after_each[at]:
                 after |= live[successor]
             uses, writes = effects[at]
             unwind = decoded.unwinds[at]
@@ -103,7 +103,7 @@ def _uses_and_writes(name: str, argument: Any) -> tuple[int, int]:
     return 0, 0
 
 
-def _following(decoded: DecodedCode, at: int) -> list[int]:
+def following(decoded: DecodedCode, at: int) -> list[int]:
     """The instructions that control may go to next, other than by an exception."""
     name = decoded.names_at[at]
     argument = decoded.instructions[at][1]
@@ -111,9 +111,9 @@ def _following(decoded: DecodedCode, at: int) -> list[int]:
         return []
     if name.startswith("JUMP_") and "IF" not in name:
         return [argument]
-    following = [at + 1]
+    found = [at + 1]
     if "JUMP" in name or name == "SEND":
-        following.append(argument)
+        found.append(argument)
     elif name == "FOR_ITER":
-        following.append(argument + PAST_END_FOR)
-    return following
+        found.append(argument + PAST_END_FOR)
+    return found

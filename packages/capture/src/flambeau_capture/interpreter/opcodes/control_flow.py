@@ -8,6 +8,7 @@ from flambeau_capture.bytecode import PAST_END_FOR
 from flambeau_capture.interpreter.frame import RETURN
 from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate
 from flambeau_capture.interpreter.operations import truth
+from flambeau_capture.interpreter.raising_branches import as_condition, branch
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -37,13 +38,13 @@ def JUMP_BACKWARD_NO_INTERRUPT(frame: Frame, arg: int) -> None:
 
 def POP_JUMP_IF_TRUE(frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
-    if value is True or (value is not False and truth(frame.machine, value)):
+    if value is True or (value is not False and branch(frame, value, arg, frame.ip)):
         frame.ip = arg
 
 
 def POP_JUMP_IF_FALSE(frame: Frame, arg: int) -> None:
     value = frame.stack.pop()
-    if value is False or (value is not True and not truth(frame.machine, value)):
+    if value is False or (value is not True and not branch(frame, value, frame.ip, arg)):
         frame.ip = arg
 
 
@@ -105,7 +106,7 @@ def JUMP_IF_FALSE_OR_POP(frame: Frame, arg: int) -> None:
 
 
 def TO_BOOL(frame: Frame, arg: Any) -> None:
-    frame.stack[-1] = truth(frame.machine, frame.stack[-1])
+    frame.stack[-1] = as_condition(frame, frame.stack[-1])
 
 
 def GET_ITER(frame: Frame, arg: Any) -> None:
