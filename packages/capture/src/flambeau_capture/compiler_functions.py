@@ -181,25 +181,24 @@ def allow_in_graph(fn: Any) -> Any:
 
     Its arguments and results must be tensors, numbers and containers of these; tensors it reads otherwise are not seen.
     """
-    if isinstance(fn, (list, tuple)):
-        return [allow_in_graph(one) for one in fn]
-    if not callable(fn):
-        raise TypeError(f"allow_in_graph takes a callable, not a {type(fn).__name__}")
-    with _TABLES_LOCK:
-        if _DISALLOWED.pop(id(_key(fn)), None) is None:
-            _ALLOWED[id(_key(fn))] = _key(fn)
-    return fn
+    return _enter(fn, _ALLOWED, _DISALLOWED, "allow_in_graph")
 
 
 def disallow_in_graph(fn: Any) -> Any:
     """Have calls of a function (or several) break the graph."""
+    return _enter(fn, _DISALLOWED, _ALLOWED, "disallow_in_graph")
+
+
+def _enter(fn: Any, table: dict[int, Any], opposite: dict[int, Any], what: str) -> Any:
+    """Enter a function (or several) into a table; what stands in the opposite one is only taken back."""
     if isinstance(fn, (list, tuple)):
-        return [disallow_in_graph(one) for one in fn]
+        return [_enter(one, table, opposite, what) for one in fn]
     if not callable(fn):
-        raise TypeError(f"disallow_in_graph takes a callable, not a {type(fn).__name__}")
+        raise TypeError(f"{what} takes a callable, not a {type(fn).__name__}")
+    key = _key(fn)
     with _TABLES_LOCK:
-        if _ALLOWED.pop(id(_key(fn)), None) is None:
-            _DISALLOWED[id(_key(fn))] = _key(fn)
+        if opposite.pop(id(key), None) is None:
+            table[id(key)] = key
     return fn
 
 

@@ -185,25 +185,7 @@ def bind_call(
     parameters = []
     for name, parameter in python.parameters.items():
         value, shapes = bound.arguments[name], said.get(name)
-        tree: Tree
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            places_of = places.arguments.get(name, ())
-            wanted = reader.sequence(shapes, len(value), name)
-            tree = Items(tuple, tuple(
-                reader.read(item, wanted[at], f"{name}[{at}]", origins.get(places_of[at]))
-                for at, item in enumerate(value)
-            ))  # fmt: skip
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            places_of = places.arguments.get(name, {})
-            by_key = reader.mapping(shapes, list(value), name)
-            tree = Entries(dict, tuple(
-                (Constant(key), reader.read(item, by_key.get(key), f"{name}[{key!r}]", origins.get(places_of[key])))
-                for key, item in value.items()
-            ))  # fmt: skip
-        else:
-            place = places.arguments.get(name)
-            origin = None if place is None else origins.get(place)
-            tree = reader.read(value, shapes, name, origin)
+        tree = _argument_tree(reader, parameter, value, shapes, places.arguments.get(name), origins)
         default = parameter.default
         plain = default is not inspect.Parameter.empty and type(default) in PLAIN
         parameters.append(
@@ -218,6 +200,31 @@ def bind_call(
     signature = CallSignature(tuple(parameters), tuple(reader.paths), len(args), tuple(kwargs))
     dims = DeclaredDims(None, {}, reader.tensors, reader.ints)
     return BoundCall(signature, reader.inputs, reader.containers, dims)
+
+
+def _argument_tree(
+    reader: _Reader,
+    parameter: inspect.Parameter,
+    value: Any,
+    shapes: Any,
+    places: Any,
+    origins: Mapping[Place, Origin],
+) -> Tree:
+    """The tree of one parameter's argument; `places` says where the caller wrote it, or for a starred one its items."""
+    name = parameter.name
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        wanted = reader.sequence(shapes, len(value), name)
+        return Items(tuple, tuple(
+            reader.read(item, wanted[at], f"{name}[{at}]", origins.get(places[at]))
+            for at, item in enumerate(value)
+        ))  # fmt: skip
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        by_key = reader.mapping(shapes, list(value), name)
+        return Entries(dict, tuple(
+            (Constant(key), reader.read(item, by_key.get(key), f"{name}[{key!r}]", origins.get(places[key])))
+            for key, item in value.items()
+        ))  # fmt: skip
+    return reader.read(value, shapes, name, None if places is None else origins.get(places))
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

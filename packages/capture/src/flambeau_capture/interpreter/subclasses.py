@@ -81,6 +81,7 @@ class _Probe(torch.Tensor):
 
 
 _PROBES = [torch.Tensor._make_subclass(_Probe, torch.empty(0)) for _ in range(64)]
+"""Made here, where no tracer is at work that would see it.  They hold nothing, so that captures in several threads may share them."""
 
 
 class Subclasses:
