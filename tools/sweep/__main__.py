@@ -133,7 +133,7 @@ def _child(run: Any, item: Item, backend: str, path: Path) -> None:
         found = run(*item, backend)
     except BaseException:
         cause = traceback.format_exc().strip().splitlines()[-1][:300]
-        found = {"eval": {"status": "not run", "causes": [cause]}}
+        found = {"eval": {"status": "error", "causes": [cause]}}
     path.write_text(json.dumps(found))
     os._exit(0)
 
