@@ -65,6 +65,27 @@ def image_in_text() -> Inputs:
     return {"input_ids": ids, "pixel_values": torch.randn(1, 3, 32, 32)}
 
 
+def boxed_text() -> Inputs:
+    """Token ids, a mask, and the corners of each token's box on the page."""
+    low, extent = torch.randint(0, 30, (2, 9, 2)), torch.randint(0, 30, (2, 9, 2))
+    return text(bbox=torch.cat([low, low + extent], -1))
+
+
+def patches_and_text() -> Inputs:
+    """Two pairs of a text and an image of 16 patches, in two shapes."""
+    return {
+        **bare_text(),
+        "pixel_values": torch.randn(2, 16, 192),
+        "pixel_attention_mask": torch.ones(2, 16, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[4, 4], [2, 8]]),
+    }
+
+
+def video_and_text() -> Inputs:
+    """Two pairs of a text and a video of four frames."""
+    return {**bare_text(), "pixel_values": torch.randn(2, 4, 3, 32, 32)}
+
+
 def wave(length: int = 800) -> Inputs:
     """Two waveforms."""
     return {"input_values": torch.randn(2, length)}

@@ -14,15 +14,18 @@ import torch
 from tools.sweep.inputs import (
     Inputs,
     bare_text,
+    boxed_text,
     full_text,
     image,
     image_and_text,
     image_in_text,
     large_image,
+    patches_and_text,
     sequences,
     text,
     tokens,
     video,
+    video_and_text,
     wave,
 )
 
@@ -270,6 +273,7 @@ _row("RegNet", image, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], gro
 _row(
     "MobileViT",
     large_image,
+    patches_and_text,
     hidden_sizes=[16, 24, 32],
     neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32],
     image_size=64,
@@ -278,6 +282,7 @@ _row(
 _row(
     "MobileViTV2",
     large_image,
+    patches_and_text,
     image_size=64,
     patch_size=2,
     width_multiplier=0.25,
@@ -296,6 +301,7 @@ _row("Segformer", large_image, **_PYRAMID, image_size=64, patch_size=None)
 _row(
     "SegformerSegmentation",
     large_image,
+    patches_and_text,
     "SegformerForSemanticSegmentation",
     **_PYRAMID,
     decoder_hidden_size=16,
@@ -341,13 +347,13 @@ for _name in [
     "ChineseCLIP",
     "AltCLIP",
     "CLIPSeg",
-    "XCLIP",
     "OwlViT",
-    "Siglip2",
     "Aimv2",
     "GroupViT",
 ]:
     _row(_name, image_and_text, text_config=part(), vision_config=part())
+_row("XCLIP", video_and_text, projection_dim=32, text_config=part(projection_dim=32), vision_config=part(projection_dim=32, num_frames=4, mit_hidden_size=32, mit_intermediate_size=64, mit_num_attention_heads=4, mit_num_hidden_layers=1))  # fmt: skip
+_row("Siglip2", patches_and_text, text_config=part(), vision_config=part())
 _row("Owlv2", lambda: {**bare_text(), **image()}, text_config=part(), vision_config=part())
 _row("Vilt", image_and_text)
 _row("Flava", image_and_text, text_config=part(), image_config=part(), multimodal_config=part())
@@ -356,14 +362,9 @@ _row(
     lambda: {**bare_text(), "visual_embeds": torch.randn(2, 3, 16)},
     visual_embedding_dim=16,
 )
-_row("LayoutLM", lambda: text(bbox=torch.randint(0, 60, (2, 9, 4))), max_2d_position_embeddings=128)
-_row(
-    "Lilt",
-    lambda: text(bbox=torch.randint(0, 60, (2, 9, 4))),
-    max_2d_position_embeddings=128,
-    channel_shrink_ratio=4,
-)
-_row("Bros", lambda: text(bbox=torch.rand(2, 9, 4)))
+_row("LayoutLM", boxed_text, max_2d_position_embeddings=128)
+_row("Lilt", boxed_text, hidden_size=48, max_2d_position_embeddings=128, channel_shrink_ratio=4)
+_row("Bros", lambda: text(bbox=torch.rand(2, 9, 4)), hidden_size=64)
 _row("Lxmert", lambda: {**bare_text(), "visual_feats": torch.randn(2, 3, 16), "visual_pos": torch.rand(2, 3, 4)}, visual_feat_dim=16, l_layers=1, x_layers=1, r_layers=1)  # fmt: skip
 _row("Llava", image_in_text, "LlavaForConditionalGeneration", text_config=part("llama", num_key_value_heads=2), vision_config=part("clip_vision_model"), image_token_index=98, image_token_id=98)  # fmt: skip
 _row("PaliGemma", image_in_text, "PaliGemmaForConditionalGeneration", text_config=part("gemma", num_key_value_heads=2, head_dim=8), vision_config=part("siglip_vision_model"), image_token_index=98, projection_dim=32)  # fmt: skip
