@@ -273,7 +273,6 @@ _row("RegNet", image, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], gro
 _row(
     "MobileViT",
     large_image,
-    patches_and_text,
     hidden_sizes=[16, 24, 32],
     neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32],
     image_size=64,
@@ -282,7 +281,6 @@ _row(
 _row(
     "MobileViTV2",
     large_image,
-    patches_and_text,
     image_size=64,
     patch_size=2,
     width_multiplier=0.25,
@@ -301,7 +299,6 @@ _row("Segformer", large_image, **_PYRAMID, image_size=64, patch_size=None)
 _row(
     "SegformerSegmentation",
     large_image,
-    patches_and_text,
     "SegformerForSemanticSegmentation",
     **_PYRAMID,
     decoder_hidden_size=16,
