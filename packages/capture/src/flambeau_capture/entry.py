@@ -327,6 +327,9 @@ def _input_guard(item: Input) -> Guard:
     if isinstance(item.spec, FloatExpr):
         fixed = item.spec.env.fixed_floats.get(str(item.spec))
         return Guard("FLOAT", item.origin) if fixed is None else Guard("EQUALS", item.origin, fixed)
+    assert isinstance(item.spec, Spec), (
+        "objects that the graph hands on are guarded as they are read"
+    )
     tensor: torch.Tensor = item.example
     words = core.tensor_words(tensor) if core is not None and configure() else None
     keys = torch._C._dispatch_keys(tensor).raw_repr()

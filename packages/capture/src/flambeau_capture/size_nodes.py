@@ -16,10 +16,11 @@ import torch
 from torch import fx
 
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
-from flambeau_capture.record import Input, Opaque
+from flambeau_capture.record import Input
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import FloatExpr, is_float_symbol
 from flambeau_prims.sizes import Expr, SizeEnv
+from flambeau_prims.spec import Spec
 
 BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
@@ -41,26 +42,23 @@ def symbol_name(size: Any) -> str | None:
 def symbol_origins(inputs: Iterable[Input]) -> dict[str, Origin]:
     """Where each symbol's int is read from: the first input tensor with it as a size, or the int input that it is."""
     found: dict[str, Origin] = {}
-    inputs = [item for item in inputs if not isinstance(item.spec, Opaque)]
+    tensors: list[tuple[Origin, Spec]] = []
     for item in inputs:
-        if isinstance(item.spec, (Expr, FloatExpr)):
-            name = symbol_name(item.spec)
-            if name is not None:
-                found.setdefault(name, item.origin)
-    for item in inputs:
-        if isinstance(item.spec, (Expr, FloatExpr)):
-            continue
-        for extents, kind in ((item.spec.shape, TensorSize), (item.spec.stride, TensorStride)):
+        if isinstance(item.spec, Spec):
+            tensors.append((item.origin, item.spec))
+        elif (name := symbol_name(item.spec)) is not None:
+            found.setdefault(name, item.origin)
+    for origin, spec in tensors:
+        for extents, kind in ((spec.shape, TensorSize), (spec.stride, TensorStride)):
             for dim, size in enumerate(extents):
                 name = symbol_name(size)
                 if name is not None:
-                    found.setdefault(name, kind(item.origin, dim))
-    for item in inputs:
-        if not isinstance(item.spec, (Expr, FloatExpr)):
-            for dim, size in enumerate(item.spec.shape):
-                if isinstance(size, Expr) and (affine := affine_in_a_symbol(size)) is not None:
-                    name, scale, shift = affine
-                    found.setdefault(name, RootOfSize(item.origin, dim, scale, shift))
+                    found.setdefault(name, kind(origin, dim))
+    for origin, spec in tensors:
+        for dim, size in enumerate(spec.shape):
+            if isinstance(size, Expr) and (affine := affine_in_a_symbol(size)) is not None:
+                name, scale, shift = affine
+                found.setdefault(name, RootOfSize(origin, dim, scale, shift))
     return found
 
 

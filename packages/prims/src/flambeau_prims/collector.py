@@ -44,7 +44,9 @@ def collector_paused() -> Iterator[None]:
     with _PAUSE.lock:
         if _PAUSE.inside == 0:
             _PAUSE.was_enabled = gc.isenabled()
-        _PAUSE.inside += 1  # before the collector is off: another thread may fork between any two lines
+        _PAUSE.inside += (
+            1  # before the collector is off: another thread may fork between any two lines
+        )
         gc.disable()
     try:
         yield

@@ -94,7 +94,9 @@ class Lifter:
         self._open: set[int] = set()
         for made in capture.calls:
             if made.untraced:
-                raise self._error("export-effect", f"{made.where}: the program sets a state of torch")
+                raise self._error(
+                    "export-effect", f"{made.where}: the program sets a state of torch"
+                )
         self._graph_inputs = {item.value: self._graph_input(item) for item in capture.inputs}
         for item in capture.inputs:
             item.value.name = self._graph_inputs[item.value].name

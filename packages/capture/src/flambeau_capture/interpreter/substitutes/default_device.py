@@ -30,7 +30,7 @@ def _exit(machine: Machine, args: Any, kwargs: Any) -> None:
 
 
 @substitute_for(torch.set_default_device)
-def _set_default(machine: Machine, args: Any, kwargs: Any) -> None:
+def _set_default(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     (device,) = (*args, *kwargs.values())
     if machine.tape.subgraphs:
         raise GraphBreak("torch-state", "the default device is set in a function given to torch")

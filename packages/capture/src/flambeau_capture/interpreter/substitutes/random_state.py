@@ -77,7 +77,9 @@ def _checked_seed(machine: Machine, seed: Any) -> Any:
 
 
 @substitute_for(*dict.fromkeys((torch.manual_seed, torch.random.manual_seed)))
-def _manual_seed(machine: Machine, args: Any, kwargs: Any) -> torch.Generator:
+def _manual_seed(
+    machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Generator:
     (seed,) = (*args, *kwargs.values())
     if type(seed) is not torch.SymInt:
         seed = machine.call(int, (seed,), {})
@@ -158,7 +160,7 @@ def _made(
 
 
 @substitute_for(_GENERATOR.manual_seed)
-def _reseed(machine: Machine, args: Any, kwargs: Any) -> torch.Generator:
+def _reseed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator:
     generator, seed = (*args, *kwargs.values())
     seed = _checked_seed(machine, seed)
     machine.tape.call_untraced("manual_seed", (generator, seed))
@@ -184,7 +186,7 @@ def _state_of(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 @substitute_for(_GENERATOR.set_state)
-def _restate(machine: Machine, args: Any, kwargs: Any) -> torch.Generator:
+def _restate(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator:
     generator, state = (*args, *kwargs.values())
     machine.tape.call_untraced("set_state", (generator, state))
     machine.tape.seeds.pop(id(generator), None)
