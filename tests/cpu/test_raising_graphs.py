@@ -27,6 +27,7 @@ class Meter:
         self.total = 0
         self.buffer = torch.zeros(3)
         self.steps = torch.zeros((), dtype=torch.int64)
+        self.generator = torch.Generator().manual_seed(4)
 
 
 def escapes(x, i, m):
@@ -191,6 +192,48 @@ def drawn_and_handled(x, i, m):
     return y
 
 
+def drawn_from_a_generator(x, i, m):
+    try:
+        m.log.append(1)
+        y = x + torch.rand(3, generator=m.generator)
+        return y[i]
+    except IndexError:
+        return x + torch.rand(3, generator=m.generator)
+
+
+def seeded(x, i, m):
+    m.log.append(torch.initial_seed())
+    torch.manual_seed(11)
+    m.generator.manual_seed(5)
+    y = x + torch.rand(3) + torch.rand(3, generator=m.generator)
+    y = y[i]
+    torch.manual_seed(12)
+    return y
+
+
+def inferred(x, i, m):
+    with torch.inference_mode():
+        m.log.append(torch.is_inference_mode_enabled())
+        y = (x * 2).index_select(0, i)
+    return y.clone() + 1
+
+
+def in_double(x, i, m):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        m.log.append(1)
+        y = torch.ones(3)[i]
+    finally:
+        torch.set_default_dtype(before)
+    return y
+
+
+def in_double_for_good(x, i, m):
+    torch.set_default_dtype(torch.float64)
+    return torch.ones(3)[i]
+
+
 def without_gradients(x, i, m):
     with torch.no_grad():
         m.log.append(torch.is_grad_enabled())
@@ -339,6 +382,8 @@ def _outcome(function, i, *, gradients):
         seen = result.detach().clone()
         if result.requires_grad:
             result.sum().backward()
+    default_dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
     return {
         "seen": seen,
         "log": meter.log,
@@ -351,7 +396,9 @@ def _outcome(function, i, *, gradients):
         "grad": leaf.grad,
         "count": COUNT,
         "printed": printed.getvalue(),
-        "drawn": torch.rand(2),
+        "drawn": (torch.rand(2).tolist(), torch.rand(2, generator=meter.generator).tolist()),
+        "default dtype": default_dtype,
+        "inference": torch.is_inference_mode_enabled(),
         "grad mode": torch.is_grad_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
         "nesting": (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),

@@ -27,7 +27,7 @@ from flambeau_capture.events import Event
 from flambeau_capture.graph_module import values_in
 from flambeau_capture.higher_order import HigherOrder
 from flambeau_capture.interpreter.switches import Switches
-from flambeau_capture.record import CaptureError
+from flambeau_capture.record import CaptureError, Opaque
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class GraphFailed(Exception):
 class Precautions:
     """What an entry saves before its graph runs, so that the call may run again.
 
-    `generators`: those that the graph draws from.  `written`: the inputs that it writes to, by origin.  `nesting`: whether it enters autocast blocks.
+    `generators`: torch's own that the graph draws from.  `written`: the inputs that it writes to, and the program's generators, by origin.
+    `nesting`: whether it enters autocast blocks.
     """
 
     generators: tuple[torch.Generator, ...] = ()
@@ -65,11 +66,12 @@ class Precautions:
     def __bool__(self) -> bool:
         return bool(self.generators or self.written or self.nesting)
 
-    def save(self, *written: torch.Tensor) -> Saved:
-        """The state of all that, now; `written` are the tensors at its origins."""
+    def save(self, *written: torch.Tensor | torch.Generator) -> Saved:
+        """The state of all that, now; `written` are the tensors and generators at its origins."""
+        given = [item for item in written if isinstance(item, torch.Generator)]
         return Saved(
-            [(generator, generator.get_state()) for generator in self.generators],
-            [_SavedTensor.of(tensor) for tensor in written],
+            [(generator, generator.get_state()) for generator in (*self.generators, *given)],
+            [_SavedTensor.of(item) for item in written if isinstance(item, torch.Tensor)],
             _autocast_nesting() if self.nesting else None,
         )
 
@@ -149,6 +151,7 @@ def precautions(
             value.storage for call in capture.calls[: raising[-1] + 1] for value in call.mutates
         }
         origins = [item.origin for item in written if item.value.storage in storages]
+    origins += [item.origin for item in capture.inputs if item.spec == Opaque(torch.Generator)]
     return Precautions(tuple(generators), tuple(origins), nesting)
 
 
@@ -163,9 +166,6 @@ def draws(call: Call) -> bool:
 
 
 def _generators(call: Call) -> Iterable[torch.Generator]:
-    given = [arg for arg in (*call.args, *call.kwargs.values()) if isinstance(arg, torch.Generator)]
-    if given:
-        return given
     devices = {
         value.spec.device
         for value in values_in((call.args, call.kwargs, call.result))
