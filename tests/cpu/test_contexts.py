@@ -266,11 +266,15 @@ def test_states_around_the_call_are_guarded(backend: str) -> None:
         for around in surroundings:
             with around():
                 got, want = compiled(x), several(x)
+                # A fused kernel does not round to bfloat16 between two operators.
+                tolerance = 1e-2 if torch.is_autocast_enabled("cpu") else 1e-5
             for mine, other in zip(got, want, strict=True):
                 if isinstance(other, torch.Tensor):
                     assert mine.dtype == other.dtype
                     assert mine.requires_grad == other.requires_grad
-                    torch.testing.assert_close(mine.detach(), other.detach(), rtol=1e-2, atol=1e-2)
+                    torch.testing.assert_close(
+                        mine.detach(), other.detach(), rtol=tolerance, atol=tolerance
+                    )
                 else:
                     assert mine == other
     assert len(kinds(compiled)) == 5
