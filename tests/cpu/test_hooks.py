@@ -88,9 +88,13 @@ def test_hooks_of_the_forward(name: str) -> None:
     assert kinds(compiled) == ["capture"]
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", BACKWARD_HOOKS)
-def test_hooks_of_the_backward(name: str) -> None:
-    compare(calling(hooked(BACKWARD_HOOKS[name])), backend="eager", backward=True)
+def test_hooks_of_the_backward(name: str, backend: str) -> None:
+    compiled = compare(
+        calling(hooked(BACKWARD_HOOKS[name])), backend=backend, fullgraph=True, backward=True
+    )
+    assert kinds(compiled) == ["capture"]
 
 
 def test_hooks_added_and_removed_later() -> None:

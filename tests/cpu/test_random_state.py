@@ -224,3 +224,24 @@ def test_a_seed_that_nobody_set_needs_the_whole_graph() -> None:
     x = torch.randn(3, 3)
     same(outcome(compiled, x), outcome(asks_for_seeds, x))
     assert flambeau.explain(compiled).breaks[0].id == "data-dependent"
+
+
+def drawing_and_failing(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    y = x + torch.rand(3, generator=generator)
+    torch.manual_seed(5)
+    try:
+        return y[torch.full((1,), 9)]
+    except IndexError:
+        return y + torch.rand(3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_that_raises_has_drawn_once(backend: str) -> None:
+    compiled = flambeau.compile(drawing_and_failing, backend=backend, fullgraph=True)
+    for seed in range(2):
+        x = torch.randn(3, 3)
+        want, got = (
+            outcome(program, x, torch.Generator().manual_seed(seed))
+            for program in (drawing_and_failing, compiled)
+        )
+        same(got, want)

@@ -21,6 +21,7 @@ from torch import fx
 import flambeau_capture
 from flambeau_capture import CaptureOptions, state_of
 from flambeau_capture.higher_order import Conditional, Loop
+from flambeau_capture.hook_points import hook_point
 from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -66,6 +67,8 @@ class _Cutter:
         self.open: list[fx.Node] = []
         self.pieces = 0
         self.defined: set[str] = set()
+        self.hooked = {node.args[0] for node in gm.graph.nodes if node.target is hook_point}
+        """A piece ends with each of these: hooks see their whole gradients."""
 
     def run(self) -> fx.GraphModule:
         for node in self.gm.graph.nodes:
@@ -98,6 +101,8 @@ class _Cutter:
                 self._copy(node)
             else:
                 self.open.append(node)
+                if node in self.hooked:
+                    self._close(node)
         return fx.GraphModule(self.root, self.graph, "GraphInPieces")
 
     def _copy(self, node: fx.Node) -> None:

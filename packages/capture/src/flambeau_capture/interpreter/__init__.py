@@ -25,7 +25,7 @@ calling.py       calls: interpreted, recorded, native, or a break
 substitutes/     what stands in for functions that call back, look at frames, or ask whether they are compiled
 binding_errors.py    CPython's words for arguments that do not fit
 native.py        which C functions are pure
-modules.py       nn.Module calls and hooks
+modules.py, hooks.py    nn.Module calls and their hooks; hooks on gradients
 torch_functions.py, tape.py, tensors.py    torch-level calls, inputs, attributes of tensors
 scalar_arguments.py    tensors where an operator takes a number
 switches.py, inference.py, default_device.py    grad mode, autocast and the like; inference mode; default devices

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_capture.interpreter.hooks import hook_effects
 from flambeau_capture.interpreter.inference import reenter_effects
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
@@ -54,7 +55,9 @@ def finish(
     if machine.dropped_break is not None:
         raise machine.dropped_break
     guard_distinct(machine)
-    replayed = effects(machine, rebuild)  # before the guards are listed: it may make some
+    # Hooks first, in their order: others may store their handles.
+    replayed = hook_effects(machine, rebuild)
+    replayed += effects(machine, rebuild)  # before the guards are listed: it may make some
     replayed += _left_switches(machine, rebuild)
     replayed += machine.tape.devices.effects()
     enables_grad = _enables_grad(machine)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.failing_call import FailingCall
+from flambeau_capture.hook_points import pass_hooks
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
@@ -42,6 +43,7 @@ from flambeau_prims.unsupported import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from flambeau_capture.interpreter.hooks import GradFn, HookHandle
     from flambeau_capture.interpreter.inference import InferenceGuard
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.origins import Scope
@@ -171,6 +173,12 @@ class Tape:
         """By id: objects that the graph hands on as they are, and their values."""
         self._hands_on = False
         self.devices = DefaultDevices()
+        self.hooks: list[HookHandle] = []
+        """Hooks that the frame has registered, in order."""
+        self.hooked: list[Any] = []
+        """The memory of tensors with hooks, which stay with the node that had made the tensor when it is written to."""
+        self.grad_fns: dict[int, GradFn] = {}
+        """By id of a fake tensor's node: what the program holds for it."""
         self.seeds: dict[int, Any] = {}
         """By id: the seeds of generators that the frame has seeded and not set otherwise since."""
         self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
@@ -517,6 +525,8 @@ class Tape:
                 self._write_and_fail(function, args, kwargs)
             raise
         written = tracer.written
+        if self.hooked and any(getattr(t, "storage_record", None) in self.hooked for t in written):
+            raise GraphBreak("tensor-attribute", "a tensor is written to after a hook was registered on it")
         new: list[torch.Tensor] = []
         if type(result) is torch.Tensor and result.is_meta and function in _FROM_DATA:
             result = fake_like(result)
@@ -528,7 +538,7 @@ class Tape:
         defined = self.unbacked.fresh()
         if not (new or written or defined or tracer.checks):
             return result
-        self._hands_on = False
+        self._hands_on = function is pass_hooks
         recorded_args = tuple([self._argument(arg) for arg in args])
         recorded_kwargs = (
             {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import MISSING
+from flambeau_capture.interpreter.hooks import GradFn
 from flambeau_capture.interpreter.subclasses import NOT_DISPATCHED, own_class_attribute
 from flambeau_capture.origins import DictEntry, GradOf, InstanceDict
 from flambeau_capture.reasons import GraphBreak
@@ -51,6 +52,8 @@ def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> 
             return types.MethodType(raw, tensor)
         if name in _HISTORY and getattr(tensor, name) is None:
             return None
+        if name == "grad_fn" and machine.tape.input_of(tensor) is None:
+            return _grad_fn(machine, tensor)
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is read")
     return _own_attribute(machine, tensor, name)
 
@@ -75,6 +78,15 @@ def _subclass_attribute(
             if result is not NOT_DISPATCHED:
                 return result
     return MISSING
+
+
+def _grad_fn(machine: Machine, tensor: torch.Tensor) -> GradFn:
+    """What stands for the node that made a tensor of the frame; the same for each tensor that it made."""
+    tape, node = machine.tape, tensor.grad_fn
+    found = tape.grad_fns.get(id(node))
+    if found is None:
+        found = tape.grad_fns[id(node)] = GradFn(machine, tensor, takes_hooks=False)
+    return found
 
 
 def _grad(machine: Machine, tensor: torch.Tensor) -> Any:

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx, once_differentiable
+from torch.nn.modules._functions import BackwardHookFunction
 
 from flambeau_capture.graph_module import build_subgraph
 from flambeau_capture.higher_order import Backward, CustomFunction, Kept
+from flambeau_capture.hook_points import pass_hooks
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.enclosed import effects_so_far, recording, stand_in
+from flambeau_capture.interpreter.hooks import GradFn
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.spec import Spec
@@ -60,6 +63,11 @@ class Context(FunctionCtx):
 @substitute_for(Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     cls, *rest = args
+    if cls is BackwardHookFunction:
+        results = machine.tape.call_function(pass_hooks, tuple(rest))
+        first = results[0] if isinstance(results, tuple) else results
+        machine.tape.grad_fns.setdefault(id(first.grad_fn), GradFn(machine, first, takes_hooks=True))
+        return results
     return _Application(machine, cls, rest, kwargs).run()
 
 

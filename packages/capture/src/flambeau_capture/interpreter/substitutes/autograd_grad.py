@@ -60,6 +60,8 @@ def _is_symbolic(tensor: torch.Tensor) -> bool:
 def _check_history(
     machine: Machine, outputs: list[torch.Tensor], inputs: list[torch.Tensor]
 ) -> None:
+    if any(not handle.is_removed for handle in machine.tape.hooks):
+        raise _break("when hooks are registered in the frame")
     of_frame = [tensor for tensor in inputs if machine.tape.input_of(tensor) is not None]
     if any(machine.tape.input_of(tensor)[0]._backward_hooks for tensor in of_frame):  # type: ignore[index]
         raise _break("by a tensor with hooks")
