@@ -34,6 +34,12 @@ from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.origins import Scope
 from flambeau_capture.python_core import Compiled
+from flambeau_capture.recompile_limit import (
+    ENTRIES_DIED,
+    OF_NUMBERS,
+    is_more_general,
+    kept_failing,
+)
 from flambeau_capture.record import (
     Break,
     Capture,
@@ -78,6 +84,8 @@ class CompiledState:
         self._lock = fork_safe_rlock()
         self._changes = SizeChanges()
         self._made = 0
+        self._generalised = False
+        """Whether an entry for all sizes and numbers was made, at the limit."""
         self._hooked = HookedFrames(self._frame_state)
 
     def new_callable(self) -> Any:
@@ -112,6 +120,7 @@ class CompiledState:
             self.events.clear()
             self._changes.clear()
             self._made = 0
+            self._generalised = False
             self._hooked.clear()
             if self._with_backend is not None:
                 self._with_backend.clear()
@@ -169,10 +178,11 @@ class CompiledState:
                 return self._compile(
                     compiled, entries, scope, reasons, backend=self.resolve_backend("aot_eager")
                 )
-            if len(entries) >= self.options.recompile_limit:
-                return self._give_up(compiled, entries, arguments, reasons[0])
             if self.options.dynamic is not False:
                 self._changes.compare_with_entries(entries, scope)
+            limit = self.options.recompile_limit
+            if len(entries) >= limit or self._made >= ENTRIES_DIED * limit:
+                return self._at_limit(compiled, entries, scope, reasons)
             return self._compile(compiled, entries, scope, reasons)
 
     def _runs_eagerly(self, stance: str, scope: Scope, failures: tuple[GuardFailure, ...]) -> bool:
@@ -211,10 +221,11 @@ class CompiledState:
         reasons: tuple[GuardFailure, ...],
         *,
         backend: Backend | None = None,
+        captured: Capture | None = None,
     ) -> Any:
-        """The entry for a call; with `backend`, one for this call only."""
+        """The entry for a call; with `backend`, one for this call only; of this capture, if there is one already."""
         started = time.perf_counter()
-        made = self._make(scope, backend or self.backend)
+        made = self._make(scope, backend or self.backend, captured)
         broken, entry = made.broken, made.entry
         if broken is not None and broken.id == "dynamic-mark":
             raise CaptureError(broken)
@@ -242,14 +253,15 @@ class CompiledState:
         compiled.entries = (entry, *entries)
         return entry
 
-    def _make(self, scope: Scope, backend: Backend) -> _Made:
+    def _make(self, scope: Scope, backend: Backend, captured: Capture | Break | None) -> _Made:
         """Capture, hand the graph to the backend, and check the entry on the very call it was made from."""
         started = time.perf_counter()
         CAPTURING.depth += 1
         try:
             state = current_state()
-            with collector_paused():
-                captured = self._capture(scope)
+            if captured is None:
+                with collector_paused():
+                    captured = self._capture(scope)
             seconds = time.perf_counter() - started
             broken = captured if isinstance(captured, Break) else self._violation(captured)
             if broken is not None or isinstance(captured, Break):
@@ -300,26 +312,58 @@ class CompiledState:
                 return static
         return captured
 
-    def _give_up(
+    def _at_limit(
         self,
         compiled: Any,
         entries: tuple[Any, ...],
-        arguments: tuple[Any, ...],
-        reason: GuardFailure,
-    ) -> None:
-        limit = self.options.recompile_limit
-        text = f"{self.function.__qualname__} was compiled {limit} times (recompile_limit); other calls run eagerly. Last failing guard: {reason}"
+        scope: Scope,
+        reasons: tuple[GuardFailure, ...],
+    ) -> Any:
+        """After as many compilations as are allowed: once, an entry for all sizes and numbers; where that cannot be had, none."""
+        failing = kept_failing(self.events, reasons)
+        name, limit = self.function.__qualname__, self.options.recompile_limit
+        captured = None
+        if failing.kind in OF_NUMBERS:
+            captured = self._capture_for_all(entries, scope, reasons)
+        if captured is not None:
+            text = f"{name} was compiled {limit} times (recompile_limit); now once for all sizes and numbers. The guard that kept failing: {failing.text}"
+            self._note(Event("generalise", text, failures=reasons))
+            warnings.warn(f"flambeau: {text}", RuntimeWarning, stacklevel=3)
+            return self._compile(compiled, entries, scope, reasons, captured=captured)
         broken = Break(
             "recompile-limit",
-            text,
+            f"{name} was compiled {max(limit, self._made)} times (recompile_limit); other calls run eagerly. The guard that kept failing: {failing.text}",
             defined_at(self.function),
             "make the value that varies a tensor, or raise recompile_limit",
         )
-        self._note(Event("limit", str(broken), failures=(reason,), reason=broken))
+        self._note(Event("limit", str(broken), failures=reasons, reason=broken))
         if self.options.fullgraph:
             raise CaptureError(broken)
-        warnings.warn(f"flambeau: {broken}", RuntimeWarning, stacklevel=3)
-        compiled.entries = (*entries, skip_entry(len(arguments), broken))
+        if not self._generalised:
+            warnings.warn(f"flambeau: {broken}", RuntimeWarning, stacklevel=3)
+        compiled.entries = (*entries, skip_entry(len(scope.arguments), broken))
+        return None
+
+    def _capture_for_all(
+        self, entries: tuple[Any, ...], scope: Scope, reasons: tuple[GuardFailure, ...]
+    ) -> Capture | None:
+        """A capture with every size symbolic, and every number or those that have changed; None where it serves no more than the others."""
+        if self.options.dynamic is False or self._generalised:
+            return None
+        breaks = [entry.info.broken for entry in entries]
+        CAPTURING.depth += 1
+        try:
+            for numbers in (True, False):
+                dynamic = DynamicDims(True, self._changes.dims(), numbers)
+                with collector_paused():
+                    captured = self.capture_frame(scope, self.options, dynamic)
+                if is_more_general(captured, reasons, breaks):
+                    assert isinstance(captured, Capture)
+                    self._generalised = True
+                    return captured
+        finally:
+            CAPTURING.depth -= 1
+        return None
 
     def _note(self, event: Event) -> None:
         self.events.append(event)

@@ -40,7 +40,7 @@ class Event:
     """Something that happened to a compiled callable.
 
     kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call as it is), "rerun" (its graph raised, so it ran again),
-        "break" or "limit".
+        "generalise" (at the limit: an entry for all sizes and numbers follows), "break" or "limit".
     text: what happened, for people.
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.

@@ -77,9 +77,16 @@ class HookedFrames:
                 self._states[key] = state, holder
             state, holder = self._states[key]
         entry = state.on_frame(function, arguments)
-        if entry is None or entry.target is None or not _computes(entry):
-            return None if entry is not None and entry.info.skipped is not None else False
+        if entry is None:
+            return None if _may_serve(holder.entries) else False
+        if entry.target is None or not _computes(entry):
+            return None if entry.info.skipped is not None else False
         return entry
+
+
+def _may_serve(entries: tuple[Any, ...]) -> bool:
+    """Whether there are entries for other calls of the function, or nothing is known of it yet."""
+    return not entries or any(entry.target is not None for entry in entries)
 
 
 def _is_program(function: types.FunctionType) -> bool:

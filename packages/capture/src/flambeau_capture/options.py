@@ -16,7 +16,8 @@ class CaptureOptions:
 
     fullgraph: a frame that cannot be captured whole is an error (CaptureError) rather than left to the interpreter.
     dynamic: True makes every size and int input symbolic, False none, None those that were seen to change.
-    recompile_limit: entries one callable may have before further calls that none serves run eagerly, with one warning.
+    recompile_limit: entries one callable may have.  For a further call that none serves one is made for all sizes and numbers, unless `dynamic`
+        is False; calls that it does not serve either run eagerly.  One warning says which guard kept failing.
     inline_depth: calls nested deeper than this are not followed.
     verbose: print each capture, recompilation and break as it happens.
     dynamic_shapes: what is said of sizes by the place a tensor is read from (`marks.marks_by_origin`).

@@ -437,11 +437,12 @@ class DynamicDims:
     """Which sizes and numbers are to be symbolic in this capture, by the text of their origin.
 
     `mode` is the option `dynamic`: False nowhere, True every size (and int argument), None where `changed` says that earlier calls
-    differed: in these dims of a tensor, or for a number in -1.
+    differed: in these dims of a tensor, or for a number in -1.  `numbers`: all numbers, wherever they are read, as if they had changed.
     """
 
     mode: bool | None = None
     changed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    numbers: bool = False
 
     def declare(self, env: SizeEnv) -> Declared | None:
         """Make the symbols that the caller has declared (an export's `dynamic_shapes`); None where none were."""
@@ -455,11 +456,11 @@ class DynamicDims:
 
     def has_changed(self, origin: Origin) -> bool:
         """Whether the number at `origin` was another one in an earlier call."""
-        return bool(self.changed) and -1 in self.changed.get(origin.text(), ())
+        return self.numbers or (bool(self.changed) and -1 in self.changed.get(origin.text(), ()))
 
     def has_changed_within(self, origin: Origin) -> bool:
         """Whether a number inside the container at `origin` was another one in an earlier call."""
-        if not self.changed:
-            return False
+        if self.numbers or not self.changed:
+            return self.numbers
         start = f"{origin.text()}["
         return any(text.startswith(start) for text in self.changed)

@@ -23,6 +23,7 @@ _OF_EVENT = {
     "recompile": "recompiles",
     "break": "graph_breaks",
     "limit": "graph_breaks",
+    "generalise": "recompiles",
     "eager": "graph_breaks",
     "rerun": "graph_breaks",
 }

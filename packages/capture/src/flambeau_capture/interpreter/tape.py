@@ -251,7 +251,7 @@ class Tape:
             if (mark is not None and (mark.kind == "dynamic" or dynamic.mode is not False)) or (
                 usually and dynamic.is_dynamic(origin, dim)
             ):
-                if size not in self._duck:
+                if size not in self._duck or dynamic.numbers:  # an entry for all: sizes may differ that do not now
                     self._duck[size] = env.symbol(size, TensorSize(origin, dim))
                 dims[dim] = self._duck[size]
                 if mark is not None:
