@@ -35,8 +35,8 @@ numpy_objects.py, arrays/    NumPy
 scalars.py, symbolic.py, unbacked.py    numbers that are inputs of the graph; made concrete; computed by the graph
 raising_branches.py    branches on data of which one way only raises: checks in the graph
 
-rebuild.py       recipes for what leaves the frame, effects on what existed before
-context_writes.py    the effects on context variables
+rebuild.py       recipes for what leaves the frame
+effects.py, context_writes.py    what the frame did to what existed before, and to context variables
 rebuild_exceptions.py, rebuild_generators.py, rebuild_iterators.py    those of values that only a graph break meets
 suspend.py, suspended_frame.py, liveness.py    the frames at a graph break, and which of their locals are still needed
 """

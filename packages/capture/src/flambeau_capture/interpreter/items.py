@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 _SEQUENCES = frozenset({list, tuple, str, bytes, bytearray, range, collections.deque, torch.Size})
 
 
-def _set_item(tensor: Any, key: Any, value: Any) -> None:
-    tensor[key] = value
-
-
 def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     """`obj[key]`."""
     kind = type(obj)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_capture.interpreter.effects import effects, guard_distinct
 from flambeau_capture.interpreter.hooks import hook_effects
 from flambeau_capture.interpreter.inference import reenter_effects
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
-from flambeau_capture.interpreter.rebuild import Rebuilder, effects, guard_distinct
+from flambeau_capture.interpreter.rebuild import Rebuilder
 from flambeau_capture.interpreter.suspended_frame import Original, stack_recipes
 from flambeau_capture.interpreter.switches import Switches, nesting_settings
 from flambeau_capture.reasons import GraphBreak
