@@ -44,6 +44,7 @@ _PUSHES_ONE = frozenset(
         "IMPORT_NAME", "IMPORT_FROM", "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "LIST_TO_TUPLE", "GET_LEN", "MATCH_MAPPING",
         "MATCH_SEQUENCE", "MATCH_KEYS", "MATCH_CLASS", "CHECK_EXC_MATCH", "BUILD_STRING", "BUILD_TUPLE",
         "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SLICE", "MAKE_FUNCTION", "LOAD_BUILD_CLASS",
+        "SET_FUNCTION_ATTRIBUTE",
     }
 )  # fmt: skip
 _PUSHES_NONE = frozenset(
@@ -125,14 +126,17 @@ def successors(
         return (Successor(index + 1, (*stack[:-1], VALUE, VALUE)),)
     if name == "UNPACK_SEQUENCE":
         return (Successor(index + 1, (*stack[:-1], *[VALUE] * instruction.arg)),)
+    if name == "UNPACK_EX":
+        pushed = (instruction.arg & 0xFF) + 1 + (instruction.arg >> 8)
+        return (Successor(index + 1, (*stack[:-1], *[VALUE] * pushed)),)
     if name in _PUSHES_NONE:
         return (Successor(index + 1, stack[: len(stack) + _effect(instruction)]),)
     if name not in _PUSHES_ONE:
         raise NotResumable(f"no continuation after {name}")
     if pushes_null(instruction):
         depth = len(stack) - (0 if name == "LOAD_GLOBAL" else 3 if name == "LOAD_SUPER_ATTR" else 1)
-        pushed = (VALUE, NULL) if NULL_AFTER else (NULL, VALUE)
-        return (Successor(index + 1, (*stack[:depth], *pushed)),)
+        pair = (VALUE, NULL) if NULL_AFTER else (NULL, VALUE)
+        return (Successor(index + 1, (*stack[:depth], *pair)),)
     depth = len(stack) + _effect(instruction)
     return (Successor(index + 1, (*stack[: depth - 1], VALUE)),)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import functools
@@ -226,3 +227,48 @@ def test_extremes_of_sizes_and_other_things():
     agree(program, (X, 2), (X, 3), (X, 7), dynamic=True)
     agree(lambda x, n: (x * n, max(n, "text")), (X, 2), (X, 3), dynamic=True)
     agree(lambda x, n: (x * n, max(n, x)), (X, 2), (X, 3), dynamic=True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_and_numbers_of_tensors_are_hashed_by_native_code(dynamic):
+    def program(x, n):
+        k = int(x.sum().item())
+        shared = []
+        return (
+            x + n,
+            [set([k, n][::-1]), frozenset((k, n)), {1}.union([k]), {1, 6}.issuperset(iter([k, n]))],
+            [
+                dict.fromkeys([n, k], shared),
+                shared,
+                dict(zip([n, k], "ab", strict=True)),
+                dict([(k, n)][:]),
+            ],
+            [collections.Counter([n, 1, 1, k, "a"]), collections.OrderedDict([[k, n]])],
+            {1, k}.isdisjoint({k: n}.values()),
+        )
+
+    agree(program, (X, 2), (X, 3), (torch.arange(5.0), 2), dynamic=dynamic)
+
+
+def test_the_texts_of_exceptions_are_guarded():
+    def program(x, error):
+        return x + 1, str(error), repr(error), f"{[error]}"
+
+    errors = [
+        ValueError(1), ValueError(2), KeyError("a"), KeyError("b"), OSError(2, "a"), OSError(2, "a", "f"), OSError(2, "a", "g"),
+        ImportError("x"), UnicodeDecodeError("utf8", b"ab", 0, 1, "r"), UnicodeDecodeError("utf8", b"ab", 0, 1, "s"),
+        ExceptionGroup("g", [ValueError(2)]), ExceptionGroup("g", [ValueError(3)]),
+    ]  # fmt: skip
+    captured = compiled(program, fullgraph=False)
+    for error in errors:
+        same(captured(X, error), program(X, error))
+
+
+def test_unpacking_an_iterator_made_before_goes_on_compiled():
+    def program(x, items):
+        first, *rest, last = items
+        return x * first, rest, last
+
+    captured = compiled(program, fullgraph=False)
+    for items in ([1, 2, 3, 4], [5, 6], [7]):
+        same(outcome(captured, (X, iter(items)))[0], outcome(program, (X, iter(items)))[0])

@@ -1,11 +1,15 @@
 """What `except*` does with exceptions: the matching part, the rest, and what is raised after all clauses have run.
 
-Follows PEP 654 and CPython's exception_group_match and _PyExc_PrepReraiseStar.
+Follows PEP 654 and CPython's exception_group_match and _PyExc_PrepReraiseStar, except that interpreted frames give no tracebacks,
+by which CPython knows whether a part was raised anew.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def match_group(error: Any, wanted: Any) -> tuple[Any, Any]:
@@ -32,15 +36,23 @@ def match_group(error: Any, wanted: Any) -> tuple[Any, Any]:
     return error, None
 
 
-def to_reraise(original: BaseException, errors: list[BaseException | None]) -> BaseException | None:
-    """What leaves a try statement with `except*`: what its clauses raised, and the unhandled part of the original as it was."""
+def to_reraise(
+    original: BaseException,
+    errors: list[BaseException | None],
+    raised_by_name: Callable[[BaseException], bool],
+) -> BaseException | None:
+    """What leaves a try statement with `except*`: what its clauses raised, and the unhandled part of the original as it was.
+
+    `raised_by_name` says of a part of the original whether a clause has raised it, other than by a bare `raise`.
+    """
     if not isinstance(original, BaseExceptionGroup):
         return errors[0] if errors else None
     raised: list[BaseException] = []
     kept: list[Any] = []
     for error in errors:
         if error is not None:
-            (kept if _same_metadata(error, original) else raised).append(error)
+            same = error is original or not raised_by_name(error)
+            (kept if same and _same_metadata(error, original) else raised).append(error)
     projection = _project(original, kept)
     if not raised:
         return projection
@@ -53,7 +65,7 @@ def _same_metadata(error: BaseException, original: BaseException) -> bool:
     """Whether an exception is a part of the original: split off, and raised again, but not a new one."""
     return isinstance(error, BaseExceptionGroup) and all(
         getattr(error, name, None) is getattr(original, name, None)
-        for name in ("__notes__", "__traceback__", "__cause__", "__context__")
+        for name in ("__notes__", "__cause__", "__context__")
     )
 
 

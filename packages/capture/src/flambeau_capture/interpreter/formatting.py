@@ -6,6 +6,7 @@ Native formatting is given the values themselves where they are plain, and stand
 from __future__ import annotations
 
 import collections
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,7 +93,7 @@ def formattable(machine: Machine, value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(formattable(machine, item) for item in value)
     if isinstance(value, BaseException):
-        for item in value.args:
+        for item in exception_arguments(machine, value):
             if formattable(machine, item) is not item:
                 return InterpretedText(machine, value)
     return value
@@ -159,11 +160,24 @@ def _text_of(
     return text.encode("ascii", "backslashreplace").decode() if conversion is ascii else text
 
 
+def exception_arguments(machine: Machine, error: BaseException) -> tuple[Any, ...]:
+    """Its `args`; of one that existed before the call all that its text is made of is read, and so guarded."""
+    if not machine.objects.is_known(error):
+        return error.args
+    for cls in type(error).__mro__:
+        for name, raw in vars(cls).items():
+            if isinstance(raw, types.MemberDescriptorType) and cls.__module__ == "builtins":
+                load_attr(machine, error, name)
+    found: tuple[Any, ...] = load_attr(machine, error, "args")
+    return found
+
+
 def _exception_text(
     machine: Machine, error: BaseException, conversion: Callable[[Any], str]
 ) -> str:
-    args = tuple(formattable(machine, arg) for arg in error.args)
-    if all(new is old for new, old in zip(args, error.args, strict=True)):
+    read = exception_arguments(machine, error)
+    args = tuple(formattable(machine, arg) for arg in read)
+    if all(new is old for new, old in zip(args, read, strict=True)):
         return conversion(error)
     if conversion is str:
         return str(args[0]) if len(args) == 1 else str(args)

@@ -114,6 +114,8 @@ class Machine:
         self.dynamic_ints = dynamic.mode is not False
         self.frame: Frame | None = None
         self.handling: BaseException | None = None
+        self.groups_raised: dict[int, BaseException] = {}
+        """What `except*` has taken and a `raise` has named."""
         self.depth = 0
         self.transforms = 0
         """Function transforms around what is being interpreted."""
@@ -163,6 +165,10 @@ class Machine:
         """The side table of NumPy's arrays (arrays/table.py), once the frame has met one."""
         self.objects = Objects(self)
         self.tape = Tape(self, device)
+
+    def was_raised_by_name(self, error: BaseException) -> bool:
+        """Whether a `raise` has named this part of a group, which makes it another one."""
+        return id(error) in self.groups_raised
 
     @property
     def where(self) -> str:

@@ -34,6 +34,7 @@ import torch
 
 from flambeau_capture.interpreter.classes import Native, python_method
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.operations import COMPARISONS, compare, truth
 from flambeau_capture.reasons import GraphBreak
 
@@ -205,9 +206,13 @@ _ITERABLE_TYPES = frozenset(
 _ITERABLE_METHODS = frozenset(
     {
         "extend", "join", "update", "union", "intersection", "difference", "symmetric_difference", "issubset", "issuperset", "extendleft",
-        "fromkeys", "from_iterable", "__init__", "intersection_update", "difference_update", "__new__",
+        "fromkeys", "from_iterable", "__init__", "intersection_update", "difference_update", "__new__", "isdisjoint",
+        "symmetric_difference_update",
     }
 )  # fmt: skip
+
+
+_SEQUENCES = (list, tuple, collections.deque, type({}.values()), type({}.items()))
 
 
 def prepare_arguments(
@@ -220,6 +225,10 @@ def prepare_arguments(
         kept = 1 if getattr(function, "__name__", "") == "__new__" else 0  # the class
         mapping = _takes_mapping(function)
         args = (*args[:kept], *[_iterable(machine, arg, mapping) for arg in args[kept:]])
+    if _hashes(function):
+        pairs = _takes_mapping(function) and not _counts(function)
+        hashed = 1 if getattr(function, "__name__", "") == "fromkeys" else len(args)
+        args = (*[_hashable(machine, arg, pairs) for arg in args[:hashed]], *args[hashed:])
     for arg in (*args, *kwargs.values()):
         if machine.objects.is_known(arg) and hasattr(type(arg), "__next__"):
             raise GraphBreak(
@@ -275,6 +284,41 @@ def _takes_mapping(function: Any) -> bool:
         return False
     owner = getattr(function, "__objclass__", None) or type(getattr(function, "__self__", None))
     return issubclass(owner, dict)
+
+
+def _counts(function: Any) -> bool:
+    return isinstance(function, type) and issubclass(function, collections.Counter)
+
+
+def _hashes(function: Any) -> bool:
+    """Whether a C function hashes what it iterates."""
+    if isinstance(function, type):
+        return issubclass(function, (set, frozenset, dict))
+    if function.__name__ not in _ITERABLE_METHODS:
+        return function is collections._count_elements  # type: ignore[attr-defined]
+    receiver = getattr(function, "__self__", None)
+    owner = getattr(function, "__objclass__", None) or (
+        receiver if isinstance(receiver, type) else type(receiver)
+    )
+    return issubclass(owner, (set, frozenset, dict))
+
+
+def _hashable(machine: Machine, arg: Any, pairs: bool) -> Any:
+    """`arg`, or an iterable of its items as a dict or set may hash them; with `pairs`, of pairs with such keys."""
+
+    def item_of(item: Any) -> Any:
+        if not pairs:
+            return native_key(machine, item)
+        if type(item) in (tuple, list) and len(item) == 2:
+            return native_key(machine, item[0]), item[1]
+        return item
+
+    kind = type(arg)
+    if kind in _SEQUENCES:
+        return [item_of(item) for item in arg]
+    if hasattr(kind, "__next__"):
+        return map(item_of, arg)
+    return arg
 
 
 def _iterable(machine: Machine, arg: Any, mapping: bool) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const, MakeDict, MakeTuple
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     """The exception, made anew."""
     kind = type(error)
+    if rebuild.machine.was_raised_by_name(error):
+        raise GraphBreak("not-resumable", "which parts of a group were raised anew is not kept")
     args = MakeTuple(tuple(rebuild.recipe(item) for item in error.args))
     state = [(Const(name), rebuild.recipe(item)) for name, item in error.__dict__.items()]
     chain = error.__cause__, error.__context__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.exception_groups import match_group, to_reraise
 from flambeau_capture.interpreter.frame import Handled
 from flambeau_capture.interpreter.operations import special_method
@@ -38,18 +39,26 @@ def CHECK_EXC_MATCH(frame: Frame, arg: Any) -> None:
 
 def CHECK_EG_MATCH(frame: Frame, arg: Any) -> None:
     stack = frame.stack
-    wanted = stack.pop()
-    rest, match = match_group(stack.pop(), wanted)
+    wanted, error = stack.pop(), stack.pop()
+    _read_group(frame, error)
+    rest, match = match_group(error, wanted)
     stack.append(rest)
     stack.append(match)
     if match is not None:
         frame.machine.handling = match
 
 
+def _read_group(frame: Frame, error: Any) -> None:
+    """Read, and so guard, what is in a group that existed before the call."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in load_attr(frame.machine, error, "exceptions"):
+            _read_group(frame, inner)
+
+
 def PREP_RERAISE_STAR(frame: Frame, arg: Any) -> None:
     stack = frame.stack
     errors = stack.pop()
-    stack.append(to_reraise(stack.pop(), errors))
+    stack.append(to_reraise(stack.pop(), errors, frame.machine.was_raised_by_name))
 
 
 def RERAISE(frame: Frame, arg: int) -> None:
@@ -69,6 +78,8 @@ def RAISE_VARARGS(frame: Frame, arg: int) -> None:
             "unsupported-mutation",
             f"a {type(error).__name__} that existed before the call is raised, which sets its traceback",
         )
+    if error is machine.handling and isinstance(error, BaseExceptionGroup):
+        machine.groups_raised[id(error)] = error
     if arg == 2:
         error.__cause__ = cause
     handling = machine.handling

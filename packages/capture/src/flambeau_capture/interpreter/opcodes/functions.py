@@ -6,6 +6,8 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.reasons import GraphBreak
+
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
 
@@ -31,6 +33,8 @@ def MAKE_FUNCTION(frame: Frame, arg: int | None) -> None:
 
 def SET_FUNCTION_ATTRIBUTE(frame: Frame, arg: int) -> None:
     stack = frame.stack
+    if id(stack[-1]) not in frame.machine.made_functions:
+        raise GraphBreak("unsupported-mutation", "parts of a function made before are set")
     function = stack.pop()
     value = stack.pop()
     if arg == _CLOSURE:

@@ -116,7 +116,9 @@ INTRINSICS_1: dict[int, Callable[[Frame, Any], Any]] = {
 }
 
 INTRINSICS_2: dict[int, Callable[[Frame, Any, Any], Any]] = {
-    1: lambda frame, original, errors: to_reraise(original, errors),
+    1: lambda frame, original, errors: to_reraise(
+        original, errors, frame.machine.was_raised_by_name
+    ),
     2: _bound_type_variable,
     3: _constrained_type_variable,
     4: _set_type_parameters,
