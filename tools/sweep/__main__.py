@@ -158,7 +158,7 @@ def _line(item: Item, found: dict[str, Any]) -> str:
 
 
 def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
-    """How many architectures end how, per compiler and mode; then those that are not whole, with the causes."""
+    """How many architectures end how, per compiler and mode; then those that are not whole, or of which there is more to say."""
     lines = [
         "| compiler | mode | " + " | ".join(STATUSES) + " | whole |",
         "|---" * (len(STATUSES) + 3) + "|",
@@ -180,7 +180,7 @@ def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
     rest = [
         _line(item, found)
         for item, found in results.items()
-        if any(mode["status"] != "whole" for mode in found.values())
+        if any(mode["status"] != "whole" or mode["causes"] for mode in found.values())
     ]
     return "\n".join([*lines, "", *[f"- {line}" for line in rest]])
 

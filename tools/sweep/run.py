@@ -7,6 +7,7 @@ import random
 import time
 import warnings
 from typing import Any
+from unittest import mock
 
 import numpy
 import torch
@@ -19,6 +20,8 @@ from tools.sweep.compare import differences, tensors
 from tools.sweep.table import TABLE
 
 STEPS = 2
+OWN_WAY = "as eager where is_compiling() is true, not as eager"
+"""The model asks, and computes something else: the results are those of an eager run that is told so, too."""
 
 
 def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
@@ -105,12 +108,17 @@ def _flambeau(
     except Exception as error:
         return _error(error)
     different = _differences(model, inputs, mode, got, want)
+    notes = []
     if different:
-        return {"status": "differs", "causes": different[:3]}
+        with mock.patch("torch.compiler.is_compiling", lambda: True):
+            own_way = _differences(model, inputs, mode, got, _run(copy.deepcopy(model), inputs, mode))
+        if own_way:
+            return {"status": "differs", "causes": different[:3]}
+        notes = [f"{OWN_WAY}: {different[0]}"]
     events = state_of(compiled._compiled).events
     causes = [event.text for event in events if event.kind in ("break", "limit")]
     causes += [str(graph.fallback) for graph in report_of(compiled).graphs if graph.fallback]
-    return {"status": "breaks" if causes else "whole", "causes": causes[:3]}
+    return {"status": "breaks" if causes else "whole", "causes": (notes + causes)[:3]}
 
 
 def _captured(
