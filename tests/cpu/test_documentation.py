@@ -11,6 +11,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import linecache
+import os
+import pwd
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,7 +64,9 @@ def run(page: str, block: Block, namespace: dict[str, object]) -> None:
 )
 def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))  # where caches are by default
+    name, password, uid, gid, about, _, shell = pwd.getpwuid(os.geteuid())
+    user = pwd.struct_passwd((name, password, uid, gid, about, str(tmp_path), shell))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: user)  # whose home has the caches
     torch.manual_seed(0)
     namespace: dict[str, object] = {"__name__": "page"}
     missing = set()
@@ -84,13 +88,12 @@ def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 # Maps -------------------------------------------------------------------------------------------------------------------
 
-UNNAMED = {"__init__", "__pycache__", "_version", "_core", "py"}
-
 
 def members(folder: Path) -> set[str]:
-    """The modules and folders of a folder, by name."""
-    found = {item.name.partition(".")[0] for item in folder.iterdir()}
-    return {name for name in found if name} - UNNAMED
+    """The modules and packages of a folder, by name."""
+    found = {file.stem for file in folder.glob("*.py")}
+    found |= {init.parent.name for init in folder.glob("*/__init__.py")}
+    return found - {"__init__", "_version"}
 
 
 def named(text: str) -> set[str]:
@@ -127,7 +130,7 @@ def test_the_architecture_names_every_folder() -> None:
             assert f"`{package}/{init.parent.name}/" in page
     for folder in ("tools", "tests"):
         for item in (ROOT / folder).iterdir():
-            if item.is_dir() and item.name not in UNNAMED:
+            if item.is_dir() and item.name != "__pycache__":
                 assert f"`{folder}/{item.name}/`" in page
 
 

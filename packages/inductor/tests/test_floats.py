@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -14,7 +15,7 @@ from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.size_floats import float_of, float_symbol
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
-from flambeau_runtime import check_program, load
+from flambeau_runtime import check_program, load, loose_kernels
 from flambeau_runtime.options import RuntimeOptions
 from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program_json import dumps, loads
@@ -46,13 +47,18 @@ def check(run, dtype):
             torch.testing.assert_close(leaky, torch.nn.functional.leaky_relu(x, k), equal_nan=True)
 
 
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("floats") / "cache"
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("executor", ["c", "python"])
-def test_kernels_and_extern_calls(dtype, executor):
+def test_kernels_and_extern_calls(dtype, executor, cache_dir):
     program = compile_graph(graph_of(dtype))
     check_program(program)
     assert [symbol.is_float for symbol in program.symbols].count(True) == 1
-    check(load(program, RuntimeOptions(executor=executor)), dtype)
+    check(load(program, RuntimeOptions(cache_dir=cache_dir, executor=executor)), dtype)
     assert loads(dumps(program)) == program
 
 
@@ -62,14 +68,16 @@ def test_the_reference():
     check(backend.load(program), torch.float32)
 
 
-def test_written_out():
+def test_written_out(cache_dir, monkeypatch):
+    in_cache = functools.partial(RuntimeOptions, cache_dir=cache_dir)
+    monkeypatch.setattr(loose_kernels, "RuntimeOptions", in_cache)
     namespace = {"__name__": "written"}
     exec(compile(output_code(compile_graph(graph_of())), "<output_code>", "exec"), namespace)
     check(lambda x, k: namespace["call"](x, k), torch.float32)
     namespace["call"](*namespace["example_inputs"]())
 
 
-def test_arguments_of_the_wrong_type():
-    run = load(compile_graph(graph_of()), RuntimeOptions(debug=True))
+def test_arguments_of_the_wrong_type(cache_dir):
+    run = load(compile_graph(graph_of()), RuntimeOptions(cache_dir=cache_dir, debug=True))
     with pytest.raises(TypeError, match="must be a float, not int"):
         run(torch.randn(3, 3), 1)

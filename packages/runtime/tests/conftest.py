@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
-from flambeau_runtime import RuntimeOptions, native
+from flambeau_runtime import RuntimeOptions, loose_kernels, native
 
 if native.source_is_newer():
     pytest.exit(
@@ -17,6 +19,14 @@ if native.source_is_newer():
 def cache_dir(tmp_path_factory):
     """One cache for the whole run, so that equal kernels are built once."""
     return tmp_path_factory.mktemp("runtime") / "cache"
+
+
+@pytest.fixture(autouse=True)
+def _written_programs_share_it(cache_dir, monkeypatch):
+    """What `output_code` writes builds its kernels with the default options."""
+    monkeypatch.setattr(
+        loose_kernels, "RuntimeOptions", functools.partial(RuntimeOptions, cache_dir=cache_dir)
+    )
 
 
 @pytest.fixture(params=["c", "python"])
