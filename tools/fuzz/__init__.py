@@ -1,1 +1,1 @@
-"""Random tensor programs, compiled and eager, compared: `python -m tools.fuzz --programs N --seed S`."""
+"""Random programs, compiled and eager, compared: `python -m tools.fuzz tensors`, `python -m tools.fuzz python`."""
