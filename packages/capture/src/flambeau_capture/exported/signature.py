@@ -198,7 +198,7 @@ def bind_call(
             )
         )
     signature = CallSignature(tuple(parameters), tuple(reader.paths), len(args), tuple(kwargs))
-    dims = DeclaredDims(None, {}, reader.tensors, reader.ints)
+    dims = DeclaredDims(tensors=reader.tensors, ints=reader.ints)
     return BoundCall(signature, reader.inputs, reader.containers, dims)
 
 

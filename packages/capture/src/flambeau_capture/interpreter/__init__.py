@@ -26,7 +26,8 @@ substitutes/     what stands in for functions that call back, look at frames, or
 binding_errors.py    CPython's words for arguments that do not fit
 native.py        which C functions are pure
 modules.py, hooks.py    nn.Module calls and their hooks; hooks on gradients
-torch_functions.py, tape.py, tensors.py    torch-level calls, inputs, attributes of tensors
+torch_functions.py, tape.py, spec_tracer.py    torch-level calls: which functions make them, their record, their shapes
+inputs.py, tensors.py    tensors and numbers that the graph reads; attributes of tensors
 scalar_arguments.py    tensors where an operator takes a number
 switches.py, inference.py, default_device.py    grad mode, autocast and the like; inference mode; default devices
 subclasses.py    tensor subclasses and `__torch_function__`

@@ -212,7 +212,7 @@ _ITERABLE_METHODS = frozenset(
 )  # fmt: skip
 
 
-_SEQUENCES = (list, tuple, collections.deque, type({}.values()), type({}.items()))
+_SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.values()), type({}.items()))
 
 
 def prepare_arguments(

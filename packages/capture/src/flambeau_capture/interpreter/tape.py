@@ -6,7 +6,6 @@ a tensor, writes to one, or changes torch's state.  Tensors that existed before 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from typing import TYPE_CHECKING, Any
@@ -15,29 +14,18 @@ import torch
 
 from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.hook_points import pass_hooks
-from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.default_device import DefaultDevices
+from flambeau_capture.interpreter.inputs import Inputs
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
 from flambeau_capture.interpreter.subclasses import (
     NOT_DISPATCHED,
-    Subclasses,
-    has_handler,
-    is_admitted,
-    plain_tensor,
 )
 from flambeau_capture.interpreter.unbacked import UnbackedNumbers
-from flambeau_capture.marks import bound, marks_of
-from flambeau_capture.origins import CallOf, InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.record import Call, GraphValue, Input, Opaque
+from flambeau_capture.record import Call, GraphValue
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
-from flambeau_prims.operator_facts import is_check
-from flambeau_prims.raising import can_raise
-from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
-from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
-from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -46,8 +34,6 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.hooks import GradFn, HookHandle
     from flambeau_capture.interpreter.inference import InferenceGuard
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.origins import Scope
-    from flambeau_prims.sizes import Expr
 
 _CONSTANTS = frozenset(
     {
@@ -64,9 +50,6 @@ _CONSTANTS = frozenset(
         type(...),
     }
 )
-_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
 _NESTING: dict[Any, int] = {
     torch.autocast_increment_nesting: 1,
     torch.autocast_decrement_nesting: -1,
@@ -97,80 +80,20 @@ _HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
 """Methods that change what autograd knows of their tensor, and nothing else."""
 
 
-class SpecTracer(Tracer):
-    """Answers ATen calls by shape rules, records none, and notes which tensors a torch-level call writes and whether it is random."""
-
-    def __init__(self, env: SizeEnv | None, device: torch.device | str, *, unbacked: bool) -> None:
-        super().__init__(env=env, record=False, device=device, unbacked=unbacked)
-        self.written: list[torch.Tensor] = []
-        self.random = False
-        self.checks = False
-        self.can_raise = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _is_random(func):
-            self.random = True
-        if is_check(func):
-            self.checks = True
-        if not self.can_raise and can_raise(func, args):
-            self.can_raise = True
-        if func in _UPDATES_STATISTICS and args[5]:
-            self.written.extend(statistic for statistic in args[3:5] if statistic is not None)
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
-        self.written.extend(facts.written(args, kwargs))
-        return super()._mutate(func, facts, args, kwargs, *rest)
-
-
-_UPDATES_STATISTICS = frozenset(
-    {
-        torch.ops.aten.native_batch_norm.default,
-        torch.ops.aten.cudnn_batch_norm.default,
-        torch.ops.aten.miopen_batch_norm.default,
-    }
-)
-"""(input, weight, bias, running_mean, running_var, training, ...): in training both statistics are written, as no schema says."""
-
-
-@functools.cache
-def _is_random(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
-
-
-class Tape:
+class Tape(Inputs):
     """Calls, inputs and graph values of one capture."""
 
     def __init__(self, machine: Machine, device: torch.device | str) -> None:
-        self.machine = machine
-        whole = machine.options.fullgraph
-        static = machine.dynamic.mode is False and not whole
-        self.env: SizeEnv | None = None if static else SizeEnv()
-        self.tracer = SpecTracer(self.env, device, unbacked=whole)
+        super().__init__(machine, device)
         self.unbacked = UnbackedNumbers(self)
         self.functions = FunctionTable(device)
         self.calls: list[Call] = []
-        self.inputs: list[Input] = []
-        self._input_of: dict[
-            int, tuple[torch.Tensor, FakeTensor, Input]
-        ] = {}  # by id of the real tensor
-        self._values: dict[int, tuple[Any, GraphValue]] = {}  # by id of the fake tensor
-        self._input_of_fake: dict[int, tuple[torch.Tensor, Input]] = {}
-        self._duck: dict[int, Expr] = {}
-        self._numbers: dict[Origin, Any] = {}
-        self._computed: dict[FloatExpr, FloatExpr] = {}
-        self.declared = None if self.env is None else machine.dynamic.declare(self.env)
-        if self.env is not None:
-            self.env.place = self._place
-        self.subclasses = Subclasses(machine)
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
         self.inference_guards: list[InferenceGuard] = []
         """Inference mode (or its absence) as the frame has entered it and not left, the outermost first."""
         self.subgraphs = 0
         """Nodes with graphs of their own that are being recorded, one inside the other."""
-        self._objects: dict[int, tuple[Any, GraphValue]] = {}
-        """By id: objects that the graph hands on as they are, and their values."""
         self._hands_on = False
         self.devices = DefaultDevices()
         self.hooks: list[HookHandle] = []
@@ -183,122 +106,6 @@ class Tape:
         """By id: the seeds of generators that the frame has seeded and not set otherwise since."""
         self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
         """By id: tensors that exist inside a node's subgraph only, and what that node is."""
-
-    # ------------------------------------------------------------ inputs
-
-    def fake_input(self, real: torch.Tensor, origin: Origin) -> FakeTensor:
-        """The fake tensor for a tensor that existed before the call."""
-        found = self._input_of.get(id(real))
-        if found is not None:
-            if found[2].origin is not origin:
-                self.machine.guard("ALIAS", origin, found[2].origin)
-            return found[1]
-        if type(real) is FakeTensor:
-            raise GraphBreak("unsupported-tensor", f"a fake tensor at {origin.text()}")
-        kind = type(real)
-        user_real, user_origin = real, origin
-        if kind not in _TENSOR_TYPES:
-            if not is_admitted(kind):
-                raise GraphBreak("tensor-subclass", f"{origin.text()} is a {kind.__name__}")
-            if has_handler(kind):
-                self.machine.guard("TYPE", origin, kind)
-                real, origin = plain_tensor(real), CallOf(plain_tensor, (origin,))
-        if (
-            real.layout is not torch.strided
-            or real.is_quantized
-            or torch._C._functorch.is_functorch_wrapped_tensor(real)
-        ):
-            raise GraphBreak("unsupported-tensor", f"{origin.text()} has layout {real.layout}")
-        if real.is_conj() or real.is_neg() or real.is_nested:
-            raise GraphBreak(
-                "unsupported-tensor",
-                f"{origin.text()} is a lazily conjugated, negated or nested tensor",
-            )
-        dims = self._dynamic_dims(real, origin)
-        fake = fake_like(real, self.env, dims, source=origin.text())
-        name = _name_of(user_origin)
-        value = GraphValue(fake.spec, name, real.requires_grad, fake.storage_record)
-        entry = Input(origin, real, fake.spec, value)
-        self.inputs.append(entry)
-        if kind not in _TENSOR_TYPES:
-            self.subclasses.note(fake, kind)
-            entry = Input(user_origin, user_real, fake.spec, value)  # what the program itself holds
-        self._input_of[id(user_real)] = (user_real, fake, entry)
-        self._input_of_fake[id(fake)] = (user_real, entry)
-        self._values[id(fake)] = (fake, value)
-        return fake
-
-    def _dynamic_dims(self, real: torch.Tensor, origin: Origin) -> dict[int, Expr]:
-        """Symbols for the sizes that are to be dynamic: sizes of 0 and 1 are specialised, equal sizes share a symbol."""
-        env = self.env
-        if self.declared is not None:
-            declared = self.declared.sizes_of(real)
-            if declared is not None:
-                return declared
-        marks = marks_of(real, origin, self.machine.options.dynamic_shapes)
-        if env is None and any(mark.kind == "dynamic" for mark in marks.values()):
-            env = self.env = self.tracer.env = SizeEnv()
-            env.place = self._place
-        if env is None or (isinstance(real, torch.nn.Parameter) and not marks):
-            return {}
-        dynamic = self.machine.dynamic
-        usually = not (dynamic.mode is True and _in_module(origin, self.machine.scope))
-        dims: dict[int, Expr] = {}
-        for dim, size in enumerate(real.shape):
-            mark = marks.get(dim)
-            if size < 2 or (mark is not None and mark.kind == "static"):
-                continue
-            if (mark is not None and (mark.kind == "dynamic" or dynamic.mode is not False)) or (
-                usually and dynamic.is_dynamic(origin, dim)
-            ):
-                if size not in self._duck or dynamic.numbers:  # an entry for all: sizes may differ that do not now
-                    self._duck[size] = env.symbol(size, TensorSize(origin, dim))
-                dims[dim] = self._duck[size]
-                if mark is not None:
-                    bound(dims[dim], mark, origin, dim)
-        return dims
-
-    def _place(self) -> str:
-        """The user's line, for guards on sizes; none once the capture is over."""
-        machine = self.__dict__.get("machine")
-        return machine.where if machine is not None and hasattr(machine, "frame") else ""
-
-    def symbolic_number(self, value: int | float, origin: Origin) -> Any:
-        """A SymInt or SymFloat for a number of the program; the same one for one origin."""
-        found = self._numbers.get(origin)
-        if found is None:
-            expr = self._number_symbol(value, origin)
-            self.inputs.append(Input(origin, value, expr, GraphValue(expr, _name_of(origin))))
-            found = self._numbers[origin] = to_symbolic(expr)
-        return found
-
-    def _number_symbol(self, value: int | float, origin: Origin) -> Expr | FloatExpr:
-        assert self.env is not None
-        if isinstance(value, float):
-            return float_symbol(self.env, value, origin)
-        declared = None if self.declared is None else self.declared.int_at(origin)
-        if declared is not None:
-            return declared
-        return self.env.symbol(value, origin, lower=scalars.lower_bound(value))
-
-    def _number(self, inner: Any) -> Any:
-        """A symbolic number as a call's argument: floats computed from the program's are inputs, computed before the graph runs."""
-        if (
-            not isinstance(inner, FloatExpr)
-            or inner.symbol is not None
-            or is_unbacked(inner)
-            or not scalars.given_floats(inner)
-        ):
-            return inner
-        found = self._computed.get(inner)
-        if found is None:
-            made = self.symbolic_number(inner.hint, scalars.computed_origin(inner))
-            found = self._computed[inner] = from_symbolic(made)
-        return found
-
-    def input_of(self, fake: torch.Tensor) -> tuple[torch.Tensor, Input] | None:
-        """The real tensor and Input behind a fake tensor, or None for a tensor that the frame has computed."""
-        return self._input_of_fake.get(id(fake))
 
     def value_of(self, fake: torch.Tensor) -> GraphValue:
         """The graph value of a fake tensor."""
@@ -315,26 +122,6 @@ class Tape:
                 "a tensor was computed by native code that the tape does not see",
             )
         return found[1]
-
-    def real_type(self, fake: torch.Tensor) -> type:
-        """The type that the program sees."""
-        subclass = self.subclasses.of(fake)
-        if subclass is not None:
-            return subclass
-        return torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor
-
-    def tensor_instance_of(self, fake: torch.Tensor, cls: Any) -> bool:
-        """`isinstance(tensor, cls)`."""
-        kind = self.real_type(fake)
-        if cls is torch.Tensor:
-            return True
-        if cls is torch.nn.Parameter:
-            return kind is cls
-        if type(cls) is type(torch.FloatTensor):
-            return isinstance(fake, cls)
-        if cls is FakeTensor:
-            return False
-        return isinstance(cls, type) and issubclass(kind, cls)
 
     # ------------------------------------------------------------ subgraphs
 
@@ -425,11 +212,7 @@ class Tape:
         """Run for real and record a call that changes torch's state (grad mode, autocast)."""
         result = target(*args, **kwargs)
         self.autocast_nesting += _NESTING.get(target, 0)
-        self.calls.append(
-            Call(
-                "function", target, args, kwargs, None, self.machine.where, pure=False, untraced=target in _BETWEEN,
-            )
-        )  # fmt: skip
+        self.record_setting(target, args, kwargs)
         return result
 
     def call_untraced(
@@ -456,34 +239,20 @@ class Tape:
     def _refuse_untraced(self, target: Any) -> None:
         if self.subgraphs:
             name = target if isinstance(target, str) else getattr(target, "__name__", "a function")
-            raise GraphBreak("higher-order-operator", f"call of {name} in a function given to torch")
+            raise GraphBreak(
+                "higher-order-operator", f"call of {name} in a function given to torch"
+            )
 
-    def opaque(self, value: Any) -> GraphValue:
-        """The graph value of an object that calls are given as it is: a new input if the frame has not made it."""
-        found = self._objects.get(id(value))
-        if found is not None:
-            return found[1]
-        origin = self.machine.objects.origin_of(value)
-        if origin is None:
-            raise GraphBreak("unsupported-argument", f"a {type(value).__name__} of unknown origin")
-        entry = Input(origin, value, Opaque(type(value)), GraphValue(Opaque(type(value)), _name_of(origin)))
-        self.inputs.append(entry)
-        return self.declare_opaque(value, entry.value)
-
-    def declare_opaque(self, value: Any, graph_value: GraphValue) -> GraphValue:
-        """Note the graph value of an object that the frame has made, or that it was given."""
-        self._objects[id(value)] = (value, graph_value)
-        return graph_value
-
-    def is_opaque(self, value: Any) -> bool:
-        """Whether the frame has made an object that only the graph can make."""
-        return id(value) in self._objects
-
-    def record_setting(self, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def record_setting(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
         """Record a call that changes torch's state without making it."""
         self.calls.append(
             Call(
-                "function", target, args, {}, None, self.machine.where, pure=False, untraced=target in _BETWEEN,
+                "function", target, args, kwargs or {}, None, self.machine.where, pure=False, untraced=target in _BETWEEN,
             )
         )  # fmt: skip
 
@@ -509,27 +278,11 @@ class Tape:
         *,
         receiver: bool = False,
     ) -> Any:
-        tracer = self.tracer
-        tracer.written, tracer.random, tracer.checks, tracer.can_raise = [], False, False, False
         if self.devices.inside:
             kwargs = self.devices.given(function, kwargs)
-        if receiver and type(args[0]) is FakeTensor:
-            called, rest = getattr(args[0], target), args[1:]
-        else:
-            called, rest = function, args
-        try:
-            with self.functions:  # here only, so that the program sees no function mode
-                result = called(*rest, **kwargs)
-        except RuntimeError as error:
-            if tracer.written and not isinstance(error, Unsupported):
-                self._write_and_fail(function, args, kwargs)
-            raise
-        written = tracer.written
-        if self.hooked and any(getattr(t, "storage_record", None) in self.hooked for t in written):
-            raise GraphBreak("tensor-attribute", "a tensor is written to after a hook was registered on it")
+        result = self._run(target, function, args, kwargs, receiver=receiver)
+        tracer, written = self.tracer, self.tracer.written
         new: list[torch.Tensor] = []
-        if type(result) is torch.Tensor and result.is_meta and function in _FROM_DATA:
-            result = fake_like(result)
         if type(result) is FakeTensor:
             if id(result) not in self._values:
                 new.append(result)
@@ -561,6 +314,39 @@ class Tape:
         )  # fmt: skip
         if defined or (self.env is not None and self.env.assumed):
             self.unbacked.settle(defined, new)  # type: ignore[arg-type]
+        return result
+
+    def _run(
+        self,
+        target: Any,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        receiver: bool,
+    ) -> Any:
+        """The result of a call on fake tensors; the tracer notes what it writes, draws and checks."""
+        tracer = self.tracer
+        tracer.written, tracer.random, tracer.checks, tracer.can_raise = [], False, False, False
+        if receiver and type(args[0]) is FakeTensor:
+            called, rest = getattr(args[0], target), args[1:]
+        else:
+            called, rest = function, args
+        try:
+            with self.functions:  # here only, so that the program sees no function mode
+                result = called(*rest, **kwargs)
+        except RuntimeError as error:
+            if tracer.written and not isinstance(error, Unsupported):
+                self._write_and_fail(function, args, kwargs)
+            raise
+        if self.hooked and any(
+            getattr(tensor, "storage_record", None) in self.hooked for tensor in tracer.written
+        ):
+            raise GraphBreak(
+                "tensor-attribute", "a tensor is written to after a hook was registered on it"
+            )
+        if type(result) is torch.Tensor and result.is_meta and function in _FROM_DATA:
+            return fake_like(result)
         return result
 
     def _write_and_fail(
@@ -610,7 +396,7 @@ class Tape:
         if kind in _CONSTANTS:
             return arg
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
-            return self._number(from_symbolic(arg))
+            return self.number(from_symbolic(arg))
         if kind is tuple or kind is torch.Size:
             return tuple([self._argument(item) for item in arg])
         if isinstance(arg, tuple):
@@ -637,25 +423,3 @@ class Tape:
         if kind.__module__ == "numpy" and getattr(arg, "ndim", None) == 0:
             return arg.item()  # a scalar, which torch takes as the number it is
         raise GraphBreak("unsupported-argument", f"a {kind.__name__} is passed to a torch function")
-
-
-def _name_of(origin: Origin) -> str:
-    """A name for a placeholder: what the user calls it, made an identifier."""
-    text = "".join(
-        character if character.isalnum() else "_"
-        for character in origin.text().replace("L['", "").replace("']", "")
-    )
-    text = text.strip("_")
-    return text if text and not text[0].isdigit() else f"arg_{text}"
-
-
-def _in_module(origin: Origin, scope: Scope) -> bool:
-    """Whether a tensor is read from an nn.Module: sizes of buffers are static unless they were seen to change."""
-    current: Any = origin
-    while current is not None:
-        if isinstance(current, InstanceDict) and isinstance(
-            current.base.load(scope), torch.nn.Module
-        ):
-            return True
-        current = getattr(current, "base", None)
-    return False

@@ -1,0 +1,247 @@
+"""What existed before the call and the graph reads: tensors, numbers that are symbols, and objects that calls are given as they are.
+
+    x, self.weight, n          Input(L['x'], f32[s0, 8]), Input(L['self'].weight, f32[8, 8]), Input(L['n'], s1)
+
+Each real tensor has one fake tensor, whose sizes are symbols where they may vary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter import scalars
+from flambeau_capture.interpreter.spec_tracer import SpecTracer
+from flambeau_capture.interpreter.subclasses import (
+    Subclasses,
+    has_handler,
+    is_admitted,
+    plain_tensor,
+)
+from flambeau_capture.marks import bound, marks_of
+from flambeau_capture.origins import CallOf, InstanceDict, Origin, TensorSize
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import GraphValue, Input, Opaque
+from flambeau_prims.fake import FakeTensor, fake_like
+from flambeau_prims.size_floats import FloatExpr, float_symbol, is_unbacked
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.origins import Scope
+    from flambeau_prims.sizes import Expr
+
+_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+class Inputs:
+    """The inputs of one capture, in the order in which the frame has met them, and the symbols of their sizes."""
+
+    def __init__(self, machine: Machine, device: torch.device | str) -> None:
+        self.machine = machine
+        whole = machine.options.fullgraph
+        static = machine.dynamic.mode is False and not whole
+        self.env: SizeEnv | None = None if static else SizeEnv()
+        self.tracer = SpecTracer(self.env, device, unbacked=whole)
+        self.declared = None if self.env is None else machine.dynamic.declare(self.env)
+        if self.env is not None:
+            self.env.place = self._place
+        self.subclasses = Subclasses(machine)
+        self.inputs: list[Input] = []
+        self._input_of: dict[int, tuple[torch.Tensor, FakeTensor, Input]] = {}
+        """By id of the real tensor."""
+        self._input_of_fake: dict[int, tuple[torch.Tensor, Input]] = {}
+        self._values: dict[int, tuple[Any, GraphValue]] = {}
+        """By id of the fake tensor: the graph values of inputs, and of what calls compute."""
+        self._duck: dict[int, Expr] = {}
+        self._numbers: dict[Origin, Any] = {}
+        self._computed: dict[FloatExpr, FloatExpr] = {}
+        self._objects: dict[int, tuple[Any, GraphValue]] = {}
+        """By id: objects that the graph hands on as they are, and their values."""
+
+    # ------------------------------------------------------------ tensors
+
+    def fake_input(self, real: torch.Tensor, origin: Origin) -> FakeTensor:
+        """The fake tensor for a tensor that existed before the call."""
+        found = self._input_of.get(id(real))
+        if found is not None:
+            if found[2].origin is not origin:
+                self.machine.guard("ALIAS", origin, found[2].origin)
+            return found[1]
+        if type(real) is FakeTensor:
+            raise GraphBreak("unsupported-tensor", f"a fake tensor at {origin.text()}")
+        kind = type(real)
+        user_real, user_origin = real, origin
+        if kind not in _TENSOR_TYPES:
+            if not is_admitted(kind):
+                raise GraphBreak("tensor-subclass", f"{origin.text()} is a {kind.__name__}")
+            if has_handler(kind):
+                self.machine.guard("TYPE", origin, kind)
+                real, origin = plain_tensor(real), CallOf(plain_tensor, (origin,))
+        if (
+            real.layout is not torch.strided
+            or real.is_quantized
+            or torch._C._functorch.is_functorch_wrapped_tensor(real)
+        ):
+            raise GraphBreak("unsupported-tensor", f"{origin.text()} has layout {real.layout}")
+        if real.is_conj() or real.is_neg() or real.is_nested:
+            raise GraphBreak(
+                "unsupported-tensor",
+                f"{origin.text()} is a lazily conjugated, negated or nested tensor",
+            )
+        dims = self._dynamic_dims(real, origin)
+        fake = fake_like(real, self.env, dims, source=origin.text())
+        name = _name_of(user_origin)
+        value = GraphValue(fake.spec, name, real.requires_grad, fake.storage_record)
+        entry = Input(origin, real, fake.spec, value)
+        self.inputs.append(entry)
+        if kind not in _TENSOR_TYPES:
+            self.subclasses.note(fake, kind)
+            entry = Input(user_origin, user_real, fake.spec, value)  # what the program itself holds
+        self._input_of[id(user_real)] = (user_real, fake, entry)
+        self._input_of_fake[id(fake)] = (user_real, entry)
+        self._values[id(fake)] = (fake, value)
+        return fake
+
+    def _dynamic_dims(self, real: torch.Tensor, origin: Origin) -> dict[int, Expr]:
+        """Symbols for the sizes that are to be dynamic: sizes of 0 and 1 are specialised, equal sizes share a symbol."""
+        env = self.env
+        if self.declared is not None:
+            declared = self.declared.sizes_of(real)
+            if declared is not None:
+                return declared
+        marks = marks_of(real, origin, self.machine.options.dynamic_shapes)
+        if env is None and any(mark.kind == "dynamic" for mark in marks.values()):
+            env = self.env = self.tracer.env = SizeEnv()
+            env.place = self._place
+        if env is None or (isinstance(real, torch.nn.Parameter) and not marks):
+            return {}
+        dynamic = self.machine.dynamic
+        usually = not (dynamic.mode is True and _in_module(origin, self.machine.scope))
+        dims: dict[int, Expr] = {}
+        for dim, size in enumerate(real.shape):
+            mark = marks.get(dim)
+            if size < 2 or (mark is not None and mark.kind == "static"):
+                continue
+            if (mark is not None and (mark.kind == "dynamic" or dynamic.mode is not False)) or (
+                usually and dynamic.is_dynamic(origin, dim)
+            ):
+                if (
+                    size not in self._duck or dynamic.numbers
+                ):  # an entry for all: sizes may differ that do not now
+                    self._duck[size] = env.symbol(size, TensorSize(origin, dim))
+                dims[dim] = self._duck[size]
+                if mark is not None:
+                    bound(dims[dim], mark, origin, dim)
+        return dims
+
+    def _place(self) -> str:
+        """The user's line, for guards on sizes; none once the capture is over."""
+        machine = self.__dict__.get("machine")
+        return machine.where if machine is not None and hasattr(machine, "frame") else ""
+
+    def input_of(self, fake: torch.Tensor) -> tuple[torch.Tensor, Input] | None:
+        """The real tensor and Input behind a fake tensor, or None for a tensor that the frame has computed."""
+        return self._input_of_fake.get(id(fake))
+
+    def real_type(self, fake: torch.Tensor) -> type:
+        """The type that the program sees."""
+        subclass = self.subclasses.of(fake)
+        if subclass is not None:
+            return subclass
+        return torch.nn.Parameter if getattr(fake, "_is_param", False) else torch.Tensor
+
+    def tensor_instance_of(self, fake: torch.Tensor, cls: Any) -> bool:
+        """`isinstance(tensor, cls)`."""
+        kind = self.real_type(fake)
+        if cls is torch.Tensor:
+            return True
+        if cls is torch.nn.Parameter:
+            return kind is cls
+        if type(cls) is type(torch.FloatTensor):
+            return isinstance(fake, cls)
+        if cls is FakeTensor:
+            return False
+        return isinstance(cls, type) and issubclass(kind, cls)
+
+    # ------------------------------------------------------------ numbers and other objects
+
+    def symbolic_number(self, value: int | float, origin: Origin) -> Any:
+        """A SymInt or SymFloat for a number of the program; the same one for one origin."""
+        found = self._numbers.get(origin)
+        if found is None:
+            expr = self._number_symbol(value, origin)
+            self.inputs.append(Input(origin, value, expr, GraphValue(expr, _name_of(origin))))
+            found = self._numbers[origin] = to_symbolic(expr)
+        return found
+
+    def _number_symbol(self, value: int | float, origin: Origin) -> Expr | FloatExpr:
+        assert self.env is not None
+        if isinstance(value, float):
+            return float_symbol(self.env, value, origin)
+        declared = None if self.declared is None else self.declared.int_at(origin)
+        if declared is not None:
+            return declared
+        return self.env.symbol(value, origin, lower=scalars.lower_bound(value))
+
+    def number(self, inner: Any) -> Any:
+        """A symbolic number as a call's argument: floats computed from the program's are inputs, computed before the graph runs."""
+        if (
+            not isinstance(inner, FloatExpr)
+            or inner.symbol is not None
+            or is_unbacked(inner)
+            or not scalars.given_floats(inner)
+        ):
+            return inner
+        found = self._computed.get(inner)
+        if found is None:
+            made = self.symbolic_number(inner.hint, scalars.computed_origin(inner))
+            found = self._computed[inner] = from_symbolic(made)
+        return found
+
+    def opaque(self, value: Any) -> GraphValue:
+        """The graph value of an object that calls are given as it is: a new input if the frame has not made it."""
+        found = self._objects.get(id(value))
+        if found is not None:
+            return found[1]
+        origin = self.machine.objects.origin_of(value)
+        if origin is None:
+            raise GraphBreak("unsupported-argument", f"a {type(value).__name__} of unknown origin")
+        entry = Input(
+            origin, value, Opaque(type(value)), GraphValue(Opaque(type(value)), _name_of(origin))
+        )
+        self.inputs.append(entry)
+        return self.declare_opaque(value, entry.value)
+
+    def declare_opaque(self, value: Any, graph_value: GraphValue) -> GraphValue:
+        """Note the graph value of an object that the frame has made, or that it was given."""
+        self._objects[id(value)] = (value, graph_value)
+        return graph_value
+
+    def is_opaque(self, value: Any) -> bool:
+        """Whether the frame has made an object that only the graph can make."""
+        return id(value) in self._objects
+
+
+def _name_of(origin: Origin) -> str:
+    """A name for a placeholder: what the user calls it, made an identifier."""
+    text = "".join(
+        character if character.isalnum() else "_"
+        for character in origin.text().replace("L['", "").replace("']", "")
+    )
+    text = text.strip("_")
+    return text if text and not text[0].isdigit() else f"arg_{text}"
+
+
+def _in_module(origin: Origin, scope: Scope) -> bool:
+    """Whether a tensor is read from an nn.Module: sizes of buffers are static unless they were seen to change."""
+    current: Any = origin
+    while current is not None:
+        if isinstance(current, InstanceDict) and isinstance(
+            current.base.load(scope), torch.nn.Module
+        ):
+            return True
+        current = getattr(current, "base", None)
+    return False

@@ -1,0 +1,56 @@
+"""The tracer that torch-level calls run under while they are recorded: shapes only, and what each call does besides."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.operator_facts import is_check
+from flambeau_prims.raising import can_raise
+from flambeau_prims.tracer import Tracer
+
+if TYPE_CHECKING:
+    from flambeau_prims.sizes import SizeEnv
+
+
+class SpecTracer(Tracer):
+    """Answers ATen calls by shape rules, records none, and notes which tensors a torch-level call writes and whether it is random."""
+
+    def __init__(self, env: SizeEnv | None, device: torch.device | str, *, unbacked: bool) -> None:
+        super().__init__(env=env, record=False, device=device, unbacked=unbacked)
+        self.written: list[torch.Tensor] = []
+        self.random = False
+        self.checks = False
+        self.can_raise = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _is_random(func):
+            self.random = True
+        if is_check(func):
+            self.checks = True
+        if not self.can_raise and can_raise(func, args):
+            self.can_raise = True
+        if func in _UPDATES_STATISTICS and args[5]:
+            self.written.extend(statistic for statistic in args[3:5] if statistic is not None)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
+        self.written.extend(facts.written(args, kwargs))
+        return super()._mutate(func, facts, args, kwargs, *rest)
+
+
+_UPDATES_STATISTICS = frozenset(
+    {
+        torch.ops.aten.native_batch_norm.default,
+        torch.ops.aten.cudnn_batch_norm.default,
+        torch.ops.aten.miopen_batch_norm.default,
+    }
+)
+"""(input, weight, bias, running_mean, running_var, training, ...): in training both statistics are written, as no schema says."""
+
+
+@functools.cache
+def _is_random(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
