@@ -11,11 +11,11 @@ container is read otherwise it gets its usual shadow, with all that was appended
 from __future__ import annotations
 
 import collections
+import operator
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.constant_types import SCALARS
-from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.interpreter.uses import Use, use_of
 from flambeau_capture.origins import DictEntry, Item
@@ -79,7 +79,7 @@ class EntryTarget(Native):
         machine, real = self.machine, self.real
         key = concrete_key(key)
         if not self._is_read_in_part(key):
-            return load_item(machine, machine.objects.whole(self), key)
+            return machine.call(operator.getitem, (machine.objects.whole(self), key), {})
         if type(real) is list:
             return machine.objects.wrap(list.__getitem__(real, key), Item(self.origin, key))
         if not dict.__contains__(real, key):
