@@ -16,6 +16,7 @@ from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.hook_points import pass_hooks
 from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.inputs import Inputs
+from flambeau_capture.interpreter.known_ranges import known_truth
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
 from flambeau_capture.interpreter.subclasses import (
     NOT_DISPATCHED,
@@ -265,7 +266,11 @@ class Tape(Inputs):
         self.call_function(operator.setitem, (tensor, key, value))
 
     def truth(self, tensor: torch.Tensor) -> bool:
-        """`bool(tensor)`: known for literals, else a break."""
+        """`bool(tensor)`: known for literals and some random numbers, else a break."""
+        if type(tensor) is FakeTensor and tensor.contents is None and tensor.spec.numel == 1:
+            known = known_truth(self, tensor)
+            if known is not None:
+                return known
         return bool(tensor)
 
     def _call(
