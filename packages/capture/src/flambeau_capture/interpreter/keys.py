@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.classes import is_trusted, python_method
-from flambeau_capture.interpreter.identity import observe
+from flambeau_capture.interpreter.identity import observe, tell_apart
 from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.reasons import GraphBreak
 
@@ -39,7 +39,25 @@ def native_key(machine: Machine, key: Any, others: Iterable[Any] = ()) -> Any:
         for other in others:
             if other is not key and type(other) not in _PLAIN and hash(other) == wanted:
                 _check_equality(machine, other, key)
+    elif id(others) in machine.objects.shadows and machine.objects.is_known(key):
+        # A container of the program does not hold it: in later calls that must be so, too.
+        others = [other for other in others if type(other) is type(key)]
+        if not any(other is key for other in others):
+            for other in others:
+                tell_apart(machine, other, key)
     return key
+
+
+def check_key(machine: Machine, key: Any, others: Iterable[Any]) -> None:
+    """Interpret what putting a key among others would call, and call nothing natively but what they are known to answer."""
+    hash_method = python_method(machine, type(key), "__hash__")
+    if hash_method is None:
+        return
+    wanted = hash(machine.call(hash_method, (key,), {}))
+    for other in others:
+        method = python_method(machine, type(other), "__eq__")
+        if method is not None and hash(other) == wanted:
+            machine.call(method, (other, key), {})
 
 
 def hashes_in_python(machine: Machine, value: Any) -> bool:

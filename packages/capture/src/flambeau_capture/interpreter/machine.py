@@ -18,8 +18,10 @@ from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.attributes import load_attr, load_global_value
 from flambeau_capture.interpreter.classes import is_trusted
+from flambeau_capture.interpreter.enclosed import effects_so_far
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.keys import check_key, hashes_in_python, native_key
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.program_functions import function_origin, guard_followed
@@ -440,6 +442,19 @@ class Machine:
             return key if found is None else found[0]
         shadow = self.objects.shadows.get(id(key))
         return key if shadow is None else shadow.real
+
+    def known_key(self, key: Any, others: Any) -> Any:
+        """A key of a container that existed before the call, to be put among `others` in the copy of it."""
+        if not hashes_in_python(self, key):
+            return key
+        # What native code is to call natively must have no effects: seen by interpreting it, before it is called.
+        before = effects_so_far(self)
+        check_key(self, key, others)
+        if effects_so_far(self) != before:
+            raise GraphBreak(
+                "unknown-c-function", f"the __hash__ or __eq__ of a {type(key).__qualname__}, a key, has effects"
+            )  # fmt: skip
+        return native_key(self, key, others)
 
     def whole_dict(self, mapping: dict[Any, Any]) -> dict[Any, Any]:
         """A shadow of a big dict that existed before the call, guarded whole."""

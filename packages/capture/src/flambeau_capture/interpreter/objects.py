@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from flambeau_capture.origins import (
     Argument,
     Attribute,
     CallOf,
+    Constant,
     DictEntry,
     DictEntryOf,
     DictKeyAt,
@@ -338,7 +340,7 @@ class Objects:
         if constant:
             machine.guard("KEYS", origin, keys)
         copy: Any = {} if kind is dict else new_object(kind)
-        shadow = self._add_shadow(value, origin, copy, None)
+        shadow = self._add_shadow(value, origin, copy, {})
         if constant:
             setter = (
                 collections.OrderedDict.__setitem__
@@ -358,16 +360,20 @@ class Objects:
     def _fill_keyed_by_objects(
         self, copy: dict[Any, Any], value: dict[Any, Any], origin: Origin
     ) -> None:
-        """The entries of a dict some of whose keys are tensors or objects that are hashed by identity; keys stand in as their fakes."""
+        """The entries of a dict some of whose keys are tensors or objects of the program; tensors stand in as their fakes."""
         self.machine.guard("LENGTH", origin, dict.__len__(value))
         for at, (key, item) in enumerate(dict.items(value)):
-            if isinstance(value, collections.OrderedDict) or not _hashed_natively(key):
+            if isinstance(value, collections.OrderedDict) or not _is_key(key):
                 raise GraphBreak(
                     "unsupported-input",
                     f"a dict with keys of type {type(key).__name__} at {origin.text()}",
                 )
-            seen = self.wrap(key, DictKeyAt(origin, at))
-            dict.__setitem__(copy, seen, self.wrap(item, self.entry_origin(origin, seen)))
+            seen = self.machine.known_key(self.wrap(key, DictKeyAt(origin, at)), copy)
+            if _hashed_natively(key):
+                entry = self.entry_origin(origin, seen)
+            else:  # by its place: a guard calls no method of the program
+                entry = CallOf(_value_at, (origin, Constant(at)))
+            dict.__setitem__(copy, seen, self.wrap(item, entry))
 
     def entry_origin(self, mapping: Origin, key: Any) -> Origin:
         """Where the entry of a dict under a key, as the frame sees it, can be fetched from."""
@@ -379,12 +385,8 @@ class Objects:
         return DictEntry(mapping, key) if of is None else DictEntryOf(mapping, of)
 
     def _shadow_set(self, value: Any, kind: type, origin: Origin) -> Any:
-        for item in value:
-            if not (type(item) in SCALARS or _is_immutable_key(item)):
-                raise GraphBreak(
-                    "unsupported-input",
-                    f"a set with items of type {type(item).__name__} at {origin.text()}",
-                )
+        if not all(type(item) in SCALARS or _is_immutable_key(item) for item in value):
+            return self._shadow_set_of_objects(value, kind, origin)
         plain = frozenset if isinstance(value, frozenset) else set
         if kind is plain:
             self.machine.guard("EQUALS", origin, kind(value))
@@ -397,6 +399,26 @@ class Objects:
         copy = new_object(kind)
         set.update(copy, value)
         self._shadow_state(self._add_shadow(value, origin, copy, set(value)))
+        return copy
+
+    def _shadow_set_of_objects(self, value: Any, kind: type, origin: Origin) -> Any:
+        """A set with objects of the program in it, by their places in its order."""
+        items = CallOf(list, (origin,))
+        self.machine.guard("TYPE", origin, kind)
+        self.machine.guard("LENGTH", items, len(value))
+        copy: Any = set()
+        for at, item in enumerate(value):
+            if kind is not set or isinstance(item, (torch.Tensor, tuple)) or not _is_key(item):
+                raise GraphBreak(
+                    "unsupported-input",
+                    f"a {kind.__name__} with items of type {type(item).__name__} at {origin.text()}",
+                )
+            copy.add(self.machine.known_key(self.wrap(item, Item(items, at)), copy))
+        if not _same_items(list(copy), list(value)):
+            copy = value.copy()
+        if not _same_items(list(copy), list(value)):
+            raise GraphBreak("unsupported-input", f"the set at {origin.text()} has an order of its own")
+        self._add_shadow(value, origin, copy, set(value))
         return copy
 
     def _shadow_state(self, shadow: Shadow) -> None:
@@ -485,6 +507,16 @@ def _hashed_natively(key: Any) -> bool:
         return True
     kind = type(key)
     return kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
+
+
+def _is_key(key: Any) -> bool:
+    """Whether a key can stand in the copy of a container: hashed natively, or an object whose own methods are interpreted first."""
+    return _hashed_natively(key) or not isinstance(key, (tuple, frozenset))
+
+
+def _value_at(mapping: dict[Any, Any], index: int) -> Any:
+    """The `index`-th value of a dict, in its order."""
+    return next(itertools.islice(dict.values(mapping), index, None))
 
 
 def _is_immutable_key(key: Any) -> bool:

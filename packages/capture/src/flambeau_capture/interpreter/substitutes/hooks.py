@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def _registering(method: Any) -> Substitute:
     def register(machine: Machine, args: Any, kwargs: Any) -> HookHandle:
-        tensor, hook = (*args, *kwargs.values())
+        given: list[Any] = [*args, *kwargs.values()]
+        tensor, hook = given
         method(tensor, hook).remove()  # for its errors: the fake tensor has no backward of its own
         return note(machine, method, (tensor, hook))
 
