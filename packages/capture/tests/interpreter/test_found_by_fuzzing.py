@@ -233,12 +233,12 @@ def test_extremes_of_sizes_and_other_things():
 def test_sizes_and_numbers_of_tensors_are_hashed_by_native_code(dynamic):
     def program(x, n):
         k = int(x.sum().item())
-        shared = []
+        items, shared = [n, k], []
         return (
             x + n,
-            [set(list([n, k])), frozenset((k, n)), {1}.union([k]), {1, 6}.issuperset(iter([k, n]))],
+            [set(items), frozenset((k, n)), {1}.union([k]), {1, 6}.issuperset(iter([k, n]))],
             [
-                dict.fromkeys([n, k], shared),
+                dict.fromkeys(items, shared),
                 shared,
                 dict(zip([n, k], "ab", strict=True)),
                 dict([(k, n)][:]),
@@ -272,3 +272,18 @@ def test_unpacking_an_iterator_made_before_goes_on_compiled():
     captured = compiled(program, fullgraph=False)
     for items in ([1, 2, 3, 4], [5, 6], [7]):
         same(outcome(captured, (X, iter(items)))[0], outcome(program, (X, iter(items)))[0])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_relations_of_sizes_are_used_as_bools(dynamic):
+    def program(x, n):
+        is_two = n == 2
+        return (
+            x * is_two,
+            sorted([3, n, n, 1], key=lambda q: (q == n, q), reverse=True),
+            [is_two, 3].index(is_two), max((is_two, 1), (n == 3, 0)), {True: 1, False: 0}[is_two], (1, is_two) < (1, True),
+            [is_two + 1, is_two == (n > 1), is_two != 1, is_two < True, sum([is_two, n == 3]), -is_two, "a" * is_two],
+            type(is_two), hash(is_two), f"{is_two}",
+        )  # fmt: skip
+
+    agree(program, (X, 2), (X, 3), (X, 4), (X, 2), dynamic=dynamic)

@@ -420,6 +420,12 @@ class BoolNode(SizeNode):
     def sym_or(self, other: BoolNode) -> BoolNode:
         return BoolNode(_both("or", self.value, other.value))
 
+    def eq(self, other: SizeNode) -> BoolNode:
+        return BoolNode(decide(self.value) == _decided(other.value))
+
+    def ne(self, other: SizeNode) -> BoolNode:
+        return BoolNode(decide(self.value) != _decided(other.value))
+
     def sym_not(self) -> BoolNode:
         return BoolNode(
             not self.value if isinstance(self.value, bool) else Condition("not", self.value)
@@ -429,6 +435,10 @@ class BoolNode(SizeNode):
 
     def sym_ite(self, then: SizeNode, otherwise: SizeNode) -> SizeNode:
         return then if decide(self.value) else otherwise
+
+
+def _decided(value: Any) -> Any:
+    return decide(value) if isinstance(value, Condition) else value
 
 
 def _relation(op: str, a: Any, b: Any) -> bool | Condition:

@@ -18,6 +18,8 @@ from flambeau_capture.interpreter.formatting import formattable
 from flambeau_capture.interpreter.identity import identical, tell_apart
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
+from flambeau_prims.size_floats import is_unbacked
+from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,6 +116,9 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if left_kind is str and op.left == "__mod__" and not isinstance(right, torch.Tensor):
         native_text: Any = op.function
         return native_text(left, formattable(machine, right))
+    if left_kind is torch.SymBool or right_kind is torch.SymBool:
+        if left_kind is not right_kind or op.left not in _LOGICAL:
+            return binary(machine, op, _decided(left), _decided(right))
     if left_kind is torch.SymFloat or right_kind is torch.SymFloat:
         result = scalars.arithmetic(op.left, left, right)
         if result is not NotImplemented:
@@ -149,6 +154,14 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     return _refuse(op, left_kind, right_kind)
 
 
+_LOGICAL = frozenset({"__and__", "__or__"})
+
+
+def _decided(value: Any) -> Any:
+    """`value`; of a condition, its truth."""
+    return bool(value) if type(value) is torch.SymBool else value
+
+
 def _is_of_tensors(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> bool:
     """Whether an operand is a tensor, and the other has no operators of the program, which torch leaves the operation to."""
     if isinstance(left, torch.Tensor):
@@ -172,6 +185,8 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         if left_kind is right_kind and left_kind in _HOLDERS and left is not right:
             return _compare_holders(machine, op, left, right)
         return native(left, right)
+    if left_kind is torch.SymBool or right_kind is torch.SymBool:
+        return compare(machine, op, _decided(left), _decided(right))
     if _is_of_tensors(machine, op, left, right):
         if left is None or right is None:
             return native(left, right)
@@ -188,7 +203,11 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     if methods == [None, None]:
         if left_kind is right_kind and left is not right and left_kind.__eq__ is object.__eq__:
             tell_apart(machine, left, right)
-        return op.function(left, right)
+        result = native(left, right)
+        # What is in no tensor is decided at once: native code can do little with a condition.
+        if type(result) is torch.SymBool and not is_unbacked(from_symbolic(result)):
+            return bool(result)
+        return result
     for method, (receiver, name, other) in zip(methods, attempts, strict=True):
         if method is not None:
             result = machine.call(method, (receiver, other), {})
