@@ -34,7 +34,7 @@ subclasses.py    tensor subclasses and `__torch_function__`
 numpy_objects.py, arrays/    NumPy
 
 scalars.py, symbolic.py, unbacked.py    numbers that are inputs of the graph; made concrete; computed by the graph
-raising_branches.py    branches on data of which one way only raises: checks in the graph
+raising_branches.py, known_ranges.py    branches on data: of which one way only raises, of which the answer is known
 
 rebuild.py       recipes for what leaves the frame
 effects.py, context_writes.py    what the frame did to what existed before, and to context variables
