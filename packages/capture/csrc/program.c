@@ -199,7 +199,7 @@ program_run(Program *program, PyObject *function, PyObject *const *arguments, Py
 void
 program_expect_snapshots(Program *program)
 {
-    if (HAS_DICT_VERSIONS && program->count >= SNAPSHOT_MINIMUM) {
+    if (HAS_SNAPSHOTS && program->count >= SNAPSHOT_MINIMUM) {
         program->outdated = PyMem_Calloc((size_t)program->register_count, 1); /* NULL: it runs as it is */
         if (program->outdated != NULL) {
             expect_changes(program);

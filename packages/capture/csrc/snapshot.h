@@ -9,7 +9,8 @@
  * says only that the snapshot is old: the program itself then decides, and a new snapshot is taken.  A register whose words keep changing
  * (a counter beside the parameters) is read by operations from then on.  A snapshot owns nothing of the user's.
  *
- * It rests on the version tags of dicts: without them (CPython 3.13 and later) programs run as they are.
+ * Until CPython 3.13 a dict's version tag says all that was read of it.  3.13 has no sound tags, and its first release no sound watchers:
+ * there each entry is a word, in the dict's table or in the object's inline values (`prove_entry`).  Elsewhere programs run as they are.
  * Included by program.c alone.
  */
 #ifndef FLAMBEAU_CAPTURE_SNAPSHOT_H
@@ -18,6 +19,17 @@
 #include "operations.h"
 
 #define HAS_DICT_VERSIONS (PY_VERSION_HEX < 0x030D0000)
+#if PY_VERSION_HEX >= 0x030D0000 && PY_VERSION_HEX < 0x030E0000 && !defined(Py_GIL_DISABLED)
+#define HAS_ENTRY_WORDS 1
+#define Py_BUILD_CORE 1
+_Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wdeprecated-declarations\"") _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"")
+#include "internal/pycore_dict.h"
+_Pragma("GCC diagnostic pop")
+#undef Py_BUILD_CORE
+#else
+#define HAS_ENTRY_WORDS 0
+#endif
+#define HAS_SNAPSHOTS (HAS_DICT_VERSIONS || HAS_ENTRY_WORDS)
 /* Shorter programs cost less than the bookkeeping. */
 #define SNAPSHOT_MINIMUM 64
 /* In the `guard` of a snapshot's operation: its failing says nothing of the guards. */
@@ -30,7 +42,7 @@ enum {
     STABLE = 1,     /* its object is at the same address as then */
     SAME = 2,       /* and is the same object, which has been alive since */
     TYPE_PROVED = 4,
-    VERSION_PROVED = 8,
+    VERSION_PROVED = 8, /* or the table of the dict */
     LATE = 16,      /* loaded by an operation that may run Python code, or from such a register: after all else */
     NEEDED = 32,    /* operations or inputs read it */
 };
@@ -44,6 +56,7 @@ typedef struct {
     const Program *program;
     PyObject **regs;
     uint8_t *known;
+    uint16_t *owners;    /* of registers that hold an instance dict: the register of the instance */
     Program *made;       /* NULL while it is only found out which registers are needed */
     Op *late;
     Py_ssize_t late_count;
@@ -136,6 +149,67 @@ prove_version(Taking *taking, uint16_t reg)
     return 1;
 }
 
+#if HAS_ENTRY_WORDS
+/* The entry of a dict under an interned string, as words; 0 where it is to be read by an operation.
+ *
+ *     split table     ma_keys, ma_values, values[i]                    the keys are the type's own: an index stays its key's as long as the type lives
+ *     own table       ma_keys, its shape, entries[i].me_key, .me_value
+ *
+ * That there is none: values[i] is NULL, or the type's keys have not grown.
+ */
+static int
+prove_entry(Taking *taking, const Op *op)
+{
+    PyDictObject *dict = (PyDictObject *)taking->regs[op->src];
+    if (!usable(taking, op->src) || !PyDict_Check(dict) || !PyUnicode_CheckExact(op->object)) {
+        return 0;
+    }
+    PyDictKeysObject *keys = dict->ma_keys;
+    PyDictValues *values = dict->ma_values;
+    uint16_t owner = taking->owners[op->src];
+    PyTypeObject *type = values == NULL || owner == 0 ? NULL : Py_TYPE(taking->regs[owner]);
+    if (keys->dk_kind == DICT_KEYS_GENERAL || (values == NULL) != (keys->dk_kind != DICT_KEYS_SPLIT) ||
+        (values != NULL && !(type != NULL && (type->tp_flags & Py_TPFLAGS_HEAPTYPE) && ((PyHeapTypeObject *)type)->ht_cached_keys == keys))) {
+        return 0;
+    }
+    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
+    Py_ssize_t at = 0;
+    while (at < keys->dk_nentries && entries[at].me_key != op->object) {
+        at++;
+    }
+    int found = at < keys->dk_nentries;
+    PyObject *value = load_dict_entry((PyObject *)dict, op->object, op->hash);
+    PyObject **slot = !found ? NULL : values != NULL ? &values->values[at] : &entries[at].me_value;
+    if (found ? *slot != value : (value != NULL || values == NULL)) {
+        return 0;
+    }
+    if (!(taking->known[op->src] & VERSION_PROVED)) {
+        prove_type(taking, op->src);
+        taking->known[op->src] |= VERSION_PROVED;
+        add_word(taking, op->src, &dict->ma_keys, keys);
+        if (values != NULL) {
+            add_word(taking, op->src, &dict->ma_values, values);
+        }
+        else {
+            const char *shape = (const char *)keys + offsetof(PyDictKeysObject, dk_log2_size);
+            uintptr_t word;
+            memcpy(&word, shape, sizeof(word));
+            add_word(taking, op->src, shape, (void *)word);
+        }
+    }
+    if (found && values == NULL) {
+        add_word(taking, op->src, &entries[at].me_key, op->object);
+    }
+    if (found) {
+        add_word(taking, op->src, slot, value);
+    }
+    else {
+        add_word(taking, op->src, &keys->dk_nentries, (void *)keys->dk_nentries);
+    }
+    return 1;
+}
+#endif
+
 static void
 add_size(Taking *taking, uint16_t reg)
 {
@@ -168,9 +242,13 @@ load_by_words(Taking *taking, const Op *op)
         }
         prove_type(taking, src);
         add_word(taking, src, slot, value);
-        return STABLE | TYPE_PROVED; /* a dict, whatever its type: that is all a version needs */
+        taking->owners[op->dst] = src;
+        return STABLE | TYPE_PROVED; /* a dict, whatever its type: that is all that its entries need */
     }
     case OP_DICT_ENTRY:
+#if HAS_ENTRY_WORDS
+        return prove_entry(taking, op) ? STABLE : 0;
+#endif
         if (!(PyUnicode_CheckExact(op->object) || PyLong_CheckExact(op->object)) || !prove_version(taking, src)) {
             return 0;
         }
@@ -249,6 +327,9 @@ check_by_words(Taking *taking, const Op *op)
     case OP_KEYS: return PyDict_CheckExact(source) && prove_version(taking, src) && check_keys(source, op->object);
     case OP_HAS_KEY:
     case OP_NO_KEY:
+#if HAS_ENTRY_WORDS
+        return check_has_key(source, op) == (op->code == OP_HAS_KEY) && prove_entry(taking, op);
+#endif
         return (PyUnicode_CheckExact(op->object) || PyLong_CheckExact(op->object)) && prove_version(taking, src) &&
                check_has_key(source, op) == (op->code == OP_HAS_KEY);
     case OP_ALIAS: return usable(taking, (uint16_t)op->number) && source == taking->regs[op->number];
@@ -422,9 +503,10 @@ snapshot_take(const Program *program, PyObject **regs)
     Taking taking = {.program = program, .regs = regs};
     Py_ssize_t registers = program->register_count;
     taking.known = PyMem_Calloc((size_t)registers, 1);
+    taking.owners = PyMem_Calloc((size_t)registers, sizeof(uint16_t));
     taking.late = PyMem_Calloc((size_t)program->count + 1, sizeof(Op));
     int collecting = PyGC_Disable(); /* a collection could run user code under borrowed registers */
-    if (taking.known != NULL && taking.late != NULL) {
+    if (taking.known != NULL && taking.owners != NULL && taking.late != NULL) {
         for (Py_ssize_t i = 0; i < program->input_count; i++) {
             taking.known[program->inputs[i]] |= NEEDED;
         }
@@ -447,6 +529,7 @@ snapshot_take(const Program *program, PyObject **regs)
         PyGC_Enable();
     }
     PyMem_Free(taking.known);
+    PyMem_Free(taking.owners);
     PyMem_Free(taking.late);
     if (taking.failed) {
         snapshot_free(taking.made);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import random
 import types
@@ -291,3 +292,103 @@ def test_torch_parameters_beside_a_module() -> None:
         torch.testing.assert_close(compiled(x), model(x))
     captures = [event.kind for event in state_of(compiled).events]
     assert captures == ["capture", "recompile"]
+
+
+class Few:
+    """An object whose attributes CPython keeps in the object."""
+
+    def __init__(self) -> None:
+        self.a, self.b, self.c = 1.5, "b", (1,)
+        self.table = {"x": 1, "y": "two"}
+
+
+class Many(Few):
+    """An object whose attributes stand in a table of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for at in range(40):
+            setattr(self, f"n{at}", at)
+
+
+def store_a(obj: Any, value: Any) -> None:
+    obj.a = value
+
+
+def store_b(obj: Any, value: Any) -> None:
+    obj.b = value
+
+
+def store_late(obj: Any) -> None:
+    obj.late = 1
+
+
+def refill(table: dict[str, Any], *entries: tuple[str, Any]) -> None:
+    table.clear()
+    table.update(entries)
+
+
+STORES: list[Any] = [
+    *[lambda obj: store_a(obj, random.choice((1.5, 1.5, 2.5)))] * 4, *[lambda obj: store_b(obj, random.choice(("b", "b", "c")))] * 4,
+    store_late, lambda obj: vars(obj).pop("late", None), lambda obj: vars(obj).pop("late", None), lambda obj: delattr(obj, "a"),
+    lambda obj: setattr(type(obj)(), f"grown{random.randrange(40)}", 1), lambda obj: vars(obj).update(a=1.5), lambda obj: vars(obj).update(b="b"),
+    lambda obj: setattr(obj, "__dict__", dict(vars(obj))), lambda obj: obj.__init__(), lambda obj: obj.__init__(),
+    lambda obj: refill(obj.table, ("x", 1), ("y", "two")), lambda obj: refill(obj.table, ("y", "two"), ("x", 1)),
+    lambda obj: refill(obj.table, ("y", 1), ("x", "two")), lambda obj: refill(obj.table, ("x", 1)), lambda obj: obj.table.pop("x", None),
+    lambda obj: obj.table.update(x=1), lambda obj: obj.table.update({f"k{at}": at for at in range(30)}), lambda obj: obj.table.update({5: 5}),
+    lambda obj: setattr(obj, "table", dict(obj.table)), lambda obj: setattr(obj, "c", (1,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Few, Many])
+@pytest.mark.parametrize("seed", range(4))
+def test_entries_wherever_they_are_kept(kind: type, seed: int) -> None:
+    """Stores by specialised bytecode, which says nothing to watchers of dicts in CPython 3.13.0; tables of every shape, at addresses used before."""
+    random.seed(seed)
+    made = type("Made", (kind,), {})  # with keys of its own
+    objects = [made() for _ in range(12)]
+    for _ in range(20):  # the stores are specialised
+        for obj in objects:
+            store_a(obj, 1.5)
+            store_b(obj, "b")
+            store_late(obj)
+            del obj.late
+    guards = []
+    for at, obj in enumerate(objects):
+        origin = Item(ROOT, at)
+        table = attribute(origin, "table")
+        facts = [
+            ("TYPE", origin, made), ("EQUALS", attribute(origin, "a"), obj.a), ("IS", attribute(origin, "b"), obj.b), ("EQUALS", attribute(origin, "c"), (1,)),
+            ("ABSENT", InstanceDict(origin), "late"), ("ABSENT", InstanceDict(origin), "never"), ("EQUALS", DictEntry(table, "x"), 1),
+            ("EQUALS", DictEntry(table, "y"), "two"), ("HAS_KEY", table, "y"), ("ABSENT", table, "z"),
+        ]  # fmt: skip
+        guards += [Guard(kind, what, kinds.KINDS[kind].prepare(fact)) for kind, what, fact in facts]
+    inputs = [attribute(Item(ROOT, 3), "b"), DictEntry(attribute(Item(ROOT, 5), "table"), "y")]
+    program_made = program.guard_program(guards, inputs, 1)
+    reference = check.PythonProgram(guards, inputs)
+    held = 0
+    for _ in range(1500):
+        if random.random() < 0.6:
+            change, obj = random.choice(STORES), random.choice(objects)
+            with contextlib.suppress(AttributeError):  # deleted twice
+                change(obj)
+            if (
+                random.random() < 0.8
+            ):  # and back: what was read is the same again, perhaps elsewhere
+                vars(obj).pop("late", None)
+                if random.random() < 0.5:
+                    obj.__init__()
+                else:
+                    obj.a, obj.b = 1.5, "b"
+                    refill(obj.table, ("x", 1), ("y", "two"))
+        found = program_made.load(make_function, (objects,))
+        wanted = reference.load(make_function, (objects,))
+        assert (found is None) == (wanted is None)
+        if found is None:
+            for obj in objects:
+                vars(obj).pop("late", None)
+                obj.__init__()
+        else:
+            held += 1
+            assert all(a is b for a, b in zip(found, wanted, strict=True))
+    assert held > 300
