@@ -23,7 +23,7 @@ def every_relation(x, p):
     found = [
         bool(drawn >= 0),
         bool(drawn.le(1)),
-        bool(0.0 > drawn),
+        bool(0.0 > drawn),  # noqa: SIM300 (the reflected operator)
         bool(torch.gt(drawn, 1.5)),
         bool(drawn < -p),
     ]
