@@ -50,6 +50,7 @@ KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
 _GETTERS = (operator.itemgetter, operator.attrgetter)
 _TYPE_CALL = type.__dict__["__call__"]
 _KEY_WRAPPER = type(functools.cmp_to_key(operator.lt))
+_TORCH_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _SLOT_TYPES = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -127,9 +128,7 @@ def _call_object(
         return _call_builtin(machine, function, args, kwargs)
     if isinstance(function, type):
         return construct(machine, function, args, kwargs)
-    if issubclass(kind, HigherOrder):
-        return machine.tape.call_function(function, args, kwargs)
-    if kind is torch._ops.OpOverload or kind is torch._ops.OpOverloadPacket:
+    if kind in _TORCH_OPERATORS or issubclass(kind, HigherOrder):
         return machine.tape.call_function(function, args, kwargs)
     if kind is functools.partial:
         return _call_partial(machine, function, args, kwargs, in_place=in_place)
