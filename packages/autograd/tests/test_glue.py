@@ -121,6 +121,19 @@ def test_missing_tangents_count_as_zeros():
     torch.testing.assert_close(x.grad, torch.full((3, 4), 2.0))
 
 
+def test_a_gradient_that_is_zero_is_defined_only_where_eager_defines_it():
+    """The derivative of `ceil` is zero, and computed from no tangent."""
+    program = lambda x, v: (x * 2, torch.ceil(v * 3), torch.detach(v).sum())  # noqa: E731
+    for used in ((0,), (1,), (0, 1)):
+        grads = []
+        for make in (lambda x, v: compile_program(program, [x, v]), lambda x, v: program):
+            x, v = leaves((3,), (3,))
+            outputs = make(x, v)(x, v)
+            sum(outputs[at].sum() for at in used).backward()
+            grads.append([None if leaf.grad is None else leaf.grad.tolist() for leaf in (x, v)])
+        assert grads[0] == grads[1]
+
+
 @pytest.mark.parametrize(
     "tangent", [torch.randn(5, 3).t(), torch.ones(()).expand(3, 5), torch.randn(3, 10)[:, ::2]]
 )

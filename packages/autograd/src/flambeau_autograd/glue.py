@@ -71,7 +71,7 @@ class Training:
 
     `differentiable`: arguments that get gradients, in the order of the backward's outputs.  `non_differentiable`: results without.
     `tangents[k]` is the result that tangent k is of, and `results` counts the results that are not saved extras.
-    `reaching[i]`: the results whose tangents gradient i is computed from.
+    `reaching[i]`: the results that gradient i comes from; where none of them has a tangent, it is undefined.
     """
 
     part: Partition
@@ -156,6 +156,7 @@ def _make_function(
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, names, fixers = saved.sizes, saved.names, saved.fixers
     results, views, reaching = training.results, _view_positions(training), training.reaching
+    with_tangents = training.tangents
     exact = len(training.part.forward.outputs) == results
     keeps_results = any(kind == "output" and at >= results for kind, at in training.part.saved)
     non_differentiable = (
@@ -195,7 +196,7 @@ def _make_function(
                 ctx.rest = None
             values = _NO_SIZES if sizes is None else ctx.sizes
             given = [fix(tangents[at], values) for at, fix in fixers]
-            missing = frozenset(at for at, _ in fixers if tangents[at] is None)
+            missing = frozenset([at for at in with_tangents if tangents[at] is None])
             ints = [values[name] for name in names]
             if not torch.is_grad_enabled():
                 grads = backward()(*checked, *rest, *ints, *given)

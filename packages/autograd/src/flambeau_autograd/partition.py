@@ -100,28 +100,6 @@ def partition(
     return _build(joint, _kept_from_writes(joint, saved, written, options.decompose), forward_nodes)
 
 
-def tangents_reaching(graph: Graph, inputs: int, forward_outputs: int) -> list[frozenset[int]]:
-    """For each gradient of a joint graph, the tangents (by number) that it is computed from.
-
-    A gradient all of whose tangents are undefined is undefined itself, as in eager; the compiled backward, which computes with
-    zeros there, cannot tell.
-    """
-    reaching: dict[Value, frozenset[int]] = {
-        tangent: frozenset((number,))
-        for number, tangent in enumerate(graph.inputs[inputs:])
-        if isinstance(tangent, Value)
-    }
-    nothing: frozenset[int] = frozenset()
-    for node in graph.nodes:
-        found = nothing.union(*(reaching.get(value, nothing) for value in node.operands()))
-        if found:
-            reaching.update((out, found) for out in node.outputs if out is not None)
-    return [
-        reaching.get(out, nothing) if isinstance(out, Value) else nothing
-        for out in graph.outputs[forward_outputs:]
-    ]
-
-
 def _dependents(graph: Graph, roots: Iterable[Value]) -> set[Value]:
     found = set(roots)
     for node in graph.nodes:

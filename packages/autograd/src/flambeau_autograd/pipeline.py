@@ -15,7 +15,7 @@ from flambeau_autograd.glue import Call, Training, glue_inference, glue_training
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
-from flambeau_autograd.partition import partition, tangents_reaching
+from flambeau_autograd.partition import partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.separate_outputs import separate_outputs
@@ -117,7 +117,6 @@ def _compile(
     )  # fmt: skip
     if not traced.trains:
         return glue_inference(compiler(joint, "inference"), call)
-    reaching = tangents_reaching(joint, inputs, traced.results)
     part = partition(joint, inputs, traced.results, options, _copied_inputs(joint, traced))
     if options.check:
         check_graph(part.forward, "partition")
@@ -137,7 +136,7 @@ def _compile(
         non_differentiable=traced.non_differentiable,
         tangents=traced.tangents,
         results=traced.results,
-        reaching=[frozenset(traced.tangents[number] for number in numbers) for numbers in reaching],
+        reaching=traced.reaching,
     )
     return glue_training(forward, backward, call, training)
 
