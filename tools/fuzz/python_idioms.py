@@ -29,7 +29,15 @@ class Expressions:
 def idiom(of: Expressions) -> list[str]:
     """One idiom, of one of the groups."""
     group = of.one_of(
-        _classes, _containers, _functions, _control, _control, _tensors, _tensors, _tensors
+        _classes,
+        _containers,
+        _functions,
+        _control,
+        _control,
+        _tensors,
+        _tensors,
+        _tensors,
+        _raising,
     )
     return group(of).strip("\n").split("\n")
 
@@ -335,4 +343,44 @@ def _tensors(of: Expressions) -> str:
         lambda: (
             f"torch.manual_seed(n)\nt = torch.{of.one_of('rand(3)', 'randn_like(x)', 'nn.functional.dropout(x, 0.5, flag)', 'bernoulli(y)')}"
         ),
+    )()
+
+
+def _raising(of: Expressions) -> str:
+    """What raises, or not, for what tensors hold: alone, handled, suppressed, with effects and writes before and after."""
+    by = of.one_of("0", "0", "1", "n", "-1", "k")
+    line = of.one_of(
+        lambda: f"t = x[i + {by}]",
+        lambda: f"u = torch.gather({of.input}, 0, i * {of.one_of('1', '2')})",
+        lambda: f"t = w[i + {by}] * {of.number}",
+        lambda: f"m = i {of.one_of('//', '%')} (i + {of.one_of('0', '1', 'n')})",
+        lambda: f"torch.linalg.cholesky(torch.diag(x - {by}))",
+        lambda: f"x[i + {by}] = {of.number}",
+        lambda: f"torch._assert_async((x > {by}).all())",
+        lambda: f"t = torch.rand(x.shape[0])[i + {by}] + torch.rand(x.shape[0])",
+        lambda: f"x[i + {by}]",
+        lambda: (
+            f"net.steps += 1\nt = torch.embedding(torch.stack([x, y]), b.long() + {by})\nnet.steps += 1"
+        ),
+        lambda: f"{of.one_of('x', 'y')}.index_add_(0, i + {by}, torch.ones(x.shape[0]))",
+        lambda: (
+            f"{of.one_of('x', 't', 'y')}[1:] {of.one_of('=', '+=')} {of.one_of('x', 't', 'y')}[:-1]"
+        ),
+        lambda: f"u = torch.nn.functional.one_hot(i, x.shape[0] - {of.one_of('0', '1')})",
+    )()
+    body = f"seen.append({of.any})\n{line}\nseen.append('after')"
+    inside = "\n".join(f"    {part}" for part in body.split("\n"))
+    return of.one_of(
+        lambda: line,
+        lambda: body,
+        lambda: (
+            f"try:\n{inside}\nexcept (IndexError, RuntimeError) as error:\n    seen.append(type(error).__name__)"
+        ),
+        lambda: f"with contextlib.suppress(IndexError):\n{inside}",
+        lambda: f"try:\n{inside}\nfinally:\n    table['end'] = {of.any}",
+        lambda: f"with tracked(seen, 3) as k:\n{inside}",
+        lambda: (
+            "for m in range(2):\n    try:\n        x.mul_(2)\n        t = t + x[i + m].sum()\n    except IndexError:\n        seen.append(m)"
+        ),
+        lambda: f"with torch.no_grad():\n{inside}",
     )()

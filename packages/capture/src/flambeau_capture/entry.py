@@ -142,7 +142,11 @@ def _dead_that_raise(capture: Capture, outputs: list[GraphValue]) -> list[GraphV
         value
         for call in dead
         for value in values_in(call.result)
-        if isinstance(value.spec, Spec) and value.spec.env is None
+        if isinstance(value.spec, Spec)
+        and not any(
+            isinstance(size, Expr) and not size.symbols().isdisjoint(capture.unbacked)
+            for size in (*value.spec.shape, *value.spec.stride)
+        )
     ]
 
 

@@ -49,8 +49,17 @@ def index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
     """Whole slices of one dim."""
     if not x.spec.shape:
         return b.reshape(x, b.result.shape)
-    index = b.reshape(index, (index.spec.numel,))
-    return b.index(x, [*[None] * wrap_dim(dim, x.spec.ndim), b.cast(index, torch.int64)])
+    dim = wrap_dim(dim, x.spec.ndim)
+    index = _from_zero(b, b.reshape(index, (index.spec.numel,)), x.spec.shape[dim])
+    return b.index(x, [*[None] * dim, index])
+
+
+def _from_zero(b: Builder, index: Value, size: Size) -> Value:
+    """An int64 index for operators that do not count from the end: on a CPU, where it is looked at, a negative one is out of bounds."""
+    index = b.cast(index, torch.int64)
+    if index.spec.device.type != "cpu":
+        return index
+    return b.where(b.lt(index, 0), size, index)
 
 
 @decomposition(aten.embedding.default)
@@ -63,7 +72,7 @@ def embedding(
     sparse: bool = False,
 ) -> Value:
     """Rows of a table; the options concern the gradient only."""
-    return b.index(weight, [b.cast(indices, torch.int64)])
+    return b.index(weight, [_from_zero(b, indices, weight.spec.shape[0])])
 
 
 @decomposition(aten.gather.default)
