@@ -5,7 +5,9 @@ Each program is compiled whole and compared with eager: results, their requires_
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import os
 import subprocess
 import sys
@@ -28,7 +30,12 @@ from torch.func import (
     vmap,
 )
 from torch.utils import _pytree as pytree
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 import flambeau
 from flambeau.report import report_of
@@ -615,6 +622,79 @@ def test_a_checkpointed_region_is_computed_again() -> None:
     assert plain > 3 * hidden
     assert regions < hidden
     assert nested <= regions
+
+
+ADDMM = torch.ops.aten.addmm.default
+
+
+def keeps_products(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op is ADDMM else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Selective(nn.Module):
+    """Blocks, each a region with a `context_fn`."""
+
+    def __init__(self, context_fn: Any) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(0.0) for _ in range(3))
+        self.context_fn = context_fn
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False, context_fn=self.context_fn)
+        return x.sum()
+
+
+CONTEXTS: dict[str, Any] = {
+    "list": functools.partial(create_selective_checkpoint_contexts, [ADDMM]),
+    "policy": functools.partial(create_selective_checkpoint_contexts, keeps_products),
+    "function": lambda: create_selective_checkpoint_contexts([ADDMM]),
+    "nothing": lambda: (contextlib.nullcontext(), contextlib.nullcontext()),
+}
+
+
+@pytest.mark.parametrize(("name", "backend"), [
+    ("list", "eager"), ("list", "inductor"), *((name, "aot_eager") for name in CONTEXTS),
+])  # fmt: skip
+def test_selective_checkpoint(name: str, backend: str) -> None:
+    model = Selective(CONTEXTS[name])
+    other = copy.deepcopy(model)
+    compiled = flambeau.compile(other, fullgraph=True, backend=backend)
+    for size in (5, 2):
+        x = torch.randn(size, 8)
+        torch.testing.assert_close(compiled(x), model(x))
+        for each in (compiled, model):
+            each(x).backward()
+    for one, another in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(another.grad, one.grad, rtol=1e-4, atol=1e-5)
+    not_fallen_back(compiled)
+
+
+def test_a_region_keeps_what_its_policy_says() -> None:
+    x = torch.randn(64, 8)
+    kept = {name: kept_bytes(Selective(context_fn), x) for name, context_fn in CONTEXTS.items()}
+    hidden = 64 * 32 * 4
+    assert kept["list"] == kept["policy"] == kept["function"]
+    assert kept["list"] >= kept["nothing"] + 3 * hidden
+
+
+def counts(seen: list[Any]) -> Any:
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        seen.append(op)
+        return CheckpointPolicy.MUST_SAVE
+
+    return functools.partial(create_selective_checkpoint_contexts, policy)
+
+
+def test_a_policy_with_an_effect_is_left_to_eager() -> None:
+    logs: list[list[Any]] = [[], []]
+    model, other = (Selective(counts(seen)) for seen in logs)
+    other.load_state_dict(model.state_dict())
+    compiled = flambeau.compile(other, backend="aot_eager")
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(compiled(x), model(x))
+    assert logs[0] and logs[0] == logs[1]
+    assert "higher-order-operator" in {found.id for found in flambeau.explain(compiled).breaks}
 
 
 def test_checkpointed_under_no_grad_and_sequential() -> None:

@@ -198,6 +198,8 @@ class _Builder:
             # The last two are what torch's own partitioner looks for.
             policy = CheckpointPolicy.PREFER_RECOMPUTE
             node.meta.update(region=call.region, recompute=policy, ac_graph_id=call.region)
+            if call.saves is not None:
+                node.meta["region_saves"] = call.saves
         self._bind(node, result)
 
     def _bind(self, node: fx.Node, result: Any) -> None:

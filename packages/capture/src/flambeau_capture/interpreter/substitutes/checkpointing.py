@@ -3,22 +3,41 @@
     h = checkpoint(block, x)      ->      the calls of block(x), in region 1: their results are computed again in the backward
 
 A region in a region is part of the outer one.  Random numbers are drawn once and kept, so the flags about generators change nothing.
+Of `context_fn`, what `create_selective_checkpoint_contexts` makes of a list or of a plain policy is followed: a region keeps what that says.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch.utils.checkpoint import checkpoint, noop_context_fn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 
+from flambeau_capture.graph_module import values_in
+from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.enclosed import effects_so_far
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Opaque
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.record import Call
+
+Saves: TypeAlias = Callable[[Any], bool]
+"""Whether a region keeps the results of an ATen operator."""
 
 _OPTIONS = frozenset(
     parameter.name
@@ -30,22 +49,99 @@ _OPTIONS = frozenset(
 @substitute_for(checkpoint)
 def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
     function, *rest = args
-    if kwargs.get("context_fn", noop_context_fn) is not noop_context_fn:
-        raise GraphBreak(
-            "higher-order-operator", "torch.utils.checkpoint.checkpoint with context_fn"
-        )
+    saves = _saves(machine, kwargs.get("context_fn", noop_context_fn))
     inner = {name: value for name, value in kwargs.items() if name not in _OPTIONS}
     reentrant = kwargs.get("use_reentrant")
     if reentrant is None:
         raise GraphBreak(
             "higher-order-operator", "torch.utils.checkpoint.checkpoint without use_reentrant"
         )
+    if reentrant and saves is not None:
+        raise GraphBreak(
+            "higher-order-operator",
+            "torch.utils.checkpoint.checkpoint(use_reentrant=True) with context_fn",
+        )
     if reentrant and torch.is_grad_enabled():
         return _reentrant(machine, function, tuple(rest), inner)
-    return _region(machine, function, tuple(rest), inner)
+    return _region(machine, function, tuple(rest), inner, saves)
 
 
-def _region(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+# ---------------------------------------------------------------- which results a region keeps
+
+
+class SelectiveContext(Native):
+    """What the frame holds for each of the contexts that `create_selective_checkpoint_contexts` makes: which operators' results are kept."""
+
+    __slots__ = ("saves",)
+
+    def __init__(self, saves: Saves) -> None:
+        self.saves = saves
+
+
+@substitute_for(create_selective_checkpoint_contexts)
+def _selective(machine: Machine, args: Any, kwargs: Any) -> Any:
+    (policy,) = args if not kwargs else (None,)
+    if isinstance(policy, list):
+        create_selective_checkpoint_contexts(policy)  # for its errors
+        saves: Saves = frozenset(policy).__contains__
+    elif type(policy) is types.FunctionType and _decides_by_operator(policy):
+        machine.call(
+            policy, (_FORWARD, torch.ops.aten.mm.default), {}
+        )  # which guards what it reads
+        saves = functools.partial(_is_kept, policy)
+    else:
+        raise GraphBreak(
+            "higher-order-operator",
+            "a policy of a checkpoint that does more than look at the operator",
+        )
+    return SelectiveContext(saves), SelectiveContext(saves)
+
+
+_FORWARD = SelectiveCheckpointContext(is_recompute=False)
+_KEEPING = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+
+
+def _is_kept(policy: Any, operator: Any) -> bool:
+    return policy(_FORWARD, operator) in _KEEPING
+
+
+_PLAIN_STEPS = ("LOAD_", "COPY_FREE_VARS", "RESUME", "CACHE", "CONTAINS_OP", "COMPARE_OP", "IS_OP", "RETURN_", "POP_", "JUMP_", "NOP", "BUILD_",
+                "UNARY_", "TO_BOOL", "NOT_TAKEN", "COPY", "SWAP", "PUSH_NULL")  # fmt: skip
+
+
+def _decides_by_operator(policy: types.FunctionType) -> bool:
+    """Whether a policy calls nothing, changes nothing, and reads none of the operator's arguments."""
+    code = policy.__code__
+    arguments = set(code.co_varnames) - set(code.co_varnames[: code.co_argcount])
+    return all(
+        step.opname.startswith(_PLAIN_STEPS) and step.argval not in arguments
+        for step in dis.get_instructions(code)
+    )
+
+
+def _saves(machine: Machine, context_fn: Any) -> Saves | None:
+    """Which results a region keeps, as its `context_fn` says; None for none."""
+    if context_fn is noop_context_fn:
+        return None
+    contexts = machine.call(context_fn, (), {})
+    if type(contexts) is tuple and len(contexts) == 2:
+        forward, again = contexts
+        if type(forward) is SelectiveContext and type(again) is SelectiveContext:
+            return forward.saves
+        if type(forward) is type(again) is contextlib.nullcontext:
+            return None
+    raise GraphBreak(
+        "higher-order-operator", "a context_fn that gives contexts of the program's own"
+    )
+
+
+def _region(
+    machine: Machine,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    saves: Saves | None = None,
+) -> Any:
     """Call the function, and mark its calls; an outer region, which ends later, marks them anew."""
     calls = machine.tape.calls
     first = len(calls)
@@ -59,9 +155,19 @@ def _region(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict
             raise _break("a function that changes objects outside it")
         if any(value not in made for call in inside for value in call.mutates):
             raise _break("a function that writes to tensors outside it")
+        if saves is not None and any(call.mutates for call in inside):
+            raise _break("a function that writes to tensors which its context_fn may keep")
+        if any(_hands_on(call) for call in inside):
+            raise _break("a function that uses a generator of the program")
     for call in inside:
         call.region = first + 1
+        call.saves = saves
     return result
+
+
+def _hands_on(call: Call) -> bool:
+    """Whether a call is given an object such as a generator, whose state nobody sets back for the backward."""
+    return any(isinstance(value.spec, Opaque) for value in values_in((call.args, call.kwargs)))
 
 
 def _break(what: str) -> GraphBreak:
