@@ -22,6 +22,7 @@ from torch import fx
 from flambeau_autograd.aliases import Alias, AliasMap
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.outputs import Constant, Input, Output, Result, View, view_steps
+from flambeau_autograd.reachability import results_reaching
 from flambeau_autograd.reasons import (
     AliasedMutation,
     AliasedOutputs,
@@ -51,6 +52,7 @@ class Trace:
 
     `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the tangents; `tape.outputs` is
     the results, then a gradient (or None) for each of `differentiable` (positions among arguments and constants).
+    `reaching[i]` is the results that gradient i comes from (`reachability.py`).
     `owners[i]` is whose memory result i is (see `separate_outputs`).  `copies` lists (argument, result) to be copied under
     autograd.  `tangents[k]` is the result that tangent k is of.  `split` is the number of forward calls.
     """
@@ -67,6 +69,7 @@ class Trace:
     differentiable: list[int]
     non_differentiable: list[int]
     tangents: list[int]
+    reaching: list[frozenset[int]]
     grad_mode: bool | None
     results: int = 0
 
@@ -166,9 +169,10 @@ class _JointTracer:
             plan = self._plan_outputs(flat, aliases, results)
             copies = self._plan_copies(results)
             differentiable = self._differentiable()
-            tangents, gradients, tangent_values = self._backward(
-                results, [leaf for _, leaf in differentiable]
-            )
+            leaves = [leaf for _, leaf in differentiable]
+            tangents, gradients, tangent_values = self._backward(results, leaves)
+            outputs = [fake for at in tangents if (fake := results.fakes[at]) is not None]
+            reaching = results_reaching(outputs, leaves)
         aliases.extend_inputs(tracer.constants)
         aliases.extend_inputs(tangent_values)
         aliases.extend(tracer.nodes[split:])
@@ -198,6 +202,7 @@ class _JointTracer:
                 if isinstance(results.values[at], Value) and at not in tangents
             ],
             tangents=tangents,
+            reaching=[frozenset(tangents[number] for number in numbers) for numbers in reaching],
             grad_mode=None if grad_after == self._grad else grad_after,
             results=len(results.values),
         )
