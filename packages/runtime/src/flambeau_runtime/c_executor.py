@@ -20,9 +20,16 @@ from typing import Any
 import torch
 
 from flambeau_runtime import dims
-from flambeau_runtime.check import refs_of
 from flambeau_runtime.dims import difference
-from flambeau_runtime.externs import constant, find_operator, is_constant, out_of_bounds, view_of
+from flambeau_runtime.externs import (
+    constant,
+    find_operator,
+    is_constant,
+    markers_in,
+    out_of_bounds,
+    refs_of,
+    view_of,
+)
 from flambeau_runtime.program import (
     Allocate,
     Dim,
@@ -136,7 +143,8 @@ class Assembler:
                     dict.fromkeys(dim for dim in (*step.ints, *step.grid) if isinstance(dim, str))
                 )
             elif isinstance(step, Extern):
-                found.update(dict.fromkeys(expressions_of((step.args, step.kwargs))))
+                given = markers_in((step.args, step.kwargs), Expr)
+                found.update(dict.fromkeys(expression.text for expression in given))
             elif isinstance(step, View):
                 moved = difference(self.tensors[step.name].offset, self.tensors[step.base].offset)
                 if isinstance(moved, str):
@@ -418,17 +426,6 @@ def byte_size(tensor: Tensor) -> Dim:
         return itemsize * (1 + sum((n - 1) * s for n, s in extents))  # type: ignore[operator,misc]
     spans = "".join(f" + ({n} - 1)*({s})" for n, s in zip(tensor.shape, tensor.stride, strict=True))
     return f"max(0, 1{spans})*{itemsize}"
-
-
-def expressions_of(arg: Any) -> list[str]:
-    """The symbolic ints in a (nested) argument of an extern call."""
-    if isinstance(arg, Expr):
-        return [arg.text]
-    if isinstance(arg, (list, tuple)):
-        return [text for item in arg for text in expressions_of(item)]
-    if isinstance(arg, dict):
-        return expressions_of(list(arg.values()))
-    return []
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from flambeau_runtime.dims import evaluate, symbols_of
+from flambeau_runtime.externs import markers_in, refs_of
 from flambeau_runtime.program import (
     Allocate,
     Dim,
@@ -20,7 +21,6 @@ from flambeau_runtime.program import (
     Free,
     Launch,
     Program,
-    Ref,
     Step,
     Tensor,
     View,
@@ -124,9 +124,9 @@ def _check_step(
             raise ProgramError("an extern call has either results or out= tensors")
         for name in refs_of((step.args, step.kwargs)):
             _need(name, live)
-        for text in floats_of((step.args, step.kwargs)):
-            if text not in symbols:
-                raise ProgramError(f"unknown float {text!r}")
+        for number in markers_in((step.args, step.kwargs), Float):
+            if number.text not in symbols:
+                raise ProgramError(f"unknown float {number.text!r}")
         for _, name in step.out:
             _need(name, live)
         for made in step.outputs:
@@ -155,28 +155,6 @@ def _define(name: str, tensors: dict[str, Tensor], live: set[str]) -> None:
     if name in live:
         raise ProgramError(f"{name} is made twice")
     live.add(name)
-
-
-def refs_of(arg: Any) -> list[str]:
-    """The tensors named in a (nested) argument of an extern call."""
-    if isinstance(arg, Ref):
-        return [arg.name]
-    if isinstance(arg, (list, tuple)):
-        return [name for item in arg for name in refs_of(item)]
-    if isinstance(arg, dict):
-        return refs_of(list(arg.values()))
-    return []
-
-
-def floats_of(arg: Any) -> list[str]:
-    """The given floats in a (nested) argument of an extern call."""
-    if isinstance(arg, Float):
-        return [arg.text]
-    if isinstance(arg, (list, tuple)):
-        return [text for item in arg for text in floats_of(item)]
-    if isinstance(arg, dict):
-        return floats_of(list(arg.values()))
-    return []
 
 
 def check_arguments(program: Program, args: tuple[Any, ...]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from flambeau_runtime.program import Device, Dtype, Expr, Float, Layout, MemoryFormat, Ref
+
+Marker = TypeVar("Marker", Ref, Expr, Float)
 
 _LAYOUTS: dict[str, torch.layout] = {
     "strided": torch.strided,
@@ -61,6 +63,22 @@ def is_constant(arg: Any) -> bool:
     if isinstance(arg, (list, tuple)):
         return all(is_constant(item) for item in arg)
     return not isinstance(arg, (Ref, Expr, Float))
+
+
+def markers_in(arg: Any, kind: type[Marker]) -> list[Marker]:
+    """The markers of one kind (Ref, Expr, Float) in a (nested) argument, in order."""
+    if isinstance(arg, kind):
+        return [arg]
+    if isinstance(arg, dict):
+        arg = arg.values()
+    elif not isinstance(arg, (list, tuple)):
+        return []
+    return [found for item in arg for found in markers_in(item, kind)]
+
+
+def refs_of(arg: Any) -> list[str]:
+    """The tensors named in a (nested) argument."""
+    return [ref.name for ref in markers_in(arg, Ref)]
 
 
 def map_argument(arg: Any, fn: Callable[[Ref | Expr | Float], Any]) -> Any:

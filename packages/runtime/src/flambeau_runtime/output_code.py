@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flambeau_runtime.check import refs_of
 from flambeau_runtime.dims import difference
+from flambeau_runtime.externs import refs_of
 from flambeau_runtime.program import (
     Allocate,
     Device,

@@ -7,6 +7,7 @@ As in eager, the first of equal elements is taken, and the last NaN if there is 
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -36,22 +37,41 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-@decomposition(aten.max_pool2d_with_indices.default)
-def max_pool2d_with_indices(
+def max_pool(
     b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+    dilation: Sequence[int] = (1,), ceil_mode: bool = False, *, ndim: int,
 ) -> Any:  # fmt: skip
-    """Maxima of windows, and where each stands in its plane."""
-    return _max_pool(b, x, 2, (kernel_size, stride, padding, dilation, ceil_mode))
+    """Maxima of windows of the last `ndim` dims, and where each stands in its plane or volume."""
+    windows = windows_of(x.spec, b.result, ndim, kernel_size, stride, padding, dilation, ceil_mode)
+    if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
+        return NotImplemented
+    return _maxima(b, x, windows)
 
 
-@decomposition(aten.max_pool3d_with_indices.default)
-def max_pool3d_with_indices(
-    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+def max_pool_backward(
+    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool, indices: Value, *, ndim: int,
 ) -> Any:  # fmt: skip
-    """Maxima of windows, and where each stands in its volume."""
-    return _max_pool(b, x, 3, (kernel_size, stride, padding, dilation, ceil_mode))
+    """For each place the gradients of those windows whose greatest element it is."""
+    arguments = (kernel_size, stride, padding, dilation, ceil_mode)
+    return _gathered(b, grad, indices, windows_of(x.spec, grad.spec, ndim, *arguments))
+
+
+def adaptive_max_pool_backward(
+    b: Builder, grad: Value, x: Value, indices: Value, *, ndim: int
+) -> Any:
+    """Each window's gradient where its greatest element stands."""
+    windows = even_windows(x.spec.shape[-ndim:], grad.spec.shape[-ndim:])
+    return _gathered(b, grad, indices, windows)
+
+
+for _ndim, _forward, _backward, _adaptive_backward in (
+    (2, aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward, aten.adaptive_max_pool2d_backward),
+    (3, aten.max_pool3d_with_indices, aten.max_pool3d_with_indices_backward, aten.adaptive_max_pool3d_backward),
+):  # fmt: skip
+    decomposition(_forward.default)(partial(max_pool, ndim=_ndim))
+    decomposition(_backward.default)(partial(max_pool_backward, ndim=_ndim))
+    decomposition(_adaptive_backward.default)(partial(adaptive_max_pool_backward, ndim=_ndim))
 
 
 @decomposition(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
@@ -66,46 +86,7 @@ def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
     return _folded_maxima(b, x, windows)
 
 
-@decomposition(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(
-    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], ceil_mode: bool, indices: Value,
-) -> Any:  # fmt: skip
-    """For each place the gradients of those windows whose greatest element it is."""
-    arguments = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _gathered(b, grad, indices, windows_of(x.spec, grad.spec, 2, *arguments))
-
-
-@decomposition(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_with_indices_backward(
-    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], ceil_mode: bool, indices: Value,
-) -> Any:  # fmt: skip
-    """For each place the gradients of those windows whose greatest element it is."""
-    arguments = (kernel_size, stride, padding, dilation, ceil_mode)
-    return _gathered(b, grad, indices, windows_of(x.spec, grad.spec, 3, *arguments))
-
-
-@decomposition(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(b: Builder, grad: Value, x: Value, indices: Value) -> Any:
-    """Each window's gradient where its greatest element stands."""
-    return _gathered(b, grad, indices, even_windows(x.spec.shape[-2:], grad.spec.shape[-2:]))
-
-
-@decomposition(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(b: Builder, grad: Value, x: Value, indices: Value) -> Any:
-    """Each window's gradient where its greatest element stands."""
-    return _gathered(b, grad, indices, even_windows(x.spec.shape[-3:], grad.spec.shape[-3:]))
-
-
 # Forward --------------------------------------------------------------------------------------------------------------
-
-
-def _max_pool(b: Builder, x: Value, ndim: int, arguments: tuple[Any, ...]) -> Any:
-    windows = windows_of(x.spec, b.result, ndim, *arguments)
-    if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
-        return NotImplemented
-    return _maxima(b, x, windows)
 
 
 def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -76,33 +77,12 @@ def _divides(part: Size, whole: Size) -> bool:
     return not sizes.eq(part, 0) and sizes.eq(whole % part, 0)
 
 
-@decomposition(aten.avg_pool2d.default)
-def avg_pool2d(
+def avg_pool(
     b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None, *, ndim: int,
 ) -> Any:  # fmt: skip
-    """Means over windows, as a sum of shifted slices."""
-    windows = windows_of(x.spec, b.result, 2, kernel_size, stride, padding, (1,), ceil_mode)
-    return _average(b, x, windows, count_include_pad, divisor_override)
-
-
-@decomposition(aten.avg_pool3d.default)
-def avg_pool3d(
-    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Any:  # fmt: skip
-    """Means over windows, as a sum of shifted slices."""
-    windows = windows_of(x.spec, b.result, 3, kernel_size, stride, padding, (1,), ceil_mode)
-    return _average(b, x, windows, count_include_pad, divisor_override)
-
-
-def _average(
-    b: Builder,
-    x: Value,
-    windows: tuple[Windows, ...] | None,
-    include_pad: bool,
-    divisor: int | None,
-) -> Any:
+    """Means over windows of the last `ndim` dims, as a sum of shifted slices."""
+    windows = windows_of(x.spec, b.result, ndim, kernel_size, stride, padding, (1,), ceil_mode)
     if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
         return NotImplemented
     x = b.widen(x)
@@ -112,7 +92,8 @@ def _average(
         if element is not None:
             total = element if total is None else b.add(total, element)
     assert total is not None
-    return divide(b, total, _divisor(b, x, total.spec.shape, windows, include_pad, divisor))
+    divisor = _divisor(b, x, total.spec.shape, windows, count_include_pad, divisor_override)
+    return divide(b, total, divisor)
 
 
 def _divisor(
@@ -148,37 +129,17 @@ def _is_whole(window: Windows, include_pad: bool) -> bool:
     return window.pad == 0 and (not window.ceil or sizes.known_le(last, window.size))
 
 
-@decomposition(aten.avg_pool2d_backward.default)
-def avg_pool2d_backward(
+def avg_pool_backward(
     b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, *, ndim: int,
 ) -> Any:  # fmt: skip
     """For each place the sum of its windows' gradients, each shared out."""
-    windows = windows_of(x.spec, grad.spec, 2, kernel_size, stride, padding, (1,), ceil_mode)
-    return _shared_out(b, grad, windows, count_include_pad, divisor_override)
-
-
-@decomposition(aten.avg_pool3d_backward.default)
-def avg_pool3d_backward(
-    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
-) -> Any:  # fmt: skip
-    """For each place the sum of its windows' gradients, each shared out."""
-    windows = windows_of(x.spec, grad.spec, 3, kernel_size, stride, padding, (1,), ceil_mode)
-    return _shared_out(b, grad, windows, count_include_pad, divisor_override)
-
-
-def _shared_out(
-    b: Builder,
-    grad: Value,
-    windows: tuple[Windows, ...] | None,
-    include_pad: bool,
-    divisor: int | None,
-) -> Any:
+    windows = windows_of(x.spec, grad.spec, ndim, kernel_size, stride, padding, (1,), ceil_mode)
     if windows is None or prod(map(overlap, windows)) > LARGEST_UNROLLED:
         return NotImplemented
     grad = b.widen(grad)
-    grad = divide(b, grad, _divisor(b, grad, grad.spec.shape, windows, include_pad, divisor))
+    divisor = _divisor(b, grad, grad.spec.shape, windows, count_include_pad, divisor_override)
+    grad = divide(b, grad, divisor)
     total = None
     for back in product(*(range(overlap(window) - 1, -1, -1) for window in windows)):
         share = at_places(b, grad, windows, back, 0.0)
@@ -207,3 +168,11 @@ def _reached(
         inside = b.along(inside, (spec.ndim - len(windows) + number,), spec.shape)
         found = inside if found is None else b.bitwise_and(found, inside)
     return found
+
+
+for _ndim, _forward, _backward in (
+    (2, aten.avg_pool2d, aten.avg_pool2d_backward),
+    (3, aten.avg_pool3d, aten.avg_pool3d_backward),
+):
+    decomposition(_forward.default)(partial(avg_pool, ndim=_ndim))
+    decomposition(_backward.default)(partial(avg_pool_backward, ndim=_ndim))
