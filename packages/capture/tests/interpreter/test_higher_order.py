@@ -300,3 +300,34 @@ def test_branches_that_break(branch):
 
 def test_vmap_over_an_empty_batch():
     check(lambda x: torch.vmap(lambda row: row.sin() * 2)(x[:0]), torch.randn(3, 4))
+
+
+class Halves(torch.autograd.Function):
+    """Its backward reads data, but only where one of the two gradients is undefined."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        if second is None:
+            return first * 2 if first.sum() > 0 else first * 4
+        return second * 3 if first is None else first * 2 + second * 3
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_a_backward_that_cannot_be_captured_for_undefined_gradients_runs_eagerly(used):
+    def program(x):
+        parts = Halves.apply(x)
+        return sum(parts[at].sin().sum() for at in used)
+
+    gradients = []
+    for run in (program, compiled(program, fullgraph=False)):
+        x = X.clone().requires_grad_()
+        run(x).backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    with pytest.raises(flambeau_capture.CaptureError, match="data-dependent"):
+        compiled(program)(X.clone().requires_grad_())

@@ -66,7 +66,9 @@ def _apply(machine: Machine, args: Any, kwargs: Any) -> Any:
     if cls is BackwardHookFunction:
         results = machine.tape.call_function(pass_hooks, tuple(rest))
         first = results[0] if isinstance(results, tuple) else results
-        machine.tape.grad_fns.setdefault(id(first.grad_fn), GradFn(machine, first, takes_hooks=True))
+        machine.tape.grad_fns.setdefault(
+            id(first.grad_fn), GradFn(machine, first, takes_hooks=True)
+        )
         return results
     return _Application(machine, cls, rest, kwargs).run()
 
@@ -260,14 +262,17 @@ class _Application:
     def _tried(
         self, function: Any, forward: _Forward, pattern: tuple[bool, ...], *, needed: bool
     ) -> _CapturedBackward | None:
-        """The backward for a pattern; None where it need not be and cannot: then CustomFunction says so if it is called so."""
+        """The backward for a pattern.  None where it raises, as eager does when it is called so, or where it is itself differentiated and
+        cannot be: then CustomFunction says so if it is called so."""
         machine = self.machine
+        inner = machine.backwards > 0
         before = effects_so_far(machine)
         machine.backwards += 1
         try:
             return self._backward(function, forward, pattern)
-        except (GraphBreak, Exception):
-            if needed:
+        except (GraphBreak, Exception) as error:
+            is_eagers = isinstance(error, (Exception, _WrongGradients))
+            if needed or not (inner or is_eagers):
                 raise
             machine.forget_break()
             return None
