@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +82,9 @@ class World(nn.Module):
         self.scaler = make_scaler(3)
         self.method = self.object.inherited
         self.removable = 5.0
+        self.partial = functools.partial(make_scaler(2), shift=3)
+        self.twins = Derived(), Derived()
+        self.logs = {"rows": [], "unread": []}
 
     @property
     def computed(self):
@@ -102,6 +106,8 @@ class World(nn.Module):
             x = x + self.optional
         if hasattr(self, "removable"):
             x = x + self.removable
+        x = self.partial(x) + (self.twins[0] is self.twins[1])
+        self.logs["rows"].append(x.shape[0])
         return HELPERS.double(self.scaler(x)) * FACTOR
 
 
@@ -175,6 +181,10 @@ CHANGES: dict[str, Callable[[World], None]] = {
     "keyword default": act("net.scaler.__kwdefaults__['shift'] = 4"),
     "keyword defaults replaced": act("net.scaler.__kwdefaults__ = {'shift': 5}"),
     "function becomes a module": act("net.scaler = nn.Tanh()"),
+    "partial's function": act("net.partial = functools.partial(make_scaler(4), shift=3)"),
+    "partial's keyword": act("net.partial = functools.partial(make_scaler(2), shift=4)"),
+    "partial's keyword in place": act("net.partial.keywords['shift'] = 7"),
+    "two objects become one": act("net.twins = (net.twins[0],) * 2"),
     # modules
     "layer replaced": act("net.layers[1] = nn.Linear(3, 3)"),
     "layer of another kind": act("net.layers[0] = nn.Identity()"),
@@ -380,6 +390,16 @@ IRRELEVANT: dict[str, Callable[[World], None]] = {
     "gradients": act("net(torch.randn(4, 3)).sum().backward(); net.zero_grad()"),
     "training and back": act("net.train(); net.eval()"),
     "attribute of a parameter": act("net.weight.note = 1"),
+    "new key of a dict": act("net.table['new'] = 1; net.table['b'][0] = 2"),
+    "unread key deleted": act("net.logs.pop('unread')"),
+    "order of a dict that is read by key": act("net.table['a'] = net.table.pop('a')"),
+    "unread item of a list": act("net.table['b']['c'].append(3.0)"),
+    "list that is appended to": act("net.logs['rows'].extend([1, 2])"),
+    "list that is appended to, replaced": act("net.logs['rows'] = [7]"),
+    "function of the same code": act("net.scaler = make_scaler(3)"),
+    "partial of a function of the same code": act("net.partial = functools.partial(make_scaler(2), shift=3)"),
+    "keyword defaults of the same values": act("net.scaler.__kwdefaults__ = {'shift': 1}"),
+    "other twins": act("net.twins = Derived(), Derived()"),
 }  # fmt: skip
 
 
