@@ -158,3 +158,26 @@ def test_dynamic_false_specialises() -> None:
     for k in (2.0, 4.0, 5.0):
         torch.testing.assert_close(compiled(x, k), x * k)
     assert len(state_of(compiled).entries) == 3
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda n: 2 // n, lambda n: 2 % n, lambda n: 2 / n, lambda n: divmod(7, n), lambda n: 0 // n, lambda n: n % n,
+        lambda n: n**-1, lambda n: 2**n, lambda n: 1 << n, lambda n: 8 >> n,
+    ],
+)  # fmt: skip
+def test_a_number_that_becomes_one_that_the_operation_refuses(
+    use: Any, dynamic: bool | None
+) -> None:
+    x = torch.ones(3)
+    run = flambeau.compile(lambda n: (x + 1, use(n)), backend="eager", dynamic=dynamic)
+    for n in (2, 5, 0, 3, -1, 7, 0, -2):
+        outcomes = []
+        for function in (lambda n: run(n)[1], use):
+            try:
+                outcomes.append(function(n))
+            except (ZeroDivisionError, ValueError) as error:
+                outcomes.append((type(error), str(error)))
+        assert outcomes[0] == outcomes[1] and type(outcomes[0]) is type(outcomes[1]), n

@@ -194,12 +194,12 @@ class IntNode(SizeNode):
         return IntNode(self.value * other.value)
 
     def floordiv(self, other: IntNode) -> IntNode:
-        return IntNode(self.value // other.value)
+        return IntNode(self.value // _divisor(other.value))
 
     int_floordiv = floordiv
 
     def mod(self, other: IntNode) -> IntNode:
-        return IntNode(self.value % other.value)
+        return IntNode(self.value % _divisor(other.value))
 
     def neg(self) -> IntNode:
         return IntNode(-self.value)
@@ -236,10 +236,10 @@ class IntNode(SizeNode):
         return self.pow_by_natural(other)
 
     def lshift(self, other: IntNode) -> IntNode:
-        return IntNode(self.value * 2 ** sizes.as_int(other.value))
+        return IntNode(self.value * (1 << sizes.as_int(other.value)))
 
     def rshift(self, other: IntNode) -> IntNode:
-        return IntNode(self.value // 2 ** sizes.as_int(other.value))
+        return IntNode(self.value // (1 << sizes.as_int(other.value)))
 
     def bitwise_and(self, other: IntNode) -> IntNode:
         return IntNode(sizes.as_int(self.value) & sizes.as_int(other.value))
@@ -439,6 +439,12 @@ class BoolNode(SizeNode):
 
 def _decided(value: Any) -> Any:
     return decide(value) if isinstance(value, Condition) else value
+
+
+def _divisor(value: Size) -> Size:
+    """A number to divide by, of which is assumed that it stays other than zero; zero itself raises in the division."""
+    sizes.expect("!=", value, 0)
+    return value
 
 
 def _relation(op: str, a: Any, b: Any) -> bool | Condition:
