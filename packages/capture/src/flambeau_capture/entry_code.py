@@ -457,13 +457,16 @@ def _cell(code: EntryCode, recipe: MakeCell) -> str:
     return code.begin(recipe, "new_cell()", fill)
 
 
+_FUNCTION_PARTS = ("defaults", "kwdefaults", "annotations", "doc", "module", "type_params")
+
+
 def _function(code: EntryCode, recipe: MakeFunction) -> str:
     closure = "None" if recipe.closure is None else f"({code.items(recipe.closure)},)"
     made = f"new_function({code.constant(recipe.code)}, {code.constant(recipe.globals)}, {recipe.name!r}, None, {closure})"
 
     def fill(name: str) -> None:
         code.line(f"{name}.__qualname__ = {recipe.qualname!r}")
-        for attribute in ("defaults", "kwdefaults", "annotations"):
+        for attribute in _FUNCTION_PARTS:
             part = getattr(recipe, attribute)
             if part is not None:
                 code.line(f"{name}.__{attribute}__ = {code.value(part)}")

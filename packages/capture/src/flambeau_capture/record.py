@@ -223,6 +223,9 @@ class MakeFunction:
     kwdefaults: Recipe | None = None
     closure: tuple[Recipe, ...] | None = None
     annotations: Recipe | None = None
+    doc: Recipe | None = None
+    module: Recipe | None = None
+    type_params: Recipe | None = None
     state: dict[str, Recipe] | None = None
 
 

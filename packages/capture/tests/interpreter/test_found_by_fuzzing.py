@@ -6,6 +6,7 @@ import collections
 import contextlib
 import copy
 import functools
+import typing
 
 import pytest
 import torch
@@ -287,3 +288,33 @@ def test_relations_of_sizes_are_used_as_bools(dynamic):
         )  # fmt: skip
 
     agree(program, (X, 2), (X, 3), (X, 4), (X, 2), dynamic=dynamic)
+
+
+def test_functions_that_are_returned_keep_their_texts_and_module():
+    def program(x):
+        def plain(y):
+            "the text"
+            return y
+
+        @functools.wraps(plain)
+        def wrapped(y):
+            return plain(y) + 1
+
+        def changed(y):
+            "once"
+            return y
+
+        changed.__doc__, changed.__module__ = None, "elsewhere"
+        return x + 1, [plain, wrapped, changed]
+
+    got, want = compiled(program)(X), program(X)
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        assert [getattr(f, name) for f in got[1]] == [getattr(f, name) for f in want[1]]
+
+
+def test_objects_of_c_types_that_cannot_be_made_anew_are_left_to_eager():
+    def program(x):
+        return x + 1, typing.TypeVar("Made")
+
+    got = compiled(program, fullgraph=False)(X)
+    assert type(got[1]) is typing.TypeVar and got[1].__name__ == "Made"

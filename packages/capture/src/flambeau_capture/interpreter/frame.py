@@ -68,7 +68,7 @@ class Frame:
 
     __slots__ = (
         "builtins", "code", "function", "generator", "globals", "in_place", "ip", "keyword_names", "locals", "machine", "namespace",
-        "parent", "stack", "value",
+        "parent", "snapshot", "stack", "value",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,7 @@ class Frame:
         self.keyword_names: tuple[str, ...] = ()
         self.generator: Any = None
         self.namespace: dict[str, Any] | None = None  # f_locals, in class bodies only
+        self.snapshot: dict[str, Any] | None = None  # what `locals()` has returned, before 3.13
 
     @property
     def where(self) -> str:

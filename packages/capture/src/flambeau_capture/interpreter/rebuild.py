@@ -234,6 +234,13 @@ class Rebuilder:
         )
         made.closure = None if value.__closure__ is None else tuple(self._many(value.__closure__))
         made.annotations = self.recipe(value.__annotations__) if value.__annotations__ else None
+        plain = types.FunctionType(
+            value.__code__, value.__globals__, closure=value.__closure__ or None
+        )
+        for name in ("doc", "module", "type_params"):
+            part = getattr(value, f"__{name}__", None)
+            if part != getattr(plain, f"__{name}__", None):
+                setattr(made, name, self.recipe(part))
         made.state = self._state(value)
         return made
 
@@ -305,8 +312,14 @@ class Rebuilder:
     def _instance(self, value: Any, kind: type) -> Recipe:
         """An object of a class written in Python."""
         is_stand_in = kind.__module__.partition(".")[0] == "flambeau_capture"
-        bases = (base for base in kind.__mro__ if base is not object)
-        if is_stand_in or not all(base.__flags__ & HEAP_TYPE for base in bases):
+        bases = [base for base in kind.__mro__ if base is not object]
+        if (
+            is_stand_in
+            or not all(base.__flags__ & HEAP_TYPE for base in bases)
+            or any(
+                type(base.__dict__.get("__new__")) is types.BuiltinFunctionType for base in bases
+            )
+        ):
             raise GraphBreak(
                 "unsupported-result",
                 f"a {kind.__module__}.{kind.__qualname__} is returned or stored",

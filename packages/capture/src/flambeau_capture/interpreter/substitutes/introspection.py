@@ -207,16 +207,21 @@ def _globals(machine: Machine, args: Any, kwargs: Any) -> Any:
 def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
     frame = machine.frame
     assert frame is not None
-    found = {}
+    if frame.namespace is not None:
+        return frame.namespace
+    found = frame.snapshot if frame.snapshot is not None and sys.version_info < (3, 13) else {}
     for slot, name in enumerate(frame.code.local_names):
         value = whole_local(frame, slot)
         if isinstance(value, types.CellType):
             try:
-                found[name] = machine.load_cell(value, name, False)
+                value = machine.load_cell(value, name, False)
             except (NameError, UnboundLocalError):
-                continue
-        elif value is not UNBOUND:
+                value = UNBOUND
+        if value is UNBOUND:
+            found.pop(name, None)
+        else:
             found[name] = value
+    frame.snapshot = found
     return found
 
 
