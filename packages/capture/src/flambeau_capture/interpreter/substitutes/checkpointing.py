@@ -106,17 +106,20 @@ def _is_kept(policy: Any, operator: Any) -> bool:
 
 
 _PLAIN_STEPS = ("LOAD_", "COPY_FREE_VARS", "RESUME", "CACHE", "CONTAINS_OP", "COMPARE_OP", "IS_OP", "RETURN_", "POP_", "JUMP_", "NOP", "BUILD_",
-                "UNARY_", "TO_BOOL", "NOT_TAKEN", "COPY", "SWAP", "PUSH_NULL")  # fmt: skip
+                "UNARY_", "TO_BOOL", "NOT_TAKEN", "COPY", "SWAP", "PUSH_NULL", "EXTENDED_ARG")  # fmt: skip
 
 
 def _decides_by_operator(policy: types.FunctionType) -> bool:
     """Whether a policy calls nothing, changes nothing, and reads none of the operator's arguments."""
     code = policy.__code__
     arguments = set(code.co_varnames) - set(code.co_varnames[: code.co_argcount])
-    return all(
-        step.opname.startswith(_PLAIN_STEPS) and step.argval not in arguments
-        for step in dis.get_instructions(code)
-    )
+    for step in dis.get_instructions(code):
+        named = (
+            step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        )  # 3.13 loads two at once
+        if not step.opname.startswith(_PLAIN_STEPS) or any(name in arguments for name in named):
+            return False
+    return True
 
 
 def _saves(machine: Machine, context_fn: Any) -> Saves | None:
