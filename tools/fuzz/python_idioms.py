@@ -169,7 +169,7 @@ def _containers(of: Expressions) -> str:
         lambda: "(m, (t, k)), made[:1] = (n, (x, 2)), [y]",
         lambda: f"seen.append({of.list}.{of.one_of('index(n)', 'count(1)', 'index(7)')})",
         lambda: (
-            f"seen.append(f'{{n:>4}}|{{k!r:.3}}|{{{of.number}:03d}}|{{len(items)}}' + '-'.join(['a', str(n)]).upper())"
+            f"m = {of.number}\nseen.append(f'{{n:>4}}|{{k!r:.3}}|{{m:03d}}|{{len(items)}}' + '-'.join(['a', str(n)]).upper())"
         ),
         lambda: f"key, value = {of.dict}.popitem()\nseen.append((key, value))",
         lambda: (

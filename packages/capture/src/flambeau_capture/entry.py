@@ -17,7 +17,7 @@ from torch import fx
 from flambeau_capture.core import core
 from flambeau_capture.entry_code import EntryCode, recipes_in
 from flambeau_capture.frame_hook import flat_function
-from flambeau_capture.graph_module import build_graph_module, live_calls, values_in
+from flambeau_capture.graph_module import build_graph_module
 from flambeau_capture.guards import kinds, program, torch_state
 from flambeau_capture.guards.filtering import GuardFilter, filtered
 from flambeau_capture.guards.kind import Held
@@ -47,7 +47,7 @@ from flambeau_capture.record import (
     Opaque,
     SizeValue,
 )
-from flambeau_capture.rerun import OnError, Precautions, precautions
+from flambeau_capture.rerun import OnError, Precautions, precautions, unused_that_raise
 from flambeau_capture.resumption import Continuations, frame_functions
 from flambeau_capture.size_nodes import symbol_name, symbol_origins
 from flambeau_prims.size_floats import FloatExpr
@@ -129,25 +129,9 @@ def graph_of(capture: Capture, *, keep_raising: bool = False) -> Parts:
         if name in capture.unbacked and capture.unbacked[name] not in outputs
     )
     if keep_raising:
-        outputs += _dead_that_raise(capture, outputs)
+        outputs += unused_that_raise(capture, outputs)
     graph_module, inputs = build_graph_module(capture, outputs)
     return Parts(graph_module, inputs, outputs, cyclic)
-
-
-def _dead_that_raise(capture: Capture, outputs: list[GraphValue]) -> list[GraphValue]:
-    """Results of calls that may raise, and whose results nobody uses."""
-    live = set(map(id, live_calls(capture.calls, outputs, capture.unbacked)))
-    dead = [call for call in capture.calls if call.can_raise and id(call) not in live]
-    return [
-        value
-        for call in dead
-        for value in values_in(call.result)
-        if isinstance(value.spec, Spec)
-        and not any(
-            isinstance(size, Expr) and not size.symbols().isdisjoint(capture.unbacked)
-            for size in (*value.spec.shape, *value.spec.stride)
-        )
-    ]
 
 
 def make_entry(

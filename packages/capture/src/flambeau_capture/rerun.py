@@ -28,6 +28,7 @@ from flambeau_capture.graph_module import values_in
 from flambeau_capture.higher_order import HigherOrder
 from flambeau_capture.interpreter.switches import Switches
 from flambeau_capture.record import CaptureError, Opaque
+from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from flambeau_capture.origins import Origin
-    from flambeau_capture.record import Call, Capture, Input
+    from flambeau_capture.record import Call, Capture, GraphValue, Input
 
 
 class GraphFailed(Exception):
@@ -177,6 +178,42 @@ def _generators(call: Call) -> Iterable[torch.Generator]:
         torch.default_generator,
         *(torch.cuda.default_generators[device.index or 0] for device in cuda),
     ]
+
+
+# ---------------------------------------------------------------- what must be computed
+
+
+def unused_that_raise(capture: Capture, outputs: list[GraphValue]) -> list[GraphValue]:
+    """What calls that may raise compute or write to, and nobody reads: as outputs of the graph, they are computed by any backend."""
+    used = set(outputs)
+    storages = {item.value.storage for item in capture.inputs} | {None}
+    storages.update(value.storage for value in outputs)
+    unused: list[GraphValue] = []
+    for call in reversed(capture.calls):
+        results = list(values_in(call.result))
+        if (
+            (call.pure or call.mutates)
+            and used.isdisjoint(results)
+            and storages.isdisjoint(value.storage for value in call.mutates)
+        ):
+            if not call.can_raise:
+                continue
+            unused += [
+                value
+                for value in dict.fromkeys(results or call.mutates)
+                if not _has_unbacked_sizes(value, capture)
+            ]
+        for value in values_in((call.args, call.kwargs)):
+            used.add(value)
+            storages.add(value.storage)
+    return unused
+
+
+def _has_unbacked_sizes(value: GraphValue, capture: Capture) -> bool:
+    return not isinstance(value.spec, Spec) or any(
+        isinstance(size, Expr) and not size.symbols().isdisjoint(capture.unbacked)
+        for size in (*value.spec.shape, *value.spec.stride)
+    )
 
 
 # ---------------------------------------------------------------- when a graph has raised
