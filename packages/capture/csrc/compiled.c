@@ -129,15 +129,8 @@ take_item(PyObject *result, Py_ssize_t item)
     return taken;
 }
 
-/* What became of a call that an entry was asked to serve. */
-enum {
-    NOT_TAKEN = 0,      /* a guard failed */
-    SERVED = 1,         /* *result is set (NULL: an error is set) */
-    RUNS_EAGERLY = 2    /* the target raised before it had changed anything: the call is to run again, in the interpreter */
-};
-
 /* The target has raised: whether that error is the call's, or the call is to run again. */
-static NOINLINE int
+static NOINLINE Service
 ask_on_error(Entry *entry)
 {
     PyObject *type, *value, *traceback;
@@ -169,7 +162,7 @@ ask_on_error(Entry *entry)
 }
 
 /* SERVED or RUNS_EAGERLY. */
-static inline int
+static inline Service
 call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject **result)
 {
     PyObject *former = hook_switch(entry->handler);
@@ -186,27 +179,27 @@ call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject **
 #define SMALL_INPUTS 12
 
 /* Runs guards, then the target. */
-static inline int
+static inline Service
 try_loading(Entry *entry, PyObject *function, PyObject *const *arguments, PyObject **inputs, Py_ssize_t count, PyObject **result)
 {
     if (program_run(entry->program, function, arguments, inputs) != GUARDS_HOLD) {
         return NOT_TAKEN;
     }
-    int taken = call_target(entry, inputs, count, result);
+    Service taken = call_target(entry, inputs, count, result);
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_DECREF(inputs[i]);
     }
     return taken;
 }
 
-static NOINLINE int
+static NOINLINE Service
 try_small(Entry *entry, PyObject *function, PyObject *const *arguments, Py_ssize_t count, PyObject **result)
 {
     PyObject *inputs[SMALL_INPUTS];
     return try_loading(entry, function, arguments, inputs, count, result);
 }
 
-static NOINLINE int
+static NOINLINE Service
 try_large(Entry *entry, PyObject *function, PyObject *const *arguments, Py_ssize_t count, PyObject **result)
 {
     PyObject **inputs = PyMem_New(PyObject *, count);
@@ -215,7 +208,7 @@ try_large(Entry *entry, PyObject *function, PyObject *const *arguments, Py_ssize
         *result = NULL;
         return SERVED;
     }
-    int taken = try_loading(entry, function, arguments, inputs, count, result);
+    Service taken = try_loading(entry, function, arguments, inputs, count, result);
     PyMem_Free(inputs);
     return taken;
 }
@@ -230,7 +223,7 @@ typedef struct {
     Py_ssize_t count;
 } Invocation;
 
-static int
+static Service
 try_entry(Entry *entry, const Invocation *call, PyObject **result)
 {
     if (UNLIKELY(!program_takes(entry->program, call->count))) {
@@ -259,7 +252,7 @@ try_entry(Entry *entry, const Invocation *call, PyObject **result)
                                  : try_large(entry, call->function, call->bound, count, result);
 }
 
-int
+Service
 entry_serve(PyObject *object, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result)
 {
     Entry *entry = (Entry *)object;
@@ -347,7 +340,7 @@ call_missed(Compiled *self, const Invocation *call)
             return NULL;
         }
         if (Py_TYPE(entry) == &Entry_Type) {
-            int taken = try_entry((Entry *)entry, call, &result);
+            Service taken = try_entry((Entry *)entry, call, &result);
             Py_DECREF(entry);
             if (taken != NOT_TAKEN) {
                 return taken == SERVED ? result : run_eagerly(call);
@@ -367,7 +360,7 @@ call_bound(Compiled *self, const Invocation *call)
     Py_ssize_t count = PyTuple_GET_SIZE(entries);
     PyObject *result;
     for (Py_ssize_t i = 0; i < count; i++) {
-        int taken = try_entry((Entry *)PyTuple_GET_ITEM(entries, i), call, &result);
+        Service taken = try_entry((Entry *)PyTuple_GET_ITEM(entries, i), call, &result);
         if (taken != NOT_TAKEN) {
             if (UNLIKELY(i > 0)) {
                 move_to_front(self, entries, i);

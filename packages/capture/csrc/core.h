@@ -76,9 +76,15 @@ extern PyMethodDef program_functions[];
 extern PyTypeObject Entry_Type;
 extern PyTypeObject Compiled_Type;
 
-/* Serves a call of `function` with bound arguments.  1 with *result set (NULL: an error is set); 0 when a guard failed or
- * the entry says that the function itself is to be run; 2 when its graph has raised, and all that the function does is to run eagerly. */
-int entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result);
+/* What became of a call that was to be served. */
+typedef enum {
+    NOT_TAKEN = 0,      /* a guard failed, or the function itself is to be run */
+    SERVED = 1,         /* *result is set (NULL: an error is set) */
+    RUNS_EAGERLY = 2,   /* the function is to be run, and nothing that it calls is to be captured: a graph has raised and changed nothing, say */
+} Service;
+
+/* Serves a call of `function` with bound arguments. */
+Service entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result);
 
 extern PyMethodDef compiled_functions[];
 

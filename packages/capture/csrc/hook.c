@@ -177,37 +177,35 @@ ask(FrameHandler *handler, PyObject *key, PyObject *known, PyObject *function, P
     return answer;
 }
 
-enum { EVALUATE = 0, SERVED = 1, LEAVE_ALONE = 2 }; /* the last two are also what entry_serve says */
-
-/* SERVED: *result is the frame's result (NULL: an error is set).  EVALUATE the frame; LEAVE_ALONE: with no handler in force.  Its arguments stay in
- * place in each case. */
-static NOINLINE int
+/* SERVED: *result is the frame's result (NULL: an error is set).  Else the frame is to be evaluated, by RUNS_EAGERLY with no handler in force.
+ * Its arguments stay in place in each case. */
+static NOINLINE Service
 serve(FrameHandler *handler, struct _PyInterpreterFrame *frame, PyObject **result)
 {
     PyCodeObject *code = FRAME_CODE(frame);
     PyObject *function = FRAME_FUNCTION(frame), *known = NULL;
-    int taken = 0;
+    Service taken = NOT_TAKEN;
     *result = NULL;
     PyObject *key = PyLong_FromVoidPtr(code);
     PyObject *value = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(handler->table, key));
     if (value == NULL && PyErr_Occurred()) {
-        taken = 1;
+        taken = SERVED;
         goto done;
     }
     if (value != NULL) {
         known = PyTuple_GET_ITEM(value, 1);
         if (PyBool_Check(known)) {
-            taken = known == Py_True ? LEAVE_ALONE : EVALUATE;
+            taken = known == Py_True ? RUNS_EAGERLY : NOT_TAKEN;
             goto done;
         }
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(known) && !taken; i++) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(known) && taken == NOT_TAKEN; i++) {
             taken = entry_serve(PyTuple_GET_ITEM(known, i), function, frame->localsplus, argument_count(code), result);
         }
     }
-    if (!taken) {
+    if (taken == NOT_TAKEN) {
         PyObject *entry = ask(handler, key, known, function, code, frame->localsplus);
         if (entry == Py_True) {
-            taken = LEAVE_ALONE;
+            taken = RUNS_EAGERLY;
             Py_DECREF(entry);
         }
         else if (entry != NULL) {
@@ -215,7 +213,7 @@ serve(FrameHandler *handler, struct _PyInterpreterFrame *frame, PyObject **resul
             Py_DECREF(entry);
         }
         else {
-            taken = PyErr_Occurred() != NULL;
+            taken = PyErr_Occurred() != NULL ? SERVED : NOT_TAKEN;
         }
     }
 done:
@@ -233,12 +231,12 @@ evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
     Py_INCREF(handler);
-    int taken = serve(handler, frame, &result);
+    Service taken = serve(handler, frame, &result);
     Py_DECREF(handler);
-    if (taken == EVALUATE) {
+    if (taken == NOT_TAKEN) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
-    if (taken == LEAVE_ALONE) {
+    if (taken == RUNS_EAGERLY) {
         PyObject *former = hook_switch(NULL);
         result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
         hook_restore(former);
