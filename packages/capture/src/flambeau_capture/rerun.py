@@ -166,18 +166,14 @@ def draws(call: Call) -> bool:
     return call.random or call.untraced or isinstance(call.target, HigherOrder)
 
 
-def _generators(call: Call) -> Iterable[torch.Generator]:
-    devices = {
-        value.spec.device
-        for value in values_in((call.args, call.kwargs, call.result))
-        if isinstance(value.spec, Spec)
-    }
-    cuda = [device for device in devices if device.type == "cuda"]
-    torch.cuda.init() if cuda else None
-    return [
-        torch.default_generator,
-        *(torch.cuda.default_generators[device.index or 0] for device in cuda),
-    ]
+def _generators(call: Call) -> list[torch.Generator]:
+    """The generators of torch's own that a call may draw from, or set."""
+    values = values_in((call.args, call.kwargs, call.result))
+    devices = {value.spec.device for value in values if isinstance(value.spec, Spec)}
+    found = {device.index or 0 for device in devices if device.type == "cuda"}
+    if call.untraced and torch.cuda.is_initialized():
+        found.update(range(torch.cuda.device_count()))
+    return [torch.default_generator, *(torch.cuda.default_generators[at] for at in sorted(found))]
 
 
 # ---------------------------------------------------------------- what must be computed
