@@ -23,6 +23,10 @@ NEVER = [
     (aten.remainder.Tensor, (INDEX, X)), (aten._softmax.default, (X, 0, False)), (aten.zero_.default, (X,)), (aten.gelu_.default, (X,)),
     (aten.uniform_.default, (X,)), (aten.cat.default, ([X, X],)), (aten.gather.default, (X.to("meta"), 0, INDEX.to("meta"))),
 ]  # fmt: skip
+NEVER += [
+    (aten._foreach_add_.List, ([X], [X])), (aten._foreach_sqrt.default, ([X],)), (aten._foreach_div_.Scalar, ([X], 2)),
+    (aten.__or__.Tensor, (X > 0, X > 0)), (aten.sym_size.int, (X, 0)), (aten._local_scalar_dense.default, (X[0],)),
+]  # fmt: skip
 SOMETIMES = [
     (aten.gather.default, (X, 0, INDEX)), (aten.index.Tensor, (X, [INDEX])), (aten.index_put_.default, (X, [INDEX], X)),
     (aten.embedding.default, (X, INDEX)), (aten.div.Tensor_mode, (INDEX, INDEX)), (aten.floor_divide.default, (INDEX, INDEX)),

@@ -28,32 +28,35 @@ _NEVER = frozenset(
     {
         "adaptive_avg_pool2d", "adaptive_avg_pool2d_backward", "adaptive_avg_pool3d", "adaptive_avg_pool3d_backward",
         "adaptive_max_pool2d", "adaptive_max_pool3d", "add_relu", "addbmm", "addmm", "addmm_activation", "addmv", "addr", "all", "amax",
-        "amin", "aminmax", "any", "arange", "argmax", "argmin", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d",
+        "amin", "aminmax", "and", "any", "arange", "argmax", "argmin", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d",
         "avg_pool3d_backward", "baddbmm", "batch_norm_backward", "batch_norm_no_update", "batch_norm_with_update",
-        "batch_norm_with_update_functional", "bmm", "cat", "complex", "constant_pad_nd", "convolution", "convolution_backward", "copy",
-        "count_nonzero", "cudnn_batch_norm", "cudnn_batch_norm_backward", "cummax", "cummin", "cumprod", "cumsum", "dot", "dropout",
-        "elu_backward", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "fill", "flip", "full", "full_like",
-        "fused_rms_norm", "fused_rms_norm_backward", "gelu", "glu", "glu_backward", "hardsigmoid_backward", "hardswish",
-        "hardswish_backward", "hardtanh_backward", "huber_loss", "huber_loss_backward", "isin", "leaky_relu_backward", "lift",
-        "lift_fresh", "linalg_vector_norm", "linear", "linear_backward", "linspace", "log_sigmoid_backward", "log_sigmoid_forward",
-        "log_softmax", "log_softmax_backward_data", "logcumsumexp", "logspace", "logsumexp", "masked_fill", "matmul",
-        "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "max_pool3d_with_indices", "max_pool3d_with_indices_backward",
-        "mean", "median", "mish_backward", "mm", "mse_loss", "mse_loss_backward", "mv", "nansum", "native_batch_norm",
-        "native_batch_norm_backward", "native_batch_norm_legit", "native_batch_norm_legit_functional",
-        "native_batch_norm_legit_no_training", "native_dropout", "native_group_norm", "native_group_norm_backward", "native_layer_norm",
-        "native_layer_norm_backward", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "nonzero", "norm", "ones",
-        "ones_like", "pixel_shuffle", "pixel_unshuffle", "prelu_kernel", "prelu_kernel_backward", "prod", "rand", "rand_like",
-        "randint", "randint_like", "randn", "randn_like", "randperm", "reflection_pad1d", "reflection_pad1d_backward",
-        "reflection_pad2d", "reflection_pad2d_backward", "repeat", "replication_pad1d", "replication_pad2d", "roll", "rot90",
-        "safe_softmax", "scalar_tensor", "scaled_dot_product_cudnn_attention", "scaled_dot_product_cudnn_attention_backward",
-        "scaled_dot_product_efficient_attention", "scaled_dot_product_efficient_attention_backward",
-        "scaled_dot_product_flash_attention", "scaled_dot_product_flash_attention_backward",
-        "scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_flash_attention_for_cpu_backward", "select_backward",
-        "select_scatter", "slice_backward", "slice_scatter", "smooth_l1_loss", "smooth_l1_loss_backward", "softmax",
-        "softmax_backward_data", "softplus_backward", "sort", "split_with_sizes_copy", "stack", "std", "std_mean", "sum",
-        "thnn_fused_lstm_cell", "to_copy", "topk", "tril", "triu", "unfold_backward", "uniform", "unsafe_view", "upsample_bicubic2d",
-        "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest2d_backward",
-        "upsample_nearest3d", "upsample_trilinear3d", "var", "var_mean", "vdot", "zero", "zeros", "zeros_like",
+        "batch_norm_with_update_functional", "bmm", "cat", "clamp", "complex", "constant_pad_nd", "convolution", "convolution_backward",
+        "copy", "copysign", "count_nonzero", "cudnn_batch_norm", "cudnn_batch_norm_backward", "cummax", "cummin", "cumprod", "cumsum",
+        "dot", "dropout", "elu_backward", "empty", "empty_like", "empty_permuted", "empty_strided", "equal", "eye", "fill", "flip",
+        "full", "full_like", "fused_adam", "fused_adamw", "fused_rms_norm", "fused_rms_norm_backward", "fused_sgd", "gelu",
+        "gelu_backward", "glu", "glu_backward", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh_backward",
+        "huber_loss", "huber_loss_backward", "iand", "ilshift", "ior", "irshift", "is_nonzero", "is_same_size", "isin", "item", "ixor",
+        "leaky_relu_backward", "lift", "lift_fresh", "linalg_vector_norm", "linear", "linear_backward", "linspace",
+        "local_scalar_dense", "log_sigmoid_backward", "log_sigmoid_forward", "log_softmax", "log_softmax_backward_data", "logcumsumexp",
+        "logspace", "logsumexp", "lshift", "masked_fill", "matmul", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices", "max_pool3d_with_indices_backward", "mean", "median", "mish_backward", "mm", "mse_loss",
+        "mse_loss_backward", "mv", "nansum", "native_batch_norm", "native_batch_norm_backward", "native_batch_norm_legit",
+        "native_batch_norm_legit_functional", "native_batch_norm_legit_no_training", "native_dropout", "native_group_norm",
+        "native_group_norm_backward", "native_layer_norm", "native_layer_norm_backward", "new_empty", "new_empty_strided", "new_full",
+        "new_ones", "new_zeros", "nonzero", "norm", "numel", "ones", "ones_like", "or", "pixel_shuffle", "pixel_unshuffle",
+        "prelu_kernel", "prelu_kernel_backward", "prod", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
+        "randperm", "reflection_pad1d", "reflection_pad1d_backward", "reflection_pad2d", "reflection_pad2d_backward", "repeat",
+        "replication_pad1d", "replication_pad2d", "roll", "rot90", "rshift", "safe_softmax", "scalar_tensor",
+        "scaled_dot_product_cudnn_attention", "scaled_dot_product_cudnn_attention_backward", "scaled_dot_product_efficient_attention",
+        "scaled_dot_product_efficient_attention_backward", "scaled_dot_product_flash_attention",
+        "scaled_dot_product_flash_attention_backward", "scaled_dot_product_flash_attention_for_cpu",
+        "scaled_dot_product_flash_attention_for_cpu_backward", "select_backward", "select_scatter", "size", "slice_backward",
+        "slice_scatter", "smooth_l1_loss", "smooth_l1_loss_backward", "softmax", "softmax_backward_data", "softplus_backward", "sort",
+        "split_with_sizes_copy", "stack", "std", "std_mean", "storage_offset", "stride", "sum", "sym_numel", "sym_size",
+        "sym_storage_offset", "sym_stride", "thnn_fused_lstm_cell", "to_copy", "topk", "tril", "triu", "unfold_backward", "uniform",
+        "unsafe_view", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d",
+        "upsample_nearest2d_backward", "upsample_nearest3d", "upsample_trilinear3d", "var", "var_mean", "vdot", "xor", "zero", "zeros",
+        "zeros_like",
     }
 )  # fmt: skip
 """Stems of operators that are neither views nor tagged pointwise, and do not look at what decides whether they raise."""
@@ -84,19 +87,20 @@ def _kind(op: OpOverload) -> str:
     namespace, _, name = op._schema.name.partition("::")
     if namespace != "aten" or is_check(op):
         return "always"
-    stem = name.strip("_")
+    stem = name.strip("_").removeprefix("foreach_")
     if stem in _DIVISIONS:
         modes = ("Tensor_mode", "Scalar_mode")
         divides = stem not in ("div", "divide") or op._overloadname in modes
         return "division" if divides else "never"
     if stem in _NEVER or aliasing(op).view:
         return "never"
-    functional = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") else None
-    tagged = torch.Tag.pointwise in op.tags or (
-        functional is not None
-        and any(torch.Tag.pointwise in getattr(functional, o).tags for o in functional.overloads())
-    )
-    return "never" if tagged and stem not in _POINTWISE_THAT_CHECK else "data"
+    if stem in _POINTWISE_THAT_CHECK:
+        return "data"
+    functional = getattr(
+        torch.ops.aten, stem, None
+    )  # in-place forms and those of lists have no tag
+    forms = [op] if functional is None else [getattr(functional, o) for o in functional.overloads()]
+    return "never" if any(torch.Tag.pointwise in form.tags for form in forms) else "data"
 
 
 def _tensors(args: Any) -> Iterator[Any]:
