@@ -111,7 +111,9 @@ def _flambeau(
     notes = []
     if different:
         with mock.patch("torch.compiler.is_compiling", lambda: True):
-            own_way = _differences(model, inputs, mode, got, _run(copy.deepcopy(model), inputs, mode))
+            own_way = _differences(
+                model, inputs, mode, got, _run(copy.deepcopy(model), inputs, mode)
+            )
         if own_way:
             return {"status": "differs", "causes": different[:3]}
         notes = [f"{OWN_WAY}: {different[0]}"]

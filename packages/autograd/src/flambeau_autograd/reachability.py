@@ -1,6 +1,6 @@
 """Which results a gradient comes from, by the edges of autograd's graph: where none of them has a tangent, eager defines no gradient.
 
-    y, z = x * w, torch.ceil(v)             w: {y}    v: {z}, though its gradient is zero and computed from no tangent
+y, z = x * w, torch.ceil(v)             w: {y}    v: {z}, though its gradient is zero and computed from no tangent
 """
 
 from __future__ import annotations

@@ -417,7 +417,9 @@ class Objects:
         if not _same_items(list(copy), list(value)):
             copy = value.copy()
         if not _same_items(list(copy), list(value)):
-            raise GraphBreak("unsupported-input", f"the set at {origin.text()} has an order of its own")
+            raise GraphBreak(
+                "unsupported-input", f"the set at {origin.text()} has an order of its own"
+            )
         self._add_shadow(value, origin, copy, set(value))
         return copy
 
