@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import flambeau
+from flambeau.interop_dynamo import flambeau_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,3 +210,15 @@ def test_an_entry_serves_one_mode() -> None:
         with torch.inference_mode(inference):
             assert compiled(torch.ones(2)).is_inference() is inference
     assert len(flambeau.explain(compiled).graphs) == 2
+
+
+def test_as_a_backend_of_torch_compile() -> None:
+    def program(x: torch.Tensor) -> Any:
+        with torch.inference_mode():
+            y = (x.sin() + 1).cos()
+        return y, (x * 2).exp()
+
+    x = torch.randn(3)
+    compiled = torch.compile(program, backend=flambeau_backend)
+    assert flags(list(compiled(x))) == flags(list(program(x)))
+    assert not torch.is_inference_mode_enabled()

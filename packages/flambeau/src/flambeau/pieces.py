@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
     Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., tuple[Any, ...]]]
 
+_INFERENCE_MODE = (
+    torch.autograd.grad_mode._enter_inference_mode,
+    torch.autograd.grad_mode._exit_inference_mode,
+)
+"""How graphs that torch.compile has captured enter and leave inference mode."""
+
 _SMALLEST = 2
 """Fewer calls than this are not worth a piece: they run as they are."""
 
@@ -157,7 +163,7 @@ class _Cutter:
 
 def _is_untraced(node: fx.Node) -> bool:
     """Whether a call needs the real tensors and this thread's real state."""
-    return bool(node.meta.get("untraced"))
+    return bool(node.meta.get("untraced")) or node.target in _INFERENCE_MODE
 
 
 def _chooses(target: Any) -> bool:
