@@ -25,6 +25,7 @@ from flambeau_capture.guards.relations import Relation
 from flambeau_capture.guards.tensor_kinds import TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.inference_mode import enter_inference_mode, leaving_after_errors
+from flambeau_capture.locks import UnderLocks, call_origins
 from flambeau_capture.origins import (
     Argument,
     CallOf,
@@ -173,7 +174,12 @@ def make_entry(
         source=source,
         broken=capture.cause,
     )
-    checked = program.guard_program(guards, origins, len(capture.scope.arguments))
+    arguments = len(capture.scope.arguments)
+    checked = program.guard_program(guards, origins, arguments)
+    if capture.locks:
+        inner = PythonEntry(program=checked, target=target, item=item)
+        target, item = UnderLocks(capture.locks, inner), WHOLE_RESULT
+        checked = program.guard_program(guards, call_origins(capture.scope), arguments)
     return new_entry(checked, target, item=item, info=info, handler=handler, on_error=on_error)
 
 

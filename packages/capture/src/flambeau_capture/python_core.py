@@ -25,6 +25,13 @@ class PythonEntry:
     handler: Any = None
     on_error: Callable[[BaseException], BaseException | None] | None = None
 
+    def run(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> tuple[bool, Any]:
+        """(whether the guards hold, what the target gives)."""
+        inputs = self.program.load(function, bound)
+        if inputs is None or self.target is None:
+            return False, None
+        return True, self._part(self.target(*inputs))
+
     def serve(
         self,
         compiled: PythonCompiled,

@@ -418,6 +418,8 @@ class Capture:
     """The call begins without gradients and turns them on: the graph is compiled and called with them on, and begins by turning them off."""
     eager: bool = False
     """The call is left to the interpreter; the guards say for which other calls that holds."""
+    locks: tuple[Origin, ...] = ()
+    """The locks that the frame takes and gives back, in the order in which it takes them."""
     needs_hook: bool = False
     """Whether frames reached from the instruction that broke the graph are to be captured too."""
 

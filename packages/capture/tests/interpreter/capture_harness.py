@@ -44,7 +44,7 @@ def stepping(steps: int) -> CaptureFrame:
     ) -> Capture | Break:
         reason = Break("explicit-break", "the test stops here")
         for step in (*range(steps, steps + 60), 0):
-            found, _ = capture._interpret(scope, options, dynamic, stop_step=step)
+            found, _, _ = capture._interpret(scope, options, dynamic, stop_step=step)
             if found.suspended and _gets_nowhere(scope, found):
                 continue
             if found.suspended:

@@ -7,6 +7,7 @@ opcodes/         one handler per opcode, named as the opcode, one file per conce
 generator.py     suspended frames behind Python's generator protocol
 enclosed.py      a function of the program on a tape of its own: a subgraph
 
+manner.py        the ways in which a frame may be interpreted
 machine.py       the state of one capture: guards, cells, globals, deferred calls
 objects.py       what existed before the call: origins, shadows, overlays; `wrap`, the one door into the frame
 program_functions.py, identity.py    functions are guarded by what is read of them; identity, where the program observes it

@@ -14,6 +14,7 @@ from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, run
 from flambeau_capture.interpreter.inference import leave_inference_modes
 from flambeau_capture.interpreter.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.machine import Machine
+from flambeau_capture.interpreter.manner import USUAL, Manner
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.partial_reads import PARTIAL_TYPES, Unread
 from flambeau_capture.interpreter.rebuild import Rebuilder
@@ -34,20 +35,19 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
 
     Where something in it cannot be captured, it is run once more, up to there: the record then says how to go on.
     """
-    compiling = True
-    found, steps = _interpret(scope, options, dynamic, compiling)
-    if steps is None:
-        # Where it is told that it is compiled it raises: it goes the way that it goes eagerly.
-        compiling = False
-        found, steps = _interpret(scope, options, dynamic, compiling)
+    manner = USUAL
+    found, steps, other = _interpret(scope, options, dynamic, manner)
+    while other is not None and not (options.fullgraph and other.compiling == manner.compiling):
+        manner = other
+        found, steps, other = _interpret(scope, options, dynamic, manner)
     if found.cause is None:
         return found
     if options.fullgraph or found.cause.id == "dynamic-mark":
         return found.cause
     if found.cause.id == "traceback":
         steps = []  # an exception that is rebuilt in the middle of its handling has no traceback to show
-    for place, step in enumerate(steps or ()):
-        stopped, _ = _interpret(scope, options, dynamic, compiling, stop_step=step)
+    for place, step in enumerate(steps):
+        stopped, _, _ = _interpret(scope, options, dynamic, manner, stop_step=step)
         if stopped.suspended:
             stopped.cause = found.cause
             stopped.needs_hook = place > 0 or found.cause.id in _MAY_CALL_BACK
@@ -75,21 +75,20 @@ def _interpret(
     scope: Scope,
     options: CaptureOptions,
     dynamic: DynamicDims,
-    compiling: bool = True,
+    manner: Manner = USUAL,
     *,
     stop_step: int = 0,
-) -> tuple[Capture, list[int] | None]:
-    """The record up to `stop_step` (0: of the whole frame), and the steps in front of which it could end if it has a `cause`.
-
-    `compiling` is what `is_compiling()` answers.  No list of steps: an exception escapes that eager might not raise, since the program had asked.
+) -> tuple[Capture, list[int], Manner | None]:
+    """The record up to `stop_step` (0: of the whole frame), and, if it has a `cause`, the steps in front of which it could end, or
+    the manner in which to interpret the frame instead.
     """
-    machine = Machine(scope, options, dynamic, _main_device(scope.arguments), compiling, stop_step)
+    machine = Machine(scope, options, dynamic, _main_device(scope.arguments), manner, stop_step)
     first_line = defined_at(scope.function)
     broken: Break | None = None
     try:
         with machine.tape.tracer:
             try:
-                return _capture(machine, scope), []
+                return _capture(machine, scope), [], None
             finally:
                 leave_inference_modes(
                     machine
@@ -97,7 +96,7 @@ def _interpret(
     except Stopped:
         assert machine.suspended is not None
         if isinstance(machine.suspended, Capture):
-            return machine.suspended, []
+            return machine.suspended, [], None
         broken = machine.suspended.to_break(machine.where or first_line)
     except GraphBreak as error:
         broken = error.to_break(machine.break_where or machine.where or first_line)
@@ -114,12 +113,17 @@ def _interpret(
         raised = broken is not None and (
             broken.id == "exception-escapes" or machine.handling is not None
         )
-        own_way = raised and machine.told_compiling
-        steps = None if own_way else stop_steps(machine.broken)
+        other = None
+        if raised and machine.told_compiling:
+            # Where it is told that it is compiled it raises: it is to go the way that it goes eagerly.
+            other = replace(manner, compiling=False)
+        elif machine.locks:
+            other = replace(manner, takes_locks=False)
+        steps = stop_steps(machine.broken)
         eager = left_to_interpreter(machine)
         machine.dissolve()
     eager.cause = broken
-    return eager, steps
+    return eager, steps, other
 
 
 def _capture(machine: Machine, scope: Scope) -> Capture:

@@ -22,6 +22,7 @@ from flambeau_capture.interpreter.enclosed import effects_so_far
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import check_key, hashes_in_python, native_key
+from flambeau_capture.interpreter.manner import USUAL, Manner
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.program_functions import function_origin, guard_followed
@@ -107,7 +108,7 @@ class Machine:
         options: CaptureOptions,
         dynamic: DynamicDims,
         device: torch.device | str = "cpu",
-        compiling: bool = True,
+        manner: Manner = USUAL,
         stop_step: int = 0,
     ) -> None:
         self.scope = scope
@@ -124,8 +125,7 @@ class Machine:
         self.backwards = 0
         """Backwards of custom Functions around it."""
         self.step = 0
-        self.compiling = compiling
-        """What `is_compiling()` answers."""
+        self.manner = manner
         self.told_compiling = False
         """Whether the answer was yes: what the program then raises eager might not."""
         self.stop_step = stop_step
@@ -137,6 +137,9 @@ class Machine:
         self._noted_error: BaseException | None = None
         self.guards: dict[tuple[str, Origin, Any], Guard] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.locks: dict[Any, Origin] = {}
+        """The locks that the frame has taken; `locks_held` are those that it holds now, the last one last."""
+        self.locks_held: list[Any] = []
         self.context_writes: dict[int, tuple[ContextVar[Any], Any]] = {}
         """Context variables that the frame has set, and to what."""
         self.deferred_tensors: list[tuple[torch.Tensor, int]] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from flambeau_capture.higher_order import HigherOrder
 from flambeau_capture.interpreter.effects import effects, guard_distinct
 from flambeau_capture.interpreter.hooks import hook_effects
 from flambeau_capture.interpreter.inference import reenter_effects
@@ -28,6 +29,7 @@ from flambeau_capture.successors import NotResumable, after_call, successors
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.origins import Origin
     from flambeau_capture.record import Effect
 
 
@@ -55,6 +57,7 @@ def finish(
     """The whole record, when the recipes of the result or of the suspended frames have been made."""
     if machine.dropped_break is not None:
         raise machine.dropped_break
+    locks = _locks(machine, suspended)
     guard_distinct(machine)
     # Hooks first, in their order: others may store their handles.
     replayed = hook_effects(machine, rebuild)
@@ -76,7 +79,21 @@ def finish(
         unbacked=machine.tape.unbacked.values,
         suspended=suspended,
         enables_grad=enables_grad,
+        locks=locks,
     )
+
+
+def _locks(machine: Machine, suspended: list[SuspendedFrame]) -> tuple[Origin, ...]:
+    """The locks to hold around the graph and the effects; GraphBreak where that is more than the program holds them for."""
+    if not machine.locks:
+        return ()
+    if machine.locks_held or suspended:
+        raise GraphBreak("not-resumable", "a lock that the frame has taken is to be held in it")
+    if any(call.untraced or isinstance(call.target, HigherOrder) for call in machine.tape.calls):
+        raise GraphBreak(
+            "unknown-c-function", "a lock is taken by a frame that calls what may want it, too"
+        )
+    return tuple(machine.locks.values())
 
 
 def left_to_interpreter(machine: Machine) -> Capture:

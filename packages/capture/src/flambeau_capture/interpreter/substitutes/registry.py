@@ -78,5 +78,5 @@ def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:
 
 def compiling(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """`is_compiling()`: the program may now go a way of its own, which eager does not."""
-    machine.told_compiling |= machine.compiling
-    return machine.compiling
+    machine.told_compiling |= machine.manner.compiling
+    return machine.manner.compiling

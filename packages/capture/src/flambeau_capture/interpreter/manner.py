@@ -1,0 +1,17 @@
+"""How a frame is interpreted, where there is more than one way that is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """`compiling`: what `is_compiling()` answers.  `takes_locks`: the entry takes the locks that the frame takes; else that is a graph break."""
+
+    compiling: bool = True
+    takes_locks: bool = True
+
+
+USUAL = Manner()
+"""The first manner in which a frame is tried."""
