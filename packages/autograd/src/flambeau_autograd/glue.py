@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
+_MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation"
+)
 _FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
     "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
@@ -72,6 +75,7 @@ class Training:
     `differentiable`: arguments that get gradients, in the order of the backward's outputs.  `non_differentiable`: results without.
     `tangents[k]` is the result that tangent k is of, and `results` counts the results that are not saved extras.
     `reaching[i]`: the results that gradient i comes from; where none of them has a tangent, it is undefined.
+    `apart[k]`: the results that share no kept tensors with result k; a backward of theirs leaves its own possible.
     """
 
     part: Partition
@@ -80,6 +84,7 @@ class Training:
     tangents: list[int]
     results: int
     reaching: list[frozenset[int]]
+    apart: dict[int, frozenset[int]]
 
 
 def glue_inference(compiled: Compiled, call: Call) -> Compiled:
@@ -156,7 +161,8 @@ def _make_function(
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, names, fixers = saved.sizes, saved.names, saved.fixers
     results, views, reaching = training.results, _view_positions(training), training.reaching
-    with_tangents = training.tangents
+    with_tangents, apart = training.tangents, training.apart
+    all_results, apart_at_all = frozenset(with_tangents), any(apart.values())
     exact = len(training.part.forward.outputs) == results
     keeps_results = any(kind == "output" and at >= results for kind, at in training.part.saved)
     non_differentiable = (
@@ -172,6 +178,7 @@ def _make_function(
             if views:
                 returned = _detached(returned, views)
             ctx.set_materialize_grads(False)
+            ctx.kept = None
             if _default_hooks(True) is None:
                 ctx.save_for_backward(*inputs(args), *outputs(returned))
                 ctx.rest = intermediates(returned)
@@ -191,12 +198,16 @@ def _make_function(
             rest = ctx.rest
             if rest is None:
                 raise RuntimeError(_FREED)
-            checked = ctx.saved_tensors
+            missing = frozenset([at for at in with_tangents if tangents[at] is None])
+            spent = all_results - missing
+            checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, apart)
             if not _keeps_graph():
-                ctx.rest = None
+                later = apart_at_all and any(spent <= apart[at] for at in with_tangents)
+                ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
+                if not later:
+                    ctx.rest = None
             values = _NO_SIZES if sizes is None else ctx.sizes
             given = [fix(tangents[at], values) for at, fix in fixers]
-            missing = frozenset([at for at in with_tangents if tangents[at] is None])
             ints = [values[name] for name in names]
             if not torch.is_grad_enabled():
                 grads = backward()(*checked, *rest, *ints, *given)
@@ -207,6 +218,32 @@ def _make_function(
             return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
 
     return CompiledFunction
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a backward of some results leaves for one of the others: eager has kept nothing that both need.
+
+    The engine forgets what `save_for_backward` was given when the first has run; `versions` replace its check.
+    """
+
+    tensors: tuple[Any, ...]
+    versions: list[int]
+    spent: frozenset[int]
+
+    @classmethod
+    def after(cls, before: _Kept | None, tensors: tuple[Any, ...], spent: frozenset[int]) -> _Kept:
+        """What is left when the results `spent` have been gone back through, too."""
+        versions = [tensor._version for tensor in tensors] if before is None else before.versions
+        return cls(tensors, versions, spent if before is None else before.spent | spent)
+
+    def taken(self, wanted: frozenset[int], apart: dict[int, frozenset[int]]) -> tuple[Any, ...]:
+        """The tensors for a backward of these results."""
+        if any(not self.spent <= apart[at] for at in wanted):
+            raise RuntimeError(_FREED)
+        if [tensor._version for tensor in self.tensors] != self.versions:
+            raise RuntimeError(_MODIFIED)
+        return self.tensors
 
 
 @dataclass

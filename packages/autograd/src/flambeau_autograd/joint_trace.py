@@ -22,7 +22,7 @@ from torch import fx
 from flambeau_autograd.aliases import Alias, AliasMap
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.outputs import Constant, Input, Output, Result, View, view_steps
-from flambeau_autograd.reachability import results_reaching
+from flambeau_autograd.reachability import reachability
 from flambeau_autograd.reasons import (
     AliasedMutation,
     AliasedOutputs,
@@ -52,7 +52,7 @@ class Trace:
 
     `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the tangents; `tape.outputs` is
     the results, then a gradient (or None) for each of `differentiable` (positions among arguments and constants).
-    `reaching[i]` is the results that gradient i comes from (`reachability.py`).
+    `reaching[i]` is the results that gradient i comes from, `apart[k]` those that share no kept tensors with result k (`reachability.py`).
     `owners[i]` is whose memory result i is (see `separate_outputs`).  `copies` lists (argument, result) to be copied under
     autograd.  `tangents[k]` is the result that tangent k is of.  `split` is the number of forward calls.
     """
@@ -70,6 +70,7 @@ class Trace:
     non_differentiable: list[int]
     tangents: list[int]
     reaching: list[frozenset[int]]
+    apart: dict[int, frozenset[int]]
     grad_mode: bool | None
     results: int = 0
 
@@ -172,7 +173,7 @@ class _JointTracer:
             leaves = [leaf for _, leaf in differentiable]
             tangents, gradients, tangent_values = self._backward(results, leaves)
             outputs = [fake for at in tangents if (fake := results.fakes[at]) is not None]
-            reaching = results_reaching(outputs, leaves)
+            reaching, apart = reachability(outputs, leaves)
         aliases.extend_inputs(tracer.constants)
         aliases.extend_inputs(tangent_values)
         aliases.extend(tracer.nodes[split:])
@@ -203,6 +204,10 @@ class _JointTracer:
             ],
             tangents=tangents,
             reaching=[frozenset(tangents[number] for number in numbers) for numbers in reaching],
+            apart={
+                at: frozenset(tangents[number] for number in numbers)
+                for at, numbers in zip(tangents, apart, strict=True)
+            },
             grad_mode=None if grad_after == self._grad else grad_after,
             results=len(results.values),
         )

@@ -137,6 +137,7 @@ def _compile(
         tangents=traced.tangents,
         results=traced.results,
         reaching=traced.reaching,
+        apart=traced.apart,
     )
     return glue_training(forward, backward, call, training)
 

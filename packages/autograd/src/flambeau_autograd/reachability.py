@@ -1,11 +1,19 @@
-"""Which results a gradient comes from, by the edges of autograd's graph: where none of them has a tangent, eager defines no gradient.
+"""What eager's backward tells by the edges of autograd's graph, and a compiled one must be told.
+
+Which results a gradient comes from: where none of them has a tangent, eager defines no gradient.
 
 y, z = x * w, torch.ceil(v)             w: {y}    v: {z}, though its gradient is zero and computed from no tangent
+
+Which results have no kept tensors in common: a backward of one leaves those of the other alone.
+
+y, z = x * w, (x + 1) * w               y: {z}    z: {y}
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from torch.autograd.function import BackwardCFunction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,19 +21,53 @@ if TYPE_CHECKING:
     import torch
 
 
-def results_reaching(
+def reachability(
     results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
-) -> list[frozenset[int]]:
-    """For each leaf, the numbers of the results that are connected to it."""
+) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
+    """For each leaf, the numbers of the results that are connected to it; for each result, of those it shares no kept tensors with."""
     bits = {id(leaf): 1 << number for number, leaf in enumerate(leaves)}
     reached: dict[Any, int] = {}  # node -> the leaves below it, as bits
     for result in results:
         _visit(result.grad_fn, bits, reached)
     below = [reached[result.grad_fn] for result in results]
-    return [
+    reaching = [
         frozenset(at for at, found in enumerate(below) if found >> number & 1)
         for number in range(len(leaves))
     ]
+    return reaching, _apart(results, list(reached))
+
+
+def _apart(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozenset[int]]:
+    """For each result, those with which it has no node in common that keeps tensors, maybe itself; `nodes` are listed children first."""
+    above = dict.fromkeys(nodes, 0)  # node -> the results above it, as bits
+    for number, result in enumerate(results):
+        above[result.grad_fn] |= 1 << number
+    keeping: dict[type, bool] = {}
+    common = [0] * len(results)
+    seen: set[int] = set()
+    for node in reversed(nodes):
+        found = above[node]
+        for child, _ in node.next_functions:
+            if child is not None:
+                above[child] |= found
+        if found and found not in seen and _keeps_tensors(node, keeping):
+            seen.add(found)
+            for number in range(len(results)):
+                if found >> number & 1:
+                    common[number] |= found
+    return [
+        frozenset(at for at in range(len(results)) if not shared >> at & 1) for shared in common
+    ]
+
+
+def _keeps_tensors(node: Any, known: dict[type, bool]) -> bool:
+    """Whether autograd frees something of a node after its backward; a Function written in Python may keep anything."""
+    kind = type(node)
+    if kind not in known:
+        known[kind] = isinstance(node, BackwardCFunction) or any(
+            name.startswith("_raw_saved_") for name in dir(kind)
+        )
+    return known[kind]
 
 
 def _visit(root: Any, bits: dict[int, int], reached: dict[Any, int]) -> None:
