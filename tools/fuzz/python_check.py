@@ -57,7 +57,7 @@ class _Differs(AssertionError):
 
 def difference(text: str, *, backend: str = "eager", dynamic: bool | None = None) -> str | None:
     """What differs, or None."""
-    eager, compiled_module = _load(text, "eager_program"), _load(text, "compiled_program")
+    eager, compiled_module = _load(text), _load(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compiled = flambeau.compile(compiled_module.program, backend=backend, dynamic=dynamic)
@@ -69,8 +69,9 @@ def difference(text: str, *, backend: str = "eager", dynamic: bool | None = None
     return None
 
 
-def _load(text: str, name: str) -> types.ModuleType:
-    sys.modules[name] = module = types.ModuleType(name)  # where dataclasses look for it
+def _load(text: str) -> types.ModuleType:
+    """A module of the program; all have one name, since programs print their classes."""
+    sys.modules["program"] = module = types.ModuleType("program")  # where dataclasses look for it
     filename = f"<program {hash(text) & 0xFFFFFFFF:08x}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), module.__dict__)
