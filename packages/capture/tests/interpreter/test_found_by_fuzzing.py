@@ -318,3 +318,65 @@ def test_objects_of_c_types_that_cannot_be_made_anew_are_left_to_eager():
 
     got = compiled(program, fullgraph=False)(X)
     assert type(got[1]) is typing.TypeVar and got[1].__name__ == "Made"
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_numbers_are_of_pythons_types(dynamic):
+    def program(x, n):
+        return x + 1, [n.__class__, (n + 1).__class__.__name__], pow(n, 2, 5), hasattr(n, "node")
+
+    agree(program, (X, 2), (X, 3), (X, 7), dynamic=dynamic)
+
+
+def grows(x, table):
+    for key in table:
+        table[key, 1] = int(x.sum())
+    return table
+
+
+def changes_values(x, table):
+    return [table.update({key: float(x.sum())}) or value for key, value in table.items()]
+
+
+def grows_after_the_break(x, table):
+    seen, made = [], dict(table)
+    for key in made:
+        made[len(made)] = 1
+        seen.append((key, float(x.sum())))
+    return seen
+
+
+def ends_after_the_break(x, table):
+    seen = []
+    for value in table.values():
+        seen.append(value)
+        if len(seen) == len(table):
+            seen.append(float(x.sum()))
+    return seen
+
+
+def grows_a_set(x, table):
+    items = {1, 2, 3}
+    for item in items:
+        if float(x.sum()) > 0 and item == 2:
+            items.add(77)
+    return items
+
+
+@pytest.mark.parametrize(
+    "program",
+    [grows, changes_values, grows_after_the_break, ends_after_the_break, grows_a_set],
+)
+def test_a_dict_or_set_that_changes_while_a_loop_with_a_break_goes_over_it(program):
+    agree(program, (X, {"a": 1, "b": 2, "c": 3}), (X, {"a": 1}), (X, {}))
+
+
+def test_what_torch_says_of_arguments_of_wrong_types():
+    def program(x, t):
+        with contextlib.suppress(ValueError):
+            try:
+                return torch.where(t, t, x.flatten())
+            except TypeError as error:
+                return str(error)
+
+    agree(program, (X, 2), (X, 2.5))

@@ -77,8 +77,12 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
     if issubclass(kind, Native):
         return obj.seen_attribute(name)
     if kind in _NATIVE_VALUES:
-        if kind in SYMBOLIC_NUMBERS and not hasattr(obj, name):
-            obj = concrete(obj)
+        plain = SYMBOLIC_NUMBERS.get(kind)
+        if plain is not None:
+            if name == "__class__":
+                return plain
+            if not hasattr(plain, name) or not hasattr(obj, name):
+                obj = concrete(obj)
         return getattr(obj, name)
     if issubclass(kind, torch.Tensor):
         return load_tensor_attribute(machine, obj, name)

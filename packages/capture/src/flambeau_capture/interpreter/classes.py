@@ -32,8 +32,8 @@ TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {
 }
 """Top-level modules whose functions and classes are taken to stay as they are: no guards are made on their contents."""
 
-SYMBOLIC_NUMBERS = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
-"""Their operators are Python functions of torch, run natively."""
+SYMBOLIC_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""The type that the program sees.  Their operators are Python functions of torch, run natively."""
 
 
 def is_trusted(module_name: Any) -> bool:

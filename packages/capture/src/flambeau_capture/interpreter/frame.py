@@ -121,6 +121,15 @@ def whole_local(frame: Frame, slot: int) -> Any:
     return value
 
 
+def is_in_block(frame: Frame | None) -> bool:
+    """Whether a frame, or one that has called it, stands in a `try` or a `with`, which an exception would not just leave."""
+    while frame is not None:
+        if frame.code.unwinds[frame.ip - 1] is not None:
+            return True
+        frame = frame.parent
+    return False
+
+
 def run(frame: Frame) -> int:
     """Run until the frame returns or yields; raises what the program raises and does not handle, and GraphBreak."""
     instructions = frame.code.instructions

@@ -2,11 +2,13 @@
 
     for i, x in enumerate(xs): ...      ->      enumerate(restored(iter(xs), 3), 3)
 
-An iterator over a dict goes on over the entries that are left.
+Those of dicts and sets are iterators of the same object again, which find out when its size has changed.
 """
 
 from __future__ import annotations
 
+import gc
+import itertools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +32,24 @@ def is_c_iterator(kind: type) -> bool:
     )
 
 
+_OF_DICTS: dict[type, Any] = {
+    type(iter({})): iter,
+    type(iter({}.values())): lambda mapping: iter(dict.values(mapping)),
+    type(iter({}.items())): lambda mapping: iter(dict.items(mapping)),
+    type(iter(set())): iter,
+}
+"""Type of iterator -> how one of a dict or a set is made."""
+
+
 def iterator_recipe(rebuild: Rebuilder, iterator: Any) -> Recipe:
     """The iterator, where it stands."""
+    begin = _OF_DICTS.get(type(iterator))
+    if begin is not None:
+        container = _iterated(iterator)
+        if container is not None:
+            function = _spoiled if _is_spoiled(iterator) else _advanced
+            position = Const(len(container) - iterator.__length_hint__())
+            return CallRecipe(function, (Const(begin), rebuild.recipe(container), position))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # itertools objects from 3.12 on
         function, args, *state = iterator.__reduce__()
@@ -44,6 +62,37 @@ def iterator_recipe(rebuild: Rebuilder, iterator: Any) -> Recipe:
 def sequence_iterator_recipe(rebuild: Rebuilder, sequence: Any, index: int) -> Recipe:
     """The iterator of an object that has only `__getitem__`."""
     return CallRecipe(_restored, (CallRecipe(iter, (rebuild.recipe(sequence),)), Const(index)))
+
+
+def _iterated(iterator: Any) -> Any:
+    """The dict or set that an iterator is on; None if it is exhausted."""
+    return next(
+        (held for held in gc.get_referents(iterator) if isinstance(held, (dict, set, frozenset))),
+        None,
+    )
+
+
+def _is_spoiled(iterator: Any) -> bool:
+    """Whether the next step raises, since the container has changed its size."""
+    try:
+        iterator.__reduce__()  # which runs a copy of it to its end
+    except RuntimeError:
+        return True
+    return False
+
+
+def _advanced(begin: Any, container: Any, position: int) -> Any:
+    iterator = begin(container)
+    next(itertools.islice(iterator, position, position), None)
+    return iterator
+
+
+def _spoiled(begin: Any, container: Any, position: int) -> Any:
+    """An iterator whose container has changed its size: the next step says so."""
+    other: Any = {None: None} if isinstance(container, dict) else {None}
+    iterator = begin(other)
+    other.clear()
+    return iterator
 
 
 def _restored(iterator: Any, state: Any) -> Any:

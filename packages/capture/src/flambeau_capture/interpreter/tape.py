@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.failing_call import FailingCall
+from flambeau_capture.graph_module import values_in
 from flambeau_capture.hook_points import pass_hooks
 from flambeau_capture.interpreter.default_device import DefaultDevices
+from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.inputs import Inputs
 from flambeau_capture.interpreter.known_ranges import known_truth
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
@@ -305,7 +307,7 @@ class Tape(Inputs):
         if untraced:
             self._refuse_untraced(target)
         known = self._values
-        mutates = tuple({id(t): known[id(t)][1] for t in written if id(t) in known}.values())
+        mutates = self._mutated(written, (recorded_args, recorded_kwargs)) if written else ()
         stem = target if kind == "method" else getattr(target, "__name__", "value")
         for tensor in new:
             spec, storage = tensor.spec, tensor.storage_record  # type: ignore[attr-defined]
@@ -320,6 +322,18 @@ class Tape(Inputs):
         if defined or (self.env is not None and self.env.assumed):
             self.unbacked.settle(defined, new)  # type: ignore[arg-type]
         return result
+
+    def _mutated(self, written: list[torch.Tensor], operands: Any) -> tuple[GraphValue, ...]:
+        """The values whose data a call has written: its operands, also where it wrote through views of its own (`x[1:] = y`)."""
+        found: dict[GraphValue, None] = {}
+        for tensor in written:
+            known = self._values.get(id(tensor))
+            if known is not None:
+                found[known[1]] = None
+                continue
+            storage = tensor.storage_record  # type: ignore[attr-defined]
+            found.update((value, None) for value in values_in(operands) if value.storage is storage)
+        return tuple(found)
 
     def _run(
         self,
@@ -340,6 +354,13 @@ class Tape(Inputs):
         try:
             with self.functions:  # here only, so that the program sees no function mode
                 result = called(*rest, **kwargs)
+        except TypeError as error:
+            if "have invalid types" in str(error) and is_in_block(self.machine.frame):
+                # The text names fake tensors, and the block may look at it.
+                raise GraphBreak(
+                    "unknown-c-function", f"arguments that {function} refuses"
+                ) from None
+            raise
         except RuntimeError as error:
             if tracer.written and not isinstance(error, Unsupported):
                 self._write_and_fail(function, args, kwargs)

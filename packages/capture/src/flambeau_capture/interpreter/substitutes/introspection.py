@@ -10,7 +10,7 @@ import torch
 
 from flambeau_capture.interpreter import attribute_writes, attributes, native, operations
 from flambeau_capture.interpreter.class_building import new_class
-from flambeau_capture.interpreter.classes import MISSING, Native, python_method
+from flambeau_capture.interpreter.classes import MISSING, SYMBOLIC_NUMBERS, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND, whole_local
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.substitutes.registry import (
@@ -45,7 +45,7 @@ def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
         if seen is not None:
             return seen
         return types.FunctionType if kind is native.InterpretedCallable else types.GeneratorType
-    return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}.get(kind, kind)
+    return SYMBOLIC_NUMBERS.get(kind, kind)
 
 
 @substitute_for(getattr)

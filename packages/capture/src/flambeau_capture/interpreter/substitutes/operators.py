@@ -9,6 +9,7 @@ from flambeau_capture.interpreter import operations
 from flambeau_capture.interpreter.classes import python_method
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
+from flambeau_capture.interpreter.symbolic import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -52,7 +53,7 @@ def _pow(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(given) == 2 or given[2] is None:
         return operations.binary(machine, operations.BINARY_BY_SYMBOL["**"], *given[:2])
     method = python_method(machine, type(given[0]), "__pow__")
-    return pow(*given) if method is None else machine.call(method, given, {})
+    return pow(*concrete(given)) if method is None else machine.call(method, given, {})
 
 
 _DIVMOD = operations.BinaryOperator(divmod, "__divmod__", "__rdivmod__")
