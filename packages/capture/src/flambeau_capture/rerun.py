@@ -32,7 +32,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import fx
 
@@ -69,20 +69,23 @@ class Precautions:
 
     def save(self, *written: torch.Tensor | torch.Generator) -> Saved:
         """The state of all that, now; `written` are the tensors and generators at its origins."""
+        nesting = _autocast_nesting() if self.nesting else None
+        if not (self.generators or written):
+            return Saved((), (), nesting)
         given = [item for item in written if isinstance(item, torch.Generator)]
         return Saved(
             [(generator, generator.get_state()) for generator in (*self.generators, *given)],
             [_SavedTensor.of(item) for item in written if isinstance(item, torch.Tensor)],
-            _autocast_nesting() if self.nesting else None,
+            nesting,
         )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Saved:
     """The state of generators, inputs and autocast before a graph ran."""
 
-    generators: list[tuple[torch.Generator, torch.Tensor]]
-    tensors: list[_SavedTensor]
+    generators: Sequence[tuple[torch.Generator, torch.Tensor]]
+    tensors: Sequence[_SavedTensor]
     nesting: int | None
 
     def leave_autocast(self) -> None:
