@@ -380,3 +380,21 @@ def test_what_torch_says_of_arguments_of_wrong_types():
                 return str(error)
 
     agree(program, (X, 2), (X, 2.5))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.sum()[1:], lambda x: x.sum()[:-1].add_(1), lambda x: x.sum()[0], lambda x: x[:, 0], lambda x: x[9],
+        lambda x: torch.cat([]), lambda x: torch.stack([]), lambda x: x.select(0, 9), lambda x: x.narrow(0, 2, 5), lambda x: x.view(2, 2),
+        lambda x: x.sum(3), lambda x: x + x[:2], lambda x: x.foo, lambda x: len(x.sum()), lambda x: x.squeeze(7),
+    ],
+)  # fmt: skip
+def test_errors_that_the_frame_handles_are_of_eagers_kind(call):
+    def program(x):
+        try:
+            return call(x)
+        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+            return type(error).__name__, str(error)
+
+    agree(program, (X,), fullgraph=True)

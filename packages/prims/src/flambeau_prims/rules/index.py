@@ -467,7 +467,7 @@ def embedding_bag_weights_backward(grad: Spec, weight: Spec, indices: Spec, *_op
 def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
     """Joined along a dimension, in the memory format that all share."""
     if not tensors:
-        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
     joined = [spec for spec in tensors if not (spec.ndim == 1 and eq(spec.shape[0], 0))]
     dtype = result_type(tensors)
     if not joined:

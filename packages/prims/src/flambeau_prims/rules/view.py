@@ -417,7 +417,7 @@ def slice_(
 ) -> Spec:
     """Every step-th element from start to end along a dimension."""
     if not self.shape:
-        raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
+        raise IndexError("slice() cannot be applied to a 0-dim tensor.")
     at = wrap_dim(dim, self.ndim)
     if le(step, 0):
         raise RuntimeError("slice step must be positive")
