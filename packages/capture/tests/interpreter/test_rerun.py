@@ -300,3 +300,15 @@ def test_a_view_that_autograd_has_recorded_a_write_to_cannot_be_put_back():
     assert log == []
     assert base.tolist() == [0.0, 2.0, 4.0, 6.0]
     assert reruns(function) == []
+
+
+def test_attention_without_dropout_draws_nothing():
+    def attends(x, i, p):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x[i], dropout_p=p)
+
+    x, i = torch.randn(2, 3, 4), torch.tensor([1, 0])
+    for p, saves in ((0.0, False), (0.5, True)):
+        run = compiled(attends)
+        run(x, i, p)
+        (entry,) = flambeau_capture.state_of(run).entries
+        assert ("save" in entry.info.source) is saves

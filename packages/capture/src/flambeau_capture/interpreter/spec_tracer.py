@@ -26,7 +26,7 @@ class SpecTracer(Tracer):
         self.can_raise = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _is_random(func):
+        if _may_draw(func) and not _drops_nothing(func, args, kwargs):
             self.random = True
         if is_check(func):
             self.checks = True
@@ -52,5 +52,20 @@ _UPDATES_STATISTICS = frozenset(
 
 
 @functools.cache
-def _is_random(func: Any) -> bool:
+def _may_draw(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _drops_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a call of an attention operator draws no random numbers, since its dropout has probability 0."""
+    at = _place_of_dropout(func)
+    if at is None:
+        return False
+    given = args[at] if at < len(args) else (kwargs or {}).get("dropout_p", 0.0)
+    return type(given) is float and given == 0.0
+
+
+@functools.cache
+def _place_of_dropout(func: Any) -> int | None:
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index("dropout_p") if "dropout_p" in names else None
