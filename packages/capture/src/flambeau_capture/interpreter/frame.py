@@ -121,10 +121,14 @@ def whole_local(frame: Frame, slot: int) -> Any:
     return value
 
 
-def is_in_block(frame: Frame | None) -> bool:
-    """Whether a frame, or one that has called it, stands in a `try` or a `with`, which an exception would not just leave."""
+def is_in_block(frame: Frame | None, *, with_too: bool = True) -> bool:
+    """Whether a frame, or one that has called it, stands in a `try` (or a `with`), which an exception would not just leave."""
     while frame is not None:
-        if frame.code.unwinds[frame.ip - 1] is not None:
+        code = frame.code
+        unwind = code.unwinds[frame.ip - 1]
+        if unwind is not None and (
+            with_too or code.names_at[unwind.target + 1] != "WITH_EXCEPT_START"
+        ):
             return True
         frame = frame.parent
     return False

@@ -138,7 +138,7 @@ class Machine:
         self.guards: dict[tuple[str, Origin, Any], Guard] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.locks: dict[Any, Origin] = {}
-        """The locks that the frame has taken; `locks_held` are those that it holds now, the last one last."""
+        """The locks that the frame has taken; `locks_held` are those that it holds now, each as often as it holds it."""
         self.locks_held: list[Any] = []
         self.context_writes: dict[int, tuple[ContextVar[Any], Any]] = {}
         """Context variables that the frame has set, and to what."""

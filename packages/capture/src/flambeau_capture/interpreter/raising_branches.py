@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.bytecode import ENDS
+from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.liveness import following
 from flambeau_capture.interpreter.operations import truth
 from flambeau_prims.fake import FakeTensor
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 def branch(frame: Frame, condition: Any, if_true: int, if_false: int) -> bool:
     """The truth of the condition of a jump that goes on at one of these two instructions."""
     machine = frame.machine
-    if not is_in_data(condition) or _is_handled(frame):
+    # An exception that a `try` awaits is one of the program's ordinary ways.
+    if not is_in_data(condition) or is_in_block(frame, with_too=False):
         return truth(machine, condition)
     raises = only_raises(frame.code, if_true), only_raises(frame.code, if_false)
     if raises == (False, True):
@@ -61,17 +63,6 @@ def is_in_data(condition: Any) -> bool:
         and condition.contents is None
         and condition.is_cpu
     )
-
-
-def _is_handled(frame: Frame) -> bool:
-    """Whether an exception may be handled by the frame or one that has called it: then it is one of the program's ordinary ways."""
-    at: Frame | None = frame
-    while at is not None:
-        unwind = at.code.unwinds[at.ip - 1]
-        if unwind is not None and at.code.names_at[unwind.target + 1] != "WITH_EXCEPT_START":
-            return True
-        at = at.parent
-    return False
 
 
 def only_raises(code: DecodedCode, index: int) -> bool:

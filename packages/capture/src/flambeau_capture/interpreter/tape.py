@@ -379,8 +379,8 @@ class Tape(Inputs):
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Record a call that has raised when it had written: if the program handles that, what was written stays."""
-        values = (self._values.get(id(tensor)) for tensor in self.tracer.written)
-        mutates = tuple({value[1]: None for value in values if value is not None})
+        operands = [self._argument(arg) for arg in (*args, *kwargs.values())]
+        mutates = self._mutated(self.tracer.written, operands)
         self.call_untraced(FailingCall(function), args, kwargs, mutates=mutates)
 
     def _find_new(self, result: Any, new: list[torch.Tensor]) -> None:

@@ -46,6 +46,4 @@ def _give_back(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     lock = args[0]
     if lock not in machine.locks_held:
         raise GraphBreak("unknown-c-function", f"call of {type(lock).__qualname__}.release")
-    machine.locks_held.reverse()
     machine.locks_held.remove(lock)
-    machine.locks_held.reverse()
