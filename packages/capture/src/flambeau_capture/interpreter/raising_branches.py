@@ -93,11 +93,21 @@ def _assume(machine: Machine, condition: Any, *, holds: bool) -> bool:
         as_assumed = expect(inner if holds else Condition("not", inner))
         machine.tape.unbacked.write_checks()
         return holds if as_assumed else not holds
+    check(machine, condition, f"{machine.where}: the program raises here", holds=holds)
+    return holds
+
+
+def check(machine: Machine, condition: Any, text: str, *, holds: bool = True) -> None:
+    """Record a check that a tensor of one element is true (or false, without `holds`): where it is not, the graph raises with this text.
+
+    The check is the host's, whatever device the tensor is on: the copy waits for what computes it, as the program's own `if` does.
+    A check on an accelerator itself would end the process.
+    """
     tape = machine.tape
     if condition.dtype is not torch.bool:
         condition = tape.call_function(torch.ne, (condition, 0))
     if not holds:
         condition = tape.call_function(torch.logical_not, (condition,))
-    text = f"{machine.where}: the program raises here"
+    if not condition.is_cpu:
+        condition = tape.call_method("to", (condition, "cpu"))
     tape.call_function(torch._assert_async, (condition, text))
-    return holds
