@@ -26,6 +26,12 @@ import torch
 from flambeau_capture.events import Event
 from flambeau_capture.graph_module import values_in
 from flambeau_capture.higher_order import HigherOrder
+from flambeau_capture.host_random import (
+    DRAWS,
+    is_host_generator_type,
+    restore_generator,
+    state_of_generator,
+)
 from flambeau_capture.interpreter.switches import Switches
 from flambeau_capture.record import CaptureError, Opaque
 from flambeau_prims.sizes import Expr
@@ -56,7 +62,8 @@ class GraphFailed(Exception):
 class Precautions:
     """What an entry saves before its graph runs, so that the call may run again.
 
-    `generators`: torch's own that the graph draws from.  `written`: the inputs that it writes to, and the program's generators, by origin.
+    `generators`: torch's own that the graph draws from.  `written`: the inputs that it writes to, and the program's generators (torch's,
+    Python's and NumPy's), by origin.
     `nesting`: whether it enters autocast blocks.
     """
 
@@ -67,14 +74,14 @@ class Precautions:
     def __bool__(self) -> bool:
         return bool(self.generators or self.written or self.nesting)
 
-    def save(self, *written: torch.Tensor | torch.Generator) -> Saved:
+    def save(self, *written: Any) -> Saved:
         """The state of all that, now; `written` are the tensors and generators at its origins."""
         nesting = _autocast_nesting() if self.nesting else None
         if not (self.generators or written):
             return Saved((), (), nesting)
-        given = [item for item in written if isinstance(item, torch.Generator)]
+        given = [item for item in written if not isinstance(item, torch.Tensor)]
         return Saved(
-            [(generator, generator.get_state()) for generator in (*self.generators, *given)],
+            [_SavedGenerator.of(generator) for generator in (*self.generators, *given)],
             [_SavedTensor.of(item) for item in written if isinstance(item, torch.Tensor)],
             nesting,
         )
@@ -84,7 +91,7 @@ class Precautions:
 class Saved:
     """The state of generators, inputs and autocast before a graph ran."""
 
-    generators: Sequence[tuple[torch.Generator, torch.Tensor]]
+    generators: Sequence[_SavedGenerator]
     tensors: Sequence[_SavedTensor]
     nesting: int | None
 
@@ -100,9 +107,29 @@ class Saved:
             return False
         for saved in self.tensors:
             saved.restore()
-        for generator, state in self.generators:
-            generator.set_state(state)
+        for generator in self.generators:
+            generator.restore()
         return True
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _SavedGenerator:
+    """A generator, torch's or the host's, and its state."""
+
+    generator: Any
+    state: Any
+
+    @classmethod
+    def of(cls, generator: Any) -> _SavedGenerator:
+        if isinstance(generator, torch.Generator):
+            return cls(generator, generator.get_state())
+        return cls(generator, state_of_generator(generator))
+
+    def restore(self) -> None:
+        if isinstance(self.generator, torch.Generator):
+            self.generator.set_state(self.state)
+        else:
+            restore_generator(self.generator, self.state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,32 +172,57 @@ def precautions(
     raising = [at for at, call in enumerate(capture.calls) if may_raise(call)]
     if not raising:
         return Precautions(nesting=nesting)
-    generators: dict[torch.Generator, None] = {}
-    for call in capture.calls:
-        if draws(call):
-            generators.update(dict.fromkeys(_generators(call)))
     origins: list[Origin] = []
     if not graph_module.meta.get("writes_last"):
         storages = {
             value.storage for call in capture.calls[: raising[-1] + 1] for value in call.mutates
         }
         origins = [item.origin for item in written if item.value.storage in storages]
-    origins += [item.origin for item in capture.inputs if item.spec == Opaque(torch.Generator)]
-    return Precautions(tuple(generators), tuple(origins), nesting)
+    origins += [item.origin for item in capture.inputs if _is_generator(item)]
+    return Precautions(_generators(capture.calls), tuple(origins), nesting)
+
+
+def generators_before(calls: Sequence[Call], inputs: Iterable[Input]) -> Saved:
+    """The state, now, of all generators that these calls may draw from or set; `inputs` are those of their graph, with their real objects.
+
+    For who makes the calls on trial: `restore()` puts every generator back.
+    """
+    given = [item.example for item in inputs if _is_generator(item)]
+    return Precautions(_generators(calls)).save(*given)
+
+
+def _is_generator(item: Input) -> bool:
+    """Whether an input is a random generator of the program."""
+    spec = item.spec
+    return isinstance(spec, Opaque) and (
+        issubclass(spec.kind, torch.Generator) or is_host_generator_type(spec.kind)
+    )
 
 
 def may_raise(call: Call) -> bool:
     """Whether a call of the tape may raise when the graph runs."""
+    if call.untraced and call.target in DRAWS:
+        return call.can_raise  # with arguments that were tried when it was captured it does not
     return call.can_raise or call.untraced or isinstance(call.target, HigherOrder)
 
 
 def draws(call: Call) -> bool:
-    """Whether a call of the tape may draw random numbers, or set the state of a generator."""
+    """Whether a call of the tape may draw random numbers, or set the state of a generator, of torch's."""
+    if call.untraced and call.target in DRAWS:
+        return False
     return call.random or call.untraced or isinstance(call.target, HigherOrder)
 
 
-def _generators(call: Call) -> list[torch.Generator]:
-    """The generators of torch's own that a call may draw from, or set."""
+def _generators(calls: Iterable[Call]) -> tuple[torch.Generator, ...]:
+    """The generators of torch's own that calls may draw from, or set."""
+    found: dict[torch.Generator, None] = {}
+    for call in calls:
+        if draws(call):
+            found.update(dict.fromkeys(_generators_of(call)))
+    return tuple(found)
+
+
+def _generators_of(call: Call) -> list[torch.Generator]:
     values = values_in((call.args, call.kwargs, call.result))
     devices = {value.spec.device for value in values if isinstance(value.spec, Spec)}
     found = {device.index or 0 for device in devices if device.type == "cuda"}
