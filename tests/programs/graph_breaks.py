@@ -10,6 +10,7 @@ import array
 import contextlib
 import dataclasses
 import io
+import random
 import time
 import traceback
 from dataclasses import dataclass
@@ -296,9 +297,9 @@ def counts_in_uint32(x=np.arange(3, dtype=np.uint32)):
     return x + 1
 
 
-@example("numpy-random")
-def draws_with_numpy(x=np.ones(3)):
-    return x + np.random.rand(3)
+@example("host-random")
+def chooses_an_object(x=torch.ones(3)):
+    return random.choice([torch.sin, torch.cos])(x)
 
 
 @example("distributed", raises=True)

@@ -15,20 +15,12 @@ from typing import Any
 import torch
 
 
-def is_host_generator(value: Any) -> bool:
-    """Whether an object is a generator whose state can be read and put back: Python's own, or one of NumPy's."""
-    kind = type(value)
-    return is_host_generator_type(kind)
-
-
 def is_host_generator_type(kind: type) -> bool:
-    """Whether the objects of a type are such generators."""
+    """Whether the objects of a type are generators whose state can be read and put back: Python's own, or NumPy's."""
     if issubclass(kind, random.Random):
         return not issubclass(kind, random.SystemRandom)
-    numpy: Any = sys.modules.get("numpy")
-    return numpy is not None and issubclass(
-        kind, (numpy.random.RandomState, numpy.random.Generator)
-    )
+    of_numpy: Any = sys.modules.get("numpy.random")
+    return of_numpy is not None and issubclass(kind, (of_numpy.RandomState, of_numpy.Generator))
 
 
 def state_of_generator(generator: Any) -> Any:
@@ -62,7 +54,9 @@ def draw_array(generator: Any, method: str, *args: Any, **kwargs: Any) -> torch.
     """An array (or NumPy scalar), as the tensor of its elements; arrays among the arguments are given as tensors, too."""
     named = {name: _as_array(arg) for name, arg in kwargs.items()}
     found = getattr(generator, method)(*map(_as_array, args), **named)
-    return torch.from_numpy(sys.modules["numpy"].asarray(found))
+    numpy: Any = sys.modules["numpy"]
+    made: torch.Tensor = torch.from_numpy(numpy.asarray(found, order="C"))
+    return made
 
 
 def change_array(

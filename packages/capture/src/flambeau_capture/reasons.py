@@ -273,10 +273,11 @@ _reason(
     "convert the array to bool, uint8, a signed integer, a float of at most 64 bits or a complex number",
 )
 _reason(
-    "numpy-random",
-    "NumPy's random generator was used",
-    "its state is Python's to keep and its streams have no counterpart in torch",
-    "draw the numbers outside the compiled function, or use torch's random functions",
+    "host-random",
+    "a random generator of Python's or NumPy's was used in a way that no call of a graph stands for",
+    "what such a generator draws is drawn when the graph runs, as a number or an array; choices among Python objects, states, and generators that the "
+    "function makes itself are Python's own",
+    "draw an index, draw outside the compiled function, or use torch's random functions",
 )
 _reason(
     "recompile-limit",

@@ -107,15 +107,14 @@ class Inputs:
 
     def _dynamic_dims(self, real: torch.Tensor, origin: Origin) -> dict[int, Expr]:
         """Symbols for the sizes that are to be dynamic: sizes of 0 and 1 are specialised, equal sizes share a symbol."""
-        env = self.env
         if self.declared is not None:
             declared = self.declared.sizes_of(real)
             if declared is not None:
                 return declared
         marks = marks_of(real, origin, self.machine.options.dynamic_shapes)
+        env = self.env
         if env is None and any(mark.kind == "dynamic" for mark in marks.values()):
-            env = self.env = self.tracer.env = SizeEnv()
-            env.place = self._place
+            env = self.size_env()
         if env is None or (isinstance(real, torch.nn.Parameter) and not marks):
             return {}
         dynamic = self.machine.dynamic
@@ -136,6 +135,13 @@ class Inputs:
                 if mark is not None:
                     bound(dims[dim], mark, origin, dim)
         return dims
+
+    def size_env(self) -> SizeEnv:
+        """The SizeEnv; of a capture with nothing symbolic so far, made now."""
+        if self.env is None:
+            self.env = self.tracer.env = SizeEnv()
+            self.env.place = self._place
+        return self.env
 
     def _place(self) -> str:
         """The user's line, for guards on sizes; none once the capture is over."""

@@ -15,6 +15,7 @@ import torch
 from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.graph_module import values_in
 from flambeau_capture.hook_points import pass_hooks
+from flambeau_capture.host_random import KnownState, is_host_generator_type
 from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.inputs import Inputs
@@ -107,6 +108,8 @@ class Tape(Inputs):
         """By id of a fake tensor's node: what the program holds for it."""
         self.seeds: dict[int, Any] = {}
         """By id: the seeds of generators that the frame has seeded and not set otherwise since."""
+        self.seeded: dict[int, KnownState] = {}
+        """By id: the states of generators of the host that the frame has seeded itself."""
         self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}
         """By id: tensors that exist inside a node's subgraph only, and what that node is."""
 
@@ -226,9 +229,10 @@ class Tape(Inputs):
         result: Any = None,
         *,
         mutates: tuple[GraphValue, ...] = (),
+        can_raise: bool = False,
     ) -> None:
         """Record a call that is made when the graph runs, by itself: of a function, or of a method by its name.  `result` stands for
-        what it gives."""
+        what it gives.  Of calls that only use generators of the host `can_raise` says whether they may raise; all others may."""
         self._refuse_untraced(target)
         kind: Any = "method" if isinstance(target, str) else "function"
         recorded = tuple([self._argument(arg) for arg in args])
@@ -236,6 +240,7 @@ class Tape(Inputs):
         self.calls.append(
             Call(
                 kind, target, recorded, named, result, self.machine.where, pure=False, mutates=mutates, untraced=True,
+                can_raise=can_raise,
             )
         )  # fmt: skip
 
@@ -437,9 +442,11 @@ class Tape(Inputs):
             )
         if kind is range:
             return tuple(arg)
-        if kind is torch.Generator:
+        if kind is torch.Generator or is_host_generator_type(kind):
             self._hands_on = True
             return self.opaque(arg)
+        if kind is KnownState:
+            return arg
         for plain in (int, float, str):
             if isinstance(arg, plain):
                 made: Any = plain

@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.arrays.base import (
 from flambeau_capture.interpreter.arrays.converters import ArrayConverter, ErrorState, broadcast_of
 from flambeau_capture.interpreter.arrays.creation import shape_of
 from flambeau_capture.interpreter.arrays.handlers import HANDLERS, MAKERS, handler
+from flambeau_capture.interpreter.arrays.random import call_random, is_random
 from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc, call_ufunc_method
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
@@ -63,9 +64,8 @@ def call_numpy(
     if isinstance(receiver, (np.generic, np.dtype)) and is_constant(args) and is_constant(kwargs):
         return made_anew(machine, function(*args, **kwargs))
     name = getattr(function, "__name__", "")
-    module = getattr(function, "__module__", None) or ""
-    if module.startswith("numpy.random") or type(receiver).__module__.startswith("numpy.random"):
-        raise GraphBreak("numpy-random", f"call of numpy.random.{name}")
+    if is_random(function, receiver):
+        return call_random(machine, function, args, kwargs)
     if name in _WITH_EFFECTS:
         raise GraphBreak("side-effect", f"call of numpy.{name}")
     handler = HANDLERS.get(id(function))

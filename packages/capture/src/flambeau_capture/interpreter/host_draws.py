@@ -1,0 +1,100 @@
+"""Draws from generators of the host, as a frame makes them: recorded as calls of the graph, or, where the frame knows the state, known.
+
+    p = random.random()                     an unbacked float in [0, 1), which draw(_inst, "random") of the graph defines
+    random.seed(3); p = random.random()     0.2379...; the graph gives _inst the state that it is left in
+
+While a frame is interpreted nothing is drawn from the program's generators.  What a draw would give, its type, and the errors that it raises are
+found with a generator of our own of the same kind (`scratch`).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.host_random import KnownState, draw, give_state
+from flambeau_capture.origins import Global
+from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.size_floats import number_hint, unbacked_float
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_PYTHONS_OWN: Any = random._inst  # type: ignore[attr-defined]
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def check_generator(machine: Machine, generator: Any, what: str) -> None:
+    """GraphBreak where a generator is none that the graph can be given."""
+    if generator is _PYTHONS_OWN:  # behind the functions of the module
+        machine.objects.register(generator, Global(vars(random), "_inst"))
+    if machine.objects.origin_of(generator) is None:
+        raise GraphBreak("host-random", f"{what} of a generator that the frame has made")
+    if machine.objects.overlay_of(generator):
+        raise GraphBreak("host-random", f"{what} after attributes of the generator were set")
+
+
+def is_known(value: Any) -> bool:
+    """Whether an argument of a draw is the same in every call that the entry serves."""
+    if type(value) in (tuple, list, torch.Size):
+        return all(map(is_known, value))
+    return type(value) not in SYMBOLIC
+
+
+def guess(value: Any) -> Any:
+    """An argument of a draw as the scratch generator is given it: symbolic numbers by their hints."""
+    if type(value) in (tuple, list, torch.Size):
+        return [guess(item) for item in value] if type(value) is list else tuple(map(guess, value))
+    return number_hint(from_symbolic(value)) if type(value) in SYMBOLIC else value
+
+
+def draw_number(
+    machine: Machine,
+    generator: Any,
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    example: float,
+    *,
+    lower: Any = None,
+    upper: Any = None,
+    can_raise: bool,
+) -> Any:
+    """A number of the type of `example`, between these bounds where they are known; a float is then below the upper one."""
+    tape = machine.tape
+    env = tape.size_env()
+    if type(example) is float:
+        made: Any = unbacked_float(env)
+    elif type(example) is int:
+        made = env.unbacked(lower=lower if type(lower) is int else None, upper=upper)
+    else:
+        raise GraphBreak("host-random", f"{method} gives a {type(example).__name__}")
+    names = tape.unbacked.fresh()
+    value = tape.unbacked.result(made)
+    tape.call_untraced(draw, (generator, method, *args), kwargs, result=value, can_raise=can_raise)
+    tape.unbacked.settle(names, [])
+    return to_symbolic(made)
+
+
+# ---------------------------------------------------------------- states that the frame knows
+
+
+def seed(machine: Machine, generator: Any, scratch: Any) -> None:
+    """The program's generator gets the state of `scratch`, which was made for this and draws in its stead while the frame is captured."""
+    state = machine.tape.seeded[id(generator)] = KnownState(scratch)
+    machine.tape.call_untraced(give_state, (generator, state))
+
+
+def seed_anew(machine: Machine, generator: Any, *args: Any) -> None:
+    """A seed that only the graph knows."""
+    machine.tape.seeded.pop(id(generator), None)
+    machine.tape.call_untraced(draw, (generator, "seed", *args), can_raise=True)
+
+
+def known_state(machine: Machine, generator: Any, *, known: bool) -> KnownState | None:
+    """The state of a generator that the frame has seeded, if what is to be drawn is `known`; else nothing is known of it any more."""
+    seeded = machine.tape.seeded
+    return seeded.get(id(generator)) if known else seeded.pop(id(generator), None) and None

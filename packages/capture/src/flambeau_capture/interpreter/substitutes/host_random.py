@@ -1,0 +1,148 @@
+"""Python's `random`: what its generators draw, as calls of the graph (`host_draws`).
+
+    if random.random() < 0.5: ...; i = random.randint(0, 9)
+
+A method of `random.Random` is one draw, whatever it does inside.  Those that choose among Python objects break the graph.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.host_random import is_host_generator_type
+from flambeau_capture.interpreter.host_draws import (
+    check_generator,
+    draw_number,
+    guess,
+    is_known,
+    known_state,
+    seed,
+    seed_anew,
+)
+from flambeau_capture.interpreter.substitutes.registry import substitute_for
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitutes.registry import Substitute
+
+_RANDOM = random.Random
+_NUMBERS = (
+    "random", "uniform", "triangular", "betavariate", "expovariate", "gammavariate", "gauss", "lognormvariate", "normalvariate",
+    "vonmisesvariate", "paretovariate", "weibullvariate", "getrandbits", "randrange", "randint", "binomialvariate",
+    "_randbelow_with_getrandbits",
+)  # fmt: skip
+_AMONG_OBJECTS = ("choice", "choices", "shuffle", "sample", "randbytes", "getstate", "setstate")
+
+
+def _below(start: Any, stop: Any = None, step: Any = 1) -> tuple[Any, Any]:
+    if type(step) is not int or step < 1:
+        return None, None
+    return (0, start - 1) if stop is None else (start, stop - 1)
+
+
+_BOUNDS: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "random": lambda: (0.0, 1.0),
+    "uniform": lambda a, b: (a, b),
+    "betavariate": lambda alpha, beta: (0.0, 1.0),
+    "getrandbits": lambda k: (0, 2**k - 1 if type(k) is int and k < 63 else None),
+    "randrange": _below,
+    "randint": lambda a, b: (a, b),
+    "_randbelow_with_getrandbits": lambda n: (0, n - 1),
+    "binomialvariate": lambda n=1, p=0.5: (0, n),
+}
+"""Between what the draw lies."""
+
+
+def _is_plain(machine: Machine, generator: Any) -> bool:
+    """Whether a generator's methods are all Python's own."""
+    return type(generator) is _RANDOM and vars(generator).keys() <= {"gauss_next"}
+
+
+def _drawing(method: str, function: Any) -> Substitute:
+    def substitute(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        generator, *rest = args
+        if not _is_plain(machine, generator):
+            if hasattr(function, "__code__"):
+                return machine.interpret(function, args, kwargs)
+            if not is_host_generator_type(type(generator)):
+                raise GraphBreak("host-random", f"a draw from a {type(generator).__name__}")
+        return _draw(machine, generator, method, tuple(rest), kwargs)
+
+    return substitute
+
+
+def _draw(
+    machine: Machine, generator: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    check_generator(machine, generator, method)
+    known = is_known(args) and is_known(tuple(kwargs.values()))
+    example = _example(method, args, kwargs, known=known)
+    state = known_state(machine, generator, known=known)
+    if state is not None:
+        return state.draw(method, args, kwargs)
+    bounds = _BOUNDS.get(method)
+    lower, upper = (None, None) if bounds is None else bounds(*args, **kwargs)
+    return draw_number(
+        machine,
+        generator,
+        method,
+        args,
+        kwargs,
+        example,
+        lower=lower,
+        upper=upper,
+        can_raise=not known,
+    )
+
+
+def _example(method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, known: bool) -> Any:
+    """What the draw gives another generator; of known arguments, its error is the program's."""
+    named = {name: guess(arg) for name, arg in kwargs.items()}
+    try:
+        return getattr(_RANDOM(0), method)(*guess(args), **named)
+    except Exception as error:
+        if known:
+            raise
+        raise GraphBreak("host-random", f"random.{method} of arguments in data: {error}") from None
+
+
+for _name in _NUMBERS:
+    _method = getattr(_RANDOM, _name, None)
+    if _method is not None:
+        substitute_for(_method)(_drawing(_name, _method))
+
+
+def _breaking(method: str, function: Any) -> Substitute:
+    def substitute(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _is_plain(machine, args[0]):
+            return machine.interpret(function, args, kwargs)
+        raise GraphBreak("host-random", f"call of random.{method}")
+
+    return substitute
+
+
+for _name in _AMONG_OBJECTS:
+    _method = getattr(_RANDOM, _name)
+    substitute_for(_method)(_breaking(_name, _method))
+
+
+@substitute_for(_RANDOM.seed)
+def _seed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    generator, *rest = args
+    if not _is_plain(machine, generator):
+        machine.interpret(_RANDOM.seed, args, kwargs)
+        return
+    check_generator(machine, generator, "seed")
+    given = (*rest, *kwargs.values())
+    if not given or given[0] is None or not is_known(given):
+        if kwargs:
+            raise GraphBreak("host-random", "random.seed with arguments by name")
+        seed_anew(machine, generator, *rest)
+        return
+    scratch = _RANDOM(0)
+    scratch.seed(*rest, **kwargs)
+    seed(machine, generator, scratch)
