@@ -143,3 +143,61 @@ def test_dropout_masks_are_saved_as_booleans():
     part = part_of_program(program, [torch.randn(8, 8, requires_grad=True) for _ in range(2)])
     saved = [part.forward.outputs[at] for kind, at in part.saved if kind == "output"]
     assert [value.spec.dtype for value in saved] == [torch.bool]
+
+
+class Checked(torch.autograd.Function):
+    """Draws in its backward, and checks there what it has kept and what it is given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        torch._assert_async((x < 9).all(), "kept")
+        torch._assert_async((grad < 9).all(), "given")
+        return grad * 2 + torch.rand(4).sin()
+
+
+@pytest.mark.parametrize("mode", ["min_cut", "save_all"])
+def test_what_the_backward_checks_and_draws_is_the_backwards(mode):
+    def calls(graph):
+        ops = [node.op for node in graph.nodes]
+        return [node.args[1] for node in graph.nodes if node.op is aten._assert_async.msg] + [
+            op for op in ops if op is aten.rand.default
+        ]
+
+    aten = torch.ops.aten
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(Checked.apply, (x,)),))
+    gm = torch.fx.GraphModule({}, graph)
+    part = part_of(gm, [torch.randn(4, requires_grad=True)], mode)
+    assert calls(part.forward) == []
+    assert calls(part.backward) == ["kept", "given", aten.rand.default]
+
+
+@pytest.mark.parametrize("mode", ["min_cut", "save_all"])
+def test_checks_of_the_forward_are_not_repeated(mode):
+    """Though what they check is computed again, also as the inside of a checkpointed region."""
+
+    def program(x):
+        y = x.sin()
+        torch._assert_async((y < 2).all(), "in range")
+        return ((y * y).exp(),)
+
+    examples = [torch.randn(4, requires_grad=True)]
+    gm = record_calls(program, examples)
+    for region in (0, 1):
+        for node in gm.graph.nodes:
+            node.meta["region"] = region
+        if not any(node.target is torch._assert_async for node in gm.graph.nodes):
+            pytest.fail("the check is not in the graph")
+        part = part_of(gm, examples, mode)
+        counts = [
+            sum(node.op is torch.ops.aten._assert_async.msg for node in graph.nodes)
+            for graph in (part.forward, part.backward)
+        ]
+        assert counts == [1, 0]

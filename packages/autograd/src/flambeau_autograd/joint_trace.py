@@ -439,7 +439,7 @@ class _JointTracer:
             tracer.fake(_tangent_spec(out.spec), name=f"tangent_{k}")  # type: ignore[union-attr]
             for k, out in enumerate(outputs)
         ]
-        tracer.where = ""
+        tracer.where = Place("", in_backward=True)
         # The function table is for backwards that the program wrote itself.
         with FunctionTable(tracer.device), torch._C._DisableAutocast(), tracer:
             try:

@@ -59,6 +59,12 @@ class _Joint:
     gradients: list[Any]
     after_tangents: set[Value] = field(default_factory=set)
 
+    def is_after(self, node: Node) -> bool:
+        """Whether a call is the backward's alone: it reads a tangent, or happens once, there."""
+        return any(out in self.after_tangents for out in node.outputs) or (
+            node.in_backward and happens_once(node)
+        )
+
 
 def partition(
     graph: Graph,
@@ -78,7 +84,7 @@ def partition(
         graph.outputs[:forward_outputs],
         graph.outputs[forward_outputs:],
     )
-    joint.after_tangents = _dependents(graph, joint.tangents)
+    joint.after_tangents = _backward_values(graph, joint.tangents)
     forward_nodes = _forward_nodes(joint)
     wanted = _read_by_backward(joint)
     written = {target for target, _ in graph.writes} | set(copied)
@@ -100,21 +106,23 @@ def partition(
     return _build(joint, _kept_from_writes(joint, saved, written, options.decompose), forward_nodes)
 
 
-def _dependents(graph: Graph, roots: Iterable[Value]) -> set[Value]:
-    found = set(roots)
+def _backward_values(graph: Graph, tangents: Iterable[Value]) -> set[Value]:
+    """Values that are computed from tangents, or from what the backward draws."""
+    found = set(tangents)
     for node in graph.nodes:
-        if any(value in found for value in node.operands()):
+        draws = node.in_backward and happens_once(node)
+        if draws or any(value in found for value in node.operands()):
             found.update(out for out in node.outputs if out is not None)
     return found
 
 
 def _forward_nodes(joint: _Joint) -> list[Node]:
-    """The calls that the forward's results and writes need, and those that happen once: random draws and checks of the data."""
+    """The calls that the forward's results and writes need, and those of its own that happen once: random draws and checks of the data."""
     live = {out for out in joint.results if isinstance(out, Value)}
     live.update(value for _, value in joint.graph.writes)
     kept = []
     for node in reversed(joint.graph.nodes):
-        once = happens_once(node) and not any(out in joint.after_tangents for out in node.outputs)
+        once = happens_once(node) and not joint.is_after(node)
         if once or any(out in live for out in node.outputs):
             live.update(node.operands())
             kept.append(node)
@@ -125,7 +133,7 @@ def _read_by_backward(joint: _Joint) -> dict[Value, None]:
     """Values free of tangents that calls after the tangents read, or that are gradients themselves."""
     found: dict[Value, None] = {}
     for node in joint.graph.nodes:
-        if any(out in joint.after_tangents for out in node.outputs):
+        if joint.is_after(node):
             found.update(
                 (value, None) for value in node.operands() if value not in joint.after_tangents
             )
@@ -233,8 +241,9 @@ def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
     live = {out for out in joint.gradients if isinstance(out, Value)}
     after = []
     for node in reversed(joint.graph.nodes):
-        dependent = any(out in joint.after_tangents for out in node.outputs)
-        if dependent and (happens_once(node) or any(out in live for out in node.outputs)):
+        if joint.is_after(node) and (
+            happens_once(node) or any(out in live for out in node.outputs)
+        ):
             live.update(node.operands())
             after.append(node)
     order: dict[Node, None] = {}

@@ -64,7 +64,12 @@ class LoopNest:
     @property
     def can_raise(self) -> bool:
         """Whether it raises where an index is out of bounds, as kernels on a CPU do."""
-        return self.device == "cpu" and any(isinstance(s, CheckIndex) for s in self.body)
+        return self.device == "cpu" and self.relies_on_checks
+
+    @property
+    def relies_on_checks(self) -> bool:
+        """Whether it may fail for what it reads: on an accelerator, an index out of bounds ends the process.  (Integers are divided by 0 without harm.)"""
+        return any(isinstance(s, CheckIndex) for s in self.body)
 
     def __str__(self) -> str:
         axes = [f"{axis.symbol} < {axis.size}" for axis in self.outer]
@@ -95,8 +100,8 @@ class ExternCall:
     """A call of ATen.  Arguments nest TensorRef, SizeRef and plain values.
 
     `results`: buffers of role "extern" that it makes (None: dropped).  `out`: (keyword, buffer) pairs of role "computed" that it writes.
-    `effect`: it draws random numbers or checks the data, and so stays, at its place among its like.  `may_alias`: a result may be a window on an operand.
-    `can_raise`: for what its operands hold."""
+    `effect`: it draws random numbers or checks the data (`is_check`), and so stays, at its place among its like.  `may_alias`: a result may be a window
+    on an operand.  `can_raise`: for what its operands hold."""
 
     order: int
     op: str
@@ -107,9 +112,15 @@ class ExternCall:
     reads: set[str]
     device: str
     effect: bool = False
+    is_check: bool = False
     may_alias: bool = False
     can_raise: bool = False
     where: str = ""
+
+    @property
+    def relies_on_checks(self) -> bool:
+        """Whether it may fail for what it reads, as far as anyone knows."""
+        return True
 
     @property
     def writes(self) -> set[str]:

@@ -38,15 +38,17 @@ class Value:
 
 
 class Place(str):
-    """The user's line of a call, and the checkpointed region that it is in (see `Node.region`)."""
+    """The user's line of a call, the checkpointed region that it is in (see `Node.region`), and whether it is a call of the backward."""
 
-    __slots__ = ("region",)
+    __slots__ = ("in_backward", "region")
     region: int
+    in_backward: bool
 
-    def __new__(cls, line: str, region: int) -> Place:
+    def __new__(cls, line: str, region: int = 0, *, in_backward: bool = False) -> Place:
         """`line` is "file.py:12" or ""."""
         made = super().__new__(cls, line)
         made.region = region
+        made.in_backward = in_backward
         return made
 
 
@@ -58,7 +60,7 @@ class Node:
     """One call of one operator.  `op` is a torch `OpOverload` (ATen) or a `flambeau_prims.primitives.Prim`.
 
     `outputs` has one entry a result, in order; an entry is None where the operator returns no tensor there.
-    `where` is the user's source line that caused the call ("file.py:12"), or ""; a `Place` in a checkpointed region.
+    `where` is the user's source line that caused the call ("file.py:12"), or ""; a `Place` in a checkpointed region, or in the backward.
     """
 
     __slots__ = ("args", "kwargs", "op", "outputs", "where")
@@ -82,6 +84,12 @@ class Node:
         """The number of the region of the program whose results the backward is to compute again rather than keep; 0 outside any."""
         where = self.where
         return where.region if type(where) is Place else 0
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a joint graph's backward makes the call."""
+        where = self.where
+        return type(where) is Place and where.in_backward
 
     def operands(self) -> Iterator[Value]:
         """Every Value this node reads, in argument order, repeats included."""

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def branch(frame: Frame, condition: Any, if_true: int, if_false: int) -> bool:
     """The truth of the condition of a jump that goes on at one of these two instructions."""
     machine = frame.machine
-    # An exception that a `try` awaits is one of the program's ordinary ways.
-    if not is_in_data(condition) or is_in_block(frame, with_too=False):
+    # An exception that a `try` awaits is one of the program's ordinary ways.  What a backward raises does not reach the call that could run again.
+    if not is_in_data(condition) or machine.backwards or is_in_block(frame, with_too=False):
         return truth(machine, condition)
     raises = only_raises(frame.code, if_true), only_raises(frame.code, if_false)
     if raises == (False, True):

@@ -74,7 +74,7 @@ def lower_extern(
     else:
         results = tuple(None if value is None else make(value, "extern") for value in node.outputs)
     return ExternCall(
-        order, name, args, kwargs, results, out, reads, str(device or "cpu"), has_effect(node.op),
+        order, name, args, kwargs, results, out, reads, str(device or "cpu"), has_effect(node.op), is_check(node.op),
         may_alias(node.op), can_raise(node.op, node.args), node.where,
     )  # fmt: skip
 

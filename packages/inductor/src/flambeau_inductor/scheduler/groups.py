@@ -151,13 +151,15 @@ class Order:
 def dependencies(lowered: Lowered) -> list[set[int]]:
     """For each node, the numbers of the nodes that must run before it: writers of what it reads, readers and writers of what it
     overwrites, and the call with an effect before it, if it is one.  Nodes that write to inputs follow all that may raise: a call of the program
-    that raises has changed nothing of its caller's."""
+    that raises has changed nothing of its caller's.  What may fail for what its operands hold follows the checks in front of it in the program,
+    which may be what it relies on: an accelerator that meets an index out of bounds does not come back, nor do all operators of others."""
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     aliased: dict[
         str, set[str]
     ] = {}  # result of an extern call -> buffers whose memory it may be a window on
     last_effect: int | None = None
+    last_check: int | None = None
     raising: set[int] = set()
     result = []
     inputs = {name for name, buffer in lowered.buffers.items() if buffer.role == "input"}
@@ -175,10 +177,14 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
             if name in inputs:
                 needs.update(writers.get(name, ()))
                 needs.update(raising)
+        if last_check is not None and node.relies_on_checks:
+            needs.add(last_check)
         if isinstance(node, ExternCall) and node.effect:
             if last_effect is not None:
                 needs.add(last_effect)
             last_effect = number
+            if node.is_check:
+                last_check = number
         if node.can_raise:
             raising.add(number)
         for name in reads:
