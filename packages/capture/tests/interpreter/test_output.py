@@ -154,11 +154,31 @@ def redirected(x):
 
 def changed_after_print(x):
     y = x + 1
-    print(y)
+    print(y, [y])
     y.add_(1)
+    print(y, {"x": x[0]})
+    x[0, 1].zero_()
+    print(x)
     return y
 
 
-@pytest.mark.parametrize("fn", [redirected, changed_after_print])
+def test_tensors_are_printed_as_they_were(capsys):
+    fn = compiled(changed_after_print)
+    for scale in (1, 2):
+        outputs = []
+        for run in (changed_after_print, fn):
+            run(X * scale)
+            outputs.append(capsys.readouterr().out)
+        assert outputs[0] == outputs[1] and outputs[0]
+
+
+def print_of_a_history_changed(x):
+    y = x * torch.ones(4, requires_grad=True)
+    print(y)  # which names its gradient function
+    y.add_(1)
+    return y.detach()
+
+
+@pytest.mark.parametrize("fn", [redirected, print_of_a_history_changed])
 def test_breaks(fn, capsys):
     breaks(fn, X)

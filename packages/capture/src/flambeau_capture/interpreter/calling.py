@@ -26,6 +26,7 @@ from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.modules import call_module
 from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments
+from flambeau_capture.interpreter.pending_text import PendingText, joined_by
 from flambeau_capture.interpreter.program_functions import default_value
 from flambeau_capture.interpreter.subclasses import is_admitted, is_getter
 from flambeau_capture.interpreter.substitutes import (
@@ -35,6 +36,7 @@ from flambeau_capture.interpreter.substitutes import (
 )
 from flambeau_capture.interpreter.substitutes.functional import call_cached
 from flambeau_capture.interpreter.symbolic import concrete
+from flambeau_capture.interpreter.text_templates import fill_in
 from flambeau_capture.origins import Attribute, CallOf
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
@@ -348,9 +350,15 @@ def _call_builtin(
     machine.check_receiver(receiver)
     args, kwargs = prepare_arguments(machine, function, args, kwargs)
     if type(receiver) is str:
-        if function.__name__ in ("format", "format_map"):
+        if function.__name__ == "format":
+            return fill_in(machine, receiver, args, kwargs)
+        if function.__name__ == "format_map":
             args = tuple(formattable(machine, arg) for arg in args)
-            kwargs = {name: formattable(machine, arg) for name, arg in kwargs.items()}
+        if function.__name__ == "join" and len(args) == 1 and not kwargs:
+            items = list(args[0])
+            if any(type(item) is PendingText for item in items):
+                return joined_by(receiver, items)
+            args = (items,)
         args, kwargs = concrete(args), concrete(kwargs)
     elif args and isinstance(receiver, (dict, set)):
         args = (native_key(machine, args[0], receiver), *args[1:])

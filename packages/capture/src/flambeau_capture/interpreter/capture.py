@@ -17,6 +17,7 @@ from flambeau_capture.interpreter.machine import Machine
 from flambeau_capture.interpreter.manner import USUAL, Manner
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.partial_reads import PARTIAL_TYPES, Unread
+from flambeau_capture.interpreter.pending_text import error_text
 from flambeau_capture.interpreter.rebuild import Rebuilder
 from flambeau_capture.interpreter.suspend import finish, left_to_interpreter, stop_steps
 from flambeau_capture.origins import Argument
@@ -106,7 +107,8 @@ def _interpret(
             machine.break_where or first_line
         )
     except Exception as error:
-        detail = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = error_text(error)
+        detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
         broken = GraphBreak("exception-escapes", detail).to_break(machine.error_where or first_line)
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)

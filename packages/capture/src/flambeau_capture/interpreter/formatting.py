@@ -1,11 +1,13 @@
-"""Values as text: `str`, `repr`, `format`, f-strings, `%` and `str.format`, with the methods of the program's classes interpreted.
+"""Values as text: `str`, `repr`, `format` and f-strings, with the methods of the program's classes interpreted.
 
 Native formatting is given the values themselves where they are plain, and stand-ins for objects whose text is made by Python.
+What is made of the graph's own values is a `PendingText`.
 """
 
 from __future__ import annotations
 
 import collections
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,18 @@ import torch
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.items import load_item
+from flambeau_capture.interpreter.pending_text import (
+    PendingText,
+    concatenated,
+    joined_by,
+    text_of_number,
+    text_of_tensor,
+    text_of_text,
+)
 from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.size_floats import is_unbacked
+from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +51,39 @@ _PLAIN = frozenset(
     }
 )
 _TEXT_METHODS = ("__str__", "__repr__", "__format__")
+_SYMBOLIC = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
+_HOLDERS = frozenset({list, tuple, dict, collections.deque, collections.OrderedDict})
+
+
+def is_pending(value: Any) -> bool:
+    """Whether the text of a value is known only when the graph has run: of a tensor, a number in the data, a text of such."""
+    kind = type(value)
+    if kind in _SYMBOLIC:
+        return is_unbacked(from_symbolic(value))
+    return kind is PendingText or isinstance(value, torch.Tensor)
+
+
+def holds_pending(value: Any, depth: int = 0) -> bool:
+    """Whether `is_pending`, or a container with such in it."""
+    kind = type(value)
+    if kind in _PLAIN or depth > 8:
+        return False
+    if isinstance(value, dict):
+        return any(holds_pending(item, depth + 1) for item in dict.values(value))
+    if isinstance(value, (list, tuple, collections.deque)):
+        return any(holds_pending(item, depth + 1) for item in value)
+    return is_pending(value)
+
+
+def asks_python(machine: Machine, value: Any, depth: int = 0) -> bool:
+    """Whether the text of a value, or of what a container holds, is made by a method of the program, which may show what is pending."""
+    kind = type(value)
+    if kind in _PLAIN or depth > 8:
+        return False
+    if kind in _HOLDERS:
+        items = (*value, *dict.values(value)) if isinstance(value, dict) else value
+        return any(asks_python(machine, item, depth + 1) for item in items)
+    return any(python_method(machine, kind, name) is not None for name in _TEXT_METHODS)
 
 
 class InterpretedText(Native):
@@ -73,12 +118,12 @@ class InterpretedText(Native):
 
 def formattable(machine: Machine, value: Any) -> Any:
     """`value`, or what stands for it in native formatting; a graph break where that would show a tensor's contents."""
+    if is_pending(value):
+        raise GraphBreak("data-dependent", "a tensor is formatted as text")
     value = concrete(value)
     kind = type(value)
     if kind in _PLAIN or issubclass(kind, Native):
         return value
-    if isinstance(value, torch.Tensor):
-        raise GraphBreak("data-dependent", "a tensor is formatted as text")
     if any(python_method(machine, kind, name) is not None for name in _TEXT_METHODS):
         return InterpretedText(machine, value)
     if isinstance(value, dict):
@@ -114,12 +159,16 @@ def _dict(machine: Machine, value: dict[Any, Any]) -> Any:
 
 def format_value(
     machine: Machine, value: Any, conversion: Callable[[Any], str] | None, spec: Any
-) -> str:
+) -> Any:
     """One part of a formatted string."""
-    if isinstance(value, torch.Tensor):
-        raise GraphBreak("data-dependent", "a tensor is formatted as text")
+    if type(spec) is PendingText:
+        raise GraphBreak("data-dependent", "the text of a tensor is a format specification")
+    if is_pending(value):
+        return _pending_text(machine, value, conversion, spec)
     if conversion is not None:
         value = to_text(machine, value, conversion)
+        if type(value) is PendingText:
+            return text_of_text(value, None, spec)
     elif python_method(machine, type(value), "__format__") is None and not spec:
         return to_text(machine, value, str)
     value = concrete(value)
@@ -127,13 +176,27 @@ def format_value(
     if method is None:
         return format(value, spec)
     text = machine.call(method, (value, spec), {})
-    if not isinstance(text, str):
+    if not isinstance(text, (str, PendingText)):
         raise TypeError(f"__format__ must return a str, not {type(text).__name__}")
     return text
 
 
-def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> str:
+def _pending_text(
+    machine: Machine, value: Any, conversion: Callable[[Any], str] | None, spec: str
+) -> PendingText:
+    if type(value) is PendingText:
+        return text_of_text(value, conversion, spec)
+    if isinstance(value, torch.Tensor):
+        return text_of_tensor(machine, value, conversion, spec)
+    return text_of_number(value, conversion, spec)
+
+
+def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> Any:
     """`str(value)`, `repr(value)` or `ascii(value)`."""
+    if is_pending(value):
+        return _pending_text(machine, value, conversion, "")
+    if type(value) in _HOLDERS and (holds_pending(value) or asks_python(machine, value)):
+        return _text_of_holder(machine, value, conversion)
     value = concrete(value)
     kind = type(value)
     if kind in _PLAIN:
@@ -153,11 +216,61 @@ def to_text(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> s
 
 def _text_of(
     machine: Machine, method: Any, value: Any, name: str, conversion: Callable[[Any], str]
-) -> str:
+) -> Any:
     text = machine.call(method, (value,), {})
+    if type(text) is PendingText:
+        return _in_ascii(text) if conversion is ascii else text
     if not isinstance(text, str):
         raise TypeError(f"{name} returned non-string (type {type(text).__name__})")
     return text.encode("ascii", "backslashreplace").decode() if conversion is ascii else text
+
+
+def _in_ascii(text: Any) -> Any:
+    raise GraphBreak("data-dependent", "ascii() of an object that holds tensors")
+
+
+def _text_of_holder(machine: Machine, value: Any, conversion: Callable[[Any], str]) -> Any:
+    """The text of a container with tensors in it, made of the texts of its items."""
+    if conversion is ascii:
+        return _in_ascii(value)
+    if any(value is outer for outer in machine.shown):
+        raise GraphBreak(
+            "data-dependent", "a container with tensors that holds itself is formatted"
+        )
+    if isinstance(value, dict) and machine.objects.is_known(value):
+        value = machine.whole_dict(value)
+    machine.shown.append(value)
+    try:
+        return _holder_text(machine, value)
+    finally:
+        machine.shown.pop()
+
+
+def _holder_text(machine: Machine, value: Any) -> Any:
+    kind = type(value)
+    if isinstance(value, dict):
+        pairs = [
+            (to_text(machine, key, repr), to_text(machine, item, repr))
+            for key, item in value.items()
+        ]
+        if kind is dict:
+            return _enclosed("{", [concatenated((key, ": ", item)) for key, item in pairs], "}")
+        if sys.version_info >= (3, 12):
+            items = [concatenated((key, ": ", item)) for key, item in pairs]
+            return _enclosed("OrderedDict({", items, "})")
+        items = [concatenated(("(", key, ", ", item, ")")) for key, item in pairs]
+        return _enclosed("OrderedDict([", items, "])")
+    items = [to_text(machine, item, repr) for item in value]
+    if kind is tuple:
+        return _enclosed("(", items, ",)" if len(items) == 1 else ")")
+    if kind is list:
+        return _enclosed("[", items, "]")
+    bound = "" if value.maxlen is None else f", maxlen={value.maxlen}"
+    return _enclosed("deque([", items, f"]{bound})")
+
+
+def _enclosed(begin: str, items: list[Any], end: str) -> Any:
+    return concatenated((begin, joined_by(", ", items), end))
 
 
 def exception_arguments(machine: Machine, error: BaseException) -> tuple[Any, ...]:
@@ -176,12 +289,27 @@ def _exception_text(
     machine: Machine, error: BaseException, conversion: Callable[[Any], str]
 ) -> str:
     read = exception_arguments(machine, error)
+    if any(holds_pending(arg) for arg in read):
+        return _text_of_error(machine, error, read, conversion)
     args = tuple(formattable(machine, arg) for arg in read)
     if all(new is old for new, old in zip(args, read, strict=True)):
         return conversion(error)
     if conversion is str:
         return str(args[0]) if len(args) == 1 else str(args)
     return f"{type(error).__name__}({', '.join(map(conversion, args))})"
+
+
+def _text_of_error(
+    machine: Machine, error: BaseException, args: tuple[Any, ...], conversion: Callable[[Any], str]
+) -> Any:
+    """The text of an exception with tensors, or texts of such, among its arguments."""
+    kind = type(error)
+    if conversion is str and lookup(machine, kind, "__str__") is BaseException.__str__:
+        return to_text(machine, args[0] if len(args) == 1 else args, str)
+    if conversion is repr and lookup(machine, kind, "__repr__") is BaseException.__repr__:
+        shown = joined_by(", ", [to_text(machine, arg, repr) for arg in args])
+        return concatenated((f"{kind.__name__}(", shown, ")"))
+    raise GraphBreak("data-dependent", f"a {kind.__name__} with a tensor is formatted as text")
 
 
 def holds_tensor(value: Any, depth: int = 0) -> bool:

@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.keys import check_key, hashes_in_python, nativ
 from flambeau_capture.interpreter.manner import USUAL, Manner
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
+from flambeau_capture.interpreter.pending_text import error_text
 from flambeau_capture.interpreter.program_functions import function_origin, guard_followed
 from flambeau_capture.interpreter.substitutes import CODE_SUBSTITUTES, SUBSTITUTES, told
 from flambeau_capture.interpreter.suspend import suspend
@@ -130,6 +131,8 @@ class Machine:
         """Whether the answer was yes: what the program then raises eager might not."""
         self.stop_step = stop_step
         self.switches = Switches()
+        self.shown: list[Any] = []
+        """Containers whose text is being made, the outermost first."""
         self.suspended: Capture | GraphBreak | None = None
         self.broken: list[tuple[Frame, int]] = []
         self.break_where = ""
@@ -222,10 +225,12 @@ class Machine:
             )
         elif isinstance(error, RecursionError):
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
-        elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in str(error):
+        elif isinstance(error, TypeError) and "PendingText" in error_text(error):
+            broken = GraphBreak("data-dependent", "the text of a tensor is read by a C function")
+        elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in error_text(error):
             broken = GraphBreak("operator-unsupported", "a symbolic size is used as a key")
         elif isinstance(error, RuntimeError) and any(
-            text in str(error) for text in _NEEDS_CONCRETE_SIZES
+            text in error_text(error) for text in _NEEDS_CONCRETE_SIZES
         ):
             broken = GraphBreak("operator-unsupported", str(error).partition("\n")[0])
         else:

@@ -14,10 +14,10 @@ import torch
 
 from flambeau_capture.interpreter import scalars
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
-from flambeau_capture.interpreter.formatting import formattable
 from flambeau_capture.interpreter.identity import identical, tell_apart
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
+from flambeau_capture.interpreter.text_templates import percent
 from flambeau_prims.size_floats import is_unbacked
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -111,11 +111,10 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     left_kind, right_kind = type(left), type(right)
     if left_kind in _PLAIN and right_kind in _PLAIN:
         if left_kind is str and op.left == "__mod__":
-            right = formattable(machine, right)
+            return percent(machine, left, right)
         return op.function(left, right)
-    if left_kind is str and op.left == "__mod__" and not isinstance(right, torch.Tensor):
-        native_text: Any = op.function
-        return native_text(left, formattable(machine, right))
+    if left_kind is str and op.left == "__mod__":
+        return percent(machine, left, right)
     if left_kind is torch.SymBool or right_kind is torch.SymBool:
         if left_kind is not right_kind or op.left not in _LOGICAL:
             return binary(machine, op, _decided(left), _decided(right))

@@ -31,6 +31,7 @@ from flambeau_capture.interpreter.objects import (
     dict_items,
 )
 from flambeau_capture.interpreter.partial_reads import PARTIAL_READS
+from flambeau_capture.interpreter.pending_text import PendingText
 from flambeau_capture.interpreter.rebuild_exceptions import exception_recipe
 from flambeau_capture.interpreter.rebuild_generators import generator_recipe
 from flambeau_capture.interpreter.rebuild_iterators import (
@@ -109,6 +110,8 @@ class Rebuilder:
                 # A condition: its value of this call, with a guard.
                 return Const(bool(value) if kind is torch.SymBool else inner)
             return SizeValue(inner, int)
+        if kind is PendingText:
+            return value.recipe(self)  # type: ignore[no-any-return]
         if isinstance(value, Native) and value.seen_type() is not None:
             return self.machine.arrays.recipe(value)  # type: ignore[no-any-return]
         if numpy_objects.is_value(kind):

@@ -9,6 +9,7 @@ from flambeau_capture.interpreter.formatting import format_value
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
+from flambeau_capture.interpreter.pending_text import concatenated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ def BUILD_CONST_KEY_MAP(frame: Frame, arg: int) -> None:
 
 
 def BUILD_STRING(frame: Frame, arg: int) -> None:
-    frame.stack.append("".join(_pop_many(frame, arg)))
+    frame.stack.append(concatenated(_pop_many(frame, arg)))
 
 
 def BUILD_SLICE(frame: Frame, arg: int) -> None:

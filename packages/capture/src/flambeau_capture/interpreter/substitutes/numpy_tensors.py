@@ -9,6 +9,7 @@ import torch
 from flambeau_capture import numpy_functions
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.interpreter.pending_text import PendingText
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ def _tensors_of(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, Native) and value.seen_type() is not None
+    return (
+        isinstance(value, Native)
+        and type(value) is not PendingText
+        and value.seen_type() is not None
+    )
 
 
 def _plain(value: Any) -> tuple[Any, dict[str, Any]]:

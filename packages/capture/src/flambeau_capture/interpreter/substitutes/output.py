@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.formatting import formattable, holds_tensor, to_text
+from flambeau_capture.interpreter.formatting import (
+    holds_pending,
+    holds_tensor,
+    is_pending,
+    to_text,
+)
+from flambeau_capture.interpreter.pending_text import PendingText
 from flambeau_capture.interpreter.substitutes.registry import breaking, substitute_for
+from flambeau_capture.interpreter.text_templates import percent
 from flambeau_capture.origins import Constant
 from flambeau_capture.reasons import GraphBreak
 
@@ -54,13 +61,29 @@ def _as_of_now(value: Any) -> Any:
 # ---------------------------------------------------------------- print
 
 
+def _pending(machine: Machine, value: Any) -> Any:
+    """The text of what the graph computes, as of now; None for other values, and where only the value itself shows it."""
+    if not holds_pending(value):
+        return None
+    try:
+        return to_text(machine, value, str)
+    except GraphBreak:
+        machine.forget_break()
+        if is_pending(value) and not isinstance(value, torch.Tensor):
+            raise
+        return None
+
+
 @substitute_for(print)
 def _print(machine: Machine, args: Any, kwargs: Any) -> None:
     if kwargs.get("file") is None and (id(vars(sys)), "stdout") in machine.objects.globals_written:
         raise GraphBreak("side-effect", "print() to a sys.stdout that the frame has replaced")
     shown = []
     for arg in args:
-        if holds_tensor(arg):
+        text = _pending(machine, arg)
+        if text is not None:
+            shown.append(text)
+        elif holds_tensor(arg):
             machine.deferred_tensors.extend((part, part._version) for part in _tensors_in(arg))
             shown.append(_as_of_now(arg))
         else:
@@ -193,9 +216,11 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
     message, *values = rest
     if type(message) is not str:
         message = to_text(machine, message, str)
+    if type(message) is PendingText and values:
+        raise GraphBreak("data-dependent", "the text of a tensor is filled in")
     if any(type(value) not in _SCALARS for value in values):
         given = values[0] if len(values) == 1 and isinstance(values[0], dict) else tuple(values)
-        message, values = message % formattable(machine, given), []
+        message, values = percent(machine, message, given), []
     frame, _ = _frame_at(machine.frame, kwargs.get("stacklevel", 1), ())
     if frame is None or type(logger)._log is not logging.Logger._log:
         machine.defer(function, (logger, *first, message, *values), _as_of_now(kwargs))

@@ -1,0 +1,332 @@
+"""Text of what the graph computes: a str that is known when the graph has run.
+
+    text = f"loss {loss:.3f}"           clone = loss.clone()                        (in the graph, if `loss` is written to later)
+    log.append(text)              ->    text = joined("loss ", formatted(clone, None, ".3f")); log.extend([text])
+
+The program holds it as a `str`: it puts it together with other text, stores it and hands it on.  What would have to know its
+characters breaks the graph.  Nothing of a text that does not leave the frame is in the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallRecipe, Const
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.rebuild import Rebuilder
+    from flambeau_capture.record import Recipe
+
+
+class Part:
+    """A piece of text, `function(*args)` when the graph has run; `args` are values as the frame has them."""
+
+    __slots__ = ("args", "function", "may_be_empty")
+
+    def __init__(
+        self, function: Callable[..., str], args: tuple[Any, ...], *, may_be_empty: bool = True
+    ) -> None:
+        self.function, self.args, self.may_be_empty = function, args, may_be_empty
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """How it is made."""
+        return CallRecipe(self.function, tuple(rebuild.recipe(arg) for arg in self.args))
+
+
+class ShownTensor(Native):
+    """A tensor as it was when a text was made of it: `copy`, made then, or an input that has not been written to since.
+
+    `default_dtype`: what the text depends on besides, None where it does not.
+    """
+
+    __slots__ = ("copy", "default_dtype", "kind", "machine", "made_at", "requires_grad", "tensor")
+
+    def __init__(
+        self, machine: Machine, tensor: torch.Tensor, kind: type, default_dtype: torch.dtype | None
+    ) -> None:
+        tape = machine.tape
+        self.machine, self.tensor, self.kind = machine, tensor, kind
+        self.default_dtype = default_dtype
+        self.requires_grad = tensor.requires_grad
+        source = tape.call_method("detach", (tensor,)) if tensor.requires_grad else tensor
+        self.copy = tape.call_method("clone", (source,))
+        self.made_at = len(tape.calls)
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """The tensor that is shown."""
+        if self.default_dtype is not None:
+            if self.default_dtype is not torch.get_default_dtype():
+                raise GraphBreak("torch-state", "a tensor is formatted under another default dtype")
+            _check_print_options(self.machine)
+        tape = self.machine.tape
+        shown = self.copy
+        if tape.input_of(self.tensor) is not None:
+            inputs = {entry.value.storage for entry in tape.inputs}
+            written = (value for call in tape.calls[self.made_at :] for value in call.mutates)
+            if not any(value.storage is None or value.storage in inputs for value in written):
+                shown = self.tensor
+        args = rebuild.recipe(shown), Const(self.kind), Const(self.requires_grad)
+        return CallRecipe(_as_shown, args)
+
+
+class PendingText(Native):
+    """What the program sees as a str: constant pieces and `Part`s."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[str | Part, ...]) -> None:
+        self.parts = parts
+
+    def seen_type(self) -> type:
+        """The type that the program sees."""
+        return str
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """The str, joined of its parts."""
+        made = [
+            Const(part) if isinstance(part, str) else part.recipe(rebuild) for part in self.parts
+        ]
+        return made[0] if len(made) == 1 else CallRecipe(_joined, tuple(made))
+
+    def seen_attribute(self, name: str) -> Any:
+        """A method of str, of which some make text again."""
+        if name == "__class__":
+            return str
+        if not hasattr(str, name):
+            raise AttributeError(f"'str' object has no attribute {name!r}")
+        return TextMethod(self, name)
+
+    def __bool__(self) -> bool:
+        if any(
+            bool(part) if isinstance(part, str) else not part.may_be_empty for part in self.parts
+        ):
+            return True
+        return self._read()
+
+    def __add__(self, other: Any) -> Any:
+        return (
+            concatenated((self, other)) if isinstance(other, (str, PendingText)) else NotImplemented
+        )
+
+    def __radd__(self, other: Any) -> Any:
+        return concatenated((other, self)) if isinstance(other, str) else NotImplemented
+
+    def __getitem__(self, key: Any) -> PendingText:
+        if type(key) is slice and all(_is_constant(at) for at in (key.start, key.stop, key.step)):
+            ""[key]  # raises what is wrong with the slice
+            return PendingText((Part(operator.getitem, (self, key)),))
+        return self._read()
+
+    def __eq__(self, other: object) -> Any:
+        if self is other or not isinstance(other, (str, PendingText)):
+            return self is other
+        return self._read()
+
+    def __hash__(self) -> int:
+        return self._read()
+
+    def _read(self, *args: Any) -> NoReturn:
+        raise GraphBreak("data-dependent", "the text of a tensor is read")
+
+    __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = _read
+    __lt__ = __le__ = __gt__ = __ge__ = __mul__ = __rmul__ = __mod__ = _read
+
+
+_MADE_BY = frozenset(
+    {
+        "lower", "upper", "casefold", "capitalize", "title", "swapcase", "strip", "lstrip", "rstrip", "ljust", "rjust", "center", "zfill",
+        "replace", "expandtabs", "removeprefix", "removesuffix",
+    }
+)  # fmt: skip
+"""Methods of str that make a str, whatever the text is."""
+
+
+class TextMethod(Native):
+    """A bound method of a pending text."""
+
+    __slots__ = ("name", "text")
+
+    def __init__(self, text: PendingText, name: str) -> None:
+        self.text, self.name = text, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.name == "join" and len(args) == 1 and not kwargs:
+            return joined_by(self.text, list(args[0]))
+        if self.name in _MADE_BY and not kwargs and all(map(_is_constant, args)):
+            getattr("", self.name)(*args)  # raises what is wrong with the arguments
+            return PendingText((Part(getattr(str, self.name), (self.text, *args)),))
+        raise GraphBreak("data-dependent", f"str.{self.name} of the text of a tensor")
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """The method, of the real text."""
+        return CallRecipe(getattr, (rebuild.recipe(self.text), Const(self.name)))
+
+
+def _is_constant(value: Any) -> bool:
+    return value is None or type(value) in (int, str, bool)
+
+
+def concatenated(parts: Iterable[Any]) -> Any:
+    """The texts one after the other: a str where all are."""
+    made: list[str | Part] = []
+    for part in parts:
+        for piece in part.parts if isinstance(part, PendingText) else (part,):
+            if isinstance(piece, str) and made and isinstance(made[-1], str):
+                made[-1] += piece
+            elif not isinstance(piece, str) or piece:
+                made.append(piece)
+    if all(isinstance(piece, str) for piece in made):
+        return "".join(made)  # type: ignore[arg-type]
+    return PendingText(tuple(made))
+
+
+def text_of_operation(function: Callable[..., str], args: tuple[Any, ...]) -> PendingText:
+    """`function(*args)`, made when the graph has run."""
+    return PendingText((Part(function, args),))
+
+
+def joined_by(separator: Any, items: list[Any]) -> Any:
+    """`separator.join(items)`."""
+    for at, item in enumerate(items):
+        if not isinstance(item, (str, PendingText)):
+            raise TypeError(
+                f"sequence item {at}: expected str instance, {type(item).__name__} found"
+            )
+    spaced = [part for item in items for part in (separator, item)]
+    return concatenated(spaced[1:])
+
+
+def text_of_text(
+    text: PendingText, conversion: Callable[[Any], str] | None, spec: str
+) -> PendingText:
+    """`format(conversion(text), spec)`."""
+    if conversion in (None, str) and not spec:
+        return text
+    format("", spec)  # raises what is wrong with it
+    return _formatting(text, conversion, spec, may_be_empty=conversion in (None, str) or bool(spec))
+
+
+def text_of_number(number: Any, conversion: Callable[[Any], str] | None, spec: str) -> PendingText:
+    """`format(conversion(number), spec)` of a symbolic number that is in the data."""
+    _check_spec(_SAMPLES[type(number)], conversion, spec)
+    return _formatting(number, conversion, spec, may_be_empty=bool(conversion and spec))
+
+
+def text_of_tensor(
+    machine: Machine, tensor: torch.Tensor, conversion: Callable[[Any], str] | None, spec: str
+) -> PendingText:
+    """`format(conversion(tensor), spec)`: of a tensor without dimensions, the text of its number."""
+    kind = shown_class(machine, tensor)
+    as_number = conversion is None and kind is torch.Tensor and not tensor.dim()
+    if as_number and not tensor.is_meta:
+        _check_spec(_sample_of(tensor.dtype), None, spec)
+        shown = ShownTensor(machine, tensor, kind, None)
+        return _formatting(shown, None, spec, may_be_empty=False)
+    if conversion is None and spec:
+        raise TypeError(f"unsupported format string passed to {kind.__name__}.__format__")
+    if has_history(machine, tensor):
+        raise GraphBreak(
+            "data-dependent", "a tensor that has a gradient function is formatted as text"
+        )
+    _check_print_options(machine)
+    format("", spec)
+    shown = ShownTensor(machine, tensor, kind, torch.get_default_dtype())
+    return _formatting(shown, conversion, spec, may_be_empty=bool(spec))
+
+
+def shown_class(machine: Machine, tensor: torch.Tensor) -> type:
+    """The class that the program sees; a graph break for tensors whose text is not to be had after the graph."""
+    tape = machine.tape
+    kind = tape.real_type(tensor)
+    if (
+        kind not in (torch.Tensor, torch.nn.Parameter)
+        or tensor.layout is not torch.strided
+        or tensor.dtype not in _SHOWN_DTYPES
+        or tape.subgraphs
+        or machine.transforms
+        or machine.backwards
+    ):
+        raise GraphBreak("data-dependent", "a tensor is formatted as text")
+    return kind
+
+
+def has_history(machine: Machine, tensor: torch.Tensor) -> bool:
+    """Whether the text of a tensor names the function that its gradient goes through."""
+    if not tensor.requires_grad:
+        return False
+    found = machine.tape.input_of(tensor)
+    return tensor.grad_fn is not None or (found is not None and found[0].grad_fn is not None)
+
+
+def _check_print_options(machine: Machine) -> None:
+    if machine.objects.overlay_of(torch._tensor_str.PRINT_OPTS):  # type: ignore[attr-defined]
+        raise GraphBreak("torch-state", "a tensor is formatted and torch.set_printoptions called")
+
+
+_SAMPLES: dict[type, Any] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
+_SHOWN_DTYPES = frozenset(
+    {
+        torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
+        torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64, torch.complex128,
+    }
+)  # fmt: skip
+
+
+def _sample_of(dtype: torch.dtype) -> Any:
+    """A number of the type that the items of a tensor are in Python."""
+    if dtype.is_complex or dtype.is_floating_point:
+        return 1j if dtype.is_complex else 1.0
+    return True if dtype is torch.bool else 1
+
+
+def _check_spec(sample: Any, conversion: Callable[[Any], str] | None, spec: str) -> None:
+    """Raise what is wrong with a format specification: that does not depend on the number, but where it is a character's."""
+    if conversion is None and type(sample) is not float and spec.endswith("c"):
+        raise GraphBreak("data-dependent", "a number in the data is formatted as a character")
+    format(sample if conversion is None else "", spec)
+
+
+def _formatting(
+    value: Any, conversion: Callable[[Any], str] | None, spec: str, *, may_be_empty: bool
+) -> PendingText:
+    return PendingText((Part(_formatted, (value, conversion, spec), may_be_empty=may_be_empty),))
+
+
+def error_text(error: BaseException) -> str:
+    """The message of an exception, for those who read reports; what is not known of it is left out."""
+    if any(isinstance(arg, PendingText) for arg in error.args):
+        parts = [
+            "".join(part if isinstance(part, str) else "..." for part in arg.parts)
+            if isinstance(arg, PendingText)
+            else str(arg)
+            for arg in error.args
+        ]
+        return ", ".join(parts)
+    return str(error)
+
+
+# ---------------------------------------------------------------- what entries call
+
+
+def _joined(*parts: str) -> str:
+    return "".join(parts)
+
+
+def _formatted(value: Any, conversion: Callable[[Any], str] | None, spec: str) -> str:
+    return format(value if conversion is None else conversion(value), spec)
+
+
+def _as_shown(tensor: torch.Tensor, kind: type, requires_grad: bool) -> torch.Tensor:
+    """A tensor as it shows itself where it has no history: without a subclass's or a node's name."""
+    tensor = tensor.detach()
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_(requires_grad)
