@@ -8,6 +8,10 @@ import pytest
 import torch
 
 import flambeau
+import flambeau_capture
+from flambeau_autograd import aot
+from flambeau_inductor import InductorOptions, compile_graph
+from flambeau_runtime.program import Extern, Launch
 from tests.programs.checks_of_data import CHECKED, Refused, ambiguous, data_sizes, handles, raises
 from tests.worlds import kinds
 
@@ -113,3 +117,44 @@ def test_a_condition_that_has_no_truth() -> None:
             ambiguous(x)
         assert str(mine.value) == str(yours.value)
     same(run(torch.ones(1)), torch.ones(1))
+
+
+def to_device(x: torch.Tensor) -> torch.Tensor:
+    """A copy on an accelerator, also where torch has none."""
+    return torch.ops.aten._to_copy.default(x, device=torch.device("cuda:0"))
+
+
+def on_an_accelerator(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    y, at = to_device(x) * 2, to_device(i)
+    doubled = at * 2
+    assert at.max() < 3
+    if not torch.isfinite(y).all():
+        raise Refused
+    return y[at] + doubled[:, None]
+
+
+def test_the_check_of_an_accelerators_data_is_the_hosts() -> None:
+    """It waits for a copy of the condition, and what may rely on it is launched when it has passed.  (Compiled only: there need be no device.)"""
+    arguments = torch.rand(3, 4), torch.tensor([0, 2])
+    exported = flambeau_capture.export(on_an_accelerator, arguments)
+    programs = []
+
+    def compiler(graph: Any, kind: str) -> Callable[..., tuple[Any, ...]]:
+        programs.append(compile_graph(graph, InductorOptions()))
+        return lambda *tensors: ()
+
+    aot(exported.graph_module, exported.flat_inputs(*arguments), compiler)
+    (program,) = programs
+    devices = {tensor.name: tensor.device for tensor in program.tensors}
+    steps = [
+        f"{step.op} on {devices[step.args[0].name]}" if isinstance(step, Extern) else step.kernel
+        for step in program.steps
+        if isinstance(step, (Extern, Launch))
+    ]
+    copies = ["aten._to_copy.default on cuda:0", "aten._assert_async.msg on cpu"]
+    checks = [at for at, step in enumerate(steps) if "_assert_async" in step]
+    assert len(checks) == 2
+    for at in checks:
+        assert steps[at - 1 : at + 1] == copies
+    reading = [at for at, step in enumerate(steps) if "index" in step]
+    assert reading and min(reading) > max(checks)

@@ -1,14 +1,13 @@
-"""States of torch inside a compiled function on the GPU: generators, inference mode, default device, hooks on gradients, checks of data."""
+"""States of torch inside a compiled function on the GPU: generators, inference mode, default device, hooks on gradients."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 import flambeau
-from flambeau_capture import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,21 +86,3 @@ def test_a_hook_on_a_gradient(backend: str) -> None:
     got, x.grad = x.grad, None
     program(x).backward()
     torch.testing.assert_close(got, x.grad)
-
-
-def checks(x: torch.Tensor) -> Any:
-    if x.sum() > 1000:
-        raise ValueError(x.shape)
-    return x * 2
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_check_of_data_is_a_break(backend: str) -> None:
-    """A failing check inside a graph would end the process's use of the device."""
-    compiled = flambeau.compile(checks, backend=backend)
-    x = torch.randn(4, device="cuda")
-    torch.testing.assert_close(compiled(x), checks(x))
-    with pytest.raises(ValueError, match="4"):
-        compiled(x.abs() + 1000)
-    torch.testing.assert_close(compiled(x), checks(x))
-    assert "break" in [event.kind for event in state_of(compiled).events]

@@ -5,6 +5,7 @@ if not torch.isfinite(x).all():              all_1 = isfinite.all()
 return x.log()                               log = x.log()
 
 Where the check fails as the graph runs, the call runs again in the interpreter (`rerun.py`), which raises what the program raises.
+The check is the host's: of an accelerator's tensor it waits, as the program's own `if` does.
 """
 
 from __future__ import annotations
@@ -56,12 +57,11 @@ def is_in_data(condition: Any) -> bool:
     """Whether the truth of a value is known only when the graph runs, and can be checked there."""
     if type(condition) is torch.SymBool:
         return is_unbacked(from_symbolic(condition))
-    # An accelerator's own check would end the process.
     return (
         type(condition) is FakeTensor
         and condition.spec.numel == 1
         and condition.contents is None
-        and condition.is_cpu
+        and condition.device.type != "meta"
     )
 
 
