@@ -70,6 +70,10 @@ def _as_array(arg: Any) -> Any:
     return arg.detach().numpy() if isinstance(arg, torch.Tensor) else arg
 
 
+UNIT_DRAWS = frozenset({"random", "random_sample", "rand"})
+"""Methods of NumPy's generators that draw from [0, 1)."""
+
+
 class KnownState:
     """The state that a frame gives to a generator which it has seeded: that of a generator of our own, which draws while the frame is captured."""
 

@@ -14,6 +14,7 @@ import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau_prims import sizes
+from flambeau_prims.float_ranges import known_relation
 from flambeau_prims.size_ranges import SizeGuard
 from flambeau_prims.sizes import Expr, Size, SizeEnv
 from flambeau_prims.unsupported import DataDependentSize
@@ -120,9 +121,12 @@ UNBACKED_FLOAT_HINT = 0.5
 """What an unbacked float is taken to be where a guess is good enough."""
 
 
-def unbacked_float(env: SizeEnv) -> FloatExpr:
-    """A new float that the program computes as it runs."""
-    found = float_symbol(env, UNBACKED_FLOAT_HINT, None)
+def unbacked_float(env: SizeEnv, within: tuple[float, float] | None = None) -> FloatExpr:
+    """A new float that the program computes as it runs; `within`: the least and the greatest value that it may have."""
+    hint = UNBACKED_FLOAT_HINT if within is None else (within[0] + within[1]) / 2
+    found = float_symbol(env, hint, None)
+    if within is not None:
+        env.float_ranges[str(found)] = within
     env.unbacked_atoms.update(env.atoms_in(found.args[0]))  # type: ignore[arg-type]
     return found
 
@@ -271,7 +275,8 @@ class Condition:
         a, b = self.args
         if isinstance(a, (float, FloatExpr)) or isinstance(b, (float, FloatExpr)):
             if isinstance(a, (Expr, FloatExpr)) or isinstance(b, (Expr, FloatExpr)):
-                return _known_by_sign(self.op, a, b)
+                by_sign = _known_by_sign(self.op, a, b)
+                return known_relation(self.op, a, b) if by_sign is None else by_sign
             return _PLAIN[self.op](a, b)
         _, certainly, certainly_not = _RELATIONS[self.op]
         return True if certainly(a, b) else False if certainly_not(a, b) else None

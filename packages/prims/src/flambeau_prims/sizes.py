@@ -184,6 +184,8 @@ class SizeEnv:
         self.assumed: list[SizeGuard] = []
         """Relations of unbacked symbols that were assumed, for the program to check as it runs; whoever writes the checks takes them."""
         self._is_unbacked: dict[Expr, bool] = {}
+        self.float_ranges: dict[str, tuple[float, float]] = {}
+        """By name: the least and the greatest value of unbacked floats of which that is known."""
         self.fixed_floats: dict[str, float] = {}
         """Given floats, by name, that the trace has specialised: the program is right for exactly these bits."""
 

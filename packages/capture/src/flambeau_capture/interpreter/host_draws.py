@@ -9,6 +9,7 @@ found with a generator of our own of the same kind (`scratch`).
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,16 @@ import torch
 from flambeau_capture.host_random import KnownState, draw, give_state
 from flambeau_capture.origins import Global
 from flambeau_capture.reasons import GraphBreak
-from flambeau_prims.size_floats import number_hint, unbacked_float
+from flambeau_prims.float_ranges import BELOW_ONE
+from flambeau_prims.size_floats import is_unbacked, number_hint, unbacked_float
+from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 _PYTHONS_OWN: Any = random._inst  # type: ignore[attr-defined]
+_PLAIN = (int, float)
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -48,7 +52,15 @@ def guess(value: Any) -> Any:
     """An argument of a draw as the scratch generator is given it: symbolic numbers by their hints."""
     if type(value) in (tuple, list, torch.Size):
         return [guess(item) for item in value] if type(value) is list else tuple(map(guess, value))
-    return number_hint(from_symbolic(value)) if type(value) in SYMBOLIC else value
+    return _likely(from_symbolic(value)) if type(value) in SYMBOLIC else value
+
+
+def _likely(number: Any) -> Any:
+    """A value that a symbolic number may well have; of one that only the graph knows, the least."""
+    if isinstance(number, Expr) and is_unbacked(number):
+        lower, upper = number.env.ranges.bounds(number)
+        return lower if lower is not None else number.hint if upper is None else upper
+    return number_hint(number)
 
 
 def draw_number(
@@ -63,11 +75,12 @@ def draw_number(
     upper: Any = None,
     can_raise: bool,
 ) -> Any:
-    """A number of the type of `example`, between these bounds where they are known; a float is then below the upper one."""
+    """A number of the type of `example`, between these bounds where they are known; a float is `lower + (upper - lower) * [0, 1)`."""
     tape = machine.tape
     env = tape.size_env()
     if type(example) is float:
-        made: Any = unbacked_float(env)
+        known = type(lower) in _PLAIN and type(upper) in _PLAIN
+        made: Any = unbacked_float(env, _within(lower, upper) if known else None)
     elif type(example) is int:
         made = env.unbacked(lower=lower if type(lower) is int else None, upper=upper)
     else:
@@ -77,6 +90,12 @@ def draw_number(
     tape.call_untraced(draw, (generator, method, *args), kwargs, result=value, can_raise=can_raise)
     tape.unbacked.settle(names, [])
     return to_symbolic(made)
+
+
+def _within(lower: float, upper: float) -> tuple[float, float] | None:
+    """The least and the greatest float that a draw between these gives, which is `lower + (upper - lower) * [0, 1)`."""
+    ends = (lower + 0.0, lower + (upper - lower) * BELOW_ONE)
+    return (min(ends), max(ends)) if all(map(math.isfinite, ends)) else None
 
 
 # ---------------------------------------------------------------- states that the frame knows

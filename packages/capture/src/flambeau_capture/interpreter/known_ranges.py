@@ -1,4 +1,4 @@
-"""Comparisons whose answer is known, though what is compared is not: torch.rand draws from [0, 1).
+"""Comparisons whose answer is known, though what is compared is not: torch.rand draws from [0, 1), and so does numpy.random.rand.
 
 p = torch.rand([])
 if p < 0.0:          # a layer that is dropped with probability 0: never
@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.host_random import UNIT_DRAWS, draw_array
 from flambeau_capture.record import Call, GraphValue
+from flambeau_prims.float_ranges import BELOW_ONE
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.tape import Tape
@@ -37,14 +41,31 @@ def known_truth(tape: Tape, condition: torch.Tensor) -> bool | None:
         left, right, relation = right, left, _SWAPPED[relation]
     if type(left) is not GraphValue or type(right) not in (int, float):
         return None
-    drawn_by = _maker(tape, left)
-    if drawn_by is None or drawn_by.target not in _DRAWS:
+    if not _is_drawn(tape, left):
         return None
     if right < 0 or (right == 0 and relation in ("lt", "ge")):
         return relation in ("gt", "ge")
     if right > 1 or (right == 1 and relation in ("le", "gt")):
         return relation in ("lt", "le")
     return None
+
+
+def learn_range(tape: Tape, tensor: torch.Tensor, number: Any) -> None:
+    """Note between what the number lies that is the only element of a tensor."""
+    inner = from_symbolic(number)
+    name = inner.symbol if isinstance(inner, FloatExpr) else None
+    if name is not None and tape.env is not None and _is_drawn(tape, tape.value_of(tensor)):
+        tape.env.float_ranges[name] = (0.0, BELOW_ONE)
+
+
+def _is_drawn(tape: Tape, value: GraphValue) -> bool:
+    """Whether all elements are drawn from [0, 1)."""
+    maker = _maker(tape, value)
+    if maker is not None and maker.target is operator.getitem:
+        maker = _maker(tape, maker.args[0])
+    if maker is None:
+        return False
+    return maker.target in _DRAWS or (maker.target is draw_array and maker.args[1] in UNIT_DRAWS)
 
 
 def _maker(tape: Tape, value: GraphValue) -> Call | None:

@@ -315,6 +315,8 @@ def length(machine: Machine, value: Any) -> Any:
         if not value.ndim:
             raise TypeError("len() of a 0-d tensor")
         return value.shape[0]
+    if issubclass(kind, Native) and (seen_length := getattr(kind, "seen_length", None)) is not None:
+        return seen_length(value)  # an array
     method = python_method(machine, kind, "__len__")
     if method is not None:
         return machine.call(method, (value,), {})

@@ -19,7 +19,7 @@ from flambeau_capture.host_random import KnownState, is_host_generator_type
 from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.inputs import Inputs
-from flambeau_capture.interpreter.known_ranges import known_truth
+from flambeau_capture.interpreter.known_ranges import known_truth, learn_range
 from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
 from flambeau_capture.interpreter.subclasses import (
     NOT_DISPATCHED,
@@ -194,9 +194,12 @@ class Tape(Inputs):
             return call_on_tensors(self, name, args, kwargs)
         if name in _HISTORY_CHANGES:
             return self._change_history(name, args, kwargs or {})
-        return self._call(
+        result = self._call(
             "method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True
         )
+        if type(result) is torch.SymFloat:
+            learn_range(self, args[0], result)
+        return result
 
     def _change_history(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]

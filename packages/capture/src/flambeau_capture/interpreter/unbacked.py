@@ -11,16 +11,20 @@ result of the call that makes it, or the size of a tensor that the call makes.
 from __future__ import annotations
 
 import operator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.record import Call, GraphValue
 from flambeau_capture.size_nodes import symbol_name
-from flambeau_prims.size_floats import Condition
+from flambeau_prims.float_ranges import range_of
+from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr, as_int
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from flambeau_capture.interpreter.tape import Tape
     from flambeau_prims.fake import FakeTensor
     from flambeau_prims.size_ranges import SizeGuard
@@ -37,6 +41,40 @@ class UnbackedNumbers:
         self._tape = tape
         self._seen = 0
         self.values: dict[str, GraphValue] = {}
+        self._rounded: dict[tuple[Any, FloatExpr], Expr] = {}
+
+    @contextmanager
+    def defined(self) -> Iterator[None]:
+        """Inside, calls may define unbacked numbers by default, too: of data that the host has at hand (arrays, what it draws) the graph may as
+        well read them."""
+        tracer = self._tape.tracer
+        before = tracer.unbacked
+        if not self._tape.subgraphs:
+            self._tape.size_env()
+            tracer.unbacked = True
+        try:
+            yield
+        finally:
+            tracer.unbacked = before
+
+    def rounded(self, function: Callable[[Any], int], number: FloatExpr) -> Expr:
+        """`int(number)`, or another function that makes an int of an unbacked float: a number that the graph defines, too."""
+        known = self._rounded.get((function, number))
+        if known is not None:
+            return known
+        tape = self._tape
+        within = range_of(number)
+        lower, upper = (None, None) if within is None else map(function, within)
+        made = tape.size_env().unbacked(lower=lower, upper=upper)
+        found = self.values[str(made)] = GraphValue(made, str(made))
+        tape.calls.append(
+            Call(
+                "function", function, (number,), {}, found, tape.machine.where, can_raise=within is None
+            )
+        )  # fmt: skip
+        self.settle([], [])
+        self._rounded[function, number] = made
+        return made
 
     def fresh(self) -> list[str]:
         """The symbols that were made since the last call was recorded."""

@@ -87,7 +87,7 @@ class Array(Reductions, ArrayBase):
     # ------------------------------------------------------------ as Python values
 
     def __bool__(self) -> bool:
-        return bool(self.base if self.base.ndim == 0 else self.tensor)
+        return self.tape.truth(self.base if self.base.ndim == 0 else self.tensor)
 
     def __int__(self) -> Any:
         return int(self.item())
@@ -103,14 +103,18 @@ class Array(Reductions, ArrayBase):
             raise TypeError("only integer scalar arrays can be converted to a scalar index")
         return self.item()
 
-    def __len__(self) -> Any:
+    def __len__(self) -> int:
+        return int(self.seen_length())
+
+    def seen_length(self) -> Any:
+        """The length, symbolic where it is."""
         if not self.ndim:
             if self.scalar:
                 raise TypeError(
                     f"object of type '{self.seen_type().__module__}.{self.dtype.name}' has no len()"
                 )
             raise TypeError("len() of unsized object")
-        return int(self.base.shape[0])
+        return self.base.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
         if not self.ndim:
@@ -137,11 +141,13 @@ class Array(Reductions, ArrayBase):
         )
         if args and len(args) == 1 and not isinstance(args[0], tuple) and self.ndim != 1:
             raise GraphBreak("numpy-unsupported", "ndarray.item of a flat index")
-        return self.tape.call_method("item", (source.base,))
+        with self.tape.unbacked.defined():
+            return self.tape.call_method("item", (source.base,))
 
     def tolist(self) -> Any:
         """Nested lists of numbers."""
-        return self.tape.call_method("tolist", (self.tensor,))
+        with self.tape.unbacked.defined():
+            return self.tape.call_method("tolist", (self.tensor,))
 
     def __copy__(self) -> Any:
         return self.copy("K")

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from flambeau_capture.host_random import change_array, draw_array, is_host_generator_type
+from flambeau_capture.host_random import (
+    UNIT_DRAWS,
+    change_array,
+    draw_array,
+    is_host_generator_type,
+)
 from flambeau_capture.interpreter.arrays import layout
 from flambeau_capture.interpreter.arrays.base import ArrayBase, constant
 from flambeau_capture.interpreter.arrays.dtypes import TO_TORCH
@@ -45,7 +50,6 @@ _OF_THE_GLOBAL: dict[Any, str] = {
 }
 """Functions of the module that are no methods of its generator, and the methods that they call."""
 _BREAKS = frozenset({"get_state", "set_state", "bytes", "spawn", "random_integers"})
-_UNIT = frozenset({"random", "random_sample", "rand"})
 
 
 def is_random(function: Any, receiver: Any) -> bool:
@@ -208,7 +212,7 @@ class _Draw:
 
     def _bounds(self) -> tuple[Any, Any]:
         """Between what a number lies."""
-        if self.name in _UNIT:
+        if self.name in UNIT_DRAWS:
             return 0.0, 1.0
         bound = self._bound()
         if self.name == "uniform":

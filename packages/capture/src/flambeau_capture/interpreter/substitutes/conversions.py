@@ -15,6 +15,8 @@ from flambeau_capture.interpreter.classes import python_method
 from flambeau_capture.interpreter.formatting import format_value, to_text
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
+from flambeau_prims.size_floats import FloatExpr, is_unbacked
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -36,6 +38,14 @@ def _item(machine: Machine, value: Any) -> Any:
     return value
 
 
+def _rounded(machine: Machine, function: Any, number: Any) -> Any:
+    """An int that is made of an unbacked float, unbacked as that is; None for other numbers."""
+    inner = from_symbolic(number) if type(number) is torch.SymFloat else None
+    if not isinstance(inner, FloatExpr) or not is_unbacked(inner) or machine.tape.subgraphs:
+        return None
+    return to_symbolic(machine.tape.unbacked.rounded(function, inner))
+
+
 @substitute_for(int)
 def _int(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs:
@@ -44,7 +54,8 @@ def _int(machine: Machine, args: Any, kwargs: Any) -> Any:
         if kind is torch.SymInt:
             return args[0]
         if kind in (torch.SymFloat, torch.SymBool):
-            return torch.sym_int(args[0])  # type: ignore[no-untyped-call]
+            rounded = _rounded(machine, int, args[0])
+            return torch.sym_int(args[0]) if rounded is None else rounded  # type: ignore[no-untyped-call]
         found = _by_method(machine, args, ("__int__", "__index__", "__trunc__"))
         if found is not None:
             return found[0]
@@ -107,6 +118,9 @@ def _bytes(machine: Machine, args: Any, kwargs: Any) -> Any:
     return bytes(*args, **kwargs)
 
 
+_ROUNDING = frozenset({round, math.floor, math.ceil, math.trunc})
+
+
 def _converting(function: Any, name: str) -> None:
     """A function that asks its first argument's special method, and passes it the others."""
 
@@ -114,6 +128,10 @@ def _converting(function: Any, name: str) -> None:
         method = python_method(machine, type(args[0]), name)
         if method is not None:
             return machine.call(method, (*args, *kwargs.values()), {})
+        if function in _ROUNDING and len(args) == 1 and not kwargs:
+            rounded = _rounded(machine, function, args[0])
+            if rounded is not None:
+                return rounded
         args, kwargs = native.prepare_arguments(machine, function, args, kwargs)
         return function(*args, **kwargs)
 

@@ -47,7 +47,6 @@ def _below(start: Any, stop: Any = None, step: Any = 1) -> tuple[Any, Any]:
 _BOUNDS: dict[str, Callable[..., tuple[Any, Any]]] = {
     "random": lambda: (0.0, 1.0),
     "uniform": lambda a, b: (a, b),
-    "betavariate": lambda alpha, beta: (0.0, 1.0),
     "getrandbits": lambda k: (0, 2**k - 1 if type(k) is int and k < 63 else None),
     "randrange": _below,
     "randint": lambda a, b: (a, b),
