@@ -51,6 +51,16 @@ def of_a_helper(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
     return checked(checked(x, "x").log(), "log")
 
 
+def stated(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    message = f"{x.min():.1f} is too small among {tuple(x.shape)}"
+    torch._check_tensor_all_with(Refused, x > -10, lambda: message)
+    log.append(message)
+    total = x.sum()
+    torch._check_with(Refused, (total < 30).item(), lambda: f"{total:.2f} is too much")
+    torch._check_tensor_all(x == x, lambda: f"{x}")
+    return x * total
+
+
 def is_a_number(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
     assert x[0, 0], "the first is zero"
     log.append(1)
@@ -81,4 +91,4 @@ def ambiguous(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-CHECKED = (asserts, raises, writes_before, of_a_helper, is_a_number)
+CHECKED = (asserts, raises, writes_before, of_a_helper, stated, is_a_number)

@@ -1,15 +1,19 @@
-"""torch._check and its kin: what a program states about its sizes.  Of unbacked sizes it is assumed, and checked as the graph runs.
+"""torch._check and its kin: what a program states about its sizes and tensors.  Of what is in the data it is assumed, and checked as the
+graph runs; the function that makes the message is called only where it is known to fail.
 
 And the check of `one_hot`, which on a CPU looks at its classes before it calls any operator.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from flambeau_capture.interpreter import operations
+from flambeau_capture.interpreter.classes import SYMBOLIC_NUMBERS
+from flambeau_capture.interpreter.frame import is_in_block
+from flambeau_capture.interpreter.raising_branches import check, is_in_data
 from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 from flambeau_prims.size_floats import expect
 from flambeau_prims.sizes_node import from_symbolic
@@ -29,16 +33,52 @@ def _holds(machine: Machine, condition: Any) -> bool:
 
 def _check(error: type[Exception]) -> Substitute:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> None:
-        condition = args[0] if args else kwargs["cond"]
-        if not _holds(machine, condition):
-            message = args[1] if len(args) > 1 else kwargs.get("message")
-            raise error(
-                "Expected cond to be True, but got False."
-                if message is None
-                else machine.call(message, (), {})
-            )
+        cond, message = _bound(("cond", "message"), args, kwargs)
+        _check_with(machine, (error, cond, message), {})
 
     return substitute
+
+
+def _bound(names: tuple[str, ...], args: Any, kwargs: Any) -> list[Any]:
+    """Arguments by position or name; the last is the message, which may be left out."""
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return [*[given[name] for name in names[:-1]], given.get(names[-1])]
+
+
+def _check_with(machine: Machine, args: Any, kwargs: Any) -> None:
+    error, condition, message = _bound(("error_type", "cond", "message"), args, kwargs)
+    if not _holds(machine, condition):
+        _fail(machine, error, message)
+
+
+def _fail(machine: Machine, error: Any, message: Any) -> NoReturn:
+    raise error(
+        "Expected cond to be True, but got False."
+        if message is None
+        else machine.call(message, (), {})
+    )
+
+
+def _check_tensor_all(machine: Machine, args: Any, kwargs: Any) -> None:
+    cond, message = _bound(("cond", "message"), args, kwargs)
+    _check_tensor_all_with(machine, (RuntimeError, cond, message), {})
+
+
+def _check_tensor_all_with(machine: Machine, args: Any, kwargs: Any) -> None:
+    error, condition, message = _bound(("error_type", "cond", "message"), args, kwargs)
+    if not isinstance(condition, torch.Tensor):
+        seen = SYMBOLIC_NUMBERS.get(type(condition), type(condition))
+        raise TypeError(f"cond must be a tensor, but got {seen}")
+    if condition.dtype is not torch.bool:
+        raise TypeError(f"cond tensor must have dtype torch.bool, but got {condition.dtype}")
+    holds = machine.tape.call_method("_is_all_true", (condition,))
+    frame = machine.frame
+    # What a `try` awaits is one of the program's ordinary ways.
+    awaited = frame is None or machine.backwards or is_in_block(frame, with_too=False)
+    if is_in_data(holds) and not awaited:
+        check(machine, holds, f"{machine.where}: the program raises here")
+    elif not operations.truth(machine, holds):
+        _fail(machine, error, message)
 
 
 def _check_is_size(machine: Machine, args: Any, kwargs: Any) -> None:
@@ -80,6 +120,9 @@ def _one_hot(machine: Machine, args: Any, kwargs: Any) -> Any:
 def _declare() -> None:
     table: dict[str, Substitute] = {
         "_check": _check(RuntimeError),
+        "_check_with": _check_with,
+        "_check_tensor_all": _check_tensor_all,
+        "_check_tensor_all_with": _check_tensor_all_with,
         "_check_index": _check(IndexError),
         "_check_value": _check(ValueError),
         "_check_type": _check(TypeError),

@@ -1,0 +1,176 @@
+"""Text of tensors in compiled programs: eager's, whatever the backend, in order with other effects, and right where a check fails."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import flambeau
+from flambeau_capture import CaptureError
+from tests.worlds import kinds, same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+
+
+def logs(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    log.append(f"in: {x}")
+    print(f"first {x.long().sum()} {x.dtype}")
+    x.add_(2)
+    log.append(f"{x.long()[0]} {x[0] > 0}")
+    print("second", x.long(), {"x": x.long().sum()})
+    y = x.round() * 2
+    log += [str(y), repr(y.max()), "%d of %s" % (y.long().max(), y[:1].bool())]  # noqa: UP031
+    x.zero_()
+    y = y.reshape(-1)
+    y[0] = 0
+    log.append(f"{y}")
+    return y
+
+
+def counts(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    for step in range(3):
+        positive = (x > 0).sum()
+        log.append(f"{step}: {positive} of {x.numel()}")
+        x = x - 1
+    return x
+
+
+def trains(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    weight = torch.ones(3, requires_grad=True)
+    loss = (x.round() * weight).sum()
+    log.append(f"loss {loss:.2f}, {loss.detach()}, {weight}")
+    return loss
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [logs, counts, trains])
+def test_in_one_graph(program: Callable[..., torch.Tensor], backend: str) -> None:
+    run = flambeau.compile(program, backend=backend, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(3) * 9
+        results = []
+        for function in (run, program):
+            mine, log = x.clone(), ["begin"]
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                returned = function(mine, log)
+            results.append((returned.detach(), log, shown.getvalue(), mine))
+        same(*results, "run")
+    assert kinds(run) == ["capture"]
+
+
+def gradient(x: torch.Tensor) -> tuple[torch.Tensor, str, str]:
+    y = x * 2
+    text = f"{y.sum():.1f}"
+    with torch.no_grad():
+        y.detach().zero_()
+    return (y + x).square().sum(), text, f"{x.detach()}"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients(backend: str) -> None:
+    run = flambeau.compile(gradient, backend=backend, fullgraph=True)
+    for _ in range(2):
+        x = torch.randn(4).round().requires_grad_()
+        results = []
+        for function in (run, gradient):
+            loss, *texts = function(x)
+            (grad,) = torch.autograd.grad(loss, x)
+            results.append((loss.detach(), texts, grad))
+        same(*results, "run")
+
+
+def numbers(x: torch.Tensor) -> Any:
+    total, count = x.sum().item(), (x > 0).sum().item()
+    text = f"{total:.1f} {count} {count + 1:3d}"
+    assert count < 9, f"{count} are positive in {x}"
+    return text, str(count), x * count
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_in_the_data(backend: str) -> None:
+    run = flambeau.compile(numbers, backend=backend, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(3, 3).round()
+        same(run(x), numbers(x), "run")
+    with pytest.raises(AssertionError, match="9 are positive in tensor"):
+        run(torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_dynamic_sizes(dynamic: bool | None) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return f"{x.round()} {x.numel() + x.sum().round():.0f}", x + 1
+
+    run = flambeau.compile(program, backend="aot_eager", dynamic=dynamic)
+    for size in (3, 4, 7, 2000):
+        x = torch.randn(size)
+        same(run(x), program(x), "run")
+    assert "break" not in kinds(run)
+
+
+def test_a_text_before_a_break_and_one_after() -> None:
+    def program(x: torch.Tensor, log: list[str]) -> torch.Tensor:
+        first = f"{x.sum().round()}"
+        log.append(first)
+        flambeau.compiler.graph_break()
+        x = x * 2
+        log.append(first + f" {x.sum().round()}")
+        return x
+
+    run = flambeau.compile(program, backend="eager")
+    for _ in range(4):
+        x = torch.randn(3)
+        results = []
+        for function in (run, program):
+            log: list[str] = []
+            results.append((function(x, log), log))
+        same(*results, "run")
+
+
+def test_the_characters_are_asked_for() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return f"{x.sum():.2f}".split("."), x + 1
+
+    x = torch.randn(3)
+    with pytest.raises(CaptureError, match=r"str\.split of the text of a tensor"):
+        flambeau.compile(program, backend="eager", fullgraph=True)(x)
+    run = flambeau.compile(program, backend="eager")
+    for _ in range(2):
+        x = torch.randn(3)
+        same(run(x), program(x), "run")
+    assert "break" in kinds(run)
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(3).as_subclass(Tagged),
+        lambda: torch.randn(3).to_sparse(),
+        lambda: torch.randn(3, requires_grad=True) * 2,
+        lambda: torch.nn.Parameter(torch.randn(3)),
+        lambda: torch.randn(3, requires_grad=True),
+        lambda: torch.randn((), dtype=torch.complex64),
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.randn(2, 3).T,
+        lambda: torch.randn(3).conj(),
+    ],
+)
+def test_inputs_of_other_kinds(make: Callable[[], torch.Tensor]) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return f"{x}", str(x), repr([x])
+
+    for run in (flambeau.compile(program, backend="eager"),):
+        for _ in range(2):
+            x = make()
+            assert run(x) == program(x)
