@@ -21,6 +21,7 @@ from torch import fx
 
 from flambeau_autograd.aliases import Alias, AliasMap
 from flambeau_autograd.functionalize import dense_order
+from flambeau_autograd.masked_writes import set_item
 from flambeau_autograd.outputs import Constant, Input, Output, Result, View, view_steps
 from flambeau_autograd.reachability import reachability
 from flambeau_autograd.reasons import (
@@ -238,7 +239,7 @@ class _JointTracer:
     ) -> FakeTensor:
         leaf = make_fake(
             spec,
-            StorageRecord(),
+            StorageRecord(example.untyped_storage().nbytes()),
             requires_grad=example.requires_grad,
             inference=example.is_inference(),
         )
@@ -284,6 +285,8 @@ class _JointTracer:
 
     def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.op == "call_function":
+            if node.target is operator.setitem:
+                return set_item(*args)
             return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
             subject, *rest = args
