@@ -19,7 +19,9 @@ typedef struct {
     PyObject *target;   /* NULL: the original function serves this call */
     Py_ssize_t item;    /* one of the above, or an index into the tuple or list that the target returns */
     PyObject *handler;  /* FrameHandler in force while the target runs; NULL: none */
-    PyObject *on_error; /* callable(exception that the target raised) -> the exception to raise, or None: run the original function */
+    /* callable(exception that the target raised) -> the exception to raise; None: run the original function; or NotImplemented: the entry
+       does not serve this call after all */
+    PyObject *on_error;
     int last_resort;    /* stays behind all other entries */
     PyObject *info;     /* what Python keeps about the entry */
 } Entry;
@@ -129,7 +131,7 @@ take_item(PyObject *result, Py_ssize_t item)
     return taken;
 }
 
-/* The target has raised: whether that error is the call's, or the call is to run again. */
+/* The target has raised: whether that error is the call's, or the call is to run again, or another entry's. */
 static NOINLINE Service
 ask_on_error(Entry *entry)
 {
@@ -149,19 +151,22 @@ ask_on_error(Entry *entry)
         Py_DECREF(answer);
         return RUNS_EAGERLY;
     }
+    if (answer == Py_NotImplemented) {
+        Py_DECREF(answer);
+        return NOT_TAKEN;
+    }
     if (answer != NULL) {
         if (PyExceptionInstance_Check(answer)) {
             PyErr_Restore(Py_NewRef(Py_TYPE(answer)), answer, PyException_GetTraceback(answer));
         }
         else {
-            PyErr_SetString(PyExc_TypeError, "on_error must return an exception or None");
+            PyErr_SetString(PyExc_TypeError, "on_error must return an exception, None or NotImplemented");
             Py_DECREF(answer);
         }
     }
     return SERVED;
 }
 
-/* SERVED or RUNS_EAGERLY. */
 static inline Service
 call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject **result)
 {

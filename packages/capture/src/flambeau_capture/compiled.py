@@ -13,7 +13,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,13 +21,14 @@ import torch
 from flambeau_capture.capturing import CAPTURING
 from flambeau_capture.entry import (
     Backend,
+    EntryInfo,
     current_state,
     eager_entry,
     make_entry,
     raising_entry,
     skip_entry,
 )
-from flambeau_capture.events import Event, GuardFailure, failure_of
+from flambeau_capture.events import Event, GuardFailure, failure_of, refuted_assumption
 from flambeau_capture.guards import kinds, torch_state
 from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
@@ -48,6 +49,7 @@ from flambeau_capture.record import (
     DynamicDims,
     defined_at,
 )
+from flambeau_capture.refuted import REFUTED
 from flambeau_capture.resumption import Continuations
 from flambeau_capture.size_changes import SizeChanges
 from flambeau_capture.stance import current_stance
@@ -86,6 +88,8 @@ class CompiledState:
         self._made = 0
         self._generalised = False
         """Whether an entry for all sizes and numbers was made, at the limit."""
+        self._doubted: frozenset[str] = frozenset()
+        """Lines of the program where data have been seen to decide either way."""
         self._hooked = HookedFrames(self._frame_state)
 
     def new_callable(self) -> Any:
@@ -121,6 +125,7 @@ class CompiledState:
             self._changes.clear()
             self._made = 0
             self._generalised = False
+            self._doubted = frozenset()
             self._hooked.clear()
             if self._with_backend is not None:
                 self._with_backend.clear()
@@ -163,14 +168,21 @@ class CompiledState:
         compiled = self._compiled()
         if compiled is None or CAPTURING.depth or not _may_capture():
             return None
+        refuted = REFUTED.take(self)
         with self._lock:
             entries = compiled.entries
             for entry in entries:
+                if entry.info in refuted:
+                    continue
                 if entry.program.failed(self.function, arguments) is None:
                     return entry  # made by another thread meanwhile
             scope = Scope(self.function, arguments)
             entries = tuple(entry for entry in entries if not entry.info.is_dead())
-            reasons = tuple(failure_of(entry.info.guards, scope) for entry in entries)
+            others = (entry.info for entry in entries if entry.info not in refuted)
+            reasons = (
+                *refuted.values(),
+                *(failure_of(info.guards, scope) for info in others),
+            )
             stance = current_stance().name
             if stance != "default" and self._runs_eagerly(stance, scope, reasons):
                 return None
@@ -273,7 +285,7 @@ class CompiledState:
                 entry = make_entry(
                     captured, backend, state, self._continuations,
                     to_end=not self._is_continuation, handler=handler, guard_filter=self.options.guard_filter_fn,
-                    note=self._note,
+                    note=self._note, refuted=self._refuted,
                 )  # fmt: skip
         except NotResumable as error:
             broken = Break("not-resumable", str(error), defined_at(scope.function))
@@ -300,12 +312,12 @@ class CompiledState:
 
     def _capture(self, scope: Scope) -> Capture | Break:
         changed = self._changes.dims()
-        dynamic = DynamicDims(self.options.dynamic, changed)
+        dynamic = DynamicDims(self.options.dynamic, changed, doubted=self._doubted)
         captured = self.capture_frame(scope, self.options, dynamic)
         cause = captured if isinstance(captured, Break) else captured.cause
         if cause is not None and self.options.dynamic is None and changed:
             # A size that was only guessed to be dynamic must not cost the graph.
-            static = self.capture_frame(scope, self.options, DynamicDims(False))
+            static = self.capture_frame(scope, self.options, replace(dynamic, mode=False))
             because = static if isinstance(static, Break) else static.cause
             if because is None or because.where != cause.where:
                 self._changes.forget()
@@ -354,7 +366,7 @@ class CompiledState:
         CAPTURING.depth += 1
         try:
             for numbers in (True, False):
-                dynamic = DynamicDims(True, self._changes.dims(), numbers)
+                dynamic = DynamicDims(True, self._changes.dims(), numbers, self._doubted)
                 with collector_paused():
                     captured = self.capture_frame(scope, self.options, dynamic)
                 if is_more_general(captured, reasons, breaks):
@@ -364,6 +376,18 @@ class CompiledState:
         finally:
             CAPTURING.depth -= 1
         return None
+
+    def _refuted(self, info: EntryInfo, where: str, assumption: str) -> None:
+        """A call has found data other than an entry assumes: unless frames must be captured whole, nothing is assumed there any more."""
+        with self._lock:
+            compiled = self._compiled()
+            if not self.options.fullgraph and compiled is not None:
+                self._doubted |= {where}
+                compiled.entries = tuple(
+                    entry for entry in compiled.entries if entry.info is not info
+                )
+            REFUTED.add(self, info, refuted_assumption(where, assumption))
+            self._note(Event("refuted", assumption))
 
     def _note(self, event: Event) -> None:
         self.events.append(event)

@@ -6,6 +6,7 @@ guard program loaded: no Python frame of ours runs.  Any other calls a function 
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,6 +80,9 @@ class EntryInfo:
     broken: Break | None = None
     """Why the graph ends in the middle of the function, which then goes on in other graphs."""
 
+    assumptions: tuple[str, ...] = ()
+    """What its graph checks of data, where the program would otherwise go another way."""
+
     def guard_texts(self) -> list[str]:
         """The guards in the user's terms, in the order they are checked."""
         return [kinds.guard_text(guard) for guard in self.guards]
@@ -145,11 +149,13 @@ def make_entry(
     handler: Any = None,
     guard_filter: GuardFilter | None = None,
     note: Callable[[Event], None] = lambda event: None,
+    refuted: Callable[[EntryInfo, str, str], None] | None = None,
 ) -> Any:
     """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend.
 
     A capture with suspended frames needs `continuations`; without `to_end` its entry returns the Tail of the outermost frame.  `handler`
-    (a FrameHandler) is in force while the entry runs.  `guard_filter` says which guards to keep.  `note` is told of calls that run again.
+    (a FrameHandler) is in force while the entry runs.  `guard_filter` says which guards to keep.  `note` is told of calls that run again,
+    `refuted` of an assumption about data that did not hold: the entry's info, the line of the program and the text of the check.
     """
     parts = graph_of(capture, keep_raising=True)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
@@ -173,7 +179,10 @@ def make_entry(
         graph_module=parts.graph_module,
         source=source,
         broken=capture.cause,
+        assumptions=tuple(capture.assumptions),
     )
+    if on_error is not None and refuted is not None:
+        on_error.refuted = functools.partial(refuted, info)
     arguments = len(capture.scope.arguments)
     checked = program.guard_program(guards, origins, arguments)
     if capture.locks:

@@ -40,7 +40,8 @@ class Event:
     """Something that happened to a compiled callable.
 
     kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call as it is), "rerun" (its graph raised, so it ran again),
-        "generalise" (at the limit: an entry for all sizes and numbers follows), "break" or "limit".
+        "refuted" (its graph has found data other than was assumed, so another entry serves it), "generalise" (at the limit: an entry for all
+        sizes and numbers follows), "break" or "limit".
     text: what happened, for people.
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.
@@ -55,6 +56,13 @@ class Event:
     failures: tuple[GuardFailure, ...] = ()
     reason: Break | None = None
     entry: EntryInfo | None = None
+
+
+def refuted_assumption(where: str, assumption: str) -> GuardFailure:
+    """Why an entry did not serve a call whose guards held: what it assumes of data at a line was not so."""
+    return GuardFailure(
+        assumption, "ASSUMPTION", where, "is to be as assumed of data", assumption, where
+    )
 
 
 def failure_of(guards: Sequence[Guard], scope: Scope) -> GuardFailure:

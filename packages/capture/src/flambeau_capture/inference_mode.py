@@ -11,12 +11,13 @@ kept for it here, by thread; `leaving_after_errors` leaves what a graph that rai
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class _Entered(threading.local):
@@ -37,6 +38,17 @@ def enter_inference_mode(enabled: bool) -> None:
 def leave_inference_mode() -> None:
     """Go back to the modes that were on when the innermost `enter_inference_mode` was called."""
     _ENTERED.guards.pop().__exit__(None, None, None)
+
+
+@contextmanager
+def leaving_inference_modes() -> Iterator[None]:
+    """A block that leaves what is entered in it."""
+    depth = len(_ENTERED.guards)
+    try:
+        yield
+    finally:
+        while len(_ENTERED.guards) > depth:
+            leave_inference_mode()
 
 
 def leaving_after_errors(graph: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,8 @@ class CaptureOptions:
     inline_depth: calls nested deeper than this are not followed.
     verbose: print each capture, recompilation and break as it happens.
     dynamic_shapes: what is said of sizes by the place a tensor is read from (`marks.marks_by_origin`).
+    speculate: where the program decides by what is in a tensor, go the way that the call being captured goes, and check that as the graph runs;
+        otherwise that is a graph break.
     exporting: what torch.compiler.is_exporting answers; set by `export`.
     guard_filter_fn: says which guards to keep (guards/filtering.py), at the user's own risk; None keeps all.
     """
@@ -31,5 +33,6 @@ class CaptureOptions:
     inline_depth: int = 200
     verbose: bool = False
     dynamic_shapes: MarksByOrigin = ()
+    speculate: bool = True
     exporting: bool = False
     guard_filter_fn: GuardFilter | None = None

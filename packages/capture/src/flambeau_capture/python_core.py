@@ -23,7 +23,7 @@ class PythonEntry:
     last_resort: bool = False
     info: Any = None
     handler: Any = None
-    on_error: Callable[[BaseException], BaseException | None] | None = None
+    on_error: Callable[[BaseException], Any] | None = None
 
     def run(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> tuple[bool, Any]:
         """(whether the guards hold, what the target gives)."""
@@ -52,6 +52,8 @@ class PythonEntry:
             returned = self._with_handler(self.target, *inputs)
         except BaseException as raised:
             error = self.on_error(raised)
+            if error is NotImplemented:
+                return False, None
             if error is not None:
                 raise error from error.__cause__
         else:

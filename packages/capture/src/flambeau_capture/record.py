@@ -418,6 +418,8 @@ class Capture:
     """The call begins without gradients and turns them on: the graph is compiled and called with them on, and begins by turning them off."""
     eager: bool = False
     """The call is left to the interpreter; the guards say for which other calls that holds."""
+    assumptions: Mapping[str, str] = field(default_factory=dict)
+    """What is assumed of data: the text of the check in the graph -> the line of the program that asks."""
     locks: tuple[Origin, ...] = ()
     """The locks that the frame takes and gives back, in the order in which it takes them."""
     needs_hook: bool = False
@@ -445,11 +447,13 @@ class DynamicDims:
 
     `mode` is the option `dynamic`: False nowhere, True every size (and int argument), None where `changed` says that earlier calls
     differed: in these dims of a tensor, or for a number in -1.  `numbers`: all numbers, wherever they are read, as if they had changed.
+    `doubted`: lines of the program where the contents of tensors have decided otherwise in an earlier call than was assumed.
     """
 
     mode: bool | None = None
     changed: Mapping[str, frozenset[int]] = field(default_factory=dict)
     numbers: bool = False
+    doubted: frozenset[str] = frozenset()
 
     def declare(self, env: SizeEnv) -> Declared | None:
         """Make the symbols that the caller has declared (an export's `dynamic_shapes`); None where none were."""

@@ -12,6 +12,8 @@ back: switches of torch that the graph had set, random generators that it had dr
 Generators and inputs are saved before graphs of which something may still raise when they have been used; writes of backends that
 make them last (`writes_last` in the graph module's meta) need not be.
 
+Where what fails is the check of an assumption about data (interpreter/speculation.py), the call is another entry's, or captured anew.
+
 Errors of a graph in which nothing may raise (`flambeau_prims.raising`) are the backend's, and reach the caller as they are; so do
 interrupts, and errors that say that memory has run out.
 """
@@ -76,7 +78,7 @@ class Precautions:
 
     def save(self, *written: Any) -> Saved:
         """The state of all that, now; `written` are the tensors and generators at its origins."""
-        nesting = _autocast_nesting() if self.nesting else None
+        nesting = autocast_nesting() if self.nesting else None
         if not (self.generators or written):
             return Saved((), (), nesting)
         given = [item for item in written if not isinstance(item, torch.Tensor)]
@@ -98,7 +100,7 @@ class Saved:
     def leave_autocast(self) -> None:
         """Leave the autocast blocks that the graph had entered."""
         if self.nesting is not None:
-            while _autocast_nesting() > self.nesting:
+            while autocast_nesting() > self.nesting:
                 torch.autocast_decrement_nesting()
 
     def restore(self) -> bool:
@@ -159,7 +161,8 @@ class _SavedTensor:
             self.tensor.data.copy_(self.copy.data)
 
 
-def _autocast_nesting() -> int:
+def autocast_nesting() -> int:
+    """How many autocast blocks this thread is in."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
@@ -271,7 +274,8 @@ def _has_unbacked_sizes(value: GraphValue, capture: Capture) -> bool:
 
 
 class OnError:
-    """What an entry is asked when its target has raised: the exception to raise, or None to run the call again."""
+    """What an entry is asked when its target has raised: the exception to raise; None to run the call again; or NotImplemented, where
+    the entry does not serve the call after all."""
 
     def __init__(self, capture: Capture, note: Callable[[Event], None]) -> None:
         """Made in the state of torch that the call began in."""
@@ -282,6 +286,9 @@ class OnError:
         self.runs_again = any(map(may_raise, capture.calls))
         self._switches = Switches().set_by([call.target for call in capture.calls])
         self._last = ""
+        self._assumptions = capture.assumptions
+        self.refuted: Callable[[str, str], None] | None = None
+        """Told of an assumption that does not hold: the line of the program, and the text of the check."""
 
     @classmethod
     def of(cls, capture: Capture, note: Callable[[Event], None]) -> OnError | None:
@@ -289,7 +296,7 @@ class OnError:
         made = cls(capture, note)
         return made if made.runs_again or made._switches else None
 
-    def __call__(self, error: BaseException) -> BaseException | None:
+    def __call__(self, error: BaseException) -> Any:
         before = None
         if isinstance(error, GraphFailed):
             before, error = error.before, error.error
@@ -303,6 +310,12 @@ class OnError:
             return error
         if before is not None and not before.restore():
             return error
+        if self._assumptions and self.refuted is not None:
+            found = str(error)
+            for assumption, where in self._assumptions.items():
+                if assumption in found:
+                    self.refuted(where, assumption)
+                    return NotImplemented
         text = f"{self.name} ran again eagerly: its graph raised {type(error).__name__}: {error}"
         if text != self._last:  # not one a call
             self._last = text

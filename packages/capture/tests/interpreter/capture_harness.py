@@ -23,12 +23,18 @@ from flambeau_capture.resume_code import instructions, resumed_from
 
 
 def compiled(
-    fn: Callable[..., Any], *, fullgraph: bool = True, dynamic: bool | None = False
+    fn: Callable[..., Any],
+    *,
+    fullgraph: bool = True,
+    dynamic: bool | None = False,
+    speculate: bool = True,
 ) -> Callable[..., Any]:
     if STEPS is not None:
         options = CaptureOptions(fullgraph=False, dynamic=dynamic, recompile_limit=200)
         return compile_callable(fn, stepping(STEPS), run_graph, options)
-    options = CaptureOptions(fullgraph=fullgraph, dynamic=dynamic, recompile_limit=32)
+    options = CaptureOptions(
+        fullgraph=fullgraph, dynamic=dynamic, recompile_limit=32, speculate=speculate
+    )
     return flambeau_capture.compile(fn, backend=run_graph, options=options)
 
 
@@ -136,9 +142,9 @@ def check(fn: Callable[..., Any], *args: Any, dynamic: bool | None = False, **kw
 
 
 def breaks(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Captured in pieces, or not at all, and right; returns the first Break."""
+    """Captured in pieces, or not at all, and right; returns the first Break.  Nothing is assumed of data."""
     want = fn(*clone(args), **clone(kwargs))
-    callable_ = compiled(fn, fullgraph=False)
+    callable_ = compiled(fn, fullgraph=False, speculate=False)
     for _ in range(2):
         same(callable_(*clone(args), **clone(kwargs)), want)
     events = flambeau_capture.state_of(callable_).events

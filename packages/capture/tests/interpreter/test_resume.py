@@ -23,7 +23,7 @@ def in_pieces(fn, *args, calls=2, dynamic=None):
         return run_graph(module, example_inputs)
 
     compiled = flambeau_capture.compile(
-        fn, backend=backend, options=CaptureOptions(dynamic=dynamic)
+        fn, backend=backend, options=CaptureOptions(dynamic=dynamic, speculate=False)
     )
     for _ in range(calls):
         want_args, own = clone(args), clone(args)

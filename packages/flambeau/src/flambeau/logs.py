@@ -26,6 +26,7 @@ _OF_EVENT = {
     "generalise": "recompiles",
     "eager": "graph_breaks",
     "rerun": "graph_breaks",
+    "refuted": "recompiles",
 }
 
 

@@ -17,7 +17,6 @@ from flambeau_prims import sizes
 from flambeau_prims.float_ranges import known_relation
 from flambeau_prims.size_ranges import SizeGuard
 from flambeau_prims.sizes import Expr, Size, SizeEnv
-from flambeau_prims.unsupported import DataDependentSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,6 +111,11 @@ def bits_of(value: float) -> int:
     return int(struct.unpack("q", struct.pack("d", value))[0])
 
 
+def float_of_bits(bits: int) -> float:
+    """The float that an int64 stands for in compiled code."""
+    return float(struct.unpack("d", struct.pack("q", bits))[0])
+
+
 def is_float_symbol(name: str) -> bool:
     """Whether a symbol of a SizeEnv, by its name, stands for a float."""
     return name.startswith("f") and name[1:].isdigit()
@@ -185,7 +189,8 @@ def as_float(number: Number) -> float:
     """The number as a float; a symbolic one is specialised by fixing every size it is computed from."""
     if isinstance(number, FloatExpr):
         if is_unbacked(number):
-            raise DataDependentSize(f"the value of {number} is asked, which is in a tensor")
+            question = f"the value of {number} is asked, which is in a tensor"
+            return float(number.env.asked(question).value(number, question))
         if number.op == "symbol":
             number.env.fixed_floats[str(number.args[0])] = number.hint
             return number.hint
@@ -233,7 +238,7 @@ _RELATIONS: dict[
     ">": (sizes.gt, sizes.known_gt, sizes.known_le),
     ">=": (sizes.ge, sizes.known_ge, sizes.known_lt),
 }
-_PLAIN: dict[str, Callable[[Any, Any], bool]] = {
+PLAIN: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 
@@ -277,7 +282,7 @@ class Condition:
             if isinstance(a, (Expr, FloatExpr)) or isinstance(b, (Expr, FloatExpr)):
                 by_sign = _known_by_sign(self.op, a, b)
                 return known_relation(self.op, a, b) if by_sign is None else by_sign
-            return _PLAIN[self.op](a, b)
+            return PLAIN[self.op](a, b)
         _, certainly, certainly_not = _RELATIONS[self.op]
         return True if certainly(a, b) else False if certainly_not(a, b) else None
 
@@ -290,7 +295,7 @@ class Condition:
             return all(condition_hint(arg) for arg in self.args)
         if self.op == "or":
             return any(condition_hint(arg) for arg in self.args)
-        return _PLAIN[self.op](number_hint(self.args[0]), number_hint(self.args[1]))
+        return PLAIN[self.op](number_hint(self.args[0]), number_hint(self.args[1]))
 
     def symbols(self) -> set[str]:
         """Names of all symbols that occur."""
@@ -322,15 +327,26 @@ def ask(condition: Condition | bool) -> bool:
 
 
 def decide(condition: Condition | bool) -> bool:
-    """Whether a condition that the program branches on holds; of unbacked numbers it must be certain."""
+    """Whether a condition that the program branches on holds; of unbacked numbers it must be certain, or the oracle's to answer."""
     if not isinstance(condition, Condition):
         return condition
     certain = condition.known()
     if certain is not None:
         return certain
-    if is_unbacked(condition):
-        raise DataDependentSize(f"{condition} is asked, which depends on the contents of a tensor")
-    return condition.ask()
+    if not is_unbacked(condition):
+        return condition.ask()
+    if condition.op == "not":
+        return not decide(condition.args[0])
+    if condition.op in ("and", "or"):
+        decisive = condition.op == "or"
+        return decisive if any(decide(arg) is decisive for arg in condition.args) else not decisive
+    return _ask_oracle(condition.op, *condition.args)
+
+
+def _ask_oracle(op: str, a: Number, b: Number) -> bool:
+    question = f"{a} {op} {b} is asked, which depends on the contents of a tensor"
+    env = next(side.env for side in (a, b) if isinstance(side, (Expr, FloatExpr)))
+    return env.asked(question).holds(op, a, b, question)
 
 
 def expect(condition: Condition | bool) -> bool:
@@ -341,8 +357,8 @@ def expect(condition: Condition | bool) -> bool:
         return all(expect(arg) for arg in condition.args)
     if condition.op == "not" and isinstance(condition.args[0], Condition):
         inner = condition.args[0]
-        if inner.op in _OPPOSITE:
-            return expect(Condition(_OPPOSITE[inner.op], *inner.args))
+        if inner.op in OPPOSITE:
+            return expect(Condition(OPPOSITE[inner.op], *inner.args))
     if condition.op in _RELATIONS and not any(
         isinstance(side, (float, FloatExpr)) for side in condition.args
     ):
@@ -350,7 +366,8 @@ def expect(condition: Condition | bool) -> bool:
     return decide(condition)
 
 
-_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+"""The relation of two ints that holds where one does not."""
 
 
 def known(condition: Condition | bool) -> bool | None:
@@ -393,8 +410,8 @@ def _is_non_negative(number: Number) -> bool:
 
 def _ask_floats(op: str, a: Number, b: Number) -> bool:
     if is_unbacked(a) or is_unbacked(b):
-        raise DataDependentSize(f"{a} {op} {b} is asked, which depends on the contents of a tensor")
-    answer = _PLAIN[op](number_hint(a), number_hint(b))
+        return _ask_oracle(op, a, b)
+    answer = PLAIN[op](number_hint(a), number_hint(b))
     env = next((side.env for side in (a, b) if isinstance(side, (Expr, FloatExpr))), None)
     if env is not None:
         env.ranges.record((op, answer, str(a), str(b)), SizeGuard(op, a, b, holds=answer))

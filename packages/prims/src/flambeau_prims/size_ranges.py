@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from math import gcd, isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from flambeau_prims.unsupported import DataDependentSize
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -87,7 +85,9 @@ class Ranges:
         if self._env.is_unbacked(difference):
             if value in (0, 1) and len(form) == 1:
                 return False  # the general case: neither empty nor broadcast
-            return self.assume_zero(difference, True)
+            oracle = self._env.oracle
+            zero = oracle is None or oracle.is_zero(difference)
+            return zero if self.assume_zero(difference, zero) else not zero
         if difference.hint == 0:
             self._facts[form] = (value, value)
             self._drop_guards(form)
@@ -118,9 +118,8 @@ class Ranges:
                 return self.assume_non_negative(difference)
             if not isinstance(negative, int) and _is_bare(negative):
                 return not self.assume_non_negative(negative)
-            raise DataDependentSize(
-                f"{difference} >= 0 is asked, which depends on the contents of a tensor"
-            )
+            question = f"{difference} >= 0 is asked, which depends on the contents of a tensor"
+            return self._env.asked(question).holds(">=", difference, 0, question)
         answer = difference.hint >= 0
         self._require_non_negative(difference if answer else -difference - 1)
         return answer
@@ -170,12 +169,11 @@ class Ranges:
         return True
 
     def only_value(self, size: Expr) -> int:
-        """The one value that the bounds leave for an unbacked size; DataDependentSize if there are more."""
+        """The one value that the bounds leave for an unbacked size; if there are more, what it is on the call being traced."""
         lower, upper = self.bounds(size)
         if lower is None or lower != upper:
-            raise DataDependentSize(
-                f"the value of {size} is asked, which depends on the contents of a tensor"
-            )
+            question = f"the value of {size} is asked, which depends on the contents of a tensor"
+            return int(self._env.asked(question).value(size, question))
         return lower
 
     def assume_lower(self, symbol: Expr, lower: int) -> None:

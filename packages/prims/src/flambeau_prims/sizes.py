@@ -13,7 +13,8 @@ canonical form of a - b, then by bounds and the guards already taken, and only t
 An *unbacked* symbol (`SizeEnv.unbacked`: `x.sum().item()`, the length of `x.nonzero()`) is defined by the program itself.  It has a range,
 and a hint that is good for choosing tile sizes only.  A relation of it that the range does not decide takes no guard: what must hold for the
 program to make sense (sizes that must agree, a size that must not be negative) is assumed, and noted in `SizeEnv.assumed` for the
-program to check as it runs; a size is taken as neither 0 nor 1; any other question raises `DataDependentSize`.
+program to check as it runs; a size is taken as neither 0 nor 1; any other question is the oracle's (`size_oracle.py`), and without one
+raises `DataDependentSize`.
 
 An Expr is a sum of integer multiples of monomials; a monomial is a product of atoms; an atom is a symbol or an opaque
 `a // b`, `a % b`, `min(a, b)`, `max(a, b)`.  All Exprs and atoms are interned in their SizeEnv, which one compile (one thread) owns.
@@ -25,9 +26,12 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flambeau_prims.size_ranges import Ranges, SizeGuard
+from flambeau_prims.unsupported import DataDependentSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from flambeau_prims.size_oracle import Oracle
 
 Size: TypeAlias = "int | Expr"
 Monomial: TypeAlias = tuple[int, ...]
@@ -183,6 +187,8 @@ class SizeEnv:
         """Indices of the unbacked symbols."""
         self.assumed: list[SizeGuard] = []
         """Relations of unbacked symbols that were assumed, for the program to check as it runs; whoever writes the checks takes them."""
+        self.oracle: Oracle | None = None
+        """What answers questions about unbacked numbers beyond their ranges, while somebody traces who can."""
         self._is_unbacked: dict[Expr, bool] = {}
         self.float_ranges: dict[str, tuple[float, float]] = {}
         """By name: the least and the greatest value of unbacked floats of which that is known."""
@@ -218,6 +224,12 @@ class SizeEnv:
         if upper is not None:
             self.ranges.assume(upper - found)
         return found
+
+    def asked(self, question: str) -> Oracle:
+        """The oracle; DataDependentSize, with the question, where there is none."""
+        if self.oracle is None:
+            raise DataDependentSize(question)
+        return self.oracle
 
     def is_unbacked(self, size: Size) -> bool:
         """Whether an unbacked symbol occurs in a size."""

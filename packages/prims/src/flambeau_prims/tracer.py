@@ -14,6 +14,7 @@ whose node lists the written argument's own Value as its result, and views, whos
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,7 @@ from flambeau_prims.rules.registry import infer, infer_keyed
 from flambeau_prims.sizes import SizeEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
+from flambeau_prims.storage_bounds import require_inside
 from flambeau_prims.unbacked import UNBACKED_RULES, new_number
 from flambeau_prims.unsupported import DataDependent, MetadataMutation, Unsupported
 
@@ -138,7 +140,8 @@ class Tracer(TorchDispatchMode):
             return found[1]
         if real.layout is not torch.strided:
             raise Unsupported(f"a constant of layout {real.layout} entered the trace")
-        fake = make_fake(spec_of(real), StorageRecord(), requires_grad=real.requires_grad)
+        storage = StorageRecord(real.untyped_storage().nbytes())
+        fake = make_fake(spec_of(real), storage, requires_grad=real.requires_grad)
         fake.value = Value(self._name("constant"), fake.spec)
         self.constants[fake.value] = real
         self._fake_constants[id(real)] = (real, fake)
@@ -169,7 +172,7 @@ class Tracer(TorchDispatchMode):
         result = self._infer(tuple(key), func, rule_args, rule_kwargs)
         if type(result) is Spec:
             fake = self._output(result, facts, 0, args, kwargs)
-            if self._has_literals:
+            if self._has_literals or (args and type(args[0]) in _NUMBERS):
                 fake.literal = _fold(func, facts, args, kwargs)
             if self.record:
                 self._named = named = self._named + 1
@@ -238,6 +241,8 @@ class Tracer(TorchDispatchMode):
             source = self.constant(source) if isinstance(source, torch.Tensor) else None
         if source is None:
             return make_fake(spec, StorageRecord())
+        if facts.any_geometry:
+            require_inside(spec, source.storage_record)
         return make_fake(spec, source.storage_record, inference=source.is_inference())
 
     def _mutate(
@@ -311,6 +316,8 @@ class Tracer(TorchDispatchMode):
         if form is None or not isinstance(fake, FakeTensor):
             raise MetadataMutation(f"{func} changes the sizes or strides of its argument", func)
         spec = infer(form, rule_args, rule_kwargs)
+        if facts.any_geometry:
+            require_inside(spec, fake.storage_record)
         if spec is not fake.spec:
             if fake.value is not None and fake.value.producer is None:
                 raise MetadataMutation(
@@ -447,6 +454,15 @@ def _copy_of_number(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return aten.scalar_tensor.default(args[0], **kept)
 
 
+_NUMBERS = frozenset({int, float, bool})
+
+
+@functools.cache
+def _takes_tensor(func: Any) -> bool:
+    """Whether an operator's first argument is a tensor."""
+    return isinstance(func._schema.arguments[0].type, torch.TensorType)
+
+
 def _fold(func: Any, facts: OperatorFacts, args: Any, kwargs: Any) -> torch.Tensor | None:
     """The contents of a result that is computed from small literals only, else None."""
     if facts.random or not args:
@@ -465,6 +481,9 @@ def _fold(func: Any, facts: OperatorFacts, args: Any, kwargs: Any) -> torch.Tens
         ):
             return None
         real_args.append(arg)
+    if not known and type(args[0]) in _NUMBERS:
+        known = _takes_tensor(func)  # torch.div(7, 2): numbers for tensors
+        real_args = [torch.tensor(arg) if type(arg) in _NUMBERS else arg for arg in real_args]
     if not known or (
         kwargs and any(isinstance(arg, (torch.Tensor, *_SYMBOLIC)) for arg in kwargs.values())
     ):

@@ -19,6 +19,7 @@ from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.partial_reads import PARTIAL_TYPES, Unread
 from flambeau_capture.interpreter.pending_text import error_text
 from flambeau_capture.interpreter.rebuild import Rebuilder
+from flambeau_capture.interpreter.speculation import Answers, Unseen
 from flambeau_capture.interpreter.suspend import finish, left_to_interpreter, stop_steps
 from flambeau_capture.origins import Argument
 from flambeau_capture.reasons import REASONS, GraphBreak
@@ -37,10 +38,11 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
     Where something in it cannot be captured, it is run once more, up to there: the record then says how to go on.
     """
     manner = USUAL
-    found, steps, other = _interpret(scope, options, dynamic, manner)
-    while other is not None and not (options.fullgraph and other.compiling == manner.compiling):
+    answers = Answers()
+    found, steps, other = _interpret(scope, options, dynamic, manner, answers)
+    while other is not None and not (options.fullgraph and other.takes_locks != manner.takes_locks):
         manner = other
-        found, steps, other = _interpret(scope, options, dynamic, manner)
+        found, steps, other = _interpret(scope, options, dynamic, manner, answers)
     if found.cause is None:
         return found
     if options.fullgraph or found.cause.id == "dynamic-mark":
@@ -48,7 +50,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
     if found.cause.id == "traceback":
         steps = []  # an exception that is rebuilt in the middle of its handling has no traceback to show
     for place, step in enumerate(steps):
-        stopped, _, _ = _interpret(scope, options, dynamic, manner, stop_step=step)
+        stopped, _, _ = _interpret(scope, options, dynamic, manner, answers, stop_step=step)
         if stopped.suspended:
             stopped.cause = found.cause
             stopped.needs_hook = place > 0 or found.cause.id in _MAY_CALL_BACK
@@ -77,15 +79,19 @@ def _interpret(
     options: CaptureOptions,
     dynamic: DynamicDims,
     manner: Manner = USUAL,
+    answers: Answers | None = None,
     *,
     stop_step: int = 0,
 ) -> tuple[Capture, list[int], Manner | None]:
     """The record up to `stop_step` (0: of the whole frame), and, if it has a `cause`, the steps in front of which it could end, or
-    the manner in which to interpret the frame instead.
+    the manner in which to interpret the frame instead: the same where `answers` has another one.
     """
-    machine = Machine(scope, options, dynamic, _main_device(scope.arguments), manner, stop_step)
+    answers = answers or Answers()
+    device = _main_device(scope.arguments)
+    machine = Machine(scope, options, dynamic, device, manner, stop_step, answers)
     first_line = defined_at(scope.function)
     broken: Break | None = None
+    unseen: Unseen | None = None
     try:
         with machine.tape.tracer:
             try:
@@ -100,6 +106,7 @@ def _interpret(
             return machine.suspended, [], None
         broken = machine.suspended.to_break(machine.where or first_line)
     except GraphBreak as error:
+        unseen = error if isinstance(error, Unseen) else None
         broken = error.to_break(machine.break_where or machine.where or first_line)
     except Unsupported as error:
         id = error.reason if error.reason in REASONS else "operator-unsupported"
@@ -119,8 +126,12 @@ def _interpret(
         if raised and machine.told_compiling:
             # Where it is told that it is compiled it raises: it is to go the way that it goes eagerly.
             other = replace(manner, compiling=False)
+        elif unseen is not None:
+            answers.find(machine.tape, unseen.asked_at, unseen.wanted)
+            other = manner
         elif machine.locks:
             other = replace(manner, takes_locks=False)
+        machine.speculation.detach(machine.tape.env)
         steps = stop_steps(machine.broken)
         eager = left_to_interpreter(machine)
         machine.dissolve()

@@ -44,6 +44,7 @@ class Inputs:
         whole = machine.options.fullgraph
         static = machine.dynamic.mode is False and not whole
         self.env: SizeEnv | None = None if static else SizeEnv()
+        machine.speculation.attach(self.env)
         self.tracer = SpecTracer(self.env, device, unbacked=whole)
         self.declared = None if self.env is None else machine.dynamic.declare(self.env)
         if self.env is not None:
@@ -141,6 +142,7 @@ class Inputs:
         if self.env is None:
             self.env = self.tracer.env = SizeEnv()
             self.env.place = self._place
+            self.machine.speculation.attach(self.env)
         return self.env
 
     def _place(self) -> str:

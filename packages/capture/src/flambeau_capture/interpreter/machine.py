@@ -18,6 +18,7 @@ from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.attributes import load_attr, load_global_value
 from flambeau_capture.interpreter.classes import is_trusted
+from flambeau_capture.interpreter.concrete_sizes import refuses_symbolic_sizes
 from flambeau_capture.interpreter.enclosed import effects_so_far
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
@@ -27,6 +28,7 @@ from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.pending_text import error_text
 from flambeau_capture.interpreter.program_functions import function_origin, guard_followed
+from flambeau_capture.interpreter.speculation import Answers, Speculation
 from flambeau_capture.interpreter.substitutes import CODE_SUBSTITUTES, SUBSTITUTES, told
 from flambeau_capture.interpreter.suspend import suspend
 from flambeau_capture.interpreter.switches import Switches
@@ -57,9 +59,6 @@ if TYPE_CHECKING:
 _SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE", "STATE"})
 """Guard kinds of which one origin may have several, with different payloads."""
 
-
-_NEEDS_CONCRETE_SIZES = ("with symbolic sizes", "SymIntArrayRef expected")
-"""What torch's C++ says of symbolic sizes where it can do nothing with them."""
 
 
 _READ_AT_ONCE = (
@@ -111,6 +110,7 @@ class Machine:
         device: torch.device | str = "cpu",
         manner: Manner = USUAL,
         stop_step: int = 0,
+        answers: Answers | None = None,
     ) -> None:
         self.scope = scope
         self.options = options
@@ -172,6 +172,7 @@ class Machine:
         self.arrays: Any = None
         """The side table of NumPy's arrays (arrays/table.py), once the frame has met one."""
         self.objects = Objects(self)
+        self.speculation = Speculation(self, answers)
         self.tape = Tape(self, device)
 
     def was_raised_by_name(self, error: BaseException) -> bool:
@@ -229,9 +230,7 @@ class Machine:
             broken = GraphBreak("data-dependent", "the text of a tensor is read by a C function")
         elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in error_text(error):
             broken = GraphBreak("operator-unsupported", "a symbolic size is used as a key")
-        elif isinstance(error, RuntimeError) and any(
-            text in error_text(error) for text in _NEEDS_CONCRETE_SIZES
-        ):
+        elif refuses_symbolic_sizes(error):
             broken = GraphBreak("operator-unsupported", str(error).partition("\n")[0])
         else:
             broken = None

@@ -1,7 +1,10 @@
-"""Tensors that stand where an operator takes a number: `p.addcdiv_(a, b, value=t)` -> `p.add_(a / b * t)`.
+"""Tensors that stand where an operator takes a number.
+
+    p.addcdiv_(a, b, value=t)       p.add_(a / b * t)              optimizers need this: their step counters are tensors
+    F.pad(x, (0, t))                n = t.item(); F.pad(x, (0, n))
 
 Eager reads the number out of the tensor.  While capturing there is no number to read, so the call is written as operators that take
-tensors.  Optimizers need this: their step counters are tensors.
+tensors; or, in a frame that is to be captured whole, the number is an unbacked one.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flambeau_capture.interpreter.tape import Tape
 
 _FACTORS = {
@@ -29,6 +34,24 @@ def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
     if not isinstance(factor, torch.Tensor) or factor.ndim or factor.requires_grad:
         return False
     return getattr(factor, "contents", None) is None
+
+
+def with_numbers(
+    tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any], taken: Sequence[torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with unbacked numbers for the tensors whose number it has `taken`."""
+    numbers: dict[int, Any] = {}
+
+    def replaced(arg: Any) -> Any:
+        if any(arg is tensor for tensor in taken):
+            if id(arg) not in numbers:
+                numbers[id(arg)] = tape.call_method("item", (arg,))
+            return numbers[id(arg)]
+        if type(arg) in (tuple, list):
+            return type(arg)(map(replaced, arg))
+        return arg
+
+    return tuple(map(replaced, args)), {name: replaced(arg) for name, arg in kwargs.items()}
 
 
 def call_on_tensors(tape: Tape, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

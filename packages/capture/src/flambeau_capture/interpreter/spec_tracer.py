@@ -12,6 +12,7 @@ from flambeau_prims.raising import can_raise
 from flambeau_prims.tracer import Tracer
 
 if TYPE_CHECKING:
+    from flambeau_prims.fake import FakeTensor
     from flambeau_prims.sizes import SizeEnv
 
 
@@ -24,6 +25,18 @@ class SpecTracer(Tracer):
         self.random = False
         self.checks = False
         self.can_raise = False
+        self.taken: list[FakeTensor] = []
+        """Tensors whose number the call asks for."""
+
+    def start_call(self) -> None:
+        """Forget what the torch-level call before has done."""
+        self.written, self.taken = [], []
+        self.random = self.checks = self.can_raise = False
+
+    def item(self, tensor: FakeTensor) -> Any:
+        """As `Tracer.item`."""
+        self.taken.append(tensor)
+        return super().item(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _may_draw(func) and not _drops_nothing(func, args, kwargs):

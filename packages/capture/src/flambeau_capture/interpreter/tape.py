@@ -16,11 +16,19 @@ from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.graph_module import values_in
 from flambeau_capture.hook_points import pass_hooks
 from flambeau_capture.host_random import KnownState, is_host_generator_type
+from flambeau_capture.interpreter.concrete_sizes import (
+    refuses_symbolic_sizes,
+    with_concrete_sizes,
+)
 from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.inputs import Inputs
 from flambeau_capture.interpreter.known_ranges import known_truth, learn_range
-from flambeau_capture.interpreter.scalar_arguments import call_on_tensors, takes_tensor_as_number
+from flambeau_capture.interpreter.scalar_arguments import (
+    call_on_tensors,
+    takes_tensor_as_number,
+    with_numbers,
+)
 from flambeau_capture.interpreter.subclasses import (
     NOT_DISPATCHED,
 )
@@ -30,7 +38,7 @@ from flambeau_capture.record import Call, GraphValue
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
-from flambeau_prims.unsupported import Unsupported
+from flambeau_prims.unsupported import DataDependent, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -188,6 +196,8 @@ class Tape(Inputs):
             result = self.subclasses.dispatch(overloads, method, args, kwargs or {})
             if result is not NOT_DISPATCHED:
                 return result
+        if name == "item" and not self.tracer.unbacked and args[0].dtype is torch.bool:
+            return self.truth(args[0])
         if name == "tolist" and self.tracer.unbacked:
             return self.unbacked.tolist(args[0])
         if kwargs and takes_tensor_as_number(name, kwargs):
@@ -276,9 +286,11 @@ class Tape(Inputs):
         self.call_function(operator.setitem, (tensor, key, value))
 
     def truth(self, tensor: torch.Tensor) -> bool:
-        """`bool(tensor)`: known for literals and some random numbers, else a break."""
+        """`bool(tensor)`: known for literals and some random numbers, else assumed or a break."""
         if type(tensor) is FakeTensor and tensor.contents is None and tensor.spec.numel == 1:
             known = known_truth(self, tensor)
+            if known is None:
+                known = self.machine.speculation.truth(tensor)
             if known is not None:
                 return known
         return bool(tensor)
@@ -295,7 +307,18 @@ class Tape(Inputs):
     ) -> Any:
         if self.devices.inside:
             kwargs = self.devices.given(function, kwargs)
-        result = self._run(target, function, args, kwargs, receiver=receiver)
+        try:
+            result = self._run(target, function, args, kwargs, receiver=receiver)
+        except RuntimeError as error:
+            refused = refuses_symbolic_sizes(error)
+            if not refused and not (isinstance(error, DataDependent) and self.tracer.taken):
+                raise
+            args, kwargs = with_numbers(self, args, kwargs, self.tracer.taken)
+            if refused:
+                args, kwargs = with_concrete_sizes(args, kwargs)
+            result = self._run(target, function, args, kwargs, receiver=receiver)
+        if self.env is not None and self.env.assumed:
+            self.unbacked.write_checks()  # the call may rely on them
         tracer, written = self.tracer, self.tracer.written
         new: list[torch.Tensor] = []
         if type(result) is FakeTensor:
@@ -354,7 +377,7 @@ class Tape(Inputs):
     ) -> Any:
         """The result of a call on fake tensors; the tracer notes what it writes, draws and checks."""
         tracer = self.tracer
-        tracer.written, tracer.random, tracer.checks, tracer.can_raise = [], False, False, False
+        tracer.start_call()
         if receiver and type(args[0]) is FakeTensor:
             called, rest = getattr(args[0], target), args[1:]
         else:

@@ -34,6 +34,11 @@ _COMPARISONS = {
 }  # fmt: skip
 
 
+def assumption_text(where: str, what: str) -> str:
+    """What a check says that finds something else than was assumed at a line."""
+    return f"{where}: {what} was assumed when the function was compiled, and does not hold"
+
+
 class UnbackedNumbers:
     """The unbacked symbols of one capture.  `values`: the graph value that holds each, by the symbol's name."""
 
@@ -127,7 +132,7 @@ class UnbackedNumbers:
             unbacked = {
                 name
                 for side in (guard.lhs, guard.rhs)
-                if isinstance(side, Expr)
+                if isinstance(side, (Expr, FloatExpr))
                 for name in side.symbols()
                 if env.symbols[name].index in env.unbacked_atoms
             }
@@ -135,12 +140,21 @@ class UnbackedNumbers:
                 self._record_check(guard)
 
     def _record_check(self, guard: SizeGuard) -> None:
-        calls, where = self._tape.calls, guard.where or self._tape.machine.where
+        tape = self._tape
+        calls, where = tape.calls, guard.where or tape.machine.where
         condition = Condition(guard.op, guard.lhs, guard.rhs)
         holds = GraphValue(condition, "holds")  # type: ignore[arg-type]
-        compare = _COMPARISONS[guard.op]
-        calls.append(Call("function", compare, (guard.lhs, guard.rhs), {}, holds, where))
-        text = f"{where}: {guard} was assumed when the function was compiled, and does not hold"
+        sides = (tape.number(guard.lhs), tape.number(guard.rhs))
+        calls.append(Call("function", _COMPARISONS[guard.op], sides, {}, holds, where))
+        if not guard.holds:
+            related = holds
+            holds = GraphValue(Condition("not", condition), "holds")  # type: ignore[arg-type]
+            calls.append(Call("function", operator.not_, (related,), {}, holds, where))
+        oracle = None if tape.env is None else tape.env.oracle
+        if oracle is not None and guard in oracle.answered:
+            text = tape.machine.speculation.assume(where, str(guard))
+        else:
+            text = assumption_text(where, str(guard))
         target = torch.ops.aten._assert_scalar.default
         calls.append(
             Call("function", target, (holds, text), {}, None, where, pure=False, can_raise=True)

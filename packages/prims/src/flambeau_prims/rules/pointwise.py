@@ -58,8 +58,8 @@ def elementwise(
 
 
 def common_device(tensors: Sequence[Spec]) -> torch.device:
-    """The device of the result; 0-dim CPU tensors may join tensors of another device."""
-    device = tensors[0].device
+    """The device of the result; 0-dim CPU tensors may join tensors of another device.  Of numbers alone it is the CPU."""
+    device = tensors[0].device if tensors else torch.device("cpu")
     for spec in tensors:
         if spec.device != device:
             if device.type == "cpu" and all(not t.shape for t in tensors if t.device == device):

@@ -1,0 +1,85 @@
+"""Values that the graph so far computes, on the call being captured: it is run once, and changes nothing of the program's.
+
+Inputs that it writes to are replaced by copies, generators that it draws from are put back, and so is torch's state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from flambeau_capture.graph_module import build_graph_module, live_calls
+from flambeau_capture.inference_mode import leaving_inference_modes
+from flambeau_capture.interpreter.switches import Switches
+from flambeau_capture.record import Capture
+from flambeau_capture.rerun import autocast_nesting, generators_before
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from flambeau_capture.interpreter.tape import Tape
+    from flambeau_capture.record import Call, GraphValue, Input
+
+_CHANGES_HISTORY = frozenset({"requires_grad_", "detach_"})
+
+
+def observe(tape: Tape, wanted: Sequence[GraphValue]) -> tuple[Any, ...] | None:
+    """What these values of the graph are; None where finding out would change something, or raises.
+
+    Called in the state of torch that the call began in, outside of the tracer.
+    """
+    calls = live_calls(tape.calls, wanted, tape.unbacked.values)
+    inputs = {item.value for item in tape.inputs}
+    if any(call.target in _CHANGES_HISTORY and call.args[0] in inputs for call in calls):
+        return None
+    capture = Capture(
+        scope=tape.machine.scope,
+        calls=calls,
+        inputs=tape.inputs,
+        size_env=tape.env,
+        unbacked=tape.unbacked.values,
+    )
+    module, inputs_read = build_graph_module(capture, list(wanted))
+    generators = generators_before(calls, inputs_read)
+    switches = Switches()
+    nesting = autocast_nesting()
+    try:
+        examples = _with_copies(inputs_read, calls)
+        with leaving_inference_modes():
+            found = fx.Interpreter(module).run(*examples)
+        return tuple(_plain(value) for value in found)
+    except Exception:
+        # The program would fail here, too, or memory does not suffice: it goes on without what was asked.
+        return None
+    finally:
+        generators.restore()
+        switches.restore(autocast_nesting() - nesting)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _with_copies(inputs: Iterable[Input], calls: Iterable[Call]) -> list[Any]:
+    """The real inputs; those whose memory is written to are copies that share memory as they do."""
+    written = {value.storage for call in calls for value in call.mutates}
+    given = list(inputs)
+    copies: dict[int, torch.UntypedStorage] = {}
+    for item in given:
+        if item.value.storage is not None and item.value.storage in written:
+            storage = item.example.untyped_storage()
+            copies[storage._cdata] = storage.clone()
+    found: list[Any] = []
+    for item in given:
+        example = item.example
+        if isinstance(example, torch.Tensor) and copies:
+            copy = copies.get(example.untyped_storage()._cdata)
+            if copy is not None:
+                empty = torch.empty(0, dtype=example.dtype, device=example.device)
+                example = empty.set_(
+                    copy, example.storage_offset(), example.shape, example.stride()
+                )
+        found.append(example)
+    return found

@@ -1,0 +1,208 @@
+"""Questions about data that exist only when the graph runs, answered as they are on the call being captured.
+
+    if x.max() > 0:                 gt = x.max() > 0              the graph so far is run once on this call's inputs (observation.py): it is true
+        x = x.log()           ->    _assert_async(gt, "...")      what was assumed is checked as the graph runs
+    return x                        return x.log()                so the branch is taken
+
+Where a check fails as the graph runs, the call is served anew (`rerun.py`, `compiled.py`) and the line is doubted: from then on it is a
+graph break.  Frames that are to be captured whole go the other way in a graph of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from flambeau_capture.interpreter.liveness import following
+from flambeau_capture.interpreter.observation import observe
+from flambeau_capture.interpreter.raising_branches import check
+from flambeau_capture.interpreter.switches import Switches, nesting_settings
+from flambeau_capture.interpreter.unbacked import assumption_text
+from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.size_oracle import Oracle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from flambeau_capture.interpreter.decode import DecodedCode
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.tape import Tape
+    from flambeau_capture.record import GraphValue
+    from flambeau_prims.sizes import SizeEnv
+
+MOST_CALLS = 200_000
+"""So many calls of the graph are made to answer the questions of one frame: each runs the graph so far."""
+
+
+class Answers:
+    """Where a frame asked something, and what was found, in order; None: nothing may be assumed there.
+
+    Kept while the frame is interpreted several times: each time gets the same answers.
+    """
+
+    def __init__(self) -> None:
+        self._given: list[tuple[str, tuple[Any, ...] | None]] = []
+        self._calls = 0
+
+    def known(self, at: int, where: str) -> bool:
+        """Whether question `at`, which is asked at this line, was answered before."""
+        if at < len(self._given) and self._given[at][0] == where:
+            return True
+        del self._given[at:]
+        return False
+
+    def __getitem__(self, at: int) -> tuple[Any, ...] | None:
+        return self._given[at][1]
+
+    def find(self, tape: Tape, where: str, wanted: Sequence[GraphValue]) -> None:
+        """Answer the next question: what these values are."""
+        self._calls += len(tape.calls)
+        found = observe(tape, wanted) if self._calls <= MOST_CALLS else None
+        self._given.append((where, found))
+
+
+class Unseen(GraphBreak):
+    """A question that cannot be answered where it is asked, in the midst of a call of torch: the frame is left, and interpreted again."""
+
+    def __init__(self, where: str, wanted: Sequence[GraphValue]) -> None:
+        super().__init__("data-dependent", f"{where} asks what is in a tensor")
+        self.asked_at = where
+        self.wanted = wanted
+
+
+class Speculation:
+    """What one capture assumes of data.  `answers` are those of earlier interpretations of the frame, and grow."""
+
+    def __init__(self, machine: Machine, answers: Answers | None = None) -> None:
+        self._machine = machine
+        self._answers = answers or Answers()
+        self._asked = 0
+        self.assumptions: dict[str, str] = {}
+        """The texts of the checks that were recorded, each with the line it is for."""
+
+    def attach(self, env: SizeEnv | None) -> None:
+        """Answer what is asked of unbacked numbers of `env`."""
+        if env is not None and self._machine.options.speculate:
+            env.oracle = Oracle(env, self._tell)
+
+    def truth(self, condition: torch.Tensor) -> bool | None:
+        """The truth of a tensor of one element, which is assumed from now on; None where it may not be."""
+        machine = self._machine
+        found = self._look([machine.tape.value_of(condition)])
+        if found is None:
+            return None
+        holds = bool(found[0])
+        text = self.assume(machine.where, f"that a condition is {holds}")
+        check(machine, condition, text, holds=holds)
+        return holds
+
+    def assume(self, where: str, what: str) -> str:
+        """Note that something is assumed of data at a line; the text of the check."""
+        text = assumption_text(where, what)
+        self.assumptions[text] = where
+        return text
+
+    def detach(self, env: SizeEnv | None) -> None:
+        """Answer no more: the capture is over."""
+        if env is not None:
+            env.oracle = None
+
+    def _tell(self, names: set[str]) -> Mapping[str, int | float] | None:
+        """What an Oracle asks: the values of unbacked numbers by name."""
+        values = self._machine.tape.unbacked.values
+        if not names <= values.keys():
+            return None  # the call that defines them is not recorded yet
+        ordered = sorted(names)
+        found = self._look([values[name] for name in ordered])
+        return None if found is None else dict(zip(ordered, found, strict=True))
+
+    def _look(self, wanted: list[GraphValue]) -> tuple[Any, ...] | None:
+        where = self._machine.where
+        if not self._applies(where):
+            return None
+        at = self._asked
+        self._asked += 1
+        if not self._answers.known(at, where):
+            if not self._between_calls():
+                raise Unseen(where, wanted)
+            with self._aside():
+                self._answers.find(self._machine.tape, where, wanted)
+        return self._answers[at]
+
+    def _applies(self, where: str) -> bool:
+        """Whether the data at a line may be asked for."""
+        machine = self._machine
+        options = machine.options
+        if not options.speculate or options.exporting:
+            return False
+        if machine.tape.subgraphs or machine.transforms or machine.backwards:
+            return False
+        if not options.fullgraph and (
+            where in machine.dynamic.doubted or _in_open_loop(machine.frame)
+        ):
+            return False
+        return not _writes_to_a_view(machine)
+
+    def _between_calls(self) -> bool:
+        """Whether the interpreter itself asks: no call of torch is under way, whose state would be in the way."""
+        tape = self._machine.tape
+        return (
+            _get_current_dispatch_mode() is tape.tracer
+            and torch._C._len_torch_function_stack() == 0
+            and not tape.inference_guards
+        )
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """A block outside of the tracer, in the state of torch that the call began in."""
+        machine = self._machine
+        tape, now = machine.tape, Switches()
+        tape.tracer.__exit__(None, None, None)
+        try:
+            machine.switches.restore(tape.autocast_nesting)
+            yield
+        finally:
+            for step, args in nesting_settings(tape.autocast_nesting):
+                step(*args)
+            for write, args in now.settings_from(Switches()):
+                write(*args)
+            tape.tracer.__enter__()
+
+
+def _writes_to_a_view(machine: Machine) -> bool:
+    """Whether the frame has written to a view that existed before: autograd lets nobody take that back (`rerun.py`)."""
+    tape = machine.tape
+    written = {value.storage for call in tape.calls for value in call.mutates} - {None}
+    return any(
+        item.value.storage in written and item.example._is_view()
+        for item in tape.inputs
+        if isinstance(item.example, torch.Tensor)
+    )
+
+
+def _in_open_loop(frame: Frame | None) -> bool:
+    """Whether a frame, or one that has called it, is in a loop over nothing: how often it goes round is in the data."""
+    while frame is not None:
+        if _comes_back(frame.code, frame.ip - 1):
+            return True
+        frame = frame.parent
+    return False
+
+
+def _comes_back(code: DecodedCode, index: int) -> bool:
+    """Whether control may come back to an instruction without a `for` in between."""
+    seen: set[int] = set()
+    pending = following(code, index)
+    while pending:
+        at = pending.pop()
+        if at == index:
+            return True
+        if at in seen or code.names_at[at] == "FOR_ITER":
+            continue
+        seen.add(at)
+        pending += following(code, at)
+    return False
