@@ -53,6 +53,7 @@ WITHOUT_EXAMPLE = {
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
     "no-shape-rule": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
     "metadata-mutation": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
+    "outside-known-memory": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
 }
 """Reasons that no program here gives, and why."""
 

@@ -19,7 +19,7 @@ import torch
 
 from flambeau_autograd.aliases import Alias, AliasMap, argument_named
 from flambeau_autograd.functional_forms import UNDECLARED, FunctionalForm, functional_form
-from flambeau_autograd.reasons import MutationInBackward
+from flambeau_autograd.reasons import MutationInBackward, ViewWrite
 from flambeau_autograd.scatters import scatter
 from flambeau_prims import sizes
 from flambeau_prims.graph import Graph, Node, Value, map_values
@@ -254,6 +254,8 @@ class _Functionalizer:
             memory.replays.clear()
         else:
             base = self._read(alias.parent)
+            if alias.step is not None and alias.step.op is aten.as_strided.default:
+                _require_whole(alias)
             if dense_order(base.spec) is None:
                 # The scatter operators keep the gaps of their operand, which no compiled graph could.
                 base = self._emit(aten.clone.default, base, memory_format=torch.contiguous_format)
@@ -271,6 +273,8 @@ class _Functionalizer:
             args = step.args[1:]
             specs: Any = None
             if step.op is aten.as_strided.default:
+                if memory.version:
+                    _require_whole(alias)
                 base = self._own_memory(base)
                 size, stride, offset = args
                 args = (size, stride, offset - alias.root.spec.offset + base.spec.offset)
@@ -331,6 +335,13 @@ class _Functionalizer:
             op, _specs_in(tuple(args)), {key: _specs_in(arg) for key, arg in kwargs.items()}
         )
         return (specs,) if specs is None or isinstance(specs, Spec) else tuple(specs)
+
+
+def _require_whole(alias: Alias) -> None:
+    """A view of any geometry of memory that is written to must be of what the graph's values hold: no gaps, nothing in front."""
+    root = alias.root.spec
+    if dense_order(root) is None or sizes.hint_of(alias.spec.offset) < sizes.hint_of(root.offset):
+        raise ViewWrite("as_strided reaches into memory around a tensor that is written to")
 
 
 _DRAWS = {aten.bernoulli_.float, aten.bernoulli_.Tensor}

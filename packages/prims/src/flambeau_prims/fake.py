@@ -29,12 +29,17 @@ _STRIDED = torch.strided
 
 
 class StorageRecord:
-    """The memory that a fake tensor and its views share; `version` counts the writes to it."""
+    """The memory that a fake tensor and its views share; `version` counts the writes to it.
 
-    __slots__ = ("version",)
+    `first`: the geometry of the first tensor over it, which says how much there is; `nbytes`: how much an input's has on this call.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("first", "nbytes", "version")
+
+    def __init__(self, nbytes: int | None = None) -> None:
         self.version = 0
+        self.first: Spec | None = None
+        self.nbytes = nbytes
 
     def written(self) -> None:
         """Note a write."""
@@ -172,6 +177,8 @@ def make_fake(
     )
     fake.spec = spec
     fake.storage_record = storage
+    if storage.first is None:
+        storage.first = spec
     fake.value = None
     fake.literal = None
     return fake
@@ -205,7 +212,8 @@ def fake_like(
         }
     spec = symbolic_spec(real, dynamic_dims) if dynamic_dims else spec_of(real)
     inference = real.is_inference()
-    fake = make_fake(spec, StorageRecord(), inference=inference)
+    storage = StorageRecord(real.untyped_storage().nbytes())
+    fake = make_fake(spec, storage, inference=inference)
     if real.requires_grad:
         with torch._C._InferenceMode(inference):
             fake.requires_grad_()

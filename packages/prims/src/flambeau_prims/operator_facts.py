@@ -54,6 +54,7 @@ class OperatorFacts:
 
     __slots__ = (
         "aliases",
+        "any_geometry",
         "changes_metadata",
         "checks_overlap",
         "functional",
@@ -89,6 +90,8 @@ class OperatorFacts:
         """Whether it changes its argument's sizes or strides; `view_form` is then the view that gives these, if there is one."""
         form = _out_of_place(op) if self.changes_metadata else None
         self.view_form = form if form is not None and is_view(form) else None
+        self.any_geometry = self.stem == "as_strided"
+        """Whether it gives any geometry over its argument's memory."""
         self.random = torch.Tag.nondeterministic_seeded in op.tags
         self.special: str | None = None
         # A rule knows better than the tag: only some calls of aten.index depend on contents.

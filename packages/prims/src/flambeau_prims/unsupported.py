@@ -57,6 +57,13 @@ class MetadataMutation(Unsupported):
     hint = "use the out-of-place operator"
 
 
+class OutsideKnownMemory(Unsupported):
+    """`as_strided` reads memory of an input beyond what the input itself is known to have: how much there is, no guard says."""
+
+    reason = "outside-known-memory"
+    hint = "pass the tensor whose memory it is, and take the view of that"
+
+
 class NoCodeGenerator(Unsupported):
     """The graph computes on a device that no kernels are generated for (`meta`, which holds no data)."""
 

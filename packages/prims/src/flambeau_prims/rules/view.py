@@ -27,6 +27,7 @@ from flambeau_prims.sizes import (
 )
 from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import (
+    is_dense,
     is_empty,
     preserved_stride,
     product,
@@ -597,8 +598,10 @@ def as_strided_scatter(
     stride: Sequence[Size],
     storage_offset: Size | None = None,
 ) -> Spec:
-    """A copy of self with a strided part replaced."""
-    return _scattered(self, as_strided(self, size, stride, storage_offset), src, "slice")
+    """A copy of self with a strided part replaced; the gaps of self stay, since the part may be in them."""
+    copy = _scattered(self, as_strided(self, size, stride, storage_offset), src, "slice")
+    overlaps = any(likely_eq(step, 0) for step in self.stride)
+    return copy if overlaps or is_dense(self) else copy.replace(stride=self.stride)
 
 
 # 6. Backwards of views: zeros with the gradient in its place
