@@ -18,6 +18,7 @@ from flambeau_capture.bytecode import ENDS
 from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.liveness import following
 from flambeau_capture.interpreter.operations import truth
+from flambeau_capture.interpreter.repeatable import is_repeatable
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.size_floats import Condition, expect, is_unbacked
 from flambeau_prims.sizes_node import from_symbolic
@@ -35,6 +36,8 @@ def branch(frame: Frame, condition: Any, if_true: int, if_false: int) -> bool:
     if not is_in_data(condition) or machine.backwards or is_in_block(frame, with_too=False):
         return truth(machine, condition)
     raises = only_raises(frame.code, if_true), only_raises(frame.code, if_false)
+    if True in raises and not is_repeatable(machine.tape):
+        return truth(machine, condition)
     if raises == (False, True):
         return _assume(machine, condition, holds=True)
     if raises == (True, False):

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from flambeau_capture.interpreter.liveness import following
 from flambeau_capture.interpreter.observation import observe
 from flambeau_capture.interpreter.raising_branches import check
+from flambeau_capture.interpreter.repeatable import is_repeatable
 from flambeau_capture.interpreter.switches import Switches, nesting_settings
 from flambeau_capture.interpreter.unbacked import assumption_text
 from flambeau_capture.reasons import GraphBreak
@@ -145,7 +146,7 @@ class Speculation:
             where in machine.dynamic.doubted or _in_open_loop(machine.frame)
         ):
             return False
-        return not _writes_to_a_view(machine)
+        return is_repeatable(machine.tape)
 
     def _between_calls(self) -> bool:
         """Whether the interpreter itself asks: no call of torch is under way, whose state would be in the way."""
@@ -171,17 +172,6 @@ class Speculation:
             for write, args in now.settings_from(Switches()):
                 write(*args)
             tape.tracer.__enter__()
-
-
-def _writes_to_a_view(machine: Machine) -> bool:
-    """Whether the frame has written to a view that existed before: autograd lets nobody take that back (`rerun.py`)."""
-    tape = machine.tape
-    written = {value.storage for call in tape.calls for value in call.mutates} - {None}
-    return any(
-        item.value.storage in written and item.example._is_view()
-        for item in tape.inputs
-        if isinstance(item.example, torch.Tensor)
-    )
 
 
 def _in_open_loop(frame: Frame | None) -> bool:

@@ -1,0 +1,455 @@
+"""Branches on data: taken as the call being captured takes them, checked as the graph runs, and served anew where the data say otherwise."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import flambeau
+from flambeau_capture import CaptureError, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+
+
+def kinds(compiled: Any) -> list[str]:
+    return [event.kind for event in state_of(getattr(compiled, "_compiled", compiled)).events]
+
+
+def texts(compiled: Any, kind: str) -> list[str]:
+    events = state_of(getattr(compiled, "_compiled", compiled)).events
+    return [event.text for event in events if event.kind == kind]
+
+
+def same(got: Any, want: Any) -> None:
+    if isinstance(want, torch.Tensor):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
+    elif isinstance(want, (list, tuple)):
+        assert type(got) is type(want) and len(got) == len(want)
+        for mine, yours in zip(got, want, strict=True):
+            same(mine, yours)
+    else:
+        assert type(got) is type(want) and got == want
+
+
+# ---------------------------------------------------------------- programs that go two ways, by the sign of what they are given
+
+
+def two_ways(x: torch.Tensor, log: list[Any]) -> Any:
+    y = x * 2
+    log.append("one")
+    if y.sum() > 0:
+        y = y + 1
+        log.append("up")
+    else:
+        y = y.sin()
+        log.append("down")
+    return y * 3
+
+
+def after_writes(x: torch.Tensor, log: list[Any]) -> Any:
+    x.add_(1)
+    log.append(x.shape[0])
+    x[0] = x[0] * 2
+    if (x > 1).any():
+        x.mul_(2)
+    return x + 1
+
+
+def after_draws(x: torch.Tensor, log: list[Any]) -> Any:
+    noise = torch.rand_like(x)
+    if (x + noise / 100).mean() > 0:
+        noise = noise + torch.randn(())
+    log.append("drawn")
+    return x * noise + torch.rand(x.shape)
+
+
+def no_jump(x: torch.Tensor, log: list[Any]) -> Any:
+    positive = bool(x.sum() > 0)
+    log.append(positive)
+    return x + 1 if not positive else x - 1, positive and x.max() > -9
+
+
+def as_item(x: torch.Tensor, log: list[Any]) -> Any:
+    if (x > 0).any().item():
+        log.append(1)
+        return x.exp()
+    return x.cos()
+
+
+def several(x: torch.Tensor, log: list[Any]) -> Any:
+    for at in range(3):
+        if x[at] > 0:
+            x = x * 1.5
+            log.append(at)
+        else:
+            x = x - 0.5
+    return x
+
+
+class Halves:
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.isnan(x).any() or x.sum() < 0:
+            self.taken.append("reset")
+            return torch.zeros_like(x)
+        self.taken.append("kept")
+        return x.sqrt()
+
+
+def in_a_method(x: torch.Tensor, log: list[Any]) -> Any:
+    halves = Halves()
+    y = halves.step(x.abs() if len(log) > 100 else x)
+    log.extend(halves.taken)
+    return y + 1
+
+
+def handled(x: torch.Tensor, log: list[Any]) -> Any:
+    try:
+        if x.sum() < 0:
+            raise ValueError("negative")
+        y = x.log1p()
+    except ValueError as error:
+        log.append(str(error))
+        y = -x
+    return y * 2
+
+
+TWO_WAYS = (
+    two_ways,
+    after_writes,
+    after_draws,
+    no_jump,
+    as_item,
+    several,
+    in_a_method,
+    handled,
+)
+
+
+def run_both(
+    compiled: Callable[..., Any], program: Callable[..., Any], x: torch.Tensor, seed: int
+) -> None:
+    results = []
+    for function in (compiled, program):
+        own, log = x.clone(), []
+        torch.manual_seed(seed)
+        results.append([function(own, log), own, log, torch.get_rng_state().tolist()[-20:]])
+    same(*results)
+
+
+def calls(sizes: tuple[int, ...] = (5, 5, 5, 5, 5, 5)) -> list[torch.Tensor]:
+    """Positive twice, then negative, then either."""
+    signs = (1, 1, -1, 1, -1, -1)
+    return [sign * (torch.rand(size) + 0.1) for sign, size in zip(signs, sizes, strict=True)]
+
+
+# ---------------------------------------------------------------- one graph while the data agree
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", TWO_WAYS)
+def test_one_graph_while_the_data_agree(program: Any, backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend, dynamic=False)
+    for seed in range(3):
+        run_both(compiled, program, torch.rand(5) + 0.1, seed)
+    assert kinds(compiled) == ["capture"]
+    assert state_of(compiled).entries[0].info.assumptions
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", TWO_WAYS)
+def test_a_break_once_they_have_not(program: Any, backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend, dynamic=False)
+    for seed, x in enumerate(calls()):
+        run_both(compiled, program, x, seed)
+    found = kinds(compiled)
+    assert found[0] == "capture" and "refuted" in found and "break" in found
+    assert "test_speculation.py" in texts(compiled, "refuted")[0]
+    before = len(found)
+    for seed, x in enumerate(calls()):
+        run_both(compiled, program, x, seed)
+    # `several` asks at one line, the others at one or two: what has been seen to go both ways is asked no more.
+    assert "refuted" not in kinds(compiled)[before:]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", TWO_WAYS)
+def test_whole_frames_get_a_graph_for_each_way(program: Any, backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend, fullgraph=True, dynamic=False)
+    for seed, x in enumerate((*calls(), *calls())):
+        run_both(compiled, program, x, seed)
+    assert "break" not in kinds(compiled)
+    assert 2 <= len(state_of(compiled).entries) <= 4
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_sizes_change_too(fullgraph: bool) -> None:
+    compiled = flambeau.compile(two_ways, backend="inductor", fullgraph=fullgraph)
+    for seed, x in enumerate((*calls((5, 7, 9, 4, 3, 1)), *calls((2, 6, 8, 5, 1, 0)))):
+        run_both(compiled, two_ways, x, seed)
+
+
+def test_too_many_ways_are_an_error_only_where_frames_must_be_whole() -> None:
+    def ways(x: torch.Tensor) -> torch.Tensor:
+        for at in range(4):
+            x = x + at if x[at] > 0 else x * 2
+        return x
+
+    inputs = [
+        torch.tensor([1.0 if way >> at & 1 else -1.0 for at in range(4)]) for way in range(16)
+    ]
+    compiled = flambeau.compile(ways, backend="eager", dynamic=False)
+    for x in inputs:
+        same(compiled(x), ways(x))
+    whole = flambeau.compile(ways, backend="eager", fullgraph=True, dynamic=False)
+    with pytest.raises(CaptureError, match=r"recompile_limit(.|\n)*test_speculation\.py:\d+"):
+        for x in inputs:
+            same(whole(x), ways(x))
+
+
+# ---------------------------------------------------------------- training
+
+
+def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = torch.nn.functional.dropout(x @ w, 0.3)
+    if not torch.isfinite(y).all():
+        y = y.clamp(-1, 1)
+    if y.abs().max() > 1e6:
+        y = y / 1e6
+    return (y * y).sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients(backend: str) -> None:
+    compiled = flambeau.compile(gated, backend=backend, dynamic=False)
+    scales = (1.0, 1.0, 1e7, 1.0, float("inf"), 1.0)
+    for seed, scale in enumerate(scales):
+        results = []
+        x, w = torch.randn(4, 3) * scale, torch.randn(3, 2)
+        for function in (compiled, gated):
+            torch.manual_seed(seed)
+            mine = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+            loss = function(*mine)
+            loss.backward()
+            results.append([loss.detach(), *(t.grad for t in mine)])
+        same(*results)
+    assert kinds(compiled).count("refuted") == 2
+
+
+class Normed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        self.seen += 1
+        if x.mean() > 0:
+            y = y * 2
+        return y.relu()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_buffers_are_written_once(backend: str) -> None:
+    torch.manual_seed(0)
+    mine, yours = Normed(), Normed()
+    yours.load_state_dict(mine.state_dict())
+    compiled = flambeau.compile(mine, backend=backend, dynamic=False)
+    for sign in (1, 1, -1, 1, -1):
+        x = sign * (torch.rand(6, 3) + 0.1)
+        same(compiled(x), yours(x))
+        for name, buffer in yours.state_dict().items():
+            same(mine.state_dict()[name], buffer)
+
+
+# ---------------------------------------------------------------- numbers in the data, in frames that must be whole
+
+
+def counted(x: torch.Tensor) -> Any:
+    count = int((x > 0).sum())
+    if count > 2:
+        return x[:count] * 2, count
+    return x.sum(), -count
+
+
+def picked(x: torch.Tensor) -> Any:
+    rows = (x.view(-1, 1) > 0.5).nonzero()
+    return [x[row[0]] * at for at, row in enumerate(rows)]
+
+
+def scaled(x: torch.Tensor) -> Any:
+    mean = x.mean().item()
+    return (x / mean if mean > 0.25 else x), int(mean > 0.25)
+
+
+def padded(x: torch.Tensor) -> Any:
+    extra = (x > 0).sum()
+    return torch.nn.functional.pad(x, (1, extra))
+
+
+def resized(x: torch.Tensor) -> Any:
+    size = (x > 0).sum() + 2
+    image = x.view(1, 1, 1, -1).expand(1, 1, 4, -1)
+    return torch.nn.functional.interpolate(image, size=(4, size), mode="bilinear", antialias=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [counted, picked, scaled, padded, resized])
+def test_numbers_in_the_data(program: Any, backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend, fullgraph=True, dynamic=False)
+    for x in ([0.9, 0.7, 0.1, 0.8], [0.9, 0.7, 0.1, 0.8], [-0.1, 0.6, -1.0, -1.0], [1.0] * 4):
+        t = torch.tensor(x)
+        same(compiled(t), program(t))
+    assert "break" not in kinds(compiled)
+
+
+# ---------------------------------------------------------------- what nothing is assumed of
+
+
+def halved(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    steps = 0
+    while x.abs().sum() > 1:
+        x = x / 2
+        steps += 1
+    return x, steps
+
+
+def test_loops_over_nothing_break() -> None:
+    compiled = flambeau.compile(halved, backend="eager", dynamic=False)
+    for scale in (1.0, 8.0, 3.0):
+        x = torch.ones(3) * scale
+        same(compiled(x), halved(x))
+    assert "break" in kinds(compiled) and "refuted" not in kinds(compiled)
+
+
+def test_loops_over_nothing_are_unrolled_in_whole_frames() -> None:
+    compiled = flambeau.compile(halved, backend="eager", fullgraph=True, dynamic=False)
+    for scale in (8.0, 8.0, 3.0):
+        x = torch.ones(3) * scale
+        same(compiled(x), halved(x))
+    assert kinds(compiled) == ["capture", "refuted", "recompile"]
+
+
+def test_can_be_turned_off() -> None:
+    options = {"speculate": False}
+    compiled = flambeau.compile(two_ways, backend="eager", options=options, dynamic=False)
+    run_both(compiled, two_ways, torch.rand(5), 0)
+    assert "break" in kinds(compiled)
+    whole = flambeau.compile(two_ways, backend="eager", fullgraph=True, options=options)
+    with pytest.raises(CaptureError, match="data-dependent"):
+        whole(torch.rand(5), [])
+
+
+def test_operators_with_effects_of_their_own_run_once() -> None:
+    ran = []
+
+    @torch.library.custom_op("speculation_tests::note", mutates_args=("x",))
+    def note(x: torch.Tensor) -> None:
+        ran.append(x.sum().item())
+        x.add_(1)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        note(y)
+        return y + 1 if y.sum() > 0 else y - 1
+
+    compiled = flambeau.compile(program, backend="eager", dynamic=False)
+    for x in (torch.ones(3), -5 * torch.ones(3), torch.ones(3)):
+        before = len(ran)
+        got = compiled(x)
+        assert len(ran) == before + 1
+        same(got, program(x))
+    assert "refuted" not in kinds(compiled)
+
+
+def test_an_error_behind_a_wrong_assumption_is_eagers() -> None:
+    def program(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        if index.max() < 3:
+            return x[index]
+        return x[index - 3]
+
+    compiled = flambeau.compile(program, backend="inductor", dynamic=False)
+    x = torch.rand(3)
+    for values in ([0, 1], [2, 2], [3, 5], [0, 2]):
+        same(compiled(x, torch.tensor(values)), program(x, torch.tensor(values)))
+    for bad in ([7, 0], [-9, 0]):
+        with pytest.raises(IndexError) as want:
+            program(x, torch.tensor(bad))
+        with pytest.raises(IndexError) as got:
+            compiled(x, torch.tensor(bad))
+        assert str(got.value) == str(want.value)
+
+
+def test_export_assumes_nothing() -> None:
+    import flambeau_capture
+
+    with pytest.raises(CaptureError, match="data-dependent"):
+        flambeau_capture.export(two_ways, (torch.rand(3), []))
+
+
+# ---------------------------------------------------------------- threads, nesting
+
+
+def test_threads_find_both_ways_at_once() -> None:
+    compiled = flambeau.compile(two_ways, backend="eager", dynamic=False)
+    wrong: list[Any] = []
+
+    def work(sign: int) -> None:
+        for _ in range(20):
+            x = sign * (torch.rand(5) + 0.1)
+            log: list[Any] = []
+            got = compiled(x, log)
+            own: list[Any] = []
+            want = two_ways(x, own)
+            if log != own or not torch.allclose(got, want):
+                wrong.append((sign, got, want, log))
+
+    threads = [threading.Thread(target=work, args=(sign,)) for sign in (1, -1, 1, -1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_below_a_graph_break() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x.cos()
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        y = inner(x)
+        flambeau.compiler.graph_break()
+        return inner(y - 1) * 2
+
+    compiled = flambeau.compile(outer, backend="eager", dynamic=False)
+    for sign in (1, 1, -1, 1):
+        x = sign * torch.rand(4) + sign * 0.5
+        same(compiled(x), outer(x))
+
+
+def test_under_autocast_and_no_grad() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ w
+            with torch.no_grad():
+                if y.float().sum() > 0:
+                    y = y * 2
+            z = y @ w
+        return z, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+
+    compiled = flambeau.compile(program, backend="eager", dynamic=False)
+    for sign in (1, 1, -1, 1):
+        x, w = sign * (torch.rand(3, 3) + 0.1), (torch.rand(3, 3) + 0.1).requires_grad_()
+        got, want = compiled(x, w), program(x, w)
+        same(got, want)
+        assert got[0].requires_grad is want[0].requires_grad
+    assert not torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
