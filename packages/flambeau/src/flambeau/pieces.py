@@ -91,6 +91,10 @@ class _Cutter:
                 self._close(node)
                 self._copy(node)
             elif (_is_scalar(node) or _is_part(node)) and not defines:
+                if _is_check(node) and any(map(_checks_data, self.open)):
+                    self._close(
+                        node
+                    )  # checks stay in order: the first that fails is the one that says why
                 # Taken as soon as may be: a check need not end a piece, nor does a piece take whole tuples.
                 if all(given in self.made for given in node.all_input_nodes):
                     self._copy(node)
@@ -198,10 +202,20 @@ def _envs(number: Any) -> Iterator[Any]:
 
 def _is_scalar(node: fx.Node) -> bool:
     """Whether a call gives a number, or checks one."""
-    if node.target is torch.ops.aten._assert_scalar.default:
+    if _is_check(node):
         return True
     spec = node.meta.get("spec")
     return node.op == "call_function" and isinstance(spec, (Expr, FloatExpr, Condition, int, float))
+
+
+def _is_check(node: fx.Node) -> bool:
+    """Whether a call checks a number."""
+    return node.target is torch.ops.aten._assert_scalar.default
+
+
+def _checks_data(node: fx.Node) -> bool:
+    """Whether a call checks what a tensor holds."""
+    return getattr(node.target, "__name__", "").startswith("_assert_async")
 
 
 def _is_part(node: fx.Node) -> bool:
