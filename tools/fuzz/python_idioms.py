@@ -38,6 +38,7 @@ def idiom(of: Expressions) -> list[str]:
         _tensors,
         _tensors,
         _raising,
+        _texts,
     )
     return group(of).strip("\n").split("\n")
 
@@ -383,4 +384,53 @@ def _raising(of: Expressions) -> str:
             "for m in range(2):\n    try:\n        x.mul_(2)\n        t = t + x[i + m].sum()\n    except IndexError:\n        seen.append(m)"
         ),
         lambda: f"with torch.no_grad():\n{inside}",
+    )()
+
+
+def _texts(of: Expressions) -> str:
+    """Text of tensors and numbers: made, put together, kept, printed, read, before and after writes."""
+    a_text = of.one_of(
+        lambda: f"f'{{{of.name}}} {{{of.name}.sum():.2f}}|{{{of.name}.sum()!r:>30}}'",
+        lambda: f"f'{{{of.number}}}: {{({of.tensor}).mean()}} {{{of.any}!s}}'",
+        lambda: f"'%s %d|%6.2f %r' % ({of.any}, {of.number}, {of.name}.sum(), {of.any})",
+        lambda: f"'{{0}} {{1:.1f}} {{0!r}} {{2}}'.format({of.any}, {of.name}.sum(), {of.any})",
+        lambda: f"str({of.any}) + repr([{of.name}, {of.any}])",
+        lambda: f"str({{'a': {of.any}, 1: ({of.name},)}})",
+        lambda: f"str(Point({of.any}, {of.name})) + str(Pair({of.any}, 1))",
+        lambda: f"', '.join([str(q) for q in ({of.any}, {of.name}.sum(), n)])",
+        lambda: f"f'{{{of.name}.sum().item():.2f}} {{int({of.name}.sum()) % 3}}'",
+    )()
+    return of.one_of(
+        lambda: f"seen.append({a_text})",
+        lambda: f"print({a_text}, {of.any})",
+        lambda: f"s = {a_text}\n{of.input}.add_(1)\ns += f' {{{of.input}}}'\nseen.append(s)",
+        lambda: (
+            f"s = {a_text}\nfor m in range({of.one_of(0, 1, 3)}):\n    s = f'{{s}}, {{x * m}}'\nprint(s)"
+        ),
+        lambda: f"{of.thing}.value = {a_text}\nREGISTRY['order'].append({of.thing}.value)",
+        lambda: f"named['a'] = {a_text}\nmade = [named['a'].upper(), named['a'][2:5], {of.any}]",
+        lambda: f"s = {a_text}\nk = len(s) if {of.condition} else s.count('1')",
+        lambda: f"s = {a_text}\nseen.append(s == 'a' or '2' in s)\nprint(s)",
+        lambda: (
+            f"""
+try:
+    if {of.condition}:
+        raise ValueError({a_text})
+    seen.append({a_text})
+except ValueError as error:
+    seen.append((str(error), error.args))
+    print(f'{{error}} {{error!r}}')"""
+        ),
+        lambda: (
+            f"""
+def told(q, s={a_text}):
+    nonlocal k
+    k += 1
+    return f'{{s}} {{q.sum():.1f}} {{k}}'
+seen.append(told({of.name}))
+t = t * 2
+seen.append(told(t, s={a_text}) if {of.condition} else told)"""
+        ),
+        lambda: f"seen.extend(f'{{q}}' for q in ({of.any}, {of.name}, {a_text}))",
+        lambda: f"torch._check_with(ValueError, {of.condition} or True, lambda: {a_text})",
     )()

@@ -45,6 +45,9 @@ class Thing:
     def __eq__(self, other):
         return isinstance(other, Thing) and self.log == other.log
     __hash__ = None
+    def __repr__(self):
+        held = isinstance(self.value, (Thing, list, dict))
+        return f"{type(self).__name__}({'...' if held else self.value})"
     def __getattr__(self, name):
         if name.startswith("dynamic"):
             return name
@@ -81,6 +84,8 @@ class Bag:
     """Operators of its own."""
     def __init__(self, *held):
         self.held = list(held)
+    def __repr__(self):
+        return "Bag of " + str(len(self.held))
     def __getitem__(self, key):
         return self.held[key]
     def __setitem__(self, key, value):

@@ -201,6 +201,7 @@ _KINDS = {
     "condition": _condition,
     "any": lambda draw, depth: _any(draw, depth),
     "input": lambda draw, _: _pick(draw, _INPUTS),
+    "name": lambda draw, _: _pick(draw, _TENSORS),
     "list": lambda draw, _: _pick(draw, _LISTS),
     "dict": lambda draw, _: _pick(draw, _DICTS),
     "thing": lambda draw, _: _pick(draw, _THINGS),

@@ -20,6 +20,7 @@ attributes.py, items.py, iteration.py, operations.py    what Python's operations
 attribute_writes.py, attribute_overlays.py    setting attributes, and where what was set is seen until exit
 
 formatting.py, keys.py    text, hashes and equality of the program's objects, where native code asks for them
+pending_text.py, text_templates.py    text of tensors, which is made when the graph has run; `%` and `str.format` with such
 exception_groups.py       what `except*` does
 
 calling.py       calls: interpreted, recorded, native, or a break

@@ -20,6 +20,7 @@ from flambeau_capture.interpreter.pending_text import (
     PendingText,
     concatenated,
     joined_by,
+    needs_characters,
     text_of_number,
     text_of_tensor,
     text_of_text,
@@ -162,7 +163,7 @@ def format_value(
 ) -> Any:
     """One part of a formatted string."""
     if type(spec) is PendingText:
-        raise GraphBreak("data-dependent", "the text of a tensor is a format specification")
+        raise needs_characters("the text of a tensor is a format specification")
     if is_pending(value):
         return _pending_text(machine, value, conversion, spec)
     if conversion is not None:

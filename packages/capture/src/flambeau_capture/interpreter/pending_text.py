@@ -1,6 +1,6 @@
 """Text of what the graph computes: a str that is known when the graph has run.
 
-    text = f"loss {loss:.3f}"           clone = loss.clone()                        (in the graph, if `loss` is written to later)
+    text = f"loss {loss:.3f}"           clone = loss.clone()                        (in the graph; not of an input that stays as it is)
     log.append(text)              ->    text = joined("loss ", formatted(clone, None, ".3f")); log.extend([text])
 
 The program holds it as a `str`: it puts it together with other text, stores it and hands it on.  What would have to know its
@@ -94,7 +94,7 @@ class PendingText(Native):
         made = [
             Const(part) if isinstance(part, str) else part.recipe(rebuild) for part in self.parts
         ]
-        return made[0] if len(made) == 1 else CallRecipe(_joined, tuple(made))
+        return made[0] if len(made) == 1 else CallRecipe(_joined_text, tuple(made))
 
     def seen_attribute(self, name: str) -> Any:
         """A method of str, of which some make text again."""
@@ -134,7 +134,7 @@ class PendingText(Native):
         return self._read()
 
     def _read(self, *args: Any) -> NoReturn:
-        raise GraphBreak("data-dependent", "the text of a tensor is read")
+        raise needs_characters("the text of a tensor is read")
 
     __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = _read
     __lt__ = __le__ = __gt__ = __ge__ = __mul__ = __rmul__ = __mod__ = _read
@@ -163,11 +163,17 @@ class TextMethod(Native):
         if self.name in _MADE_BY and not kwargs and all(map(_is_constant, args)):
             getattr("", self.name)(*args)  # raises what is wrong with the arguments
             return PendingText((Part(getattr(str, self.name), (self.text, *args)),))
-        raise GraphBreak("data-dependent", f"str.{self.name} of the text of a tensor")
+        raise needs_characters(f"str.{self.name} of the text of a tensor")
 
     def recipe(self, rebuild: Rebuilder) -> Recipe:
         """The method, of the real text."""
         return CallRecipe(getattr, (rebuild.recipe(self.text), Const(self.name)))
+
+
+def needs_characters(what: str) -> GraphBreak:
+    """The break at an operation that looks at a text."""
+    hint = "store, print, log or return the text as it is; what looks at its characters belongs outside the compiled function"
+    return GraphBreak("data-dependent", what, hint=hint)
 
 
 def _is_constant(value: Any) -> bool:
@@ -297,7 +303,9 @@ def _check_spec(sample: Any, conversion: Callable[[Any], str] | None, spec: str)
 def _formatting(
     value: Any, conversion: Callable[[Any], str] | None, spec: str, *, may_be_empty: bool
 ) -> PendingText:
-    return PendingText((Part(_formatted, (value, conversion, spec), may_be_empty=may_be_empty),))
+    return PendingText(
+        (Part(_formatted_text, (value, conversion, spec), may_be_empty=may_be_empty),)
+    )
 
 
 def error_text(error: BaseException) -> str:
@@ -316,11 +324,11 @@ def error_text(error: BaseException) -> str:
 # ---------------------------------------------------------------- what entries call
 
 
-def _joined(*parts: str) -> str:
+def _joined_text(*parts: str) -> str:
     return "".join(parts)
 
 
-def _formatted(value: Any, conversion: Callable[[Any], str] | None, spec: str) -> str:
+def _formatted_text(value: Any, conversion: Callable[[Any], str] | None, spec: str) -> str:
     return format(value if conversion is None else conversion(value), spec)
 
 

@@ -1,6 +1,6 @@
 """Printing, warnings and logging: deferred to the exit of the frame, in order, with the text of the time of the call.
 
-A tensor is printed at exit, when it is known; a frame that changes it after printing it breaks.
+A tensor whose text names its gradient function is printed itself, at exit; a frame that changes it after printing it breaks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flambeau_capture.interpreter.formatting import (
     is_pending,
     to_text,
 )
-from flambeau_capture.interpreter.pending_text import PendingText
+from flambeau_capture.interpreter.pending_text import PendingText, needs_characters
 from flambeau_capture.interpreter.substitutes.registry import breaking, substitute_for
 from flambeau_capture.interpreter.text_templates import percent
 from flambeau_capture.origins import Constant
@@ -217,7 +217,7 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
     if type(message) is not str:
         message = to_text(machine, message, str)
     if type(message) is PendingText and values:
-        raise GraphBreak("data-dependent", "the text of a tensor is filled in")
+        raise needs_characters("the text of a tensor is filled in")
     if any(type(value) not in _SCALARS for value in values):
         given = values[0] if len(values) == 1 and isinstance(values[0], dict) else tuple(values)
         message, values = percent(machine, message, given), []
