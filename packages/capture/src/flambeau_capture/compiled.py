@@ -285,7 +285,7 @@ class CompiledState:
                 entry = make_entry(
                     captured, backend, state, self._continuations,
                     to_end=not self._is_continuation, handler=handler, guard_filter=self.options.guard_filter_fn,
-                    note=self._note, refuted=self._refuted,
+                    note=self._note, refuted=self._refuted, changed=self._changes.dims(),
                 )  # fmt: skip
         except NotResumable as error:
             broken = Break("not-resumable", str(error), defined_at(scope.function))

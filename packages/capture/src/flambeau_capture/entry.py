@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a tuple of the outputs."""
 
+_NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 WHOLE_RESULT = -1
 RESULT_AS_TUPLE = -2
 
@@ -150,12 +151,14 @@ def make_entry(
     guard_filter: GuardFilter | None = None,
     note: Callable[[Event], None] = lambda event: None,
     refuted: Callable[[EntryInfo, str, str], None] | None = None,
+    changed: Mapping[str, frozenset[int]] = _NOTHING,
 ) -> Any:
     """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend.
 
     A capture with suspended frames needs `continuations`; without `to_end` its entry returns the Tail of the outermost frame.  `handler`
     (a FrameHandler) is in force while the entry runs.  `guard_filter` says which guards to keep.  `note` is told of calls that run again,
     `refuted` of an assumption about data that did not hold: the entry's info, the line of the program and the text of the check.
+    `changed` are the dims that have changed from call to call, by the text of an origin.
     """
     parts = graph_of(capture, keep_raising=True)
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
@@ -164,7 +167,11 @@ def make_entry(
         graph = backend(parts.graph_module, examples) if runs else None
     if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
         graph = leaving_after_errors(graph)
-    frames = frame_functions(capture.suspended, continuations) if continuations is not None else []
+    frames = (
+        frame_functions(capture.suspended, continuations, capture.unbacked.keys(), changed)
+        if continuations is not None
+        else []
+    )
     on_error = OnError.of(capture, note) if graph is not None else None
     target, origins, item, source = _target(
         capture, parts, graph, frames, to_end=to_end, may_run_again=on_error is not None

@@ -9,23 +9,39 @@ A place that is reached again, as in a loop, finds the callable that continues t
 
 from __future__ import annotations
 
+import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.core import core
+from flambeau_capture.origins import Argument, Item, Origin
+from flambeau_capture.record import (
+    FromGraph,
+    FromOrigin,
+    GraphValue,
+    MakeList,
+    MakeTuple,
+    SizeValue,
+)
 from flambeau_capture.resume_code import (
     Continuation,
+    argument_order,
     call_function,
     perform_function,
     resume_function,
 )
 from flambeau_prims.fork_safety import fork_safe_lock
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    import types
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from flambeau_capture.record import SuspendedFrame
+    from flambeau_capture.record import Recipe, SuspendedFrame
     from flambeau_capture.resume_code import Layout, Source
+
+_NOTHING: Mapping[int, frozenset[int]] = types.MappingProxyType({})
 
 
 class Continuations:
@@ -37,8 +53,14 @@ class Continuations:
         self._sources: list[Source] = []  # so that ids stay theirs
         self._lock = fork_safe_lock()
 
-    def at(self, source: Source, index: int, layout: Layout) -> Any:
-        """The callable that goes on at an instruction."""
+    def at(
+        self,
+        source: Source,
+        index: int,
+        layout: Layout,
+        changing: Callable[[Sequence[str]], Mapping[str, frozenset[int]]],
+    ) -> Any:
+        """The callable that goes on at an instruction; `changing(names)` says which dims of its parameters change from call to call."""
         key = (id(source.code), id(source.globals), index, layout)
         with self._lock:
             found = self._made.get(key)
@@ -47,7 +69,10 @@ class Continuations:
                 _leave_alone(function)
                 found = self._made[key] = self._compile_function(function)
                 self._sources.append(source)
-            return found
+        dims = changing(found.__wrapped__.__code__.co_varnames)
+        if dims:
+            found.state.expect_dynamic(dims)
+        return found
 
     def __iter__(self) -> Iterator[Any]:
         return iter(list(self._made.values()))
@@ -60,13 +85,27 @@ class Continuations:
 
 
 def frame_functions(
-    suspended: list[SuspendedFrame], continuations: Continuations
+    suspended: list[SuspendedFrame],
+    continuations: Continuations,
+    unbacked: Collection[str] = (),
+    changed: Mapping[str, frozenset[int]] = _NOTHING,
 ) -> list[types.FunctionType]:
-    """The function that rebuilds each frame, in their order."""
+    """The function that rebuilds each frame, in their order.  `unbacked`: the symbols that the graph before them defines; `changed`: the dims of
+    what was given to it that have changed."""
+    changes = _Changes(unbacked, changed)
     functions = []
     for frame in suspended:
         following = tuple(
-            Continuation(successor, layout, continuations.at(frame.source, successor.index, layout))
+            Continuation(
+                successor,
+                layout,
+                continuations.at(
+                    frame.source,
+                    successor.index,
+                    layout,
+                    functools.partial(changes.of, frame, layout),
+                ),
+            )
             for successor, layout in frame.following
         )
         if frame.performs:
@@ -78,6 +117,52 @@ def frame_functions(
         _leave_alone(made)
         functions.append(made)
     return functions
+
+
+class _Changes:
+    """What another call of the same graph may hand over other values of: numbers that the graph defines, sizes that depend on them, and numbers that
+    are known to change (`changed`: dims by the text of an origin, as in `size_changes.SizeChanges`)."""
+
+    def __init__(self, unbacked: Collection[str], changed: Mapping[str, frozenset[int]]) -> None:
+        self._unbacked = unbacked
+        self._changed = changed
+
+    def of(self, frame: SuspendedFrame, layout: Layout, names: Sequence[str]) -> dict[str, Any]:
+        """The dims of a continuation's parameters, which are called `names`, and of what is in them."""
+        if not self._unbacked and not self._changed:
+            return {}
+        code = frame.source.code
+        recipes = dict(zip(argument_order(code, frame.layout), frame.arguments, strict=True))
+        found: dict[str, frozenset[int]] = {}
+        pushed = ("stack", len(layout.stack) - 1)  # by the instruction, perhaps
+        for at, place in enumerate(argument_order(code, layout)):
+            if place in recipes and place != pushed:
+                found.update(self._inside(recipes[place], Argument(names[at], at)))
+        return found
+
+    def _inside(self, recipe: Recipe, origin: Origin) -> Iterator[tuple[str, frozenset[int]]]:
+        match recipe:
+            case SizeValue(expr=Expr() | FloatExpr() as number) if self._varies(number):
+                yield origin.text(), frozenset({-1})
+            case FromGraph(value=GraphValue(spec=Spec(shape=shape))):
+                dims = [dim for dim, size in enumerate(shape) if self._varies(size)]
+                if dims:
+                    yield origin.text(), frozenset(dims)
+            case FromOrigin(origin=before) if before.text() in self._changed:
+                yield origin.text(), self._changed[before.text()]
+            case MakeTuple(items=items) | MakeList(items=items):
+                for at, item in enumerate(items):
+                    yield from self._inside(item, Item(origin, at))
+
+    def _varies(self, number: Any) -> bool:
+        """Whether a number is computed from one that the graph defines, or that is known to change."""
+        return isinstance(number, (Expr, FloatExpr)) and any(
+            name in self._unbacked or self._is_changed(number.env.symbols[name].source)
+            for name in number.symbols()
+        )
+
+    def _is_changed(self, source: Any) -> bool:
+        return isinstance(source, Origin) and source.text() in self._changed
 
 
 def _leave_alone(function: types.FunctionType) -> None:

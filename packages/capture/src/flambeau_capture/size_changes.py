@@ -40,7 +40,8 @@ class SizeChanges:
 
     def expect(self, dims: Mapping[str, frozenset[int]]) -> None:
         """Take these dimensions to have changed."""
-        self._dims.update(dims)
+        for text, changed in dims.items():
+            self._dims[text] = self._dims.get(text, frozenset()) | changed
 
     def forget(self) -> None:
         """Take nothing to have changed."""
