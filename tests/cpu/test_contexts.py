@@ -125,6 +125,15 @@ def autocast_as_decorator(x: torch.Tensor) -> Any:
     return x @ x.t(), x.sum()
 
 
+@whole
+def cudnn_flags(x: torch.Tensor) -> Any:
+    y = x * 2
+    with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+        inside = torch.backends.cudnn.enabled, torch.backends.cudnn.deterministic
+        z = y.sin()
+    return z, inside, torch.backends.cudnn.enabled, torch.backends.cudnn.deterministic
+
+
 # Kernels' settings ----------------------------------------------------------------------------------------------------------
 
 

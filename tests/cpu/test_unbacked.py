@@ -144,6 +144,31 @@ def test_gradients_flow_through_selections(backend: str) -> None:
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_connectionist_temporal_classification(backend: str, packed: bool) -> None:
+    def program(logits: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        known = labels >= 0
+        targets = labels.masked_select(known) if packed else labels.clamp(min=1)
+        with torch.backends.cudnn.flags(enabled=False):
+            return F.ctc_loss(
+                logits.log_softmax(-1), targets, lengths, known.sum(-1), zero_infinity=True
+            )
+
+    compiled = flambeau.compile(program, fullgraph=True, backend=backend)
+    for longest in (4, 3, 6):
+        logits, lengths = torch.randn(9, 2, 5), torch.tensor([9, 8])
+        labels = torch.randint(1, 5, (2, longest))
+        labels[1, longest - 2 :] = -100
+        found = []
+        for function in (compiled, program):
+            own = logits.clone().requires_grad_()
+            loss = function(own, labels, lengths)
+            loss.backward()
+            found.append((loss.detach(), own.grad))
+        torch.testing.assert_close(found[0], found[1])
+
+
 def test_effects_on_objects_with_numbers_of_the_data() -> None:
     seen: dict[str, Any] = {}
 

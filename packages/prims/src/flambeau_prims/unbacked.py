@@ -123,6 +123,22 @@ def repeat_interleave(env: SizeEnv, repeats: Spec, *, output_size: Size | None =
     return _vector(repeats, env.unbacked(lower=0) if output_size is None else output_size)
 
 
+@_rule(aten._ctc_loss.Tensor)
+def ctc_loss(
+    env: SizeEnv, log_probs: Spec, targets: Spec, *_lengths: Any, **_options: Any
+) -> tuple[Spec, Spec]:
+    """The loss of each sequence, and the alphas of (sequence, time, states): two states for each label of the longest target, and one."""
+    if log_probs.ndim != 3:
+        raise RuntimeError(
+            f"Expected 3-dimensional tensor, but got {log_probs.ndim}-dimensional tensor for argument #1 'log_probs' "
+            "(while checking arguments for ctc_loss_allocate_outputs)"
+        )
+    time, batch, _ = log_probs.shape
+    states = _count(env, targets.numel) * 2 + 1
+    losses = Spec.of((batch,), dtype=log_probs.dtype, device=log_probs.device)
+    return losses, losses.replace(shape=(batch, time, states))
+
+
 def _distinct(
     env: SizeEnv, self: Spec, return_inverse: bool, return_counts: bool, *, results: int
 ) -> tuple[Spec, ...]:

@@ -56,6 +56,7 @@ EXTRA: dict[str, Callable[[], Any]] = {
     "math_sdp": torch._C._get_math_sdp_enabled,
     "cudnn_enabled": torch._C._get_cudnn_enabled,
     "cudnn_benchmark": torch._C._get_cudnn_benchmark,
+    "cudnn_flags": lambda: tuple(torch.backends.cudnn.set_flags(_fp32_precision=None)),
     "torch_function_mode_stack": lambda: tuple(map(_mode_key, function_modes())),
     "anomaly_mode": torch.is_anomaly_enabled,
 }

@@ -398,6 +398,8 @@ def _module_attribute(machine: Machine, module: types.ModuleType, name: str) -> 
         value = getattr(module, name)  # a lazy module, or a property of torch.backends
         if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
             return value
+        if module is torch.backends.cudnn and "cudnn_flags" in machine.torch_state:
+            return value  # guarded with all others, as they were when the frame set the first
         return machine.objects.wrap(value, Attribute(Constant(module), name))
     return load_global_value(machine, module.__dict__, name)
 

@@ -1,4 +1,4 @@
-"""The switches of torch that a captured program may set: grad mode, autocast, attention kernels, the default dtype.
+"""The switches of torch that a captured program may set: grad mode, autocast, attention kernels, cuDNN's flags, the default dtype.
 
 They are really set while the program is interpreted.  Read before, set back afterwards; what a frame leaves set is set by the
 entry after its graph has run, and the graph itself leaves them as it found them.
@@ -11,6 +11,17 @@ from typing import Any
 
 import torch
 
+
+def cudnn_flags() -> tuple[Any, ...]:
+    """The flags of cuDNN, in the order in which `torch.backends.cudnn.set_flags` takes them."""
+    return tuple(torch.backends.cudnn.set_flags(_fp32_precision=None))
+
+
+def set_cudnn_flags(flags: tuple[Any, ...]) -> None:
+    """Set them all; None leaves one as it is."""
+    torch.backends.cudnn.set_flags(*flags)
+
+
 _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (torch._C._get_math_sdp_enabled, torch._C._set_sdp_use_math),
@@ -18,6 +29,7 @@ _SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
     (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
     (torch._C._get_overrideable_sdp_enabled, torch._C._set_sdp_use_overrideable),
+    (cudnn_flags, set_cudnn_flags),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     (torch.get_default_dtype, torch._C._set_default_dtype),
 )

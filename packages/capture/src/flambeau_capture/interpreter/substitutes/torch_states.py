@@ -6,6 +6,7 @@ the program's own line, and not several inside torch.  Profilers' marks are left
 
 from __future__ import annotations
 
+import inspect
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from flambeau_capture.interpreter.substitutes.registry import (
     substitute_for,
     substitute_if_new,
 )
+from flambeau_capture.interpreter.switches import cudnn_flags, set_cudnn_flags
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -39,7 +41,6 @@ _RANDOM = (
 _SETTERS = (
     (torch, ("set_default_tensor_type", "use_deterministic_algorithms",
              "set_deterministic_debug_mode", "set_float32_matmul_precision", "set_warn_always", "set_num_threads", "set_flush_denormal")),
-    (torch.backends.cudnn, ("flags", "set_flags")),
     (torch.backends.mkldnn, ("flags", "set_flags")),
     (torch.autograd.grad_mode, ("set_multithreading_enabled", "_unsafe_preserve_version_counter")),
     (torch.autograd, ("detect_anomaly", "set_detect_anomaly")),
@@ -71,6 +72,17 @@ def _declare() -> None:
 
 
 _declare()
+
+
+@substitute_for(torch.backends.cudnn.set_flags)
+def _set_cudnn_flags(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """`torch.backends.cudnn.set_flags`, and what `torch.backends.cudnn.flags` does twice: one switch, as a tuple."""
+    machine.depend_on_state("cudnn_flags")
+    before = cudnn_flags()
+    given = inspect.signature(torch.backends.cudnn.set_flags).bind(*args, **kwargs)
+    given.apply_defaults()
+    machine.tape.call_state(set_cudnn_flags, (given.args,), {})
+    return before
 
 
 @substitute_for(torch.nn.Module._apply)
