@@ -46,7 +46,9 @@ def restore_generator(generator: Any, state: Any) -> None:
 
 
 def draw(generator: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-    """A number."""
+    """A number; of a generator of Python's by Python's own method, which a class of the program may have overridden."""
+    if isinstance(generator, random.Random):
+        return getattr(random.Random, method)(generator, *args, **kwargs)
     return getattr(generator, method)(*args, **kwargs)
 
 

@@ -148,11 +148,17 @@ class _Changes:
                 dims = [dim for dim, size in enumerate(shape) if self._varies(size)]
                 if dims:
                     yield origin.text(), frozenset(dims)
-            case FromOrigin(origin=before) if before.text() in self._changed:
-                yield origin.text(), self._changed[before.text()]
+            case FromOrigin(origin=before):
+                yield from self._kept(before.text(), origin.text())
             case MakeTuple(items=items) | MakeList(items=items):
                 for at, item in enumerate(items):
                     yield from self._inside(item, Item(origin, at))
+
+    def _kept(self, before: str, now: str) -> Iterator[tuple[str, frozenset[int]]]:
+        """What is known to change of an object that is handed on as it is, and of what is in it."""
+        for text, dims in self._changed.items():
+            if text == before or text.startswith(f"{before}["):
+                yield now + text[len(before) :], dims
 
     def _varies(self, number: Any) -> bool:
         """Whether a number is computed from one that the graph defines, or that is known to change."""

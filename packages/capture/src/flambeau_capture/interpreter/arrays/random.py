@@ -138,7 +138,9 @@ def _recorded(value: Any) -> Any:
         return type(value)(_recorded(item) for item in value)
     if isinstance(value, torch.Tensor):
         raise GraphBreak("host-random", "a tensor is given to numpy.random")
-    return value.type if isinstance(value, np.dtype) else value
+    if isinstance(value, (np.dtype, type)):
+        return np.dtype(value).name  # as text, for the code of the graph
+    return value
 
 
 def _shares_no_list(value: Any) -> bool:
@@ -177,6 +179,8 @@ class _Draw:
             return self._array(example, scalar=True)
         if isinstance(example, np.ndarray):
             return self._array(example, scalar=False)
+        if any(arg is int or arg is bool for arg in (*self.args, *self.kwargs.values())):
+            raise GraphBreak("host-random", f"numpy.random.{self.name} of dtype int or bool")
         lower, upper = self._bounds()
         args, kwargs = self._given()
         return draw_number(

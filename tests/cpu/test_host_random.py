@@ -1,0 +1,468 @@
+"""Random numbers of the host (`random`, `numpy.random`) under compile: values, streams and states are eager's, and no value makes another entry.
+
+Every program draws in one graph, without a break, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import flambeau
+from flambeau_capture import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+OWN = random.Random()
+STATE = np.random.RandomState()
+RNG = np.random.default_rng()
+
+
+def a_float(x: torch.Tensor) -> Any:
+    return x * random.random()
+
+
+def interleaved(x: torch.Tensor) -> Any:
+    y = (x * 2).sin() + random.random()
+    z = torch.rand(3) + random.randint(2, 9)
+    w = np.random.uniform(0, 1)
+    return (y * w + z).cos(), w, torch.rand(2), np.random.rand(), random.random()
+
+
+def ints(x: torch.Tensor) -> Any:
+    n = random.randint(2, 3)
+    numbers = random.getrandbits(8), random.randrange(10), random.randrange(1, 10, 3)
+    return x[:n] * n, n, numbers, np.random.randint(5), np.random.randint(-3, 8), 2 * n + 1
+
+
+def arrays(x: torch.Tensor) -> Any:
+    a = np.random.rand(3, 4)
+    b = np.random.choice(np.arange(21), 3, replace=False)
+    c = np.random.choice(np.arange(4) * 2.0, 2, p=np.array([0.1, 0.2, 0.3, 0.4]))
+    d = np.random.normal(1.0, 2.0, size=(2, 3)) + np.random.randn(3)
+    e = np.random.permutation(6), np.random.permutation(np.arange(8).reshape(4, 2))
+    f = np.random.randint(0, 5, (3,), dtype=np.int32), np.random.choice(5, 2), np.random.choice(9)
+    return torch.from_numpy(a).sum() + x.sum(), a * 2, b + 1, c, d, e, f
+
+
+def of_given_arrays(x: torch.Tensor) -> Any:
+    given = x.detach().numpy()
+    return (
+        x * 2,
+        np.random.normal(given, 1.0),
+        np.random.permutation(given),
+        np.random.choice(given, 2),
+    )
+
+
+def of_dynamic_sizes(x: torch.Tensor) -> Any:
+    n = x.shape[0]
+    return x + torch.from_numpy(np.random.rand(n)), np.random.permutation(n), RNG.random((2, n))
+
+
+def of_random_sizes(x: torch.Tensor) -> Any:
+    n = random.randint(2, 5)
+    return np.random.rand(n) + 1, np.random.choice(np.arange(9), n, replace=False), x * n
+
+
+def distributions(x: torch.Tensor) -> Any:
+    own = [
+        OWN.gauss(0, 1),
+        OWN.uniform(1, 2),
+        OWN.expovariate(2),
+        OWN.betavariate(1, 2),
+        OWN.triangular(),
+    ]
+    own += [
+        OWN.normalvariate(0, 1),
+        OWN.gammavariate(1, 2),
+        OWN.vonmisesvariate(0, 4),
+        OWN.random(),
+    ]
+    theirs = [
+        STATE.gamma(2.0),
+        STATE.poisson(3),
+        STATE.binomial(10, 0.5),
+        RNG.exponential(),
+        RNG.standard_normal(),
+    ]
+    return own, theirs, x * own[0]
+
+
+def own_generators(x: torch.Tensor) -> Any:
+    drawn = (
+        OWN.random(),
+        OWN.randint(1, 6),
+        RNG.integers(5),
+        RNG.integers(2, 9, size=3),
+        STATE.randn(2),
+    )
+    return (
+        drawn,
+        RNG.normal(size=(2,), loc=x.shape[0]),
+        RNG.choice(7, 3),
+        RNG.random(dtype=np.float32),
+    )
+
+
+def in_loops_and_calls(x: torch.Tensor) -> Any:
+    def step(y: torch.Tensor) -> torch.Tensor:
+        return y * random.random() + np.random.rand()
+
+    for _ in range(4):
+        x = step(x)
+    return x, [random.random() for _ in range(3)]
+
+
+def unused(x: torch.Tensor) -> Any:
+    random.random()
+    np.random.rand(3)
+    RNG.integers(7)
+    return x + 1
+
+
+def only_draws(x: torch.Tensor) -> Any:
+    return random.random(), np.random.rand(2)
+
+
+def items(x: torch.Tensor) -> Any:
+    epsilon = np.random.rand(1).item()
+    spans = int(0.5 * 49 / 10 + epsilon)
+    return x * epsilon, spans, max(spans, 2), round(epsilon * 10), np.random.rand(2)[1] + 1
+
+
+def known_comparisons(x: torch.Tensor) -> Any:
+    if random.random() < 0.0 or np.random.uniform(0, 1) >= 1 or random.uniform(2, 3) < 1.5:
+        return x - 1
+    return x + 1
+
+
+def shuffled(x: torch.Tensor) -> Any:
+    a = np.arange(6) + x.shape[0]
+    np.random.shuffle(a)
+    b = np.ones((3, 2)).cumsum(0)
+    RNG.shuffle(b)
+    return a, b, x * 2
+
+
+def seeded(x: torch.Tensor) -> Any:
+    random.seed(3)
+    np.random.seed(4)
+    STATE.seed(5)
+    a, order, c = random.random(), np.random.permutation(5)[:2], np.random.rand()
+    if a < 0.5 and order[0] >= 0 and STATE.randint(10) < 20:
+        x = x + 1
+    return x * a, order, c, np.random.rand(x.shape[0]), random.random()
+
+
+def seeded_by_drawing(x: torch.Tensor) -> Any:
+    random.seed(random.getrandbits(16))
+    return x * random.random(), random.random()
+
+
+def without_gradients(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        noise = torch.rand(3) * random.random()
+    return x + noise * np.random.rand()
+
+
+PROGRAMS: list[Callable[[torch.Tensor], Any]] = [
+    a_float, interleaved, ints, arrays, of_given_arrays, of_dynamic_sizes, of_random_sizes, distributions, own_generators, in_loops_and_calls, unused,
+    only_draws, items, known_comparisons, shuffled, seeded, seeded_by_drawing, without_gradients,
+]  # fmt: skip
+
+
+# ---------------------------------------------------------------- with graph breaks
+
+
+def broken(x: torch.Tensor) -> Any:
+    p, k = random.random(), random.randint(2, 9)
+    y = x * p
+    flambeau.compiler.graph_break()
+    return y + p * k, np.random.rand() * p, k
+
+
+def broken_below(x: torch.Tensor) -> Any:
+    q = np.random.rand()
+    numbers = [random.random() for _ in range(3)]
+
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        p = random.random()
+        flambeau.compiler.graph_break()
+        return y * p + torch.rand(3)
+
+    y = inner(x) * q
+    flambeau.compiler.graph_break()
+    return y * q, numbers, random.random()
+
+
+def choosing(x: torch.Tensor) -> Any:
+    order = [1, 2, 3, 4]
+    random.shuffle(order)
+    return x * random.random(), order, random.choice("abc"), random.sample(range(9), 3)
+
+
+def reading_states(x: torch.Tensor) -> Any:
+    first = random.random()
+    state = random.getstate()
+    second = random.random()
+    random.setstate(state)
+    theirs = np.random.get_state()
+    third = np.random.rand()
+    np.random.set_state(theirs)
+    return (
+        x * first,
+        second,
+        random.random() == second,
+        third,
+        RNG.random(),
+        RNG.bit_generator.state,
+    )
+
+
+def made_inside(x: torch.Tensor) -> Any:
+    rng, state, own = np.random.default_rng(3), np.random.RandomState(2), random.Random(1)
+    return x * own.random(), rng.normal(size=2), state.rand(), own.random()
+
+
+BREAKING: list[Callable[[torch.Tensor], Any]] = [broken, broken_below, choosing, reading_states, made_inside]  # fmt: skip
+
+
+# ---------------------------------------------------------------- comparison with eager
+
+
+def states() -> list[Any]:
+    numpys = [
+        np.random.get_state(legacy=False),
+        STATE.get_state(legacy=False),
+        RNG.bit_generator.state,
+    ]
+    return [
+        *parts(random.getstate()),
+        *parts(OWN.getstate()),
+        *parts(numpys),
+        torch.get_rng_state(),
+    ]
+
+
+def set_states(seed: int) -> None:
+    random.seed(seed)
+    OWN.seed(seed + 1)
+    np.random.seed(seed)
+    STATE.seed(seed + 1)
+    RNG.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+    torch.manual_seed(seed)
+
+
+def parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from parts(item)
+    else:
+        yield value
+
+
+def outcome(program: Callable[..., Any], seed: int, *args: Any) -> tuple[list[Any], list[Any]]:
+    """What a call gives, and the generators' states afterwards."""
+    set_states(seed)
+    return list(parts(program(*args))), states()
+
+
+def same(got: tuple[list[Any], list[Any]], want: tuple[list[Any], list[Any]]) -> None:
+    for found, expected in zip(got, want, strict=True):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert type(one) is type(other)
+            if isinstance(other, torch.Tensor):
+                torch.testing.assert_close(one, other)
+            elif isinstance(other, np.ndarray):
+                assert one.dtype == other.dtype and one.strides == other.strides
+                np.testing.assert_allclose(one, other, rtol=1e-12)
+            else:
+                assert one == other
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_one_graph_and_one_entry(program: Any, fullgraph: bool, backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend, fullgraph=fullgraph)
+    for seed in range(4):
+        x = torch.randn(3)
+        same(outcome(compiled, seed, x), outcome(program, seed, x))
+    assert [event.kind for event in state_of(compiled).events] == ["capture"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", BREAKING, ids=lambda program: program.__name__)
+def test_in_pieces(program: Any, backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend)
+    for seed in range(4):
+        x = torch.randn(3)
+        same(outcome(compiled, seed, x), outcome(program, seed, x))
+
+
+@pytest.mark.parametrize("program", [broken, broken_below], ids=lambda program: program.__name__)
+def test_numbers_that_live_across_a_break_make_no_entries(program: Any) -> None:
+    compiled = flambeau.compile(program, backend="eager")
+    for seed in range(5):
+        x = torch.randn(3)
+        same(outcome(compiled, seed, x), outcome(program, seed, x))
+    assert "recompile" not in [event.kind for event in state_of(compiled).events]
+
+
+def test_sizes_may_change() -> None:
+    compiled = flambeau.compile(of_dynamic_sizes, backend="inductor", fullgraph=True)
+    for seed, size in enumerate((3, 5, 8, 9)):
+        x = torch.randn(size)
+        same(outcome(compiled, seed, x), outcome(of_dynamic_sizes, seed, x))
+    assert [event.kind for event in state_of(compiled).events] == ["capture", "recompile"]
+
+
+# ---------------------------------------------------------------- generators that are given
+
+
+def drawing(x: torch.Tensor, own: random.Random, rng: np.random.Generator) -> Any:
+    return x * own.random() + own.randint(1, 5), rng.random(), rng.normal(size=3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_entry_serves_many_generators(backend: str) -> None:
+    compiled = flambeau.compile(drawing, backend=backend, fullgraph=True)
+    for seed in range(3):
+        x = torch.randn(3)
+        given = [(random.Random(seed), np.random.default_rng(seed)) for _ in range(2)]
+        got, want = compiled(x, *given[0]), drawing(x, *given[1])
+        same((list(parts(got)), []), (list(parts(want)), []))
+        assert given[0][0].getstate() == given[1][0].getstate()
+        assert given[0][1].bit_generator.state == given[1][1].bit_generator.state
+    assert [event.kind for event in state_of(compiled).events] == ["capture"]
+
+
+def by_function(x: torch.Tensor, draw: Callable[[], float]) -> torch.Tensor:
+    return x * draw()
+
+
+def test_functions_that_draw_are_told_apart() -> None:
+    compiled = flambeau.compile(by_function, backend="eager")
+    functions = [random.random, np.random.rand, np.random.randn, RNG.random, RNG.normal, OWN.random]
+    for draw in [*functions, *functions]:
+        x = torch.randn(3)
+        same(outcome(compiled, 1, x, draw), outcome(by_function, 1, x, draw))
+
+
+class Loaded(random.Random):
+    """A die with a side."""
+
+    def random(self) -> float:
+        return super().random() * 0.5
+
+
+@pytest.mark.parametrize("own", [Loaded(1), random.SystemRandom()], ids=["subclass", "system"])
+def test_generators_of_other_classes(own: random.Random) -> None:
+    compiled = flambeau.compile(
+        lambda x: (x * 0 + own.random(), own.uniform(1, 2)), backend="eager"
+    )
+    for _ in range(3):
+        state = None if isinstance(own, random.SystemRandom) else own.getstate()
+        got, number = compiled(torch.ones(2))
+        assert 0 <= got[0] < 1 and 1 <= number <= 2
+        if state is not None:
+            after = own.getstate()
+            own.setstate(state)
+            assert got[0] == torch.tensor(own.random()) and number == own.uniform(1, 2)
+            assert own.getstate() == after
+
+
+# ---------------------------------------------------------------- errors
+
+
+def reading_at(x: torch.Tensor, i: torch.Tensor) -> Any:
+    r = random.random()
+    noise = torch.from_numpy(np.random.rand(3)) + RNG.random() + STATE.rand() + OWN.gauss(0, 1)
+    return x[i] * r + torch.rand(3) * noise.sum(), np.random.rand()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_that_raises_draws_once(backend: str) -> None:
+    compiled = flambeau.compile(reading_at, backend=backend, fullgraph=True)
+    for seed in range(2):
+        good, bad = torch.tensor([0, 1, 2]), torch.tensor([0, 7, 2])
+        x = torch.randn(3)
+        same(outcome(compiled, seed, x, good), outcome(reading_at, seed, x, good))
+        found = []
+        for program in (compiled, reading_at):
+            set_states(seed)
+            with pytest.raises(IndexError):
+                program(x, bad)
+            found.append(states())
+        same((found[0], []), (found[1], []))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: random.randint(5, 3),
+        lambda: random.uniform(1),  # type: ignore[call-arg]
+        lambda: np.random.choice(np.arange(3), 5, replace=False),
+        lambda: np.random.rand(-1),
+        lambda: random.seed([]),
+        lambda: np.random.seed(-1),
+    ],
+)
+def test_errors_are_eagers(draw: Callable[[], Any]) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x, draw()
+
+    with pytest.raises((ValueError, TypeError)) as want:
+        program(torch.ones(2))
+    with pytest.raises(want.type) as got:
+        flambeau.compile(program, backend="eager")(torch.ones(2))
+    assert str(got.value) == str(want.value)
+
+
+# ---------------------------------------------------------------- training
+
+
+class Noisy(nn.Module):
+    """Noise, a random scale and random places, as augmentations have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.embed = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = np.zeros((5, 3), dtype=bool)
+        places = np.random.choice(np.arange(3), 2, replace=False)
+        mask[:, places] = True
+        y = self.linear(x).relu() * random.random()
+        y[torch.tensor(mask)] = self.embed
+        return self.linear(y + torch.rand(4) * np.random.uniform(0, 1)) ** 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_training(backend: str) -> None:
+    model, twin = Noisy(), Noisy()
+    twin.load_state_dict(model.state_dict())
+    compiled = flambeau.compile(model.forward, backend=backend, fullgraph=True)
+    for seed in range(3):
+        x = torch.randn(5, 3, 4)
+        results = []
+        for each, plain in ((compiled, model), (twin, twin)):
+            set_states(seed)
+            each(x).sum().backward()
+            results.append((states(), [parameter.grad for parameter in plain.parameters()]))
+        same((results[0][0], []), (results[1][0], []))
+        for one, other in zip(results[0][1], results[1][1], strict=True):
+            torch.testing.assert_close(one, other)
+    assert [event.kind for event in state_of(compiled).events] == ["capture"]
