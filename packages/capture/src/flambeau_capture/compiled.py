@@ -42,6 +42,7 @@ from flambeau_capture.recompile_limit import (
     kept_failing,
 )
 from flambeau_capture.record import (
+    Assumption,
     Break,
     Capture,
     CaptureError,
@@ -377,17 +378,17 @@ class CompiledState:
             CAPTURING.depth -= 1
         return None
 
-    def _refuted(self, info: EntryInfo, where: str, assumption: str) -> None:
+    def _refuted(self, info: EntryInfo, assumption: Assumption) -> None:
         """A call has found data other than an entry assumes: unless frames must be captured whole, nothing is assumed there any more."""
         with self._lock:
             compiled = self._compiled()
             if not self.options.fullgraph and compiled is not None:
-                self._doubted |= {where}
+                self._doubted |= {assumption.where}
                 compiled.entries = tuple(
                     entry for entry in compiled.entries if entry.info is not info
                 )
-            REFUTED.add(self, info, refuted_assumption(where, assumption))
-            self._note(Event("refuted", assumption))
+            REFUTED.add(self, info, refuted_assumption(assumption))
+            self._note(Event("refuted", assumption.refutation))
 
     def _note(self, event: Event) -> None:
         self.events.append(event)

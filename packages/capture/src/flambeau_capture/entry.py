@@ -38,6 +38,7 @@ from flambeau_capture.origins import (
 )
 from flambeau_capture.python_core import PythonEntry
 from flambeau_capture.record import (
+    Assumption,
     Break,
     Capture,
     CaptureError,
@@ -81,7 +82,7 @@ class EntryInfo:
     broken: Break | None = None
     """Why the graph ends in the middle of the function, which then goes on in other graphs."""
 
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     """What its graph checks of data, where the program would otherwise go another way."""
 
     def guard_texts(self) -> list[str]:
@@ -150,14 +151,14 @@ def make_entry(
     handler: Any = None,
     guard_filter: GuardFilter | None = None,
     note: Callable[[Event], None] = lambda event: None,
-    refuted: Callable[[EntryInfo, str, str], None] | None = None,
+    refuted: Callable[[EntryInfo, Assumption], None] | None = None,
     changed: Mapping[str, frozenset[int]] = _NOTHING,
 ) -> Any:
     """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs the backend.
 
     A capture with suspended frames needs `continuations`; without `to_end` its entry returns the Tail of the outermost frame.  `handler`
     (a FrameHandler) is in force while the entry runs.  `guard_filter` says which guards to keep.  `note` is told of calls that run again,
-    `refuted` of an assumption about data that did not hold: the entry's info, the line of the program and the text of the check.
+    `refuted` of an assumption about data that did not hold, with the entry's info.
     `changed` are the dims that have changed from call to call, by the text of an origin.
     """
     parts = graph_of(capture, keep_raising=True)
@@ -186,7 +187,7 @@ def make_entry(
         graph_module=parts.graph_module,
         source=source,
         broken=capture.cause,
-        assumptions=tuple(capture.assumptions),
+        assumptions=capture.assumptions,
     )
     if on_error is not None and refuted is not None:
         on_error.refuted = functools.partial(refuted, info)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.entry import EntryInfo
     from flambeau_capture.origins import Scope
-    from flambeau_capture.record import Break, Guard
+    from flambeau_capture.record import Assumption, Break, Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,14 @@ class Event:
     entry: EntryInfo | None = None
 
 
-def refuted_assumption(where: str, assumption: str) -> GuardFailure:
-    """Why an entry did not serve a call whose guards held: what it assumes of data at a line was not so."""
+def refuted_assumption(assumption: Assumption) -> GuardFailure:
+    """Why an entry did not serve a call whose guards held: what it assumes of data was not so."""
     return GuardFailure(
-        assumption, "ASSUMPTION", where, "is to be as assumed of data", assumption, where
+        text=assumption.refutation,
+        kind="ASSUMPTION",
+        origin=assumption.where,
+        expected=assumption.what,
+        found="does not hold",
     )
 
 

@@ -115,6 +115,22 @@ class Guard:
     where: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What is assumed of data, and checked as the graph runs: `what` at the line `where` of the program, as it was on the captured call."""
+
+    where: str
+    what: str
+
+    @property
+    def refutation(self) -> str:
+        """What the check says that finds something else."""
+        return f"{self.where}: {self.what} was assumed when the function was compiled, and does not hold"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
 # ---------------------------------------------------------------- 4. recipes
 
 
@@ -418,8 +434,8 @@ class Capture:
     """The call begins without gradients and turns them on: the graph is compiled and called with them on, and begins by turning them off."""
     eager: bool = False
     """The call is left to the interpreter; the guards say for which other calls that holds."""
-    assumptions: Mapping[str, str] = field(default_factory=dict)
-    """What is assumed of data: the text of the check in the graph -> the line of the program that asks."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What the program's own ways are taken by, and what another call may find otherwise."""
     locks: tuple[Origin, ...] = ()
     """The locks that the frame takes and gives back, in the order in which it takes them."""
     needs_hook: bool = False

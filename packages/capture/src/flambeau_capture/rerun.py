@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from flambeau_capture.origins import Origin
-    from flambeau_capture.record import Call, Capture, GraphValue, Input
+    from flambeau_capture.record import Assumption, Call, Capture, GraphValue, Input
 
 
 class GraphFailed(Exception):
@@ -287,8 +287,8 @@ class OnError:
         self._switches = Switches().set_by([call.target for call in capture.calls])
         self._last = ""
         self._assumptions = capture.assumptions
-        self.refuted: Callable[[str, str], None] | None = None
-        """Told of an assumption that does not hold: the line of the program, and the text of the check."""
+        self.refuted: Callable[[Assumption], None] | None = None
+        """Told of an assumption that does not hold."""
 
     @classmethod
     def of(cls, capture: Capture, note: Callable[[Event], None]) -> OnError | None:
@@ -312,9 +312,9 @@ class OnError:
             return error
         if self._assumptions and self.refuted is not None:
             found = str(error)
-            for assumption, where in self._assumptions.items():
-                if assumption in found:
-                    self.refuted(where, assumption)
+            for assumption in self._assumptions:
+                if assumption.refutation in found:
+                    self.refuted(assumption)
                     return NotImplemented
         text = f"{self.name} ran again eagerly: its graph raised {type(error).__name__}: {error}"
         if text != self._last:  # not one a call

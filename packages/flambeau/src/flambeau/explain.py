@@ -54,6 +54,7 @@ class GraphExplanation:
     kernels: their names; cache_hits and cache_misses count what the build found in the cache on disk.
     fallback: why the graph runs eagerly, if it does.
     ends: the place and id of the graph break that ends it, "" if it ends with the function.
+    assumes: what it checks of data where the program would otherwise go another way.
     """
 
     calls: int
@@ -66,6 +67,7 @@ class GraphExplanation:
     cache_misses: int
     fallback: Fallback | None
     ends: str
+    assumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         cache_misses=graph.cache.misses,
         fallback=graph.fallback,
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
+        assumes=() if entry is None else tuple(map(str, entry.assumptions)),
     )
 
 
@@ -239,6 +242,8 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
     if graph.kernels:
         cache = f"cache: {graph.cache_hits} hits, {graph.cache_misses} misses"
         lines.append(f"  kernels: {', '.join(graph.kernels)} ({cache})")
+    if graph.assumes:
+        lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
     lines.append("  guards:")
     return lines + [f"    {guard}" for guard in graph.guards]
 

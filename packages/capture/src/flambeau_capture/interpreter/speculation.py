@@ -21,8 +21,8 @@ from flambeau_capture.interpreter.observation import observe
 from flambeau_capture.interpreter.raising_branches import check
 from flambeau_capture.interpreter.repeatable import is_repeatable
 from flambeau_capture.interpreter.switches import Switches, nesting_settings
-from flambeau_capture.interpreter.unbacked import assumption_text
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Assumption
 from flambeau_prims.size_oracle import Oracle
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class Speculation:
         self._machine = machine
         self._answers = answers or Answers()
         self._asked = 0
-        self.assumptions: dict[str, str] = {}
-        """The texts of the checks that were recorded, each with the line it is for."""
+        self.assumptions: dict[Assumption, None] = {}
+        """What is checked in the graph, in order."""
 
     def attach(self, env: SizeEnv | None) -> None:
         """Answer what is asked of unbacked numbers of `env`."""
@@ -97,15 +97,14 @@ class Speculation:
         if found is None:
             return None
         holds = bool(found[0])
-        text = self.assume(machine.where, f"that a condition is {holds}")
-        check(machine, condition, text, holds=holds)
+        assumption = Assumption(machine.where, f"that a condition is {holds}")
+        self.note(assumption)
+        check(machine, condition, assumption.refutation, holds=holds)
         return holds
 
-    def assume(self, where: str, what: str) -> str:
-        """Note that something is assumed of data at a line; the text of the check."""
-        text = assumption_text(where, what)
-        self.assumptions[text] = where
-        return text
+    def note(self, assumption: Assumption) -> None:
+        """Note what a check is recorded of."""
+        self.assumptions[assumption] = None
 
     def detach(self, env: SizeEnv | None) -> None:
         """Answer no more: the capture is over."""

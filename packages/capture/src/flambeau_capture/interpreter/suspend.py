@@ -79,7 +79,7 @@ def finish(
         unbacked=machine.tape.unbacked.values,
         suspended=suspended,
         enables_grad=enables_grad,
-        assumptions=machine.speculation.assumptions,
+        assumptions=tuple(machine.speculation.assumptions),
         locks=locks,
     )
 

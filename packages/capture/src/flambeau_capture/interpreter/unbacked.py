@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.record import Call, GraphValue
+from flambeau_capture.record import Assumption, Call, GraphValue
 from flambeau_capture.size_nodes import symbol_name
 from flambeau_prims.float_ranges import range_of
 from flambeau_prims.size_floats import Condition, FloatExpr
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 _COMPARISONS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-
-
-def assumption_text(where: str, what: str) -> str:
-    """What a check says that finds something else than was assumed at a line."""
-    return f"{where}: {what} was assumed when the function was compiled, and does not hold"
 
 
 class UnbackedNumbers:
@@ -151,13 +146,21 @@ class UnbackedNumbers:
             holds = GraphValue(Condition("not", condition), "holds")  # type: ignore[arg-type]
             calls.append(Call("function", operator.not_, (related,), {}, holds, where))
         oracle = None if tape.env is None else tape.env.oracle
+        assumption = Assumption(where, str(guard))
         if oracle is not None and guard in oracle.answered:
-            text = tape.machine.speculation.assume(where, str(guard))
-        else:
-            text = assumption_text(where, str(guard))
+            tape.machine.speculation.note(assumption)
         target = torch.ops.aten._assert_scalar.default
         calls.append(
-            Call("function", target, (holds, text), {}, None, where, pure=False, can_raise=True)
+            Call(
+                "function",
+                target,
+                (holds, assumption.refutation),
+                {},
+                None,
+                where,
+                pure=False,
+                can_raise=True,
+            )
         )
 
     def tolist(self, tensor: torch.Tensor) -> Any:
