@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ class Array(Reductions, ArrayBase):
     def __index__(self) -> Any:
         if self.dtype.kind not in "iu":
             raise TypeError("only integer scalar arrays can be converted to a scalar index")
-        return self.item()
+        return operator.index(self.item())
 
     def __len__(self) -> int:
         return int(self.seen_length())

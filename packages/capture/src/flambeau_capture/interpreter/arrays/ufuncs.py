@@ -40,6 +40,10 @@ def call_ufunc(machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict
     if not ufunc.nin <= len(args) <= ufunc.nargs:
         return ufunc(*args, **kwargs)  # raises NumPy's TypeError
     outs = _outs(ufunc, args, kwargs)
+    if not kwargs and len(args) == ufunc.nin:
+        folded = _of_known_integers(machine, ufunc, args)
+        if folded is not None:
+            return folded
     operands = [_operand(machine, arg) for arg in args[: ufunc.nin]]
     kinds = [_kind(operand) for operand in operands]
     if ufunc.__name__ in _COMPARISONS:
@@ -97,6 +101,28 @@ def _of_constants(machine: Machine, found: Any) -> Any:
     if isinstance(found, tuple):
         return tuple(_of_constants(machine, item) for item in found)
     return constant(machine, found) if isinstance(found, np.ndarray) else found
+
+
+_MOST_FOLDED = 64
+
+
+def _of_known_integers(machine: Machine, ufunc: Any, args: tuple[Any, ...]) -> Any:
+    """What a ufunc gives of few integers that are known, on which sizes and ranges may depend; None for other operands."""
+    values: list[Any] = []
+    for arg in args:
+        known = machine.arrays.contents(arg) if issubclass(type(arg), ArrayBase) else arg
+        is_integral = isinstance(known, (int, np.integer)) or (
+            isinstance(known, np.ndarray) and known.dtype.kind in "iu"
+        )
+        if not is_integral or np.size(known) > _MOST_FOLDED:
+            return None
+        values.append(known)
+    try:
+        with np.errstate(all="raise"):
+            found = ufunc(*values)
+    except (ArithmeticError, ValueError, TypeError):
+        return None  # computed by the graph, which says so
+    return _of_constants(machine, found) if np.size(found) <= _MOST_FOLDED else None
 
 
 def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import native
-from flambeau_capture.interpreter.classes import python_method
+from flambeau_capture.interpreter.classes import Native, python_method
 from flambeau_capture.interpreter.formatting import format_value, to_text
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
@@ -35,6 +35,8 @@ def _item(machine: Machine, value: Any) -> Any:
     """A tensor's only element as a number, where such numbers may be symbolic; other values as they are."""
     if isinstance(value, torch.Tensor) and machine.tape.tracer.unbacked:
         return machine.tape.call_method("item", (value,))
+    if issubclass(type(value), Native) and getattr(value, "ndim", None) == 0:
+        return value.item()  # type: ignore[attr-defined]  # a NumPy scalar, or an array of one
     return value
 
 
