@@ -115,23 +115,63 @@ def test_dynamic_sizes(dynamic: bool | None) -> None:
     assert "break" not in kinds(run)
 
 
-def test_a_text_before_a_break_and_one_after() -> None:
-    def program(x: torch.Tensor, log: list[str]) -> torch.Tensor:
-        first = f"{x.sum().round()}"
-        log.append(first)
-        flambeau.compiler.graph_break()
-        x = x * 2
-        log.append(first + f" {x.sum().round()}")
-        return x
+def put_on(text: str, x: torch.Tensor) -> tuple[str, list[str]]:
+    return f"{text}: {x.sum().round()}", [text]
 
+
+def before_and_after_a_break(x: torch.Tensor, log: list[Any]) -> Any:
+    first = f"{x.sum().round()}"
+    log.append(first)
+    flambeau.compiler.graph_break()
+    x = x * 2
+    log.append(first)
+    log.append(first + f" {x.sum().round()}")
+    print(first, f"{first!r:>9}|")
+    return first, {"text": first}, put_on(first, x)
+
+
+def with_a_history(x: torch.Tensor, log: list[Any]) -> Any:
+    weight = x * torch.ones(3, requires_grad=True)
+    print(f"weight {weight}, {weight.sum().round()}")  # broken at, and the text is on the stack
+    return (weight * 2).detach()
+
+
+@pytest.mark.parametrize("program", [before_and_after_a_break, with_a_history])
+def test_a_text_that_a_break_hands_on(program: Callable[..., Any]) -> None:
+    """Another one in each call: seen to change, it is not looked at where it is only stored and shown."""
     run = flambeau.compile(program, backend="eager")
-    for _ in range(4):
-        x = torch.randn(3)
+    for scale in range(1, 7):
+        x = torch.randn(3).abs() + 100 * scale
         results = []
         for function in (run, program):
             log: list[str] = []
-            results.append((function(x, log), log))
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                results.append((function(x, log), log, shown.getvalue()))
         same(*results, "run")
+    assert kinds(run).count("recompile") == 1 and "limit" not in kinds(run)
+
+
+def test_a_text_that_a_break_hands_on_and_that_is_read() -> None:
+    def program(x: torch.Tensor) -> Any:
+        way = f"{x[0] > 0}"
+        flambeau.compiler.graph_break()
+        shown = [way]
+        if way == "True":
+            return x + 1, shown[0] + "!"
+        return (
+            x - 1,
+            f"{way}",
+            shown[0] in ("a", "False"),
+            len(shown[0]),
+            shown[0].upper(),
+            {shown[0]: 1},
+        )
+
+    run = flambeau.compile(program, backend="eager")
+    for sign in (1, 1, -1, -1, 1, -1, 1):
+        x = torch.full((3,), float(sign))
+        same(run(x), program(x), "run")
+    assert "limit" not in kinds(run)
 
 
 def test_the_characters_are_asked_for() -> None:

@@ -101,6 +101,10 @@ class SizeChanges:
             origin, then = pending.pop()
             if type(then) is tuple:
                 pending += [(Item(origin, at), item) for at, item in enumerate(then)]
+            elif type(then) is str:
+                now = _load(origin, scope)
+                if type(origin) is Argument and type(now) is str and now != then:
+                    self._note(origin.text(), -1)
             elif guard.kind != "EQUALS" or type(then) in (int, float):
                 now = _load(origin, scope)
                 if type(now) in (int, float) and not constants_equal(now, then):

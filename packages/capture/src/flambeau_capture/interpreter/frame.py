@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.partial_reads import PARTIAL_READS, Unread, use_in
+from flambeau_capture.interpreter.pending_text import PendingText
 from flambeau_capture.interpreter.uses import Use
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.resume_code import Raiser
@@ -101,13 +102,16 @@ class Frame:
         return f"{self.code.filename}:{self.code.line(max(self.ip - 1, 0))}"
 
 
+_AS_USED = PARTIAL_READS | {PendingText}
+
+
 def local(frame: Frame, slot: int, above: int = 0) -> Any:
     """What a local slot holds, as the frame may see it; `above` other values are pushed upon it."""
     value = frame.locals[slot]
     if type(value) is Unread:
         use = Use.APPEND if value.for_append else use_in(frame, above)
         found = frame.machine.objects.wrap_for(value.value, value.origin, use)
-        if type(found) not in PARTIAL_READS:  # the next load may be another matter
+        if type(found) not in _AS_USED:  # the next load may be another matter
             frame.locals[slot] = found
         return found
     return value

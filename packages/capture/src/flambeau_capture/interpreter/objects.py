@@ -34,6 +34,7 @@ from flambeau_capture.interpreter.partial_reads import (
     Unread,
     expected_use,
 )
+from flambeau_capture.interpreter.pending_text import given_text
 from flambeau_capture.interpreter.program_functions import wrap_function
 from flambeau_capture.interpreter.uses import Use
 from flambeau_capture.origins import (
@@ -178,16 +179,29 @@ class Objects:
     def wrap_for(self, value: Any, origin: Origin, use: Use | None) -> Any:
         """As `wrap`; what is only put to a use that does not need all that it holds may be a stand-in."""
         kind = type(value)
+        if kind is str and use is not None and self.machine.dynamic.has_changed(origin):
+            return self._text(value, origin, use)
         if use is None or kind not in PARTIAL_TYPES or self._is_seen(value):
             return self.wrap(value, origin)
         found = self._read_in_part(value, kind, origin, use)
         return self.wrap(value, origin) if found is None else found
+
+    def _text(self, value: str, origin: Origin, use: Use) -> Any:
+        """A stand-in for a text that has changed, where its use does not need its characters."""
+        if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
+            self.machine.unread_arguments |= use is Use.ARGUMENT
+            return Unread(value, origin)
+        return (
+            given_text(self.machine, value, origin) if use is Use.TEXT else self.wrap(value, origin)
+        )
 
     def _is_seen(self, value: Any) -> bool:
         return id(value) in self.shadow_of or id(value) in self.known
 
     def _read_in_part(self, value: Any, kind: type, origin: Origin, use: Use) -> Any:
         """A stand-in for a container, or None where its use needs it whole."""
+        if use is Use.TEXT:
+            return None
         if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
             self.machine.unread_arguments |= use is Use.ARGUMENT
             return Unread(value, origin)

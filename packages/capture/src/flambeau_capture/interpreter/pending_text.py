@@ -10,19 +10,20 @@ characters breaks the graph.  Nothing of a text that does not leave the frame is
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.record import CallRecipe, Const
+from flambeau_capture.record import CallRecipe, Const, FromOrigin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.rebuild import Rebuilder
+    from flambeau_capture.origins import Origin
     from flambeau_capture.record import Recipe
 
 
@@ -39,6 +40,24 @@ class Part:
     def recipe(self, rebuild: Rebuilder) -> Recipe:
         """How it is made."""
         return CallRecipe(self.function, tuple(rebuild.recipe(arg) for arg in self.args))
+
+
+class GivenPart:
+    """A text that the frame was handed and has not looked at: another one in each call."""
+
+    __slots__ = ("machine", "origin", "real")
+    may_be_empty = True
+
+    def __init__(self, machine: Machine, real: str, origin: Origin) -> None:
+        self.machine, self.real, self.origin = machine, real, origin
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """What the frame was handed."""
+        return FromOrigin(self.origin)
+
+    def characters(self) -> str:
+        """The text of this call, which is guarded from now on."""
+        return self.machine.objects.wrap(self.real, self.origin)  # type: ignore[no-any-return]
 
 
 class ShownTensor(Native):
@@ -82,8 +101,16 @@ class PendingText(Native):
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: tuple[str | Part, ...]) -> None:
+    def __init__(self, parts: tuple[str | Part | GivenPart, ...]) -> None:
         self.parts = parts
+
+    def characters(self, what: str = "the text of a tensor is read") -> str:
+        """The text, where it is known while the frame is captured; else a graph break."""
+        if any(isinstance(part, Part) for part in self.parts):
+            raise needs_characters(what)
+        return "".join(
+            part.characters() if isinstance(part, GivenPart) else str(part) for part in self.parts
+        )
 
     def seen_type(self) -> type:
         """The type that the program sees."""
@@ -109,7 +136,7 @@ class PendingText(Native):
             bool(part) if isinstance(part, str) else not part.may_be_empty for part in self.parts
         ):
             return True
-        return self._read()
+        return bool(self.characters())
 
     def __add__(self, other: Any) -> Any:
         return (
@@ -119,25 +146,54 @@ class PendingText(Native):
     def __radd__(self, other: Any) -> Any:
         return concatenated((other, self)) if isinstance(other, str) else NotImplemented
 
-    def __getitem__(self, key: Any) -> PendingText:
+    def __getitem__(self, key: Any) -> Any:
         if type(key) is slice and all(_is_constant(at) for at in (key.start, key.stop, key.step)):
             ""[key]  # raises what is wrong with the slice
             return PendingText((Part(operator.getitem, (self, key)),))
-        return self._read()
+        return self.characters()[key]
 
     def __eq__(self, other: object) -> Any:
         if self is other or not isinstance(other, (str, PendingText)):
             return self is other
-        return self._read()
+        return self.characters() == characters_of(other)
 
     def __hash__(self) -> int:
-        return self._read()
+        return hash(self.characters())
 
-    def _read(self, *args: Any) -> NoReturn:
-        raise needs_characters("the text of a tensor is read")
+    def __str__(self) -> str:
+        return self.characters()
 
-    __str__ = __repr__ = __format__ = __len__ = __iter__ = __contains__ = _read
-    __lt__ = __le__ = __gt__ = __ge__ = __mul__ = __rmul__ = __mod__ = _read
+    def __format__(self, spec: str) -> str:
+        return format(self.characters(), spec)
+
+    def __len__(self) -> int:
+        return len(self.characters())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.characters())
+
+    def __contains__(self, other: Any) -> bool:
+        return characters_of(other) in self.characters()
+
+    def __lt__(self, other: Any) -> Any:
+        return self.characters() < characters_of(other)
+
+    def __le__(self, other: Any) -> Any:
+        return self.characters() <= characters_of(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.characters() > characters_of(other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self.characters() >= characters_of(other)
+
+    def __mul__(self, count: Any) -> Any:
+        return self.characters() * count
+
+    __rmul__ = __mul__
+
+    def __mod__(self, values: Any) -> Any:
+        raise needs_characters("the text of a tensor is filled in")
 
 
 _MADE_BY = frozenset(
@@ -163,11 +219,23 @@ class TextMethod(Native):
         if self.name in _MADE_BY and not kwargs and all(map(_is_constant, args)):
             getattr("", self.name)(*args)  # raises what is wrong with the arguments
             return PendingText((Part(getattr(str, self.name), (self.text, *args)),))
-        raise needs_characters(f"str.{self.name} of the text of a tensor")
+        text = self.text.characters(f"str.{self.name} of the text of a tensor")
+        return getattr(text, self.name)(*args, **kwargs)
 
     def recipe(self, rebuild: Rebuilder) -> Recipe:
         """The method, of the real text."""
         return CallRecipe(getattr, (rebuild.recipe(self.text), Const(self.name)))
+
+
+def given_text(machine: Machine, real: str, origin: Origin) -> PendingText:
+    """A text that was another one in earlier calls, and is not looked at."""
+    machine.guard("TYPE", origin, str)
+    return PendingText((GivenPart(machine, real, origin),))
+
+
+def characters_of(value: Any) -> Any:
+    """`value`; a text as a str."""
+    return value.characters() if isinstance(value, PendingText) else value
 
 
 def needs_characters(what: str) -> GraphBreak:
@@ -182,7 +250,7 @@ def _is_constant(value: Any) -> bool:
 
 def concatenated(parts: Iterable[Any]) -> Any:
     """The texts one after the other: a str where all are."""
-    made: list[str | Part] = []
+    made: list[str | Part | GivenPart] = []
     for part in parts:
         for piece in part.parts if isinstance(part, PendingText) else (part,):
             if isinstance(piece, str) and made and isinstance(made[-1], str):

@@ -6,6 +6,8 @@ loss(batch)                  of `batch` one entry is read, in the frame of `loss
 
 from __future__ import annotations
 
+import functools
+import logging
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +36,26 @@ def settle(
         return tuple(_typed(machine, arg) for arg in args), kwargs
     count, names = _parameters(machine, function)
     whole = machine.objects.whole
+    if _takes_text(function):
+        whole = functools.partial(_as_text, machine)
     return (
         tuple(arg if at < count else whole(arg) for at, arg in enumerate(args)),
         {name: arg if name in names else whole(arg) for name, arg in kwargs.items()},
     )
+
+
+def _takes_text(function: Any) -> bool:
+    """Whether a function stores what it is given, or shows it at exit."""
+    name = getattr(function, "__name__", "")
+    if isinstance(function, (types.MethodDescriptorType, types.BuiltinFunctionType)):
+        return name in ("append", "print")
+    return type(function) is types.MethodType and isinstance(function.__self__, logging.Logger)
+
+
+def _as_text(machine: Machine, arg: Any) -> Any:
+    if type(arg) is not Unread:
+        return arg
+    return machine.objects.wrap_for(arg.value, arg.origin, Use.TEXT)
 
 
 def _typed(machine: Machine, arg: Any) -> Any:
