@@ -1,4 +1,4 @@
-"""The sweep's fixed sample of architectures is captured whole, but for the breaks that must be, and does what eager does; `python -m tools.sweep` runs all of them."""
+"""The sweep's fixed sample of architectures is captured whole, and does what eager does; `python -m tools.sweep` runs all of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 pytest.importorskip("transformers")
 
 ROOT = Path(__file__).resolve().parents[2]
-BREAKS = {("Wav2Vec2", "train"): "numpy-random"}
-"""Architecture and mode -> why it cannot be one graph: what SpecAugment masks is drawn from numpy's generator."""
 
 
 def test_the_sample(tmp_path: Path) -> None:
@@ -27,9 +25,8 @@ def test_the_sample(tmp_path: Path) -> None:
     assert len(found) == 20
     statuses = {(row["name"], mode): row[mode] for row in found for mode in ("eval", "train")}
     broken = {key: result for key, result in statuses.items() if result["status"] != "whole"}
-    assert broken.keys() == BREAKS.keys(), broken
-    for key, reason in BREAKS.items():
-        assert broken[key]["status"] == "breaks" and f"[{reason}]" in broken[key]["causes"][0]
+    assert not broken
+    assert statuses["Wav2Vec2", "train"]["assumes"], "SpecAugment draws how much it masks"
     again = subprocess.run(
         [sys.executable, "-m", "tools.sweep", "--sample", "--results", str(results)],
         cwd=ROOT, capture_output=True, text=True, check=False,

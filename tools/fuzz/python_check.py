@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import flambeau
+from flambeau_capture import CaptureError
 from tools.fuzz.python_programs import programs
 
 
@@ -55,18 +56,29 @@ class _Differs(AssertionError):
     """A compiled program did something else than eager."""
 
 
-def difference(text: str, *, backend: str = "eager", dynamic: bool | None = None) -> str | None:
-    """What differs, or None."""
+def difference(
+    text: str, *, backend: str = "eager", dynamic: bool | None = None, fullgraph: bool = False
+) -> str | None:
+    """What differs, or None; also where, with `fullgraph`, the program cannot be one graph."""
     eager, compiled_module = _load(text), _load(text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compiled = flambeau.compile(compiled_module.program, backend=backend, dynamic=dynamic)
-        for n, flag, size in ((2, True, 3), (2, True, 3), (3, False, 3), (2, True, 4)):
-            want = _outcome(eager.program, eager, n, flag, size)
-            got = _outcome(compiled, compiled_module, n, flag, size)
+        compiled = flambeau.compile(
+            compiled_module.program, backend=backend, dynamic=dynamic, fullgraph=fullgraph
+        )
+        for n, flag, size, sign in _CALLS:
+            want = _outcome(eager.program, eager, n, flag, size, sign)
+            try:
+                got = _outcome(compiled, compiled_module, n, flag, size, sign)
+            except CaptureError:
+                return None
             if got != want:
-                return f"called with n={n}, flag={flag}, size {size}:\n  eager    {want}\n  compiled {got}"
+                return f"called with n={n}, flag={flag}, size {size}, sign {sign}:\n  eager    {want}\n  compiled {got}"
     return None
+
+
+_CALLS = ((2, True, 3, 1), (2, True, 3, 1), (2, True, 3, -1), (3, False, 3, 1), (2, True, 4, 1))
+"""n, flag, size, and the sign of the data: a branch on them goes the other way."""
 
 
 def _load(text: str) -> types.ModuleType:
@@ -78,10 +90,12 @@ def _load(text: str) -> types.ModuleType:
     return module
 
 
-def _outcome(function: Callable[..., Any], module: Any, n: int, flag: bool, size: int) -> str:
+def _outcome(
+    function: Callable[..., Any], module: Any, n: int, flag: bool, size: int, sign: int
+) -> str:
     """Everything that can be seen of a call, as text."""
     torch.default_generator.manual_seed(0)
-    x = torch.arange(1.0, size + 1)
+    x = torch.arange(1.0, size + 1) * sign
     w = torch.full((size,), 0.5, requires_grad=True)
     net = module.Net()
     arguments = (
@@ -92,6 +106,8 @@ def _outcome(function: Callable[..., Any], module: Any, n: int, flag: bool, size
     try:
         with contextlib.redirect_stdout(printed):
             result = function(*arguments)
+    except CaptureError:
+        raise
     except Exception as error:
         result = tuple(_told(error))
     described = _Description()

@@ -153,15 +153,25 @@ def _line(item: Item, found: dict[str, Any]) -> str:
     parts = [f"{item[0]} ({item[1]})"]
     for mode, result in found.items():
         cause = " ".join(result["causes"][0].split())[:160] if result["causes"] else ""
-        parts.append(f"{mode}: {result['status']}{' ' + cause if cause else ''}")
+        parts.append(f"{mode}: {result['status']}{' ' + cause if cause else ''}{_assumed(result)}")
     return "; ".join(parts)
+
+
+def _assumed(result: dict[str, Any]) -> str:
+    """What the graphs assume of data, in short."""
+    if not result.get("assumes"):
+        return ""
+    lines = sorted({item.partition(": ")[0].rpartition("/")[2] for item in result["assumes"]})
+    refuted = f", {result['refuted']} refuted" if result["refuted"] else ""
+    more = ", ..." if len(lines) > 3 else ""
+    return f" (assumes {len(result['assumes'])} of data at {', '.join(lines[:3])}{more}{refuted})"
 
 
 def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
     """How many architectures end how, per compiler and mode; then those that are not whole, or of which there is more to say."""
     lines = [
-        "| compiler | mode | " + " | ".join(STATUSES) + " | whole |",
-        "|---" * (len(STATUSES) + 3) + "|",
+        "| compiler | mode | " + " | ".join(STATUSES) + " | whole | assuming data |",
+        "|---" * (len(STATUSES) + 4) + "|",
     ]
     for compiler in compilers:
         for mode in ("eval", "train"):
@@ -171,16 +181,24 @@ def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
                 if by == compiler and mode in found
             )
             ran = sum(counts.values()) - counts["not run"]
+            assuming = sum(
+                found[mode]["status"] == "whole" and bool(found[mode].get("assumes"))
+                for (_, by), found in results.items()
+                if by == compiler and mode in found
+            )
             share = f"{counts['whole'] / ran:.1%}" if ran else "-"
             lines.append(
                 f"| {compiler} | {mode} | "
                 + " | ".join(str(counts[s]) for s in STATUSES)
-                + f" | {share} |"
+                + f" | {share} | {assuming} |"
             )
     rest = [
         _line(item, found)
         for item, found in results.items()
-        if any(mode["status"] != "whole" or mode["causes"] for mode in found.values())
+        if any(
+            mode["status"] != "whole" or mode["causes"] or mode.get("assumes")
+            for mode in found.values()
+        )
     ]
     return "\n".join([*lines, "", *[f"- {line}" for line in rest]])
 

@@ -19,7 +19,8 @@ from tools.sweep.build import build
 from tools.sweep.compare import differences, tensors
 from tools.sweep.table import TABLE
 
-STEPS = 2
+SEEDS = (2, 2, 3)
+"""One for each step: the same numbers are drawn twice, then others."""
 OWN_WAY = "as eager where is_compiling() is true, not as eager"
 """The model asks, and computes something else: the results are those of an eager run that is told so, too."""
 
@@ -27,7 +28,8 @@ OWN_WAY = "as eager where is_compiling() is true, not as eager"
 def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
     """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch".
 
-    Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself cannot run), causes (texts) and seconds.
+    Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself cannot run), causes (texts) and seconds;
+    Flambeau's also what its graphs assume of data (texts), and how often a step found other data.
     """
     warnings.simplefilter("ignore")
     try:
@@ -60,11 +62,11 @@ def _run(
     model.train(mode == "train")
     call = model if compiled is None else compiled
     steps = []
-    for _ in range(STEPS):
+    for seed in SEEDS:
         model.zero_grad()
-        torch.manual_seed(2)
-        random.seed(2)
-        numpy.random.seed(2)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed)
         own = copy.deepcopy(inputs)
         if mode == "eval":
             with torch.no_grad():
@@ -120,7 +122,14 @@ def _flambeau(
     events = state_of(compiled._compiled).events
     causes = [event.text for event in events if event.kind in ("break", "limit")]
     causes += [str(graph.fallback) for graph in report_of(compiled).graphs if graph.fallback]
-    return {"status": "breaks" if causes else "whole", "causes": (notes + causes)[:3]}
+    entries = state_of(compiled._compiled).entries
+    assumptions = dict.fromkeys(str(item) for entry in entries for item in entry.info.assumptions)
+    return {
+        "status": "breaks" if causes else "whole",
+        "causes": (notes + causes)[:3],
+        "assumes": list(assumptions),
+        "refuted": sum(event.kind == "refuted" for event in events),
+    }
 
 
 def _captured(
