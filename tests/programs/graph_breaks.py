@@ -53,7 +53,6 @@ WITHOUT_EXAMPLE = {
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
     "no-shape-rule": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
     "metadata-mutation": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
-    "outside-known-memory": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
 }
 """Reasons that no program here gives, and why."""
 
@@ -434,6 +433,11 @@ class Choosing(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient
+
+
+@example("outside-known-memory")
+def reads_around_its_input(x=torch.arange(9.0)[:3]):
+    return x.as_strided((6,), (1,)) * 2
 
 
 @example("data-dependent-control-flow", Choosing)

@@ -239,7 +239,7 @@ class _JointTracer:
     ) -> FakeTensor:
         leaf = make_fake(
             spec,
-            StorageRecord(example.untyped_storage().nbytes()),
+            StorageRecord(given=True),
             requires_grad=example.requires_grad,
             inference=example.is_inference(),
         )

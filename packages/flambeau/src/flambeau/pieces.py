@@ -91,10 +91,9 @@ class _Cutter:
                 self._close(node)
                 self._copy(node)
             elif (_is_scalar(node) or _is_part(node)) and not defines:
+                # Checks stay in order: the first that fails says why.
                 if _is_check(node) and any(map(_checks_data, self.open)):
-                    self._close(
-                        node
-                    )  # checks stay in order: the first that fails is the one that says why
+                    self._close(node)
                 # Taken as soon as may be: a check need not end a piece, nor does a piece take whole tuples.
                 if all(given in self.made for given in node.all_input_nodes):
                     self._copy(node)

@@ -8,7 +8,7 @@ kept in `storage_record`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -28,18 +28,30 @@ _META = torch.device("meta")
 _STRIDED = torch.strided
 
 
+class GivenMemory(Protocol):
+    """Who knows of the memory of an input what its Spec does not say, and guards what it tells."""
+
+    def offset(self) -> int:
+        """Where in it the input begins, in elements."""
+
+    def size(self) -> int:
+        """How many bytes it has."""
+
+
 class StorageRecord:
     """The memory that a fake tensor and its views share; `version` counts the writes to it.
 
-    `first`: the geometry of the first tensor over it, which says how much there is; `nbytes`: how much an input's has on this call.
+    `first`: the geometry of the first tensor over it, which says how much there is.  There may be more of it where it is `given` from
+    outside; `memory` says so, if there is somebody to ask.
     """
 
-    __slots__ = ("first", "nbytes", "version")
+    __slots__ = ("first", "given", "memory", "version")
 
-    def __init__(self, nbytes: int | None = None) -> None:
+    def __init__(self, *, given: bool = False) -> None:
         self.version = 0
         self.first: Spec | None = None
-        self.nbytes = nbytes
+        self.given = given
+        self.memory: GivenMemory | None = None
 
     def written(self) -> None:
         """Note a write."""
@@ -212,8 +224,7 @@ def fake_like(
         }
     spec = symbolic_spec(real, dynamic_dims) if dynamic_dims else spec_of(real)
     inference = real.is_inference()
-    storage = StorageRecord(real.untyped_storage().nbytes())
-    fake = make_fake(spec, storage, inference=inference)
+    fake = make_fake(spec, StorageRecord(given=True), inference=inference)
     if real.requires_grad:
         with torch._C._InferenceMode(inference):
             fake.requires_grad_()

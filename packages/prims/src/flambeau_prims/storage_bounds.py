@@ -1,10 +1,10 @@
 """Views of any geometry (`as_strided`) must lie inside their memory: eager looks at its size, which no Spec has.
 
 x: f32[3, 4]        x.as_strided((9,), (9,))       needs 292 bytes of 48: eager's error
-x = big[0]          x.as_strided((9,), (1,))       needs more than x is known to have: unsupported, as the next x may have no more
+x = big[0]          x.as_strided((9,), (1,))       needs more than x itself has: capture guards the size of the memory below; others refuse
 x: f32[s0]          x.as_strided((4,), (2,))       guards that s0 >= 7
 
-Relies on `fake.StorageRecord`: the geometry of the first tensor over a memory, and the size of an input's.
+Relies on `fake.StorageRecord`: the geometry of the first tensor over a memory, and how to ask for the size of an input's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def require_inside(view: Spec, storage: StorageRecord) -> None:
-    """Raise eager's RuntimeError for a view beyond its memory; OutsideKnownMemory where the memory of an input may be as large."""
+    """Raise eager's RuntimeError for a view beyond its memory; OutsideKnownMemory where nobody knows how much there is."""
+    memory = storage.memory
+    if memory is not None:
+        memory.offset()  # what the view begins at is counted from the start of the memory
     if storage.first is None or is_empty(view.shape):
         return
     if hint_of(view.offset) < 0:
@@ -33,12 +36,14 @@ def require_inside(view: Spec, storage: StorageRecord) -> None:
     needed, known = _bytes_to_the_end(view), _bytes_to_the_end(storage.first)
     if expect("<=", needed, known):
         return
-    if storage.nbytes is not None and hint_of(needed) <= storage.nbytes:
+    if storage.given and memory is None:
         raise OutsideKnownMemory(
-            f"a view of {hint_of(needed)} bytes of an input of {hint_of(known)}, which is part of a larger tensor"
+            f"a view of {hint_of(needed)} bytes of an input of {hint_of(known)}"
         )
+    available = as_int(known) if memory is None else memory.size()
+    if expect("<=", needed, available):
+        return
     shape, stride, offset = _ints(view.shape), _ints(view.stride), as_int(view.offset)
-    available = as_int(known) if storage.nbytes is None else storage.nbytes
     raise RuntimeError(
         f"setStorage: sizes {shape}, strides {stride}, storage offset {offset}, and itemsize {view.dtype.itemsize} requiring a "
         f"storage size of {as_int(needed)} are out of bounds for storage of size {available}"

@@ -140,7 +140,7 @@ class Tracer(TorchDispatchMode):
             return found[1]
         if real.layout is not torch.strided:
             raise Unsupported(f"a constant of layout {real.layout} entered the trace")
-        storage = StorageRecord(real.untyped_storage().nbytes())
+        storage = StorageRecord(given=True)
         fake = make_fake(spec_of(real), storage, requires_grad=real.requires_grad)
         fake.value = Value(self._name("constant"), fake.spec)
         self.constants[fake.value] = real

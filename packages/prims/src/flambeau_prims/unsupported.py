@@ -58,7 +58,7 @@ class MetadataMutation(Unsupported):
 
 
 class OutsideKnownMemory(Unsupported):
-    """`as_strided` reads memory of an input beyond what the input itself is known to have: how much there is, no guard says."""
+    """`as_strided` reads memory of an input beyond what the input itself has, and no guard says how much there is."""
 
     reason = "outside-known-memory"
     hint = "pass the tensor whose memory it is, and take the view of that"

@@ -26,6 +26,7 @@ exception_groups.py       what `except*` does
 calling.py       calls: interpreted, recorded, native, or a break
 substitutes/     what stands in for functions that call back, look at frames, or ask whether they are compiled
 binding_errors.py    CPython's words for arguments that do not fit
+error_texts.py       errors that torch raises on fake tensors say what they say eagerly
 native.py        which C functions are pure
 modules.py, hooks.py    nn.Module calls and their hooks; hooks on gradients
 torch_functions.py, tape.py, spec_tracer.py    torch-level calls: which functions make them, their record, their shapes

@@ -7,6 +7,7 @@ Each real tensor has one fake tensor, whose sizes are symbols where they may var
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,8 @@ from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.origins import Scope
     from flambeau_prims.sizes import Expr
@@ -94,6 +97,7 @@ class Inputs:
             )
         dims = self._dynamic_dims(real, origin)
         fake = fake_like(real, self.env, dims, source=origin.text())
+        fake.storage_record.memory = _Memory(self.machine, real, origin)
         name = _name_of(user_origin)
         value = GraphValue(fake.spec, name, real.requires_grad, fake.storage_record)
         entry = Input(origin, real, fake.spec, value)
@@ -231,6 +235,31 @@ class Inputs:
     def is_opaque(self, value: Any) -> bool:
         """Whether the frame has made an object that only the graph can make."""
         return id(value) in self._objects
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The memory below an input: where in it the input begins, and how large it is, each with a guard."""
+
+    machine: Machine
+    real: torch.Tensor
+    origin: Origin
+
+    def offset(self) -> int:
+        return self._guarded(torch.Tensor.storage_offset)
+
+    def size(self) -> int:
+        return self._guarded(memory_size)
+
+    def _guarded(self, question: Callable[[torch.Tensor], Any]) -> int:
+        answer: int = question(self.real)
+        self.machine.guard("EQUALS", CallOf(question, (self.origin,)), answer)
+        return answer
+
+
+def memory_size(tensor: torch.Tensor) -> int:
+    """The bytes of the memory that a tensor is in."""
+    return tensor.untyped_storage().nbytes()
 
 
 def _name_of(origin: Origin) -> str:

@@ -21,6 +21,7 @@ from flambeau_capture.interpreter.concrete_sizes import (
     with_concrete_sizes,
 )
 from flambeau_capture.interpreter.default_device import DefaultDevices
+from flambeau_capture.interpreter.error_texts import as_eager
 from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.inputs import Inputs
 from flambeau_capture.interpreter.known_ranges import known_truth, learn_range
@@ -198,6 +199,10 @@ class Tape(Inputs):
                 return result
         if name == "item" and not self.tracer.unbacked and args[0].dtype is torch.bool:
             return self.truth(args[0])
+        if name == "storage_offset" and type(args[0]) is FakeTensor:
+            memory = args[0].storage_record.memory
+            if memory is not None:
+                memory.offset()
         if name == "tolist" and self.tracer.unbacked:
             return self.unbacked.tolist(args[0])
         if kwargs and takes_tensor_as_number(name, kwargs):
@@ -393,8 +398,13 @@ class Tape(Inputs):
                 ) from None
             raise
         except RuntimeError as error:
-            if tracer.written and not isinstance(error, Unsupported):
-                self._write_and_fail(function, args, kwargs)
+            if not isinstance(error, Unsupported):
+                as_eager(error, self.env)
+                if tracer.written:
+                    self._write_and_fail(function, args, kwargs)
+            raise
+        except (IndexError, ValueError) as error:
+            as_eager(error, self.env)
             raise
         if self.hooked and any(
             getattr(tensor, "storage_record", None) in self.hooked for tensor in tracer.written

@@ -46,7 +46,6 @@ def fresh(
 
 @rule(
     aten.empty.memory_format,
-    aten.zeros.default,
     aten.ones.default,
     aten._efficientzerotensor.default,
 )
@@ -60,6 +59,20 @@ def empty(
 ) -> Spec:
     """Row-major unless a memory format is given."""
     return fresh(size, dtype, device, memory_format)
+
+
+@rule(aten.zeros.default)
+def zeros(
+    size: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_options: Any,
+) -> Spec:
+    """Row-major."""
+    if not all(expect(">=", each, 0) for each in size):
+        raise RuntimeError("zeros: Dimension size must be non-negative.")
+    return fresh(size, dtype, device)
 
 
 @rule(aten.empty_strided.default)
@@ -137,6 +150,9 @@ def eye(
     **_options: Any,
 ) -> Spec:
     """n rows, m (or n) columns."""
+    for name, size in (("n", n), ("m", m)):
+        if size is not None and not expect(">=", size, 0):
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {size}")
     return fresh((n, n if m is None else m), dtype, device)
 
 

@@ -181,23 +181,22 @@ def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None 
     if any(eq(size, 0) for size in index.shape):
         return
     if max(index.ndim, 1) != max(self.ndim, 1):
-        raise RuntimeError(
-            f"Index tensor must have the same number of dimensions as self tensor ({name})"
-        )
+        what = "input" if name == "gather" else "self"
+        raise RuntimeError(f"Index tensor must have the same number of dimensions as {what} tensor")
     for d in range(self.ndim):
         if d != at and index.ndim and gt(index.shape[d], self.shape[d]):
             raise RuntimeError(
                 f"Size does not match at dimension {d} expected index {list(index.shape)} to be no larger than self "
                 f"{list(self.shape)} apart from dimension {dim}"
             )
-        if src is not None and src.ndim and index.ndim and gt(index.shape[d], src.shape[d]):
+        if src is None or not (src.ndim and index.ndim):
+            continue
+        if gt(index.shape[d], src.shape[wrap_dim(d, src.ndim)]):
             raise RuntimeError(
                 f"Expected index {list(index.shape)} to be no larger than src {list(src.shape)} in all dimensions"
             )
     if src is not None and max(src.ndim, 1) != max(self.ndim, 1):
-        raise RuntimeError(
-            f"Index tensor must have the same number of dimensions as src tensor ({name})"
-        )
+        raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
 
 
 def _check_scatter(self: Spec, dim: int, index: Spec, src: Operand) -> None:
@@ -267,19 +266,34 @@ def index_select_backward(grad: Spec, self_sizes: Sequence[Size], dim: int, inde
 def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Operand) -> None:
     at = wrap_dim(dim, self.ndim)
     if index.ndim > 1:
-        raise IndexError(f"{name}(): Index is supposed to be a vector, but got dim: {index.ndim}")
+        if name == "index_fill":
+            raise RuntimeError("Index has to be a vector/scalar")
+        raise IndexError(
+            f"{name}_(): Index is supposed to be a vector, but got dim: {index.ndim} with type: {dtype_name(index.dtype)} and "
+            f"size: {list(index.shape)}"
+        )
     _check_index_dtype(name, index, _INDEX_DTYPES)
     if not isinstance(source, Spec) or not source.shape:
         return
+    if name == "index_copy" and self.shape and source.ndim != self.ndim:
+        raise IndexError(
+            f"{name}_(): When source and destination are not scalars, their dimensionality must match. Source dimensionality "
+            f"({source.ndim}), destination dimensionality ({self.ndim})"
+        )
     if source.dtype != self.dtype:
         raise RuntimeError(
             f"{name}(): self and source expected to have the same dtype, but got (self) {dtype_name(self.dtype)} and "
             f"(source) {dtype_name(source.dtype)}"
         )
     wanted = (*self.shape[:at], index.numel, *self.shape[at + 1 :]) if self.shape else source.shape
+    if at < source.ndim and self.shape and not eq(source.shape[at], index.numel):
+        raise RuntimeError(
+            f"{name}_(): Number of indices ({index.numel}) should be equal to source.size(dim): ({source.shape[at]}), for dim: {at}"
+        )
     if not same_shape(source.shape, wanted):
         raise RuntimeError(
-            f"{name}(): source {list(source.shape)} must have the shape {list(wanted)} of the selected part"
+            "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = "
+            f"{list(self.shape)} source.shape = {list(source.shape)}"
         )
 
 
@@ -313,10 +327,24 @@ def index_fill(self: Spec, dim: int, index: Spec, value: Operand) -> Spec:
     return fresh(self, self.shape, preserved_stride(self))
 
 
-@rule(aten.index_add_.default, aten.index_copy_.default, *overloads("index_fill_"))
+@rule(aten.index_add_.default)
 def index_add_(self: Spec, dim: int, index: Spec, source: Operand, **_options: Any) -> Spec:
     """self."""
-    _check_index_write("index_add_", self, dim, index, source)
+    _check_index_write("index_add", self, dim, index, source)
+    return self
+
+
+@rule(aten.index_copy_.default)
+def index_copy_(self: Spec, dim: int, index: Spec, source: Spec) -> Spec:
+    """self."""
+    _check_index_write("index_copy", self, dim, index, source)
+    return self
+
+
+@rule(*overloads("index_fill_"))
+def index_fill_(self: Spec, dim: int, index: Spec, value: Operand) -> Spec:
+    """self."""
+    _check_index_write("index_fill", self, dim, index, 0)
     return self
 
 
@@ -367,7 +395,7 @@ def embedding(
     if indices.dtype not in _INDEX_DTYPES:
         raise RuntimeError(
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
-            f"{dtype_name(indices.dtype)} instead (while checking arguments for embedding)"
+            f"torch.{dtype_name(indices.dtype)}Tensor instead (while checking arguments for embedding)"
         )
     return fresh(weight, (*indices.shape, weight.shape[1]))
 
@@ -605,10 +633,11 @@ def repeat(self: Spec, repeats: Sequence[Size]) -> Spec:
             "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
         )
     padded = (1,) * (len(repeats) - self.ndim) + self.shape
-    for count in repeats:
+    shape = [size * count for size, count in zip(padded, repeats, strict=True)]
+    for count, size in zip(repeats, shape, strict=True):
         if lt(count, 0):
-            raise RuntimeError(f"Trying to create tensor with negative dimension {count}")
-    return fresh(self, [size * count for size, count in zip(padded, repeats, strict=True)])
+            raise RuntimeError(f"Trying to create tensor with negative dimension {size}: {shape}")
+    return fresh(self, shape)
 
 
 @rule(aten.repeat_interleave.self_int)

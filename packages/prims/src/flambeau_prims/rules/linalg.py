@@ -37,10 +37,12 @@ def column_major(like: Spec, shape: tuple[Size, ...]) -> Spec:
     )
 
 
-def _check_matrix(A: Spec, name: str) -> None:
+def _check_matrix(A: Spec, name: str, *, square: bool = False) -> None:
     if A.ndim < 2:
+        raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
+    if square and not eq(A.shape[-1], A.shape[-2]):
         raise RuntimeError(
-            f"{name}: The input tensor A must have at least 2 dimensions, but it has {A.ndim}."
+            f"{name}: A must be batches of square matrices, but they are {A.shape[-2]} by {A.shape[-1]} matrices"
         )
     if not A.dtype.is_floating_point and not A.dtype.is_complex:
         raise RuntimeError(
@@ -49,11 +51,7 @@ def _check_matrix(A: Spec, name: str) -> None:
 
 
 def _check_square(A: Spec, name: str) -> None:
-    _check_matrix(A, name)
-    if not eq(A.shape[-1], A.shape[-2]):
-        raise RuntimeError(
-            f"{name}: A must be batches of square matrices, but they are {A.shape[-2]} by {A.shape[-1]} matrices"
-        )
+    _check_matrix(A, name, square=True)
 
 
 def _info(A: Spec) -> Spec:

@@ -11,7 +11,7 @@ from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import ceil_div, eq
 from flambeau_prims.spec import Spec, contiguous_stride
-from flambeau_prims.strides import broadcast_shapes, same_shape
+from flambeau_prims.strides import broadcast_shapes, same_shape, wrap_dim
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Size
@@ -62,6 +62,9 @@ def mm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
 @rule(aten.addmm.default, aten._addmm_activation.default)
 def addmm(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
     """A bias broadcast onto mm."""
+    for name, matrix in (("mat1", mat1), ("mat2", mat2)):
+        if matrix.ndim != 2:
+            raise RuntimeError(f"{name} must be a matrix, got {matrix.ndim}-D tensor")
     _check_dtypes("addmm", mat1, mat2, self)
     result = mm(mat1, mat2)
     _check_broadcasts(self, result.shape)
@@ -82,7 +85,8 @@ def addmm_(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
 def bmm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
     """[b, m, k] x [b, k, n] -> [b, m, n], row-major."""
     if self.ndim != 3 or mat2.ndim != 3:
-        raise RuntimeError("batch1 must be a 3D tensor and batch2 must be a 3D tensor")
+        name = "batch1" if self.ndim != 3 else "batch2"
+        raise RuntimeError(f"{name} must be a 3D tensor")
     _check_dtypes("bmm", self, mat2)
     if not (eq(self.shape[0], mat2.shape[0]) and eq(self.shape[2], mat2.shape[1])):
         raise RuntimeError(
@@ -96,6 +100,8 @@ def bmm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
 @rule(aten.baddbmm.default)
 def baddbmm(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
     """A bias broadcast onto bmm."""
+    for batch in (batch1, batch2):
+        wrap_dim(2, batch.ndim)
     _check_dtypes("baddbmm", batch1, batch2, self)
     result = bmm(batch1, batch2)
     _check_broadcasts(self, result.shape)
@@ -125,9 +131,7 @@ def addbmm(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
 def mv(self: Spec, vec: Spec) -> Spec:
     """[m, k] x [k] -> [m]."""
     if self.ndim != 2 or vec.ndim != 1:
-        raise RuntimeError(
-            f"vector + matrix @ vector expected, got {vec.ndim}, {self.ndim}, {vec.ndim}"
-        )
+        raise RuntimeError(f"vector + matrix @ vector expected, got 1, {self.ndim}, {vec.ndim}")
     _check_dtypes("mv", self, vec)
     if not eq(self.shape[1], vec.shape[0]):
         raise RuntimeError(

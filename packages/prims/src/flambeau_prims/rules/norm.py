@@ -238,13 +238,13 @@ def _check_normalized_shape(
     if outer < 0 or not same_shape(input.shape[outer:], normalized):
         raise RuntimeError(
             f"Given normalized_shape={list(normalized)}, expected input with shape [*, {str(list(normalized))[1:-1]}], "
-            f"but got input of size {list(input.shape)}"
+            f"but got input of size{list(input.shape)}"
         )
-    for parameter in parameters:
+    for name, parameter in zip(("weight", "bias"), parameters, strict=False):
         if parameter is not None and not same_shape(parameter.shape, normalized):
             raise RuntimeError(
-                "Expected weight and bias to be of same shape as normalized_shape, but got "
-                f"{list(parameter.shape)} and normalized_shape = {list(normalized)}"
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(parameter.shape)} and "
+                f"normalized_shape = {list(normalized)}"
             )
     return outer
 

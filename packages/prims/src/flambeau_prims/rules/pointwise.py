@@ -273,12 +273,17 @@ def add(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
 
 def sub(self: Operand, other: Operand, alpha: Number = 1) -> Spec:
     """self - alpha * other; refuses bools."""
-    for operand in (self, other):
-        if _operand_dtype(operand) == torch.bool:
-            raise RuntimeError(
-                "Subtraction, the `-` operator, with a bool tensor is not supported. "
-                "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
-            )
+    bools = [_operand_dtype(operand) == torch.bool for operand in (self, other)]
+    if all(bools):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. "
+            "Use the `^` or `logical_xor()` operator instead."
+        )
+    if any(bools):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. "
+            "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
     return add(self, other, alpha)
 
 
@@ -311,6 +316,20 @@ def _arithmetic(name: str, refused: str) -> Callable[..., Spec]:
         return result
 
     return arithmetic
+
+
+def _bit_arithmetic(name: str, refused: str) -> Callable[..., Spec]:
+    """Arithmetic whose kernels are named after the device."""
+    kernel = next((stem for stem in ("lshift", "rshift") if stem in name), name)
+    kernel = {"bitwise_left_shift": "lshift", "bitwise_right_shift": "rshift"}.get(name, kernel)
+
+    def bit_arithmetic(self: Operand, other: Operand) -> Spec:
+        dtype = result_type((self, other))
+        result = elementwise((self, other), dtype, dtype)
+        refuse(f"{kernel}_{result.device.type}", dtype, result.device, refused)
+        return result
+
+    return bit_arithmetic
 
 
 def _true_arithmetic(name: str, refused: str) -> Callable[..., Spec]:
@@ -374,12 +393,18 @@ declare_each(
         "bc": "floor_divide remainder fmod",
         "bic": "hypot nextafter igamma igammac logaddexp2",
         "bi": "logaddexp",
+    },
+)
+declare_each(
+    _bit_arithmetic,
+    {
         "fhc": "bitwise_and bitwise_or bitwise_xor",
         "bfhc": "bitwise_left_shift bitwise_right_shift gcd lcm __lshift__ __rshift__",
     },
 )
 declare_each(_true_arithmetic, {"c": "atan2 xlogy copysign special_xlog1py special_zeta"})
-declare("__ilshift__ __irshift__", written_to_self(_arithmetic("lshift", "bfhc")), in_place=False)
+for _shift in ("__ilshift__", "__irshift__"):
+    declare(_shift, written_to_self(_bit_arithmetic(_shift, "bfhc")), in_place=False)
 declare("eq ne logical_and logical_or logical_xor", comparison)
 declare("lt le gt ge", ordering)
 
@@ -526,7 +551,7 @@ def masked_fill(self: Spec, mask: Spec, value: Operand) -> Spec:
             f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
         )
     _check_fill_value(self, value)
-    return Spec.of(broadcast_shapes(self.shape, mask.shape), dtype=self.dtype, device=self.device)
+    return Spec.of(broadcast_shapes(mask.shape, self.shape), dtype=self.dtype, device=self.device)
 
 
 @rule(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor)
@@ -644,7 +669,7 @@ def _glu_halves(self: Spec, dim: int) -> int:
         )
     if not same_shape((self.shape[from_end] % 2,), (0,)):
         raise RuntimeError(
-            f"Halving dimension must be even, but dimension {dim} is size {self.shape[from_end]}"
+            f"Halving dimension must be even, but dimension {from_end + self.ndim} is size {self.shape[from_end]}"
         )
     return from_end
 

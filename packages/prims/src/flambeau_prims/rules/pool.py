@@ -71,7 +71,7 @@ def pooled_size(
 def _check_spatial(self: Spec, spatial: int) -> None:
     if self.ndim not in (spatial + 1, spatial + 2):
         raise RuntimeError(
-            f"Expected {spatial + 1}D or {spatial + 2}D (batch mode) tensor for pooling, got {list(self.shape)}"
+            f"non-empty {spatial + 1}D or {spatial + 2}D (batch mode) tensor expected for input"
         )
 
 
