@@ -232,7 +232,17 @@ def made_inside(x: torch.Tensor) -> Any:
     return x * own.random(), rng.normal(size=2), state.rand(), own.random()
 
 
-BREAKING: list[Callable[[torch.Tensor], Any]] = [broken, broken_below, choosing, reading_states, made_inside]  # fmt: skip
+def reading_attributes(x: torch.Tensor) -> Any:
+    return (
+        x * OWN.gauss(0, 1),
+        OWN.gauss_next,
+        RNG.random(),
+        RNG.bit_generator.state,
+        OWN.gauss(0, 1),
+    )
+
+
+BREAKING: list[Callable[[torch.Tensor], Any]] = [broken, broken_below, choosing, reading_states, reading_attributes, made_inside]  # fmt: skip
 
 
 # ---------------------------------------------------------------- comparison with eager
@@ -466,3 +476,52 @@ def test_training(backend: str) -> None:
         for one, other in zip(results[0][1], results[1][1], strict=True):
             torch.testing.assert_close(one, other)
     assert [event.kind for event in state_of(compiled).events] == ["capture"]
+
+
+# ---------------------------------------------------------------- branches on what was drawn
+
+
+def layer_drop(x: torch.Tensor) -> Any:
+    kept = []
+    for layer in range(3):
+        if np.random.uniform(0, 1) < 0.5:
+            continue
+        x = (x * (layer + 2) + torch.rand(3)) * random.random()
+        kept.append(layer)
+    return x, kept
+
+
+def by_a_die(x: torch.Tensor) -> Any:
+    side = random.randint(1, 3)
+    if side == 1:
+        return x + 1, OWN.random()
+    if side == 2 and RNG.random() < 0.5:
+        return x - torch.rand(3), np.random.rand()
+    return [x * 2] * side, random.random()
+
+
+def until_it_is_small(x: torch.Tensor) -> Any:
+    tries = 0
+    while random.random() > 0.4:
+        x, tries = x + np.random.rand(), tries + 1
+    return x, tries
+
+
+def of_arrays(x: torch.Tensor) -> Any:
+    places = np.random.choice(np.arange(8), 3, replace=False)
+    if places.max() > 6:
+        places[places > 6] = 6
+    return x * torch.tensor(places), places[0] in (1, 2), int(RNG.integers(3)) + 1
+
+
+BRANCHING: list[Callable[[torch.Tensor], Any]] = [layer_drop, by_a_die, until_it_is_small, of_arrays]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("program", BRANCHING, ids=lambda program: program.__name__)
+def test_branches(program: Any, fullgraph: bool, backend: str) -> None:
+    compiled = flambeau.compile(program, backend=backend, fullgraph=fullgraph)
+    for seed in range(8):
+        x = torch.randn(3)
+        same(outcome(compiled, seed, x), outcome(program, seed, x))

@@ -42,6 +42,10 @@ def restore_generator(generator: Any, state: Any) -> None:
         generator.bit_generator.state = state
 
 
+GENERATOR_STATE = frozenset({"gauss_next", "bit_generator", "_bit_generator"})
+"""Attributes of such generators that draws change."""
+
+
 # ---------------------------------------------------------------- calls of a graph
 
 

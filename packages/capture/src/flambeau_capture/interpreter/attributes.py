@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.host_random import GENERATOR_STATE, is_host_generator_type
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.attribute_overlays import (
     show_overlay_in_tables,
@@ -102,6 +103,8 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         return load_attr(machine, obj.__func__, name)
     if issubclass(kind, threading.local):
         raise break_of_thread(kind, name)
+    if name in GENERATOR_STATE and is_host_generator_type(kind):
+        raise GraphBreak("host-random", f"{name} of a random generator is read")
     getter = python_method(machine, kind, "__getattribute__")
     if getter is None:
         error = None
