@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from flambeau_capture.record import Recipe, SuspendedFrame
     from flambeau_capture.resume_code import Layout, Source
 
-_NOTHING: Mapping[int, frozenset[int]] = types.MappingProxyType({})
+_NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 
 
 class Continuations:
