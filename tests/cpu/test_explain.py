@@ -27,9 +27,13 @@ def pointwise(x: torch.Tensor) -> torch.Tensor:
 
 def branch(x: torch.Tensor) -> torch.Tensor:
     y = x.cos()
-    if y.sum() > 0:
+    if y.sum().item() > 0:
         return y + 1
     return y - 1
+
+
+def either(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.sum() > 0 else x.cos()
 
 
 def makes_a_leaf(x: torch.Tensor) -> torch.Tensor:
@@ -79,6 +83,19 @@ def test_breaks_have_lines_ids_and_hints() -> None:
     assert len(report.graphs) == 2
     assert report.graphs[0].ends.endswith(f"{line_of(branch, 2)} [data-dependent]")
     assert all(part in str(report) for part in (reason.cause, reason.hint, "2 graphs, 1 break"))
+
+
+def test_assumptions_have_lines() -> None:
+    report = flambeau.explain(either, backend="eager")(torch.ones(3))
+    (graph,) = report.graphs
+    (assumption,) = graph.assumes
+    assert line_of(either, 1) in assumption and "True" in assumption
+    assert assumption in str(report) and not report.breaks
+    after = report(-torch.ones(3))
+    (recompile,) = after.recompiles
+    assert recompile.failures[0].kind == "ASSUMPTION"
+    assert recompile.failures[0].origin.endswith(line_of(either, 1))
+    assert [reason.id for reason in after.breaks] == ["data-dependent"]
 
 
 @pytest.mark.filterwarnings("ignore:.*runs eagerly")

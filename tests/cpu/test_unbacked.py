@@ -194,7 +194,7 @@ def test_a_branch_on_the_data_is_an_error_that_names_the_line() -> None:
     with pytest.raises(
         CaptureError, match=r"test_unbacked\.py:\d+: u0 > 3 is asked(.|\n)*torch\._check"
     ):
-        flambeau.compile(program, fullgraph=True)(torch.randn(4, 5))
+        flambeau.compile(program, fullgraph=True, options={"speculate": False})(torch.randn(4, 5))
     compiled = flambeau.compile(program)
     for x in inputs():
         torch.testing.assert_close(compiled(x), program(x))

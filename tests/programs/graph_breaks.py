@@ -75,10 +75,9 @@ def example(
 
 
 @example("data-dependent")
-def branch(x=torch.ones(3)):
-    if x.sum() > 0:
-        return x + 1
-    return x - 1
+def reads_a_number(x=torch.ones(3)):
+    total = x.sum().item()
+    return x / total
 
 
 @example("unknown-c-function")

@@ -31,6 +31,7 @@ from flambeau_autograd.reasons import (
     LeafInside,
     TrainingOnlyMutation,
 )
+from flambeau_prims.concrete_sizes import refuses_symbolic_sizes, with_concrete_sizes
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph, Place, Value
@@ -284,6 +285,14 @@ class _JointTracer:
         raise ValueError("the graph has no output node")
 
     def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        try:
+            return self._result(node, args, kwargs)
+        except RuntimeError as error:
+            if not refuses_symbolic_sizes(error):
+                raise
+            return self._result(node, *with_concrete_sizes(args, kwargs))
+
+    def _result(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.op == "call_function":
             if node.target is operator.setitem:
                 return set_item(*args)

@@ -38,7 +38,7 @@ def _reason(id: str, context: str, explanation: str, hint: str) -> None:
 
 _reason(
     "data-dependent",
-    "a Python value was asked of a tensor's contents (bool(t), t.item(), t.tolist(), a mask's nonzero())",
+    "a Python value was asked of a tensor's contents (t.item(), t.tolist(), a mask's nonzero(), or bool(t) where that has come out both ways)",
     "tensor contents do not exist while a frame is captured, so the program cannot branch on them",
     "keep the choice inside tensors (torch.where, masked operations), or move the decision outside the compiled function",
 )

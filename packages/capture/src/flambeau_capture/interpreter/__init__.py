@@ -35,9 +35,11 @@ scalar_arguments.py    tensors where an operator takes a number
 switches.py, inference.py, default_device.py    grad mode, autocast and the like; inference mode; default devices
 subclasses.py    tensor subclasses and `__torch_function__`
 numpy_objects.py, arrays/    NumPy
+host_draws.py    random numbers of `random` and NumPy
 
 scalars.py, symbolic.py, unbacked.py    numbers that are inputs of the graph; made concrete; computed by the graph
 raising_branches.py, known_ranges.py    branches on data: of which one way only raises, of which the answer is known
+speculation.py, observation.py, repeatable.py    branches on data that are taken as this call takes them, and checked in the graph
 
 rebuild.py       recipes for what leaves the frame
 effects.py, context_writes.py    what the frame did to what existed before, and to context variables

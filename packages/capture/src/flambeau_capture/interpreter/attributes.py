@@ -35,7 +35,6 @@ from flambeau_capture.interpreter.constant_types import IDENTITY_TYPES, SCALARS,
 from flambeau_capture.interpreter.objects import DELETED
 from flambeau_capture.interpreter.partial_reads import PARTIAL_READS
 from flambeau_capture.interpreter.program_functions import function_part
-from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.interpreter.tensors import load_tensor_attribute
 from flambeau_capture.origins import (
     MODULE_TABLES,
@@ -49,6 +48,7 @@ from flambeau_capture.origins import (
     module_table_entry,
 )
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine

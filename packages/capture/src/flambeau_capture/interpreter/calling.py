@@ -35,11 +35,11 @@ from flambeau_capture.interpreter.substitutes import (
     dynamo_substitute,
 )
 from flambeau_capture.interpreter.substitutes.functional import call_cached
-from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.interpreter.text_templates import fill_in
 from flambeau_capture.origins import Attribute, CallOf
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.decode import DecodedCode

@@ -25,8 +25,8 @@ from flambeau_capture.interpreter.pending_text import (
     text_of_tensor,
     text_of_text,
 )
-from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.concrete_sizes import concrete
 from flambeau_prims.size_floats import is_unbacked
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -305,6 +305,9 @@ def _text_of_error(
 ) -> Any:
     """The text of an exception with tensors, or texts of such, among its arguments."""
     kind = type(error)
+    shows_one = lookup(machine, kind, "__str__") is KeyError.__str__ and len(args) == 1
+    if conversion is str and shows_one:
+        return to_text(machine, args[0], repr)
     if conversion is str and lookup(machine, kind, "__str__") is BaseException.__str__:
         return to_text(machine, args[0] if len(args) == 1 else args, str)
     if conversion is repr and lookup(machine, kind, "__repr__") is BaseException.__repr__:

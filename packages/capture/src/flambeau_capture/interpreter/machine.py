@@ -18,7 +18,6 @@ from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.attributes import load_attr, load_global_value
 from flambeau_capture.interpreter.classes import is_trusted
-from flambeau_capture.interpreter.concrete_sizes import refuses_symbolic_sizes
 from flambeau_capture.interpreter.enclosed import effects_so_far
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
@@ -26,7 +25,7 @@ from flambeau_capture.interpreter.keys import check_key, hashes_in_python, nativ
 from flambeau_capture.interpreter.manner import USUAL, Manner
 from flambeau_capture.interpreter.objects import DELETED, Objects
 from flambeau_capture.interpreter.opcodes import HANDLERS
-from flambeau_capture.interpreter.pending_text import error_text
+from flambeau_capture.interpreter.pending_text import shows_tensors
 from flambeau_capture.interpreter.program_functions import function_origin, guard_followed
 from flambeau_capture.interpreter.speculation import Answers, Speculation
 from flambeau_capture.interpreter.substitutes import CODE_SUBSTITUTES, SUBSTITUTES, told
@@ -47,6 +46,7 @@ from flambeau_capture.origins import (
 )
 from flambeau_capture.reasons import REASONS, GraphBreak
 from flambeau_capture.record import Guard
+from flambeau_prims.concrete_sizes import refuses_symbolic_sizes
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -226,9 +226,11 @@ class Machine:
             )
         elif isinstance(error, RecursionError):
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
-        elif isinstance(error, TypeError) and "PendingText" in error_text(error):
+        elif shows_tensors(error):
+            broken = None
+        elif isinstance(error, TypeError) and "PendingText" in str(error):
             broken = GraphBreak("data-dependent", "the text of a tensor is read by a C function")
-        elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in error_text(error):
+        elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in str(error):
             broken = GraphBreak("operator-unsupported", "a symbolic size is used as a key")
         elif refuses_symbolic_sizes(error):
             broken = GraphBreak("operator-unsupported", str(error).partition("\n")[0])

@@ -7,28 +7,10 @@ from typing import Any
 
 import torch
 
+from flambeau_prims.concrete_sizes import concrete
+
 _TYPE_NAMES = {"SymInt": "int", "SymFloat": "float", "SymBool": "bool", "FakeTensor": "Tensor"}
 _TYPE_NAME = re.compile(rf"\b({'|'.join(_TYPE_NAMES)})\b")
-
-
-def concrete(value: Any) -> Any:
-    """The value with every symbolic number in it (in tuples, lists and dicts, too) made concrete."""
-    kind = type(value)
-    if kind is torch.SymInt:
-        return int(value)
-    if kind is torch.SymFloat:
-        return float(value)
-    if kind is torch.SymBool:
-        return bool(value)
-    if kind is tuple or kind is torch.Size or kind is list:
-        items = [concrete(item) for item in value]
-        changed = any(new is not old for new, old in zip(items, value, strict=True))
-        return kind(items) if changed else value
-    if kind is dict:
-        table = {key: concrete(item) for key, item in value.items()}
-        changed = any(table[key] is not item for key, item in value.items())
-        return table if changed else value
-    return value
 
 
 def concrete_key(key: Any) -> Any:

@@ -16,10 +16,6 @@ from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.graph_module import values_in
 from flambeau_capture.hook_points import pass_hooks
 from flambeau_capture.host_random import KnownState, is_host_generator_type
-from flambeau_capture.interpreter.concrete_sizes import (
-    refuses_symbolic_sizes,
-    with_concrete_sizes,
-)
 from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.error_texts import as_eager
 from flambeau_capture.interpreter.frame import is_in_block
@@ -36,6 +32,10 @@ from flambeau_capture.interpreter.subclasses import (
 from flambeau_capture.interpreter.unbacked import UnbackedNumbers
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue
+from flambeau_prims.concrete_sizes import (
+    refuses_symbolic_sizes,
+    with_concrete_sizes,
+)
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic

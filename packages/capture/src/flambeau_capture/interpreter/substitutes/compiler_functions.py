@@ -19,8 +19,8 @@ from flambeau_capture.interpreter.substitutes.registry import (
     substitute_for,
     substitute_if_new,
 )
-from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine

@@ -9,7 +9,7 @@ from flambeau_capture.interpreter import operations
 from flambeau_capture.interpreter.classes import python_method
 from flambeau_capture.interpreter.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
-from flambeau_capture.interpreter.symbolic import concrete
+from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine

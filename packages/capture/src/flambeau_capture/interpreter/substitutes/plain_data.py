@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
-from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine

@@ -1,4 +1,4 @@
-"""Calls of torch whose C++ takes no symbolic sizes: the sizes that they are given become concrete, and that is guarded, or assumed.
+"""Calls of torch whose C++ takes no symbolic sizes: what they are given becomes concrete, and that is guarded, or assumed.
 
     F.interpolate(x, size=(n, m), antialias=True)      n and m are what they are on this call from here on
 """
@@ -9,25 +9,45 @@ from typing import Any
 
 import torch
 
-from flambeau_capture.interpreter.symbolic import concrete
 from flambeau_prims.fake import FakeTensor, set_geometry
 from flambeau_prims.sizes import as_int
 
 _REFUSALS = ("with symbolic sizes", "SymIntArrayRef expected")
+"""What torch's C++ says of symbolic sizes that it can do nothing with."""
 
 
 def refuses_symbolic_sizes(error: BaseException) -> bool:
-    """Whether torch's C++ says that it can do nothing with symbolic sizes."""
+    """Whether a call was refused for its symbolic sizes."""
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _REFUSALS)
 
 
 def with_concrete_sizes(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with ints for symbolic ones; the tensors among them get concrete sizes."""
+    """The arguments of a call with numbers for symbolic ones; the tensors among them get concrete sizes."""
     for tensor in _tensors((args, tuple(kwargs.values()))):
         _make_concrete(tensor)
     return concrete(args), concrete(kwargs)
+
+
+def concrete(value: Any) -> Any:
+    """The value with every symbolic number in it (in tuples, lists and dicts, too) made concrete."""
+    kind = type(value)
+    if kind is torch.SymInt:
+        return int(value)
+    if kind is torch.SymFloat:
+        return float(value)
+    if kind is torch.SymBool:
+        return bool(value)
+    if kind is tuple or kind is torch.Size or kind is list:
+        items = [concrete(item) for item in value]
+        changed = any(new is not old for new, old in zip(items, value, strict=True))
+        return kind(items) if changed else value
+    if kind is dict:
+        table = {key: concrete(item) for key, item in value.items()}
+        changed = any(table[key] is not item for key, item in value.items())
+        return table if changed else value
+    return value
 
 
 def _tensors(value: Any) -> list[FakeTensor]:
@@ -40,8 +60,7 @@ def _tensors(value: Any) -> list[FakeTensor]:
 
 def _make_concrete(tensor: FakeTensor) -> None:
     spec = tensor.spec
-    geometry = (*spec.shape, *spec.stride, spec.offset)
-    if all(type(size) is int for size in geometry):
+    if all(type(size) is int for size in (*spec.shape, *spec.stride, spec.offset)):
         return
     shape, stride = tuple(map(as_int, spec.shape)), tuple(map(as_int, spec.stride))
     with torch.no_grad():
