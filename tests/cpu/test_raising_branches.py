@@ -158,3 +158,51 @@ def test_the_check_of_an_accelerators_data_is_the_hosts() -> None:
         assert steps[at - 1 : at + 1] == copies
     reading = [at for at, step in enumerate(steps) if "index" in step]
     assert reading and min(reading) > max(checks)
+
+
+STATED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "of a tensor": lambda x: torch._check(x.sum() > 0),
+    "of a number": lambda x: torch._check(1),
+    "of a size": lambda x: torch._check(x.shape[0] == 4),
+    "of a size, with a message": lambda x: torch._check_index(x.shape[0] < 3, lambda: x.shape),
+    "with a tensor in the message": lambda x: torch._check_value(False, lambda: f"bad {x}"),
+    "with no function": lambda x: torch._check_with(ValueError, False, "text"),
+    "with a warning": lambda x: torch._check_with(UserWarning, False, lambda: "text"),
+    "that holds": lambda x: torch._check_tensor_all_with(KeyError, x > -100, lambda: f"bad {x}"),
+    "all, that does not": lambda x: torch._check_tensor_all(x > 100, lambda: f"bad {x}"),
+    "all, without a message": lambda x: torch._check_tensor_all(cond=x > 100),
+    "all, of numbers": lambda x: torch._check_tensor_all(x),
+    "all, of no tensor": lambda x: torch._check_tensor_all(True),
+    "all, of nothing": lambda x: torch._check_tensor_all(x[:0] > 0),
+}
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("name", STATED)
+def test_torchs_own_checks(name: str, fullgraph: bool) -> None:
+    program = STATED[name]
+    run = flambeau.compile(program, backend="eager", fullgraph=fullgraph)
+    for _ in range(2):
+        x = torch.randn(3)
+        outcomes = []
+        for function in (run, program):
+            try:
+                outcomes.append(function(x))
+            except Exception as error:
+                outcomes.append((type(error), str(error)))
+        same(*outcomes)
+
+
+def caught(x: torch.Tensor) -> Any:
+    try:
+        torch._check_tensor_all_with(KeyError, x > 0, lambda: f"bad {x}")
+    except KeyError as error:
+        return str(error), repr(error), x + 1
+    return x - 1
+
+
+def test_a_check_that_a_handler_awaits() -> None:
+    run = flambeau.compile(caught, backend="eager")
+    for x in (torch.ones(2), -torch.ones(2), torch.ones(2), -torch.ones(2)):
+        same(run(x), caught(x))
+    assert "rerun" not in kinds(run)

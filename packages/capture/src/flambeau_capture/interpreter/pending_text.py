@@ -376,9 +376,14 @@ def _formatting(
     )
 
 
+def shows_tensors(error: BaseException) -> bool:
+    """Whether the message of an exception is a text that is not known yet: the program has raised it."""
+    return any(isinstance(arg, PendingText) for arg in error.args)
+
+
 def error_text(error: BaseException) -> str:
     """The message of an exception, for those who read reports; what is not known of it is left out."""
-    if any(isinstance(arg, PendingText) for arg in error.args):
+    if shows_tensors(error):
         parts = [
             "".join(part if isinstance(part, str) else "..." for part in arg.parts)
             if isinstance(arg, PendingText)

@@ -6,7 +6,7 @@ And the check of `one_hot`, which on a CPU looks at its classes before it calls 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def _holds(machine: Machine, condition: Any) -> bool:
     if type(condition) is not torch.SymBool:
-        return operations.truth(machine, condition)
+        return bool(condition)
     answer = expect(from_symbolic(condition))
     machine.tape.unbacked.write_checks()
     return answer
@@ -47,16 +47,15 @@ def _bound(names: tuple[str, ...], args: Any, kwargs: Any) -> list[Any]:
 
 def _check_with(machine: Machine, args: Any, kwargs: Any) -> None:
     error, condition, message = _bound(("error_type", "cond", "message"), args, kwargs)
-    if not _holds(machine, condition):
+    if type(condition) not in (bool, torch.SymBool):
+        machine.interpret(torch._check_with, (error, condition, message), {})  # raises a TypeError
+    elif not _holds(machine, condition):
         _fail(machine, error, message)
 
 
-def _fail(machine: Machine, error: Any, message: Any) -> NoReturn:
-    raise error(
-        "Expected cond to be True, but got False."
-        if message is None
-        else machine.call(message, (), {})
-    )
+def _fail(machine: Machine, error: Any, message: Any) -> None:
+    """What torch's own check does with a condition that does not hold."""
+    machine.interpret(torch._check_with, (error, False, message), {})
 
 
 def _check_tensor_all(machine: Machine, args: Any, kwargs: Any) -> None:
