@@ -36,6 +36,7 @@ from flambeau_capture.origins import (
     TensorSize,
     TensorStride,
 )
+from flambeau_capture.precautions import Precautions, precautions
 from flambeau_capture.python_core import PythonEntry
 from flambeau_capture.record import (
     Assumption,
@@ -50,7 +51,7 @@ from flambeau_capture.record import (
     Opaque,
     SizeValue,
 )
-from flambeau_capture.rerun import OnError, Precautions, precautions, unused_that_raise
+from flambeau_capture.rerun import OnError, unused_that_raise
 from flambeau_capture.resumption import Continuations, frame_functions
 from flambeau_capture.size_nodes import symbol_name, symbol_origins
 from flambeau_prims.size_floats import FloatExpr

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from flambeau_capture.origins import Origin, TensorSize, TensorStride
+from flambeau_capture.precautions import Precautions
 from flambeau_capture.record import (
     CallEffect,
     CallRecipe,
@@ -53,7 +54,7 @@ from flambeau_capture.record import (
     StoreGlobal,
     SuspendedFrame,
 )
-from flambeau_capture.rerun import GraphFailed, Precautions
+from flambeau_capture.rerun import GraphFailed
 from flambeau_capture.resume_code import run_frame, run_to_end
 
 _RECIPES = (

@@ -20,32 +20,22 @@ interrupts, and errors that say that memory has run out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.events import Event
 from flambeau_capture.graph_module import values_in
-from flambeau_capture.higher_order import HigherOrder
-from flambeau_capture.host_random import (
-    DRAWS,
-    is_host_generator_type,
-    restore_generator,
-    state_of_generator,
-)
 from flambeau_capture.interpreter.switches import Switches
-from flambeau_capture.record import CaptureError, Opaque
+from flambeau_capture.precautions import Saved, may_raise
+from flambeau_capture.record import CaptureError
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
-    from torch import fx
-
-    from flambeau_capture.origins import Origin
-    from flambeau_capture.record import Assumption, Call, Capture, GraphValue, Input
+    from flambeau_capture.record import Assumption, Capture, GraphValue
 
 
 class GraphFailed(Exception):
@@ -55,183 +45,6 @@ class GraphFailed(Exception):
         super().__init__(error)
         self.error = error
         self.before = before
-
-
-# ---------------------------------------------------------------- what is saved
-
-
-@dataclass(frozen=True)
-class Precautions:
-    """What an entry saves before its graph runs, so that the call may run again.
-
-    `generators`: torch's own that the graph draws from.  `written`: the inputs that it writes to, and the program's generators (torch's,
-    Python's and NumPy's), by origin.
-    `nesting`: whether it enters autocast blocks.
-    """
-
-    generators: tuple[torch.Generator, ...] = ()
-    written: tuple[Origin, ...] = ()
-    nesting: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.generators or self.written or self.nesting)
-
-    def save(self, *written: Any) -> Saved:
-        """The state of all that, now; `written` are the tensors and generators at its origins."""
-        nesting = autocast_nesting() if self.nesting else None
-        if not (self.generators or written):
-            return Saved((), (), nesting)
-        given = [item for item in written if not isinstance(item, torch.Tensor)]
-        return Saved(
-            [_SavedGenerator.of(generator) for generator in (*self.generators, *given)],
-            [_SavedTensor.of(item) for item in written if isinstance(item, torch.Tensor)],
-            nesting,
-        )
-
-
-@dataclass(eq=False, slots=True)
-class Saved:
-    """The state of generators, inputs and autocast before a graph ran."""
-
-    generators: Sequence[_SavedGenerator]
-    tensors: Sequence[_SavedTensor]
-    nesting: int | None
-
-    def leave_autocast(self) -> None:
-        """Leave the autocast blocks that the graph had entered."""
-        if self.nesting is not None:
-            while autocast_nesting() > self.nesting:
-                torch.autocast_decrement_nesting()
-
-    def restore(self) -> bool:
-        """Put generators and inputs back; False where an input cannot be, and then none is."""
-        if not all(saved.can_be_restored() for saved in self.tensors):
-            return False
-        for saved in self.tensors:
-            saved.restore()
-        for generator in self.generators:
-            generator.restore()
-        return True
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _SavedGenerator:
-    """A generator, torch's or the host's, and its state."""
-
-    generator: Any
-    state: Any
-
-    @classmethod
-    def of(cls, generator: Any) -> _SavedGenerator:
-        if isinstance(generator, torch.Generator):
-            return cls(generator, generator.get_state())
-        return cls(generator, state_of_generator(generator))
-
-    def restore(self) -> None:
-        if isinstance(self.generator, torch.Generator):
-            self.generator.set_state(self.state)
-        else:
-            restore_generator(self.generator, self.state)
-
-
-@dataclass(frozen=True, eq=False)
-class _SavedTensor:
-    """A tensor and a copy of it, which autograd knows to be one."""
-
-    tensor: torch.Tensor
-    copy: torch.Tensor
-    grad_fn: Any
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _SavedTensor:
-        grad_fn = tensor.grad_fn
-        return cls(tensor, (tensor.data if grad_fn is None else tensor).clone(), grad_fn)
-
-    def can_be_restored(self) -> bool:
-        """Autograd lets nobody take back a write to a view that it has recorded."""
-        return self.tensor.grad_fn is self.grad_fn or not self.tensor._is_view()
-
-    def restore(self) -> None:
-        if self.tensor.grad_fn is not self.grad_fn:
-            self.tensor.detach_()
-            if self.grad_fn is not None:
-                with torch.enable_grad():
-                    self.tensor.copy_(self.copy)
-        if not torch.equal(self.tensor.data, self.copy.data):
-            self.tensor.data.copy_(self.copy.data)
-
-
-def autocast_nesting() -> int:
-    """How many autocast blocks this thread is in."""
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())
-
-
-def precautions(
-    capture: Capture, written: Iterable[Input], graph_module: fx.GraphModule
-) -> Precautions:
-    """What to save before the graph of a capture, which writes to the inputs `written`."""
-    nesting = any(call.target is torch.autocast_increment_nesting for call in capture.calls)
-    raising = [at for at, call in enumerate(capture.calls) if may_raise(call)]
-    if not raising:
-        return Precautions(nesting=nesting)
-    origins: list[Origin] = []
-    if not graph_module.meta.get("writes_last"):
-        storages = {
-            value.storage for call in capture.calls[: raising[-1] + 1] for value in call.mutates
-        }
-        origins = [item.origin for item in written if item.value.storage in storages]
-    origins += [item.origin for item in capture.inputs if _is_generator(item)]
-    return Precautions(_generators(capture.calls), tuple(origins), nesting)
-
-
-def generators_before(calls: Sequence[Call], inputs: Iterable[Input]) -> Saved:
-    """The state, now, of all generators that these calls may draw from or set; `inputs` are those of their graph, with their real objects.
-
-    For who makes the calls on trial: `restore()` puts every generator back.
-    """
-    given = [item.example for item in inputs if _is_generator(item)]
-    return Precautions(_generators(calls)).save(*given)
-
-
-def _is_generator(item: Input) -> bool:
-    """Whether an input is a random generator of the program."""
-    spec = item.spec
-    return isinstance(spec, Opaque) and (
-        issubclass(spec.kind, torch.Generator) or is_host_generator_type(spec.kind)
-    )
-
-
-def may_raise(call: Call) -> bool:
-    """Whether a call of the tape may raise when the graph runs."""
-    if call.untraced and call.target in DRAWS:
-        return call.can_raise  # with arguments that were tried when it was captured it does not
-    return call.can_raise or call.untraced or isinstance(call.target, HigherOrder)
-
-
-def draws(call: Call) -> bool:
-    """Whether a call of the tape may draw random numbers, or set the state of a generator, of torch's."""
-    if call.untraced and call.target in DRAWS:
-        return False
-    return call.random or call.untraced or isinstance(call.target, HigherOrder)
-
-
-def _generators(calls: Iterable[Call]) -> tuple[torch.Generator, ...]:
-    """The generators of torch's own that calls may draw from, or set."""
-    found: dict[torch.Generator, None] = {}
-    for call in calls:
-        if draws(call):
-            found.update(dict.fromkeys(_generators_of(call)))
-    return tuple(found)
-
-
-def _generators_of(call: Call) -> list[torch.Generator]:
-    values = values_in((call.args, call.kwargs, call.result))
-    devices = {value.spec.device for value in values if isinstance(value.spec, Spec)}
-    found = {device.index or 0 for device in devices if device.type == "cuda"}
-    if call.untraced and torch.cuda.is_initialized():
-        found.update(range(torch.cuda.device_count()))
-    return [torch.default_generator, *(torch.cuda.default_generators[at] for at in sorted(found))]
 
 
 # ---------------------------------------------------------------- what must be computed

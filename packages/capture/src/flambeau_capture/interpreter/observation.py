@@ -13,8 +13,8 @@ from torch import fx
 from flambeau_capture.graph_module import build_graph_module, live_calls
 from flambeau_capture.inference_mode import leaving_inference_modes
 from flambeau_capture.interpreter.switches import Switches
+from flambeau_capture.precautions import autocast_nesting, generators_before
 from flambeau_capture.record import Capture
-from flambeau_capture.rerun import autocast_nesting, generators_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
