@@ -64,9 +64,9 @@ def after_writes(x: torch.Tensor, log: list[Any]) -> Any:
 def after_draws(x: torch.Tensor, log: list[Any]) -> Any:
     noise = torch.rand_like(x)
     if (x + noise / 100).mean() > 0:
-        noise = noise + torch.randn(())
+        noise = noise + torch.randn((), device=x.device)
     log.append("drawn")
-    return x * noise + torch.rand(x.shape)
+    return x * noise + torch.rand(x.shape, device=x.device)
 
 
 def no_jump(x: torch.Tensor, log: list[Any]) -> Any:
