@@ -167,6 +167,20 @@ def seeded_by_drawing(x: torch.Tensor) -> Any:
     return x * random.random(), random.random()
 
 
+def made_inside(x: torch.Tensor) -> Any:
+    rng, state, own = np.random.default_rng(3), np.random.RandomState(2), random.Random(1)
+    drawn = x * own.random(), rng.normal(size=2), state.rand(), own.random(), own.sample("abcde", 2)
+    return drawn, own, [own, rng.permutation(3)]
+
+
+def choices_of_numbers(x: torch.Tensor) -> Any:
+    order = [3, 1, 4, 1, 5]
+    random.shuffle(order)
+    scales = random.choices([0.5, 1.0, 2.0], k=3), random.choices(range(9), [1] * 9, k=2)
+    first = random.choice([0.25, 0.5]) * random.choice((3, 4))
+    return x * first + order[0], order, scales, OWN.sample(range(20), 4), random.choice(range(5))
+
+
 def without_gradients(x: torch.Tensor) -> Any:
     with torch.no_grad():
         noise = torch.rand(3) * random.random()
@@ -175,7 +189,7 @@ def without_gradients(x: torch.Tensor) -> Any:
 
 PROGRAMS: list[Callable[[torch.Tensor], Any]] = [
     a_float, interleaved, ints, arrays, of_given_arrays, of_dynamic_sizes, of_random_sizes, distributions, own_generators, in_loops_and_calls, unused,
-    only_draws, items, known_comparisons, shuffled, seeded, seeded_by_drawing, without_gradients,
+    only_draws, items, known_comparisons, shuffled, seeded, seeded_by_drawing, without_gradients, made_inside, choices_of_numbers,
 ]  # fmt: skip
 
 
@@ -209,6 +223,14 @@ def choosing(x: torch.Tensor) -> Any:
     return x * random.random(), order, random.choice("abc"), random.sample(range(9), 3)
 
 
+def choosing_objects(x: torch.Tensor) -> Any:
+    functions = [torch.sin, torch.cos, torch.tanh]
+    random.shuffle(functions)
+    many = list(range(100))
+    random.shuffle(many)
+    return functions[0](x) * random.choice([1, 2.5, 3]), many, random.sample(many, 90)
+
+
 def reading_states(x: torch.Tensor) -> Any:
     first = random.random()
     state = random.getstate()
@@ -227,9 +249,9 @@ def reading_states(x: torch.Tensor) -> Any:
     )
 
 
-def made_inside(x: torch.Tensor) -> Any:
-    rng, state, own = np.random.default_rng(3), np.random.RandomState(2), random.Random(1)
-    return x * own.random(), rng.normal(size=2), state.rand(), own.random()
+def made_of_nothing(x: torch.Tensor) -> Any:
+    np.random.default_rng().normal(), np.random.RandomState().rand(), random.Random().random()
+    return x * np.random.default_rng([1, random.randint(1, 5)]).random()
 
 
 def reading_attributes(x: torch.Tensor) -> Any:
@@ -242,7 +264,7 @@ def reading_attributes(x: torch.Tensor) -> Any:
     )
 
 
-BREAKING: list[Callable[[torch.Tensor], Any]] = [broken, broken_below, choosing, reading_states, reading_attributes, made_inside]  # fmt: skip
+BREAKING: list[Callable[[torch.Tensor], Any]] = [broken, broken_below, choosing, choosing_objects, reading_states, reading_attributes, made_of_nothing]  # fmt: skip
 
 
 # ---------------------------------------------------------------- comparison with eager
@@ -272,6 +294,8 @@ def set_states(seed: int) -> None:
 
 
 def parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, random.Random):
+        value = value.getstate()
     if isinstance(value, dict):
         value = list(value.items())
     if isinstance(value, (tuple, list)):

@@ -8,6 +8,7 @@ frame draws after it has seeded a generator itself is known when the frame is ca
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from typing import Any
@@ -56,6 +57,13 @@ def draw(generator: Any, method: str, *args: Any, **kwargs: Any) -> Any:
     return getattr(generator, method)(*args, **kwargs)
 
 
+def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
+    """The items in the order in which `shuffle` puts them."""
+    items = list(items)
+    random.Random.shuffle(generator, items)
+    return items
+
+
 def draw_array(generator: Any, method: str, *args: Any, **kwargs: Any) -> torch.Tensor:
     """An array (or NumPy scalar), as the tensor of its elements; arrays among the arguments are given as tensors, too."""
     named = {name: _as_array(arg) for name, arg in kwargs.items()}
@@ -94,6 +102,14 @@ class KnownState:
         self._state = None
         return getattr(self._generator, method)(*args, **kwargs)
 
+    def shuffle(self, items: list[Any]) -> None:
+        """Put the items of a list into the order in which the program's generator puts them."""
+        self.draw("shuffle", (items,), {})
+
+    def copy(self) -> Any:
+        """A generator in that state: what the frame has made."""
+        return copy.deepcopy(self._generator)
+
     def give(self, generator: Any) -> None:
         """Put the program's generator into the state that it then is in."""
         if self._state is None:
@@ -101,10 +117,15 @@ class KnownState:
         restore_generator(generator, self._state)
 
 
+def copied(state: KnownState) -> Any:
+    """`KnownState.copy` as a recipe calls it."""
+    return state.copy()
+
+
 def give_state(generator: Any, state: KnownState) -> None:
     """`KnownState.give` as a call of a graph."""
     state.give(generator)
 
 
-DRAWS = frozenset({draw, draw_array, change_array, give_state})
+DRAWS = frozenset({draw, shuffled, draw_array, change_array, give_state})
 """The calls of a graph that use generators of the host, and no other state."""

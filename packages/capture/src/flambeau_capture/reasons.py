@@ -275,8 +275,8 @@ _reason(
 _reason(
     "host-random",
     "a random generator of Python's or NumPy's was used in a way that no call of a graph stands for",
-    "what such a generator draws is drawn when the graph runs, as a number or an array; choices among Python objects, states, and generators that the "
-    "function makes itself are Python's own",
+    "what such a generator draws is drawn when the graph runs, as numbers or arrays; choices among other objects, and the states of generators, are "
+    "Python's own",
     "draw an index, draw outside the compiled function, or use torch's random functions",
 )
 _reason(

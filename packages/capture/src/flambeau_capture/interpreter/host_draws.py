@@ -32,7 +32,9 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def check_generator(machine: Machine, generator: Any, what: str) -> None:
-    """GraphBreak where a generator is none that the graph can be given."""
+    """GraphBreak where a generator is none that the graph can be given, nor one whose state is known."""
+    if id(generator) in machine.tape.seeded:
+        return
     if generator is _PYTHONS_OWN:  # behind the functions of the module
         machine.objects.register(generator, Global(vars(random), "_inst"))
     if machine.objects.origin_of(generator) is None:
@@ -69,27 +71,57 @@ def draw_number(
     method: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    example: float,
+    example: Any,
     *,
     lower: Any = None,
     upper: Any = None,
     can_raise: bool,
 ) -> Any:
     """A number of the type of `example`, between these bounds where they are known; a float is `lower + (upper - lower) * [0, 1)`."""
-    tape = machine.tape
-    env = tape.size_env()
-    if type(example) is float:
-        known = type(lower) in _PLAIN and type(upper) in _PLAIN
-        made: Any = unbacked_float(env, _within(lower, upper) if known else None)
-    elif type(example) is int:
-        made = env.unbacked(lower=lower if type(lower) is int else None, upper=upper)
-    else:
+    known = type(lower) in _PLAIN and type(upper) in _PLAIN
+    made = _new_number(machine, example, lower, upper, _within(lower, upper) if known else None)
+    if made is None:
         raise GraphBreak("host-random", f"{method} gives a {type(example).__name__}")
-    names = tape.unbacked.fresh()
-    value = tape.unbacked.result(made)
-    tape.call_untraced(draw, (generator, method, *args), kwargs, result=value, can_raise=can_raise)
-    tape.unbacked.settle(names, [])
+    _record(machine, draw, (generator, method, *args), kwargs, made, can_raise=can_raise)
     return to_symbolic(made)
+
+
+def draw_numbers(
+    machine: Machine, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], examples: list[Any], lower: Any, upper: Any
+) -> list[Any]:  # fmt: skip
+    """The numbers in the list that a draw gives, each between these bounds."""
+    made = [
+        _new_number(machine, example, lower, upper, (float(lower), float(upper)))
+        for example in examples
+    ]
+    _record(machine, target, args, kwargs, made, can_raise=False)
+    return [to_symbolic(number) for number in made]
+
+
+def _new_number(
+    machine: Machine, example: Any, lower: Any, upper: Any, within: tuple[float, float] | None
+) -> Any:
+    env = machine.tape.size_env()
+    if type(example) is float:
+        return unbacked_float(env, within)
+    if type(example) is int:
+        return env.unbacked(lower=lower if type(lower) is int else None, upper=upper)
+    return None
+
+
+def _record(
+    machine: Machine, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, *, can_raise: bool
+) -> None:  # fmt: skip
+    """Record the call that defines unbacked numbers."""
+    tape = machine.tape
+    names = tape.unbacked.fresh()
+    result = (
+        [tape.unbacked.result(number) for number in made]
+        if isinstance(made, list)
+        else tape.unbacked.result(made)
+    )
+    tape.call_untraced(target, args, kwargs, result=result, can_raise=can_raise)
+    tape.unbacked.settle(names, [])
 
 
 def _within(lower: float, upper: float) -> tuple[float, float] | None:
@@ -113,7 +145,18 @@ def seed_anew(machine: Machine, generator: Any, *args: Any) -> None:
     machine.tape.call_untraced(draw, (generator, "seed", *args), can_raise=True)
 
 
+def make_generator(machine: Machine, made: Any) -> Any:
+    """A generator that the frame makes, of a seed that it knows: it draws while the frame is captured."""
+    machine.tape.seeded[id(made)] = KnownState(made)
+    return made
+
+
 def known_state(machine: Machine, generator: Any, *, known: bool) -> KnownState | None:
     """The state of a generator that the frame has seeded, if what is to be drawn is `known`; else nothing is known of it any more."""
     seeded = machine.tape.seeded
-    return seeded.get(id(generator)) if known else seeded.pop(id(generator), None) and None
+    if known:
+        return seeded.get(id(generator))
+    if id(generator) in seeded and machine.objects.origin_of(generator) is None:
+        raise GraphBreak("host-random", "a draw in data of a generator that the frame has made")
+    seeded.pop(id(generator), None)
+    return None

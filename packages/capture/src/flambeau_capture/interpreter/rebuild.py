@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.guards.constants import HEAP_TYPE
+from flambeau_capture.host_random import copied
 from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.interpreter.constant_types import (
@@ -140,6 +141,9 @@ class Rebuilder:
             return Const(value)
         if self.machine.tape.is_opaque(value):
             return FromGraph(self.machine.tape.opaque(value))
+        seeded = self.machine.tape.seeded.get(id(value))
+        if seeded is not None:
+            return CallRecipe(copied, (Const(seeded),))
         builder = _BUILDERS.get(kind)
         if builder is not None:
             return builder(self, value)

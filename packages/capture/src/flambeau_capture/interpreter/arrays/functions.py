@@ -25,7 +25,7 @@ from flambeau_capture.interpreter.arrays.base import (
 from flambeau_capture.interpreter.arrays.converters import ArrayConverter, ErrorState, broadcast_of
 from flambeau_capture.interpreter.arrays.creation import shape_of
 from flambeau_capture.interpreter.arrays.handlers import HANDLERS, MAKERS, handler
-from flambeau_capture.interpreter.arrays.random import call_random, is_random
+from flambeau_capture.interpreter.arrays.random import call_random, is_random, make
 from flambeau_capture.interpreter.arrays.ufuncs import call_ufunc, call_ufunc_method
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
@@ -148,6 +148,8 @@ def made_anew(machine: Machine, found: Any) -> Any:
 
 def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`np.float32(x)`, `np.dtype(...)`, `np.finfo(...)`."""
+    if cls is np.random.RandomState:
+        return make(machine, cls, args, kwargs)
     if is_constant(args) and is_constant(kwargs):
         if issubclass(cls, (np.generic, np.dtype)) or cls in (np.finfo, np.iinfo):
             return made_anew(machine, cls(*args, **kwargs))

@@ -31,6 +31,7 @@ from flambeau_capture.interpreter.host_draws import (
     guess,
     is_known,
     known_state,
+    make_generator,
     seed,
     seed_anew,
 )
@@ -67,6 +68,8 @@ def call_random(
         machine.guard("IS", origin, function)
     name = getattr(function, "__name__", "")
     receiver = getattr(function, "__self__", None)
+    if function is np.random.default_rng:
+        return make(machine, function, args, kwargs)
     if function in _OF_THE_GLOBAL:
         machine.objects.register(_GLOBAL, Global(vars(np.random.mtrand), "_rand"))
         receiver, name = _GLOBAL, _OF_THE_GLOBAL[function]
@@ -78,6 +81,15 @@ def call_random(
     if name == "seed":
         return _seed(machine, receiver, *args, **kwargs)
     return _Draw(machine, receiver, name, args, kwargs).result()
+
+
+def make(machine: Machine, maker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`default_rng(seed)` and `RandomState(seed)` in the frame."""
+    (seed_given,) = (*args, *kwargs.values()) or (None,)
+    kinds = (int, list, tuple) if maker is np.random.default_rng else (int,)
+    if type(seed_given) not in kinds or not is_known(seed_given):
+        raise GraphBreak("host-random", "a generator is made of a seed that is not known")
+    return make_generator(machine, maker(*args, **kwargs))
 
 
 def _seed(machine: Machine, generator: Any, seed_given: Any = None) -> None:

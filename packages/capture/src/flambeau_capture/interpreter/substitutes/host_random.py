@@ -2,7 +2,7 @@
 
     if random.random() < 0.5: ...; i = random.randint(0, 9)
 
-A method of `random.Random` is one draw, whatever it does inside.  Those that choose among Python objects break the graph.
+A method of `random.Random` is one draw, whatever it does inside; so are choices among numbers.  Choices among other objects break the graph.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.host_random import is_host_generator_type
+from flambeau_capture.host_random import draw, is_host_generator_type, shuffled
 from flambeau_capture.interpreter.host_draws import (
     check_generator,
     draw_number,
+    draw_numbers,
     guess,
     is_known,
     known_state,
+    make_generator,
     seed,
     seed_anew,
 )
@@ -35,7 +37,9 @@ _NUMBERS = (
     "vonmisesvariate", "paretovariate", "weibullvariate", "getrandbits", "randrange", "randint", "binomialvariate",
     "_randbelow_with_getrandbits",
 )  # fmt: skip
-_AMONG_OBJECTS = ("choice", "choices", "shuffle", "sample", "randbytes", "getstate", "setstate")
+_CHOOSING = ("choice", "choices", "shuffle", "sample")
+_BREAKING = ("randbytes", "getstate", "setstate")
+_MOST_CHOSEN = 64
 
 
 def _below(start: Any, stop: Any = None, step: Any = 1) -> tuple[Any, Any]:
@@ -115,6 +119,67 @@ for _name in _NUMBERS:
         substitute_for(_method)(_drawing(_name, _method))
 
 
+# ---------------------------------------------------------------- choices
+
+
+def _choosing(method: str, function: Any) -> Substitute:
+    def substitute(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        generator, *rest = args
+        if not _is_plain(machine, generator):
+            return machine.interpret(function, args, kwargs)
+        check_generator(machine, generator, method)
+        kinds = (list,) if method == "shuffle" else (list, tuple, range, str)
+        if not rest or type(rest[0]) not in kinds:
+            raise GraphBreak("host-random", f"random.{method} among other things than a list's")
+        state = machine.tape.seeded.get(id(generator))
+        if state is not None and is_known(tuple(rest[1:])) and is_known(tuple(kwargs.values())):
+            return state.draw(method, tuple(rest), kwargs)
+        return _choose(machine, generator, method, tuple(rest), kwargs)
+
+    return substitute
+
+
+def _choose(
+    machine: Machine, generator: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A choice among numbers: a draw as others are."""
+    population = list(args[0]) if len(args[0]) <= _MOST_CHOSEN**2 else []
+    kinds = {type(item) for item in population}
+    rest = (*args[1:], *kwargs.values())
+    if len(kinds) != 1 or not kinds <= {int, float} or not is_known(rest):
+        raise GraphBreak("host-random", f"random.{method} among objects")
+    if any(item != item for item in population):
+        raise GraphBreak("host-random", f"random.{method} among numbers that are none")
+    least, most = min(population), max(population)
+    given = (population, *args[1:])
+    if method == "shuffle":
+        examples: Any = population
+    else:
+        examples = getattr(_RANDOM(0), method)(*given, **kwargs)  # raises as the program does
+    chosen = examples if isinstance(examples, list) else [examples]
+    if len(chosen) > _MOST_CHOSEN:
+        raise GraphBreak("host-random", f"random.{method} of {len(chosen)} numbers")
+    known_state(machine, generator, known=False)
+    if method == "shuffle":
+        args[0][:] = draw_numbers(
+            machine, shuffled, (generator, population), {}, chosen, least, most
+        )
+        return None
+    if method == "choice":
+        return draw_number(
+            machine, generator, method, given, kwargs, examples, lower=least, upper=most, can_raise=False
+        )  # fmt: skip
+    return draw_numbers(machine, draw, (generator, method, *given), kwargs, chosen, least, most)
+
+
+for _name in _CHOOSING:
+    _method = getattr(_RANDOM, _name)
+    substitute_for(_method)(_choosing(_name, _method))
+
+
+# ---------------------------------------------------------------- states and seeds
+
+
 def _breaking(method: str, function: Any) -> Substitute:
     def substitute(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _is_plain(machine, args[0]):
@@ -124,9 +189,17 @@ def _breaking(method: str, function: Any) -> Substitute:
     return substitute
 
 
-for _name in _AMONG_OBJECTS:
+for _name in _BREAKING:
     _method = getattr(_RANDOM, _name)
     substitute_for(_method)(_breaking(_name, _method))
+
+
+@substitute_for(_RANDOM)
+def _make(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> random.Random:
+    given = (*args, *kwargs.values())
+    if not given or given[0] is None or not is_known(given):
+        raise GraphBreak("host-random", "a generator is made of a seed that is not known")
+    return make_generator(machine, _RANDOM(*args, **kwargs))  # type: ignore[no-any-return]
 
 
 @substitute_for(_RANDOM.seed)
