@@ -249,8 +249,8 @@ def test_dynamic_shapes_have_ranges() -> None:
     [
         ({"x": 0}, "maps names to mappings"),
         ({"x": {"0": True}}, "a dimension is an int"),
-        ({"x": {0: "yes"}}, "is True, False, 'maybe' or"),
-        ({"x": {0: (1, 2, 3)}}, "is True, False, 'maybe' or"),
+        ({"x": {0: "yes"}}, "is True, False, 'maybe', 'unbacked' or"),
+        ({"x": {0: (1, 2, 3)}}, "is True, False, 'maybe', 'unbacked' or"),
     ],
 )
 def test_bad_dynamic_shapes(shapes: Any, words: str) -> None:
@@ -279,9 +279,119 @@ def test_marked_sizes_through_the_whole_stack() -> None:
         (lambda x: flambeau.mark_dynamic(3, 0), TypeError, "not for a int"),
         (lambda x: flambeau.mark_dynamic(x, 0, min=4, max=2), ValueError, "greater than max"),
         (lambda x: flambeau.mark_static("x"), TypeError, "takes a tensor"),
-        (lambda x: flambeau.mark_unbacked(x, 0), NotImplementedError, "Use mark_dynamic"),
+        (lambda x: flambeau.mark_unbacked(x, -3), IndexError, "dimension -3 of a tensor with 2"),
     ],
 )
 def test_bad_arguments(call: Callable[[Any], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call(torch.randn(2, 2))
+
+
+def sliced_as_stated(x: torch.Tensor) -> torch.Tensor:
+    torch._check(x.shape[0] >= 5)
+    return x[:5] * 2
+
+
+INDEPENDENT: list[Callable[[torch.Tensor], Any]] = [
+    program,
+    lambda x: x.view(-1) * 2 + x.shape[0],
+    lambda x: (x[1:] - x[:-1], x.shape),
+    lambda x: torch.cat([x, x]).mean(0),
+    lambda x: torch.nn.functional.pad(x, (1, 1)).softmax(0) @ torch.ones(5, 4),
+    lambda x: x + torch.arange(x.shape[0])[:, None],
+    lambda x: x.t().contiguous().flatten(),
+    sliced_as_stated,
+]
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] > 6:
+        return x + 1
+    return x - 1
+
+
+def loops(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x * i for i in range(x.shape[0])]
+
+
+DEPENDENT: list[tuple[Callable[[torch.Tensor], Any], str]] = [
+    (branches, "whether s0 > 6"),
+    (loops, "the value of s0"),
+    (lambda x: x * float(len([0] * x.shape[0])), "the value of s0"),
+    (lambda x: x[:5], "whether s0 >= 5"),
+    (lambda x: x.reshape(5, 3), "whether s0 == 5"),
+    (lambda x: x + torch.ones(5, 1), "whether s0 == 5"),
+    (lambda x: {x.shape[0]: x}, "the value of s0"),
+]
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("at", range(len(INDEPENDENT)))
+def test_nothing_depends_on_an_unbacked_size(at: int, backend: str) -> None:
+    function = INDEPENDENT[at]
+    compiled = flambeau.compile(function, backend=backend, dynamic=False)
+    for size in (5, 7, 9, 6, 20):
+        x = torch.randn(size, 3)
+        flambeau.mark_unbacked(x, 0)
+        torch.testing.assert_close(compiled(x), function(x))
+    assert len(flambeau.explain(compiled).graphs) == 1
+    if function is not sliced_as_stated:
+        for size in (1, 0):
+            x = torch.randn(size, 3)
+            flambeau.mark_unbacked(x, 0)
+            torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("at", range(len(DEPENDENT)))
+def test_questions_about_an_unbacked_size_are_errors(at: int, fullgraph: bool) -> None:
+    function, question = DEPENDENT[at]
+    compiled = flambeau.compile(function, backend="eager", fullgraph=fullgraph)
+    x = torch.randn(5, 3)
+    line = function.__code__.co_firstlineno
+    flambeau.mark_unbacked(x, 0)
+    with pytest.raises(flambeau.CaptureError, match=r"test_marks\.py:\d+") as error:
+        compiled(x)
+    text = str(error.value)
+    assert f"dimension 0 of L['x'] is marked as unbacked, but the program asks {question}" in text
+    assert 0 <= int(text.split("test_marks.py:")[1].split(":")[0]) - line <= 1
+    torch.testing.assert_close(compiled(torch.ones(5, 3)), function(torch.ones(5, 3)))
+
+
+def test_what_is_stated_of_an_unbacked_size_is_a_guard() -> None:
+    compiled = flambeau.compile(sliced_as_stated, backend="eager")
+    for size in (9, 5):
+        x = torch.randn(size, 3)
+        flambeau.mark_unbacked(x, 0)
+        compiled(x)
+    small = torch.randn(3, 3)
+    flambeau.mark_unbacked(small, 0)
+    with pytest.raises(RuntimeError, match="Expected cond to be True"):
+        compiled(small)
+
+
+def test_unbacked_sizes_that_must_agree() -> None:
+    """They may: the graph serves calls where they do."""
+
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    compiled = flambeau.compile(added, backend="eager")
+    for size in (5, 7, 9):
+        x, y = torch.randn(size, 3), torch.randn(size, 3)
+        flambeau.mark_unbacked(x, 0)
+        flambeau.mark_unbacked(y, [0])
+        torch.testing.assert_close(compiled(x, y), x + y)
+    assert len(flambeau.explain(compiled).graphs) == 1
+    with pytest.raises(RuntimeError, match=r"size of tensor a \(5\) must match"):
+        compiled(torch.randn(5, 3), torch.randn(4, 3))
+
+
+def test_unbacked_by_torchs_function_and_by_place() -> None:
+    x = torch.randn(5, 3)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    with pytest.raises(flambeau.CaptureError, match="marked as unbacked"):
+        flambeau.compile(branches, backend="eager")(x)
+    by_place = flambeau.compile(branches, backend="eager", dynamic_shapes={"x": {0: "unbacked"}})
+    with pytest.raises(flambeau.CaptureError, match="marked as unbacked"):
+        by_place(torch.randn(5, 3))

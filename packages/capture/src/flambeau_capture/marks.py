@@ -24,17 +24,24 @@ from flambeau_prims.sizes import Expr, SizeEnv
 
 if TYPE_CHECKING:
     from flambeau_capture.record import Capture
+    from flambeau_prims.size_ranges import SizeGuard
 
 _ATTRIBUTE = "_flambeau_marks"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is said of one dimension: `kind` is "dynamic" (must be), "maybe" (where it costs nothing) or "static"."""
+    """What is said of one dimension: `kind` is "unbacked" (nothing may depend on it), "dynamic" (must be), "maybe" (where it costs nothing)
+    or "static"."""
 
     kind: str
     min: int | None = None
     max: int | None = None
+
+    @property
+    def must_be_symbolic(self) -> bool:
+        """Whether a certain size is an error."""
+        return self.kind in ("dynamic", "unbacked")
 
 
 def mark_dynamic(
@@ -70,17 +77,13 @@ def mark_static(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...] | N
     _mark(tensor, tuple(range(tensor.dim())) if dim is None else dim, Mark("static"))
 
 
-def mark_unbacked(
-    tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], **arguments: Any
-) -> None:
-    """Not supported: raises NotImplementedError.
+def mark_unbacked(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...]) -> None:
+    """Have dimension `dim` (or several) of a tensor be a size that nothing in the program may depend on, but other sizes that must agree with it.
 
-    An unbacked size has no value while a program is captured, so that no branch can depend on it.
+    A program that branches on it, converts it to an int, or slices at a place that a smaller size would not have, gets a CaptureError which
+    names the line; `torch._check(condition)` states what always holds.  A size of 0 or 1 is captured for itself.
     """
-    raise NotImplementedError(
-        "flambeau has no marks for unbacked sizes: sizes of inputs have values while a program is captured, and what it assumes of them is "
-        "guarded. Use mark_dynamic, which refuses programs that need one certain size"
-    )
+    _mark(tensor, dim, Mark("unbacked"))
 
 
 def _mark(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], mark: Mark) -> None:
@@ -91,7 +94,7 @@ def _mark(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], mark: Ma
         if not -tensor.dim() <= one < tensor.dim():
             raise IndexError(f"dimension {one} of a tensor with {tensor.dim()} dimensions")
         at = one % tensor.dim()
-        if not (mark.kind == "static" and at in found and found[at].kind == "dynamic"):
+        if not (mark.kind == "static" and at in found and found[at].must_be_symbolic):
             found[at] = mark
     setattr(tensor, _ATTRIBUTE, found)
 
@@ -103,7 +106,8 @@ MarksByOrigin: TypeAlias = tuple[tuple[str, tuple[tuple[int, Mark], ...]], ...]
 def marks_by_origin(dynamic_shapes: Mapping[str, Mapping[int, Any]]) -> MarksByOrigin:
     """`{"x": {0: True, 1: (2, 64)}}` as marks: a key is a parameter's name, or a whole origin as guards print it (`L['self'].weight`).
 
-    True: the size must be dynamic; (min, max): in this range, None for no bound; "maybe": where that costs nothing; False: static.
+    True: the size must be dynamic; (min, max): in this range, None for no bound; "unbacked": and nothing may depend on it; "maybe": dynamic
+    where that costs nothing; False: static.
     Raises TypeError and ValueError for anything else.
     """
     found = []
@@ -122,8 +126,8 @@ def _declared(name: str, dim: Any, said: Any) -> Mark:
         raise TypeError(f"dynamic_shapes of {name}: a dimension is an int, not {dim!r}")
     if isinstance(said, bool):
         return Mark("dynamic" if said else "static")
-    if said == "maybe":
-        return Mark("maybe")
+    if said in ("maybe", "unbacked"):
+        return Mark(said)
     if isinstance(said, tuple) and len(said) == 2:
         low, high = said
         if all(limit is None or type(limit) is int for limit in said):
@@ -131,7 +135,7 @@ def _declared(name: str, dim: Any, said: Any) -> Mark:
                 raise ValueError(f"dynamic_shapes of {name}: {low} is greater than {high}")
             return Mark("dynamic", low, high)
     raise TypeError(
-        f"dynamic_shapes of {name}: dimension {dim} is True, False, 'maybe' or (min, max), not {said!r}"
+        f"dynamic_shapes of {name}: dimension {dim} is True, False, 'maybe', 'unbacked' or (min, max), not {said!r}"
     )
 
 
@@ -142,9 +146,9 @@ def marks_of(tensor: torch.Tensor, origin: Origin, declared: MarksByOrigin) -> M
     if attributes:
         marks |= {dim: Mark("maybe") for dim in attributes.get("_dynamo_weak_dynamic_indices", ())}
         marks |= {dim: Mark("static") for dim in attributes.get("_dynamo_static_indices", ())}
-        # A dimension that torch is told to treat as unbacked is one that must not be specialised.
-        for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices", "_dynamo_dynamic_indices"):  # fmt: skip
-            marks |= {dim: Mark("dynamic") for dim in attributes.get(name, ())}
+        marks |= {dim: Mark("dynamic") for dim in attributes.get("_dynamo_dynamic_indices", ())}
+        for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
+            marks |= {dim: Mark("unbacked") for dim in attributes.get(name, ())}
         for limits in attributes.get("_dynamo_dynamic_range", ()):
             marks[limits.dim] = Mark("dynamic", limits.min, limits.max)
         marks |= attributes.get(_ATTRIBUTE, {})
@@ -180,7 +184,8 @@ def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
 
 
 def violation(capture: Capture, declared: MarksByOrigin) -> Break | None:
-    """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that has become one certain size."""
+    """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that has become one certain size, or one marked
+    as unbacked that operators have compared with a number."""
     env = capture.size_env
     if env is None:
         return None
@@ -188,7 +193,11 @@ def violation(capture: Capture, declared: MarksByOrigin) -> Break | None:
         if isinstance(item.example, torch.Tensor):
             for dim, mark in marks_of(item.example, item.origin, declared).items():
                 size = item.spec.shape[dim]  # type: ignore[union-attr]
-                if mark.kind == "dynamic" and isinstance(size, Expr):
+                if mark.kind == "unbacked" and isinstance(size, Expr):
+                    found = next(_depending(env, size), None)
+                    if found is not None:
+                        return depends(item.origin, dim, f"whether {found}").to_break(found.where)
+                elif mark.kind == "dynamic" and isinstance(size, Expr):
                     now, upper = env.ranges.bounds(size)
                     if now is not None and now == upper:
                         where = next(_specialising(env, size), "")
@@ -198,6 +207,24 @@ def violation(capture: Capture, declared: MarksByOrigin) -> Break | None:
                         )
                         return GraphBreak("dynamic-mark", text).to_break(where)
     return None
+
+
+def depends(origin: Origin, dim: int, question: str) -> GraphBreak:
+    """The error for a question that a program asks of a dimension that is marked as unbacked."""
+    return GraphBreak(
+        "dynamic-mark",
+        f"dimension {dim} of {origin.text()} is marked as unbacked, but the program asks {question}",
+    )
+
+
+def _depending(env: SizeEnv, size: Expr) -> Iterator[SizeGuard]:
+    """Guards that the program took on a symbol, less that it is no 0 or 1, that sizes are equal which must be, and what it states."""
+    for guard in env.guards:
+        sides = [side for side in (guard.lhs, guard.rhs) if isinstance(side, Expr)]
+        agree = guard.op == "==" and len(sides) == 2
+        by_itself = guard.where and guard.where not in env.stated
+        if by_itself and not agree and any(side.symbols() & size.symbols() for side in sides):
+            yield guard
 
 
 def _specialising(env: SizeEnv, size: Expr) -> Iterator[str]:

@@ -226,9 +226,10 @@ _reason(
 )
 _reason(
     "dynamic-mark",
-    "a size marked by mark_dynamic is outside of the marked range, or the program needs it to be one certain value",
-    "a size that the program marks as dynamic is never specialised silently",
-    "remove what fixes the size, or use maybe_mark_dynamic",
+    "a size marked by mark_dynamic is outside of the marked range, or the program needs it to be one certain value; or it asks something of one "
+    "marked by mark_unbacked",
+    "a size that the program marks is never specialised silently",
+    "remove what fixes the size, or use maybe_mark_dynamic; torch._check states what always holds of a size",
 )
 _reason(
     "size-specialised",

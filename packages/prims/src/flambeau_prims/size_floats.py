@@ -334,6 +334,7 @@ def decide(condition: Condition | bool) -> bool:
     if certain is not None:
         return certain
     if not is_unbacked(condition):
+        _tell_asked(condition)
         return condition.ask()
     if condition.op == "not":
         return not decide(condition.args[0])
@@ -341,6 +342,15 @@ def decide(condition: Condition | bool) -> bool:
         decisive = condition.op == "or"
         return decisive if any(decide(arg) is decisive for arg in condition.args) else not decisive
     return _ask_oracle(condition.op, *condition.args)
+
+
+def _tell_asked(condition: Condition) -> None:
+    """Let a SizeEnv refuse the question."""
+    for arg in condition.args:
+        if isinstance(arg, Condition):
+            _tell_asked(arg)
+        elif isinstance(arg, (Expr, FloatExpr)) and arg.env.refuse is not None:
+            arg.env.refuse(arg.symbols(), f"whether {condition}")
 
 
 def _ask_oracle(op: str, a: Number, b: Number) -> bool:
@@ -352,7 +362,8 @@ def _ask_oracle(op: str, a: Number, b: Number) -> bool:
 def expect(condition: Condition | bool) -> bool:
     """Whether a condition holds that must hold: of unbacked sizes it is assumed, and the program checks it (`SizeEnv.assumed`)."""
     if not isinstance(condition, Condition) or not is_unbacked(condition):
-        return decide(condition)
+        _note_statement(condition)
+        return ask(condition)
     if condition.op == "and":
         return all(expect(arg) for arg in condition.args)
     if condition.op == "not" and isinstance(condition.args[0], Condition):
@@ -364,6 +375,14 @@ def expect(condition: Condition | bool) -> bool:
     ):
         return sizes.expect(condition.op, *condition.args)
     return decide(condition)
+
+
+def _note_statement(condition: Condition | bool) -> None:
+    for arg in condition.args if isinstance(condition, Condition) else ():
+        if isinstance(arg, Condition):
+            _note_statement(arg)
+        elif isinstance(arg, (Expr, FloatExpr)):
+            arg.env.stated.add(arg.env.place())
 
 
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}

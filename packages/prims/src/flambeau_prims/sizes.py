@@ -189,6 +189,10 @@ class SizeEnv:
         """Relations of unbacked symbols that were assumed, for the program to check as it runs; whoever writes the checks takes them."""
         self.oracle: Oracle | None = None
         """What answers questions about unbacked numbers beyond their ranges, while somebody traces who can."""
+        self.refuse: Callable[[set[str], str], None] | None = None
+        """Told of questions that the program asks of sizes, with the symbols concerned, while somebody traces who does not permit all."""
+        self.stated: set[str] = set()
+        """Places where the program itself says what holds of its sizes."""
         self._is_unbacked: dict[Expr, bool] = {}
         self.float_ranges: dict[str, tuple[float, float]] = {}
         """By name: the least and the greatest value of unbacked floats of which that is known."""
@@ -578,6 +582,8 @@ def as_int(size: Size) -> int:
     if isinstance(size, Expr):
         if size.env.is_unbacked(size):
             return size.env.ranges.only_value(size)
+        if size.env.refuse is not None:
+            size.env.refuse(size.symbols(), f"the value of {size}")
         eq(size, size.hint)
         return size.hint
     return size
@@ -646,7 +652,7 @@ def likely_eq(a: Size, b: Size) -> bool:
     difference = a - b
     if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
         return known_eq(a, b)
-    return eq(a, b)
+    return _for_layout(eq, difference, a, b)
 
 
 def likely_ge(a: Size, b: Size) -> bool:
@@ -654,7 +660,19 @@ def likely_ge(a: Size, b: Size) -> bool:
     difference = a - b
     if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
         return known_ge(a, b) or (not known_lt(a, b) and difference.hint >= 0)
-    return ge(a, b)
+    return _for_layout(ge, difference, a, b)
+
+
+def _for_layout(ask: Callable[[Size, Size], bool], difference: Size, a: Size, b: Size) -> bool:
+    """The answer; the guard it takes names no line of a program whose questions are watched, as the program has not asked."""
+    if not isinstance(difference, Expr) or difference.env.refuse is None:
+        return ask(a, b)
+    env = difference.env
+    place, env.place = env.place, str
+    try:
+        return ask(a, b)
+    finally:
+        env.place = place
 
 
 def known_eq(a: Size, b: Size) -> bool:

@@ -132,6 +132,8 @@ def _interpret(
         elif machine.locks:
             other = replace(manner, takes_locks=False)
         machine.speculation.detach(machine.tape.env)
+        if machine.tape.env is not None:
+            machine.tape.env.refuse = None
         steps = stop_steps(machine.broken)
         eager = left_to_interpreter(machine)
         machine.dissolve()

@@ -20,7 +20,7 @@ from flambeau_capture.interpreter.subclasses import (
     is_admitted,
     plain_tensor,
 )
-from flambeau_capture.marks import bound, marks_of
+from flambeau_capture.marks import bound, depends, marks_of
 from flambeau_capture.origins import CallOf, InstanceDict, Origin, TensorSize
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import GraphValue, Input, Opaque
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.origins import Scope
+    from flambeau_prims.size_floats import Condition
     from flambeau_prims.sizes import Expr
 
 _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -62,6 +63,8 @@ class Inputs:
         self._duck: dict[int, Expr] = {}
         self._numbers: dict[Origin, Any] = {}
         self._computed: dict[FloatExpr, FloatExpr] = {}
+        self._undecided: dict[str, tuple[Origin, int]] = {}
+        """By its symbol: sizes that are marked as unbacked."""
         self._objects: dict[int, tuple[Any, GraphValue]] = {}
         """By id: objects that the graph hands on as they are, and their values."""
 
@@ -118,7 +121,7 @@ class Inputs:
                 return declared
         marks = marks_of(real, origin, self.machine.options.dynamic_shapes)
         env = self.env
-        if env is None and any(mark.kind == "dynamic" for mark in marks.values()):
+        if env is None and any(mark.must_be_symbolic for mark in marks.values()):
             env = self.size_env()
         if env is None or (isinstance(real, torch.nn.Parameter) and not marks):
             return {}
@@ -128,6 +131,9 @@ class Inputs:
         for dim, size in enumerate(real.shape):
             mark = marks.get(dim)
             if size < 2 or (mark is not None and mark.kind == "static"):
+                continue
+            if mark is not None and mark.kind == "unbacked":
+                dims[dim] = self._unbacked_size(size, origin, dim)
                 continue
             if (mark is not None and (mark.kind == "dynamic" or dynamic.mode is not False)) or (
                 usually and dynamic.is_dynamic(origin, dim)
@@ -140,6 +146,26 @@ class Inputs:
                 if mark is not None:
                     bound(dims[dim], mark, origin, dim)
         return dims
+
+    def _unbacked_size(self, size: int, origin: Origin, dim: int) -> Expr:
+        """A symbol of its own for a size that nothing may depend on: questions about it are errors where they are asked."""
+        env = self.size_env()
+        made = env.symbol(size, TensorSize(origin, dim))
+        self._undecided[str(made)] = (origin, dim)
+        env.refuse = self._refuse
+        return made
+
+    def is_open(self, condition: Condition | bool) -> bool:
+        """Whether a condition must not be decided unless the program branches on it: it is in a tensor, or of sizes that nothing may depend on."""
+        if isinstance(condition, bool):
+            return False
+        if is_unbacked(condition):
+            return True
+        return not condition.symbols().isdisjoint(self._undecided) and condition.known() is None
+
+    def _refuse(self, names: set[str], question: str) -> None:
+        for name in sorted(names & self._undecided.keys()):
+            raise depends(*self._undecided[name], question)
 
     def size_env(self) -> SizeEnv:
         """The SizeEnv; of a capture with nothing symbolic so far, made now."""

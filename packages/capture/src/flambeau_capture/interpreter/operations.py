@@ -18,7 +18,6 @@ from flambeau_capture.interpreter.identity import identical, tell_apart
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.text_templates import percent
-from flambeau_prims.size_floats import is_unbacked
 from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
             tell_apart(machine, left, right)
         result = native(left, right)
         # What is in no tensor is decided at once: native code can do little with a condition.
-        if type(result) is torch.SymBool and not is_unbacked(from_symbolic(result)):
+        if type(result) is torch.SymBool and not machine.tape.is_open(from_symbolic(result)):
             return bool(result)
         return result
     for method, (receiver, name, other) in zip(methods, attempts, strict=True):
