@@ -370,6 +370,22 @@ def test_what_is_stated_of_an_unbacked_size_is_a_guard() -> None:
         compiled(small)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_unbacked_sizes_in_graphs_that_are_compiled_in_pieces(backend: str) -> None:
+    def numbered(x: torch.Tensor) -> Any:
+        torch._check(x.shape[0] >= 5)
+        n = x.sum().item()
+        y = x[:5].sin() * 2
+        return y * n + x.shape[0], x[x > 0] * 2, (x.cos() + 1).sum(0) * n
+
+    compiled = flambeau.compile(numbered, backend=backend, fullgraph=True)
+    for size in (5, 8, 11):
+        x = torch.randn(size, 3)
+        flambeau.mark_unbacked(x, 0)
+        torch.testing.assert_close(compiled(x), numbered(x))
+    assert len(flambeau.explain(compiled).graphs) == 1
+
+
 def test_unbacked_sizes_that_must_agree() -> None:
     """They may: the graph serves calls where they do."""
 

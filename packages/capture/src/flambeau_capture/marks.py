@@ -139,8 +139,12 @@ def _declared(name: str, dim: Any, said: Any) -> Mark:
     )
 
 
-def marks_of(tensor: torch.Tensor, origin: Origin, declared: MarksByOrigin) -> Mapping[int, Mark]:
-    """What was said of a tensor's dimensions: by this module's functions, by torch's, or of the place it is read from."""
+def marks_of(
+    tensor: torch.Tensor, origin: Origin, declared: MarksByOrigin | None
+) -> Mapping[int, Mark]:
+    """What was said of a tensor's dimensions: by this module's functions, by torch's, or of the place it is read from; nothing for None."""
+    if declared is None:
+        return {}
     attributes = tensor.__dict__
     marks: dict[int, Mark] = {}
     if attributes:
@@ -183,7 +187,7 @@ def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
         sizes.le(size, mark.max)
 
 
-def violation(capture: Capture, declared: MarksByOrigin) -> Break | None:
+def violation(capture: Capture, declared: MarksByOrigin | None) -> Break | None:
     """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that has become one certain size, or one marked
     as unbacked that operators have compared with a number."""
     env = capture.size_env

@@ -20,7 +20,7 @@ class CaptureOptions:
         is False; calls that it does not serve either run eagerly.  One warning says which guard kept failing.
     inline_depth: calls nested deeper than this are not followed.
     verbose: print each capture, recompilation and break as it happens.
-    dynamic_shapes: what is said of sizes by the place a tensor is read from (`marks.marks_by_origin`).
+    dynamic_shapes: what is said of sizes by the place a tensor is read from (`marks.marks_by_origin`); with None, marks on tensors do not count.
     speculate: where the program decides by what is in a tensor, go the way that the call being captured goes, and check that as the graph runs;
         otherwise that is a graph break.
     exporting: what torch.compiler.is_exporting answers; set by `export`.
@@ -32,7 +32,7 @@ class CaptureOptions:
     recompile_limit: int = 8
     inline_depth: int = 200
     verbose: bool = False
-    dynamic_shapes: MarksByOrigin = ()
+    dynamic_shapes: MarksByOrigin | None = ()
     speculate: bool = True
     exporting: bool = False
     guard_filter_fn: GuardFilter | None = None

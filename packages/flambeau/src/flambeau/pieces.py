@@ -157,9 +157,9 @@ class _Cutter:
             if dims:
                 dynamic[f"L[{node.target!r}]"] = dims
         plain = fx.GraphModule(piece, piece.graph, "Piece")
-        compiled = flambeau_capture.compile(
-            plain.forward, backend=self.backend, options=CaptureOptions()
-        )
+        # Marks on tensors are the program's, and the graph as a whole is what they demand.
+        options = CaptureOptions(dynamic_shapes=None)
+        compiled = flambeau_capture.compile(plain.forward, backend=self.backend, options=options)
         state_of(compiled).expect_dynamic(dynamic)
         return compiled
 
