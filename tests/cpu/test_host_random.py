@@ -538,7 +538,25 @@ def of_arrays(x: torch.Tensor) -> Any:
     return x * torch.tensor(places), places[0] in (1, 2), int(RNG.integers(3)) + 1
 
 
-BRANCHING: list[Callable[[torch.Tensor], Any]] = [layer_drop, by_a_die, until_it_is_small, of_arrays]  # fmt: skip
+def out_of_bounds(x: torch.Tensor) -> Any:
+    at = random.randint(0, 3)
+    try:
+        found: Any = x[at]
+    except IndexError as error:
+        found = str(error), random.random()
+    return found, at
+
+
+def indexed(x: torch.Tensor) -> Any:
+    i, j = random.randint(0, 2), int(np.random.rand() * 3)
+    grid = torch.arange(27.0).reshape(3, 3, 3) + x
+    grid[i, :, j] = x
+    grid[..., j] += 1
+    grid[i] = grid[j] * 2
+    return grid, grid[i, 1:, None, j], grid[:, i][j], grid[i, j, 0], grid[-1 - i], x[i]
+
+
+BRANCHING: list[Callable[[torch.Tensor], Any]] = [layer_drop, by_a_die, until_it_is_small, of_arrays, out_of_bounds, indexed]  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

@@ -30,6 +30,7 @@ from flambeau_capture.interpreter.subclasses import (
     NOT_DISPATCHED,
 )
 from flambeau_capture.interpreter.unbacked import UnbackedNumbers
+from flambeau_capture.interpreter.unbacked_indices import select_unbacked
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue
 from flambeau_prims.concrete_sizes import (
@@ -284,10 +285,17 @@ class Tape(Inputs):
 
     def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
         """`tensor[key]`."""
+        selected, rest = select_unbacked(self, tensor, key)
+        if selected is not tensor and not rest:
+            return selected
+        tensor, key = selected, rest
         return self.call_function(operator.getitem, (tensor, key))
 
     def setitem(self, tensor: torch.Tensor, key: Any, value: Any) -> None:
         """`tensor[key] = value`."""
+        selected, rest = select_unbacked(self, tensor, key)
+        if selected is not tensor:
+            tensor, key = selected, rest or ...
         self.call_function(operator.setitem, (tensor, key, value))
 
     def truth(self, tensor: torch.Tensor) -> bool:
@@ -396,6 +404,10 @@ class Tape(Inputs):
                 raise GraphBreak(
                     "unknown-c-function", f"arguments that {function} refuses"
                 ) from None
+            raise
+        except IndexError as error:
+            if "(got SymInt)" in str(error):  # torch has asked for its value, and dropped the answer
+                raise GraphBreak("data-dependent", "a tensor is indexed by data") from None
             raise
         except RuntimeError as error:
             if not isinstance(error, Unsupported):
