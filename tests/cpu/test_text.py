@@ -1,9 +1,12 @@
+# ruff: noqa: UP031 (forms of formatting are what is tested)
 """Text of tensors in compiled programs: eager's, whatever the backend, in order with other effects, and right where a check fails."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +29,7 @@ def logs(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
     log.append(f"{x.long()[0]} {x[0] > 0}")
     print("second", x.long(), {"x": x.long().sum()})
     y = x.round() * 2
-    log += [str(y), repr(y.max()), "%d of %s" % (y.long().max(), y[:1].bool())]  # noqa: UP031
+    log += [str(y), repr(y.max()), "%d of %s" % (y.long().max(), y[:1].bool())]
     x.zero_()
     y = y.reshape(-1)
     y[0] = 0
@@ -214,3 +217,60 @@ def test_inputs_of_other_kinds(make: Callable[[], torch.Tensor]) -> None:
         for _ in range(2):
             x = make()
             assert run(x) == program(x)
+
+
+class Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = {f"k{at}": at for at in range(9)}
+        for at in range(9):
+            setattr(self, f"scale{at}", float(at))
+
+    def forward(self, x: torch.Tensor, step: int) -> torch.Tensor:
+        return x * getattr(self, f"scale{step}") + self.keys[f"k{step}"]
+
+
+LAYERS = Layers()
+
+
+def shows(x: torch.Tensor, step: int, rate: float) -> Any:
+    print(f"step {step}: {rate:.3f} {x.shape}", step, rate, x.shape, [step, (rate,)])
+    told = f"{step} at {rate}: {x.sum():.2f}"
+    return told, f"{told!r:>40}", "%d/%5.2f" % (step, rate), f"{step + 1:03d}", [str(step)], x + 1
+
+
+def keys(x: torch.Tensor, step: int, rate: float) -> Any:
+    name = f"k{step}"
+    return (
+        {name: 1}, name in LAYERS.keys, LAYERS.keys[name], LAYERS.keys.get(name), name == "k2", {name}, len(name), name.startswith("k2"),
+        "k2".startswith(name), name.upper() == "K2", dict(zip((name,), (step,), strict=True)), {f"{at}": at for at in range(step)}, LAYERS(x, step),
+    )  # fmt: skip
+
+
+def reads(x: torch.Tensor, step: int, rate: float) -> Any:
+    name = f"k{step}"
+    try:
+        raise KeyError(name)
+    except KeyError as error:
+        caught = str(error), error.args[0] == "k3"
+    return (
+        name.split("k"), int(name[1:]), name + "!", f"{name:>5}", sorted([name, "k2"]), max(name, "a"), name * 2, list(name),
+        name.encode(), re.match(r"k(\d)", name), hasattr(LAYERS, f"scale{step}"), caught,
+        (name + " %s") % step, f"%s {step}" % x.shape[0], collections.Counter([name]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [shows, keys, reads])
+def test_texts_of_numbers_that_change(program: Callable[..., Any], dynamic: bool | None) -> None:
+    """A number that is only shown is not guarded; one whose text is looked at is."""
+    run = flambeau.compile(program, backend="eager", dynamic=dynamic)
+    for step in range(1, 7):
+        x = torch.randn(3 + step)
+        results = []
+        for function in (run, program):
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                results.append((repr(function(x, step, step / 3)), shown.getvalue()))
+        same(*results, "run")
+    assert "break" not in kinds(run)
+    assert (kinds(run).count("recompile") <= 1) is (program is shows)

@@ -21,6 +21,7 @@ from flambeau_capture.interpreter.pending_text import (
     concatenated,
     joined_by,
     needs_characters,
+    readable,
     text_of_number,
     text_of_tensor,
     text_of_text,
@@ -52,22 +53,22 @@ _PLAIN = frozenset(
     }
 )
 _TEXT_METHODS = ("__str__", "__repr__", "__format__")
-_SYMBOLIC = frozenset({torch.SymInt, torch.SymFloat, torch.SymBool})
-_HOLDERS = frozenset({list, tuple, dict, collections.deque, collections.OrderedDict})
+_NUMBERS = frozenset({torch.SymInt, torch.SymFloat})
+_HOLDERS = frozenset({list, tuple, dict, collections.deque, collections.OrderedDict, torch.Size})
 
 
 def is_pending(value: Any) -> bool:
-    """Whether the text of a value is known only when the graph has run: of a tensor, a number in the data, a text of such."""
+    """Whether the text of a value is made when the graph has run: of a tensor, a symbolic number, a text of such."""
     kind = type(value)
-    if kind in _SYMBOLIC:
+    if kind is torch.SymBool:
         return is_unbacked(from_symbolic(value))
-    return kind is PendingText or isinstance(value, torch.Tensor)
+    return kind in _NUMBERS or kind is PendingText or isinstance(value, torch.Tensor)
 
 
 def holds_pending(value: Any, depth: int = 0) -> bool:
     """Whether `is_pending`, or a container with such in it."""
     kind = type(value)
-    if kind in _PLAIN or depth > 8:
+    if (kind in _PLAIN and kind is not torch.Size) or depth > 8:
         return False
     if isinstance(value, dict):
         return any(holds_pending(item, depth + 1) for item in dict.values(value))
@@ -119,9 +120,9 @@ class InterpretedText(Native):
 
 def formattable(machine: Machine, value: Any) -> Any:
     """`value`, or what stands for it in native formatting; a graph break where that would show a tensor's contents."""
+    value = readable(concrete(value))
     if is_pending(value):
         raise GraphBreak("data-dependent", "a tensor is formatted as text")
-    value = concrete(value)
     kind = type(value)
     if kind in _PLAIN or issubclass(kind, Native):
         return value
@@ -162,6 +163,7 @@ def format_value(
     machine: Machine, value: Any, conversion: Callable[[Any], str] | None, spec: Any
 ) -> Any:
     """One part of a formatted string."""
+    spec = readable(spec)
     if type(spec) is PendingText:
         raise needs_characters("the text of a tensor is a format specification")
     if is_pending(value):
@@ -189,6 +191,7 @@ def _pending_text(
         return text_of_text(value, conversion, spec)
     if isinstance(value, torch.Tensor):
         return text_of_tensor(machine, value, conversion, spec)
+    machine.texts_of_numbers = True
     return text_of_number(value, conversion, spec)
 
 
@@ -262,6 +265,8 @@ def _holder_text(machine: Machine, value: Any) -> Any:
         items = [concatenated(("(", key, ", ", item, ")")) for key, item in pairs]
         return _enclosed("OrderedDict([", items, "])")
     items = [to_text(machine, item, repr) for item in value]
+    if kind is torch.Size:
+        return _enclosed("torch.Size([", items, "])")
     if kind is tuple:
         return _enclosed("(", items, ",)" if len(items) == 1 else ")")
     if kind is list:

@@ -133,6 +133,8 @@ class Machine:
         self.switches = Switches()
         self.shown: list[Any] = []
         """Containers whose text is being made, the outermost first."""
+        self.texts_of_numbers = False
+        """Whether a text was made of a symbolic number, which can still be looked at."""
         self.suspended: Capture | GraphBreak | None = None
         self.broken: list[tuple[Frame, int]] = []
         self.break_where = ""

@@ -17,6 +17,7 @@ from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python
 from flambeau_capture.interpreter.identity import identical, tell_apart
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
+from flambeau_capture.interpreter.pending_text import PendingText, characters_of, readable
 from flambeau_capture.interpreter.text_templates import percent
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -112,8 +113,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         if left_kind is str and op.left == "__mod__":
             return percent(machine, left, right)
         return op.function(left, right)
-    if left_kind is str and op.left == "__mod__":
-        return percent(machine, left, right)
+    if left_kind in (str, PendingText) and op.left == "__mod__":
+        return percent(machine, characters_of(left), right)
     if left_kind is torch.SymBool or right_kind is torch.SymBool:
         if left_kind is not right_kind or op.left not in _LOGICAL:
             return binary(machine, op, _decided(left), _decided(right))
@@ -325,6 +326,7 @@ def length(machine: Machine, value: Any) -> Any:
 
 def contains(machine: Machine, container: Any, item: Any) -> bool:
     """`item in container`."""
+    item = readable(item)
     kind = type(container)
     method = python_method(machine, kind, "__contains__")
     if method is not None:

@@ -17,6 +17,8 @@ import torch
 from flambeau_capture.interpreter.classes import Native
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const, FromOrigin
+from flambeau_prims.size_floats import is_unbacked
+from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +43,14 @@ class Part:
         """How it is made."""
         return CallRecipe(self.function, tuple(rebuild.recipe(arg) for arg in self.args))
 
+    def is_known(self) -> bool:
+        """Whether it is made of numbers and texts that the program was given, and not of what is in a tensor."""
+        return all(_is_known(arg) for arg in self.args)
+
+    def characters(self) -> str:
+        """The text of this call; the numbers are guarded from now on."""
+        return self.function(*map(_known, self.args))
+
 
 class GivenPart:
     """A text that the frame was handed and has not looked at: another one in each call."""
@@ -54,6 +64,10 @@ class GivenPart:
     def recipe(self, rebuild: Rebuilder) -> Recipe:
         """What the frame was handed."""
         return FromOrigin(self.origin)
+
+    def is_known(self) -> bool:
+        """Whether it can be looked at: at the price of a guard."""
+        return True
 
     def characters(self) -> str:
         """The text of this call, which is guarded from now on."""
@@ -106,11 +120,14 @@ class PendingText(Native):
 
     def characters(self, what: str = "the text of a tensor is read") -> str:
         """The text, where it is known while the frame is captured; else a graph break."""
-        if any(isinstance(part, Part) for part in self.parts):
+        if not self.is_known():
             raise needs_characters(what)
-        return "".join(
-            part.characters() if isinstance(part, GivenPart) else str(part) for part in self.parts
-        )
+        parts = [part if isinstance(part, str) else part.characters() for part in self.parts]
+        return "".join(parts)
+
+    def is_known(self) -> bool:
+        """Whether it can be looked at while the frame is captured."""
+        return all(isinstance(part, str) or part.is_known() for part in self.parts)
 
     def seen_type(self) -> type:
         """The type that the program sees."""
@@ -238,6 +255,25 @@ def characters_of(value: Any) -> Any:
     return value.characters() if isinstance(value, PendingText) else value
 
 
+def readable(value: Any) -> Any:
+    """`value`; a text that can be looked at as a str."""
+    return value.characters() if type(value) is PendingText and value.is_known() else value
+
+
+def _is_known(arg: Any) -> bool:
+    if isinstance(arg, PendingText):
+        return arg.is_known()
+    if type(arg) in _SAMPLES:
+        return not is_unbacked(from_symbolic(arg))
+    return not isinstance(arg, Native)
+
+
+def _known(arg: Any) -> Any:
+    if type(arg) in _SAMPLES:
+        return type(_SAMPLES[type(arg)])(arg)
+    return characters_of(arg)
+
+
 def needs_characters(what: str) -> GraphBreak:
     """The break at an operation that looks at a text."""
     hint = "store, print, log or return the text as it is; what looks at its characters belongs outside the compiled function"
@@ -289,7 +325,7 @@ def text_of_text(
 
 
 def text_of_number(number: Any, conversion: Callable[[Any], str] | None, spec: str) -> PendingText:
-    """`format(conversion(number), spec)` of a symbolic number that is in the data."""
+    """`format(conversion(number), spec)` of a symbolic number."""
     _check_spec(_SAMPLES[type(number)], conversion, spec)
     return _formatting(number, conversion, spec, may_be_empty=bool(conversion and spec))
 

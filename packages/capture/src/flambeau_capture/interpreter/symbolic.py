@@ -1,4 +1,4 @@
-"""Symbolic numbers where Python needs a concrete one: as text and as keys.  Making one concrete guards its value."""
+"""Symbolic numbers, and texts of them, where Python needs what they are: as keys.  Making one concrete guards its value."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from flambeau_capture.interpreter.pending_text import PendingText, readable
 from flambeau_prims.concrete_sizes import concrete
 
 _TYPE_NAMES = {"SymInt": "int", "SymFloat": "float", "SymBool": "bool", "FakeTensor": "Tensor"}
@@ -16,6 +17,8 @@ _TYPE_NAME = re.compile(rf"\b({'|'.join(_TYPE_NAMES)})\b")
 def concrete_key(key: Any) -> Any:
     """A key of a dict or set: symbolic numbers have no hash."""
     kind = type(key)
+    if kind is PendingText:
+        return readable(key)
     return concrete(key) if kind in (torch.SymInt, torch.SymFloat, tuple, torch.Size) else key
 
 

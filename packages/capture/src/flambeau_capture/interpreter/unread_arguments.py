@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import logging
 import types
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.interpreter.classes import Native, is_trusted, python_method
 from flambeau_capture.interpreter.partial_reads import Unread
+from flambeau_capture.interpreter.pending_text import PendingText, readable
 from flambeau_capture.interpreter.program_functions import is_fixed
 from flambeau_capture.interpreter.uses import Use
 
@@ -44,12 +46,28 @@ def settle(
     )
 
 
+def read_texts(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as `function` may take them: texts that can be looked at as they are, where it may look at them."""
+    if not any(type(arg) is PendingText for arg in (*args, *kwargs.values())):
+        return args, kwargs
+    count, names = _parameters(machine, function)
+    if count > 0 or names or _takes_text(function):
+        return args, kwargs
+    return tuple(map(readable, args)), {name: readable(arg) for name, arg in kwargs.items()}
+
+
 def _takes_text(function: Any) -> bool:
     """Whether a function stores what it is given, or shows it at exit."""
     name = getattr(function, "__name__", "")
     if isinstance(function, (types.MethodDescriptorType, types.BuiltinFunctionType)):
-        return name in ("append", "print")
-    return type(function) is types.MethodType and isinstance(function.__self__, logging.Logger)
+        return name in ("append", "extend", "insert", "print", "join", "format", "isinstance")
+    if isinstance(function, type):
+        return issubclass(function, (BaseException, str))
+    return function is warnings.warn or (
+        type(function) is types.MethodType and isinstance(function.__self__, logging.Logger)
+    )
 
 
 def _as_text(machine: Machine, arg: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from flambeau_capture.bytecode import NULL_AFTER
 from flambeau_capture.interpreter.frame import NULL
 from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.unread_arguments import settle
+from flambeau_capture.interpreter.unread_arguments import read_texts, settle
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -52,6 +52,8 @@ def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     machine, given = frame.machine, tuple(args)
     if machine.unread_arguments:
         given, kwargs = settle(machine, function, given, kwargs)
+    if machine.texts_of_numbers:
+        given, kwargs = read_texts(machine, function, given, kwargs)
     stack.append(machine.call_in_place(function, given, kwargs))
 
 
@@ -67,4 +69,7 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
         )
     if type(args) is not tuple:
         args = tuple(native_iterable(machine, args))
-    stack.append(machine.call_in_place(function, args, dict(kwargs)))
+    kwargs = dict(kwargs)
+    if machine.texts_of_numbers:
+        args, kwargs = read_texts(machine, function, args, kwargs)
+    stack.append(machine.call_in_place(function, args, kwargs))
