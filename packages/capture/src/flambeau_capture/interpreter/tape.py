@@ -405,18 +405,17 @@ class Tape(Inputs):
                     "unknown-c-function", f"arguments that {function} refuses"
                 ) from None
             raise
-        except IndexError as error:
-            if "(got SymInt)" in str(error):  # torch has asked for its value, and dropped the answer
+        except (IndexError, ValueError) as error:
+            # Torch has asked for a value, and dropped the answer.
+            if "(got SymInt)" in str(error):
                 raise GraphBreak("data-dependent", "a tensor is indexed by data") from None
+            as_eager(error, self.env)
             raise
         except RuntimeError as error:
             if not isinstance(error, Unsupported):
                 as_eager(error, self.env)
                 if tracer.written:
                     self._write_and_fail(function, args, kwargs)
-            raise
-        except (IndexError, ValueError) as error:
-            as_eager(error, self.env)
             raise
         if self.hooked and any(
             getattr(tensor, "storage_record", None) in self.hooked for tensor in tracer.written
