@@ -54,7 +54,8 @@ def compile(
     recompile_limit: how many entries the callable may have; the option of that name.
     isolate_recompiles: accepted; what one call of `compile` returns always has entries of its own.
     dynamic_shapes: sizes of tensors by where they are read, `{"x": {0: True, 1: (2, 64)}, "L['self'].bias": {0: "maybe"}}`: True must be
-        dynamic, (min, max) in this range, "maybe" where that costs nothing, False static.  What `mark_dynamic` says of a tensor, said beforehand.
+        dynamic, (min, max) in this range, "unbacked" and nothing may depend on it, "maybe" where that costs nothing, False static.  What
+        `mark_dynamic` and `mark_unbacked` say of a tensor, said beforehand.
 
     Raises ValueError for an unknown backend, mode or option (the known ones are listed), TypeError if `model` is not callable.
     Nothing is compiled before the first call.
