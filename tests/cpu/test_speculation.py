@@ -312,6 +312,25 @@ def test_numbers_in_the_data(program: Any, backend: str) -> None:
     assert "break" not in kinds(compiled)
 
 
+def questions(x: torch.Tensor, y: torch.Tensor) -> Any:
+    found = [torch.equal(x, y), x.allclose(y, atol=0.1), torch.equal(x, x), torch.equal(x, y[:1])]
+    found += [torch.is_nonzero(x.sum()), x.equal(y * 1), torch.allclose(x, y, equal_nan=True)]
+    return x + 1 if found[0] or found[1] else x - 1, found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_questions_that_torch_answers(fullgraph: bool, backend: str) -> None:
+    compiled = flambeau.compile(questions, backend=backend, fullgraph=fullgraph, dynamic=False)
+    nan = torch.full((3,), float("nan"))
+    one = torch.ones(3)
+    for x, y in ((one, one.clone()), (one, one.clone()), (one, one + 0.01), (one, nan), (nan, nan)):
+        same(compiled(x, y), questions(x, y))
+    if not fullgraph:  # which says that torch has to judge these
+        with pytest.raises(RuntimeError):
+            compiled(one, torch.ones(3, dtype=torch.float64))
+
+
 # ---------------------------------------------------------------- what nothing is assumed of
 
 

@@ -41,7 +41,8 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
     answers = Answers()
     found, steps, other = _interpret(scope, options, dynamic, manner, answers)
     while other is not None and not (options.fullgraph and other.takes_locks != manner.takes_locks):
-        manner = other
+        if other is not manner:
+            manner, answers = other, Answers()  # it may ask other questions
         found, steps, other = _interpret(scope, options, dynamic, manner, answers)
     if found.cause is None:
         return found
@@ -131,6 +132,8 @@ def _interpret(
             other = manner
         elif machine.locks:
             other = replace(manner, takes_locks=False)
+        elif broken is not None and machine.shown_history and not options.fullgraph:
+            other = replace(manner, shows_history=False)
         machine.speculation.detach(machine.tape.env)
         if machine.tape.env is not None:
             machine.tape.env.refuse = None

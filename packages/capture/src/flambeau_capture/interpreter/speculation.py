@@ -59,11 +59,15 @@ class Answers:
     def __getitem__(self, at: int) -> tuple[Any, ...] | None:
         return self._given[at][1]
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether no more questions are answered."""
+        return self._calls > MOST_CALLS
+
     def find(self, tape: Tape, where: str, wanted: Sequence[GraphValue]) -> None:
         """Answer the next question: what these values are."""
-        self._calls += len(tape.calls)
-        found = observe(tape, wanted) if self._calls <= MOST_CALLS else None
-        self._given.append((where, found))
+        self._calls += len(tape.calls) + 1
+        self._given.append((where, observe(tape, wanted)))
 
 
 class Unseen(GraphBreak):
@@ -127,6 +131,8 @@ class Speculation:
         at = self._asked
         self._asked += 1
         if not self._answers.known(at, where):
+            if self._answers.exhausted:
+                return None
             if not self._between_calls():
                 raise Unseen(where, wanted)
             with self._aside():

@@ -16,6 +16,7 @@ from flambeau_capture.failing_call import FailingCall
 from flambeau_capture.graph_module import values_in
 from flambeau_capture.hook_points import pass_hooks
 from flambeau_capture.host_random import KnownState, is_host_generator_type
+from flambeau_capture.interpreter import questions
 from flambeau_capture.interpreter.default_device import DefaultDevices
 from flambeau_capture.interpreter.error_texts import as_eager
 from flambeau_capture.interpreter.frame import is_in_block
@@ -318,6 +319,9 @@ class Tape(Inputs):
         *,
         receiver: bool = False,
     ) -> Any:
+        answered = questions.answer(self, function, args, kwargs)
+        if answered is not NotImplemented:
+            return answered
         if self.devices.inside:
             kwargs = self.devices.given(function, kwargs)
         try:
