@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import flambeau
-from flambeau_capture import CaptureError
+from flambeau_capture import CaptureError, state_of
 from tests.worlds import kinds, same
 
 if TYPE_CHECKING:
@@ -274,3 +274,36 @@ def test_texts_of_numbers_that_change(program: Callable[..., Any], dynamic: bool
         same(*results, "run")
     assert "break" not in kinds(run)
     assert (kinds(run).count("recompile") <= 1) is (program is shows)
+
+
+def checked_in_words(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp() - 2
+    message = f"negative: {y}"
+    if (y < -1.5).any():
+        raise ValueError(message)
+    return y * 2
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_text_with_a_gradient_function_that_is_not_needed(fullgraph: bool) -> None:
+    run = flambeau.compile(checked_in_words, backend="eager", fullgraph=fullgraph)
+    good = torch.rand(3, requires_grad=True)
+    torch.testing.assert_close(run(good), checked_in_words(good))
+    assert [event.kind for event in state_of(run).events] == ["capture"]
+    bad = torch.full((3,), -5.0, requires_grad=True)
+    with pytest.raises(ValueError, match="negative") as want:
+        checked_in_words(bad)
+    with pytest.raises(ValueError, match="negative") as got:
+        run(bad)
+    assert str(got.value) == str(want.value) and "grad_fn" in str(got.value)
+
+
+def test_text_with_a_gradient_function_that_leaves_the_frame() -> None:
+    def program(x: torch.Tensor) -> tuple[str, torch.Tensor]:
+        y = x.exp()
+        return f"{y}", y * 2
+
+    x = torch.rand(3, requires_grad=True)
+    run = flambeau.compile(program, backend="eager")
+    assert run(x)[0] == program(x)[0]
+    assert [event.kind for event in state_of(run).events] == ["capture", "break", "capture"]

@@ -60,7 +60,6 @@ _SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE
 """Guard kinds of which one origin may have several, with different payloads."""
 
 
-
 _READ_AT_ONCE = (
     str, bytes, int, float, tuple, frozenset, types.MappingProxyType, type, types.ModuleType,
 )  # fmt: skip
@@ -127,6 +126,8 @@ class Machine:
         """Backwards of custom Functions around it."""
         self.step = 0
         self.manner = manner
+        self.shown_history = False
+        """Whether text was made of a tensor that has a gradient function, as such checks have that do not fail."""
         self.told_compiling = False
         """Whether the answer was yes: what the program then raises eager might not."""
         self.stop_step = stop_step

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """`compiling`: what `is_compiling()` answers.  `takes_locks`: the entry takes the locks that the frame takes; else that is a graph break."""
+    """`compiling`: what `is_compiling()` answers.  `takes_locks`: the entry takes the locks that the frame takes; else that is a graph break.
+    `shows_history`: text of tensors that have a gradient function may be made, which cannot leave the frame; else that is a graph break.
+    """
 
     compiling: bool = True
     takes_locks: bool = True
+    shows_history: bool = True
 
 
 USUAL = Manner()

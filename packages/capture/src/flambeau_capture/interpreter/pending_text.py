@@ -80,7 +80,9 @@ class ShownTensor(Native):
     `default_dtype`: what the text depends on besides, None where it does not.
     """
 
-    __slots__ = ("copy", "default_dtype", "kind", "machine", "made_at", "requires_grad", "tensor")
+    __slots__ = (
+        "copy", "default_dtype", "has_history", "kind", "machine", "made_at", "requires_grad", "tensor",
+    )  # fmt: skip
 
     def __init__(
         self, machine: Machine, tensor: torch.Tensor, kind: type, default_dtype: torch.dtype | None
@@ -89,12 +91,15 @@ class ShownTensor(Native):
         self.machine, self.tensor, self.kind = machine, tensor, kind
         self.default_dtype = default_dtype
         self.requires_grad = tensor.requires_grad
+        self.has_history = False
         source = tape.call_method("detach", (tensor,)) if tensor.requires_grad else tensor
         self.copy = tape.call_method("clone", (source,))
         self.made_at = len(tape.calls)
 
     def recipe(self, rebuild: Rebuilder) -> Recipe:
         """The tensor that is shown."""
+        if self.has_history:
+            raise _names_its_history()
         if self.default_dtype is not None:
             if self.default_dtype is not torch.get_default_dtype():
                 raise GraphBreak("torch-state", "a tensor is formatted under another default dtype")
@@ -342,13 +347,14 @@ def text_of_tensor(
         return _formatting(shown, None, spec, may_be_empty=False)
     if conversion is None and spec:
         raise TypeError(f"unsupported format string passed to {kind.__name__}.__format__")
-    if has_history(machine, tensor):
-        raise GraphBreak(
-            "data-dependent", "a tensor that has a gradient function is formatted as text"
-        )
+    with_history = has_history(machine, tensor)
+    if with_history and not machine.manner.shows_history:
+        raise _names_its_history()
+    machine.shown_history |= with_history
     _check_print_options(machine)
     format("", spec)
     shown = ShownTensor(machine, tensor, kind, torch.get_default_dtype())
+    shown.has_history = with_history
     return _formatting(shown, conversion, spec, may_be_empty=bool(spec))
 
 
@@ -366,6 +372,13 @@ def shown_class(machine: Machine, tensor: torch.Tensor) -> type:
     ):
         raise GraphBreak("data-dependent", "a tensor is formatted as text")
     return kind
+
+
+def _names_its_history() -> GraphBreak:
+    """The text names the function that made the tensor, as eager calls it."""
+    return GraphBreak(
+        "data-dependent", "a tensor that has a gradient function is formatted as text"
+    )
 
 
 def has_history(machine: Machine, tensor: torch.Tensor) -> bool:
