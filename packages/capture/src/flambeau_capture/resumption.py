@@ -140,7 +140,10 @@ class _Changes:
                 found.update(self._inside(recipes[place], Argument(names[at], at)))
         return found
 
-    def _inside(self, recipe: Recipe, origin: Origin) -> Iterator[tuple[str, frozenset[int]]]:
+    def _inside(
+        self, recipe: Recipe, origin: Origin, around: tuple[Recipe, ...] = ()
+    ) -> Iterator[tuple[str, frozenset[int]]]:
+        """Of what is made by a recipe, which stands inside those `around` it: a list may hold itself."""
         match recipe:
             case SizeValue(expr=Expr() | FloatExpr() as number) if self._varies(number):
                 yield origin.text(), frozenset({-1})
@@ -151,8 +154,9 @@ class _Changes:
             case FromOrigin(origin=before):
                 yield from self._kept(before.text(), origin.text())
             case MakeTuple(items=items) | MakeList(items=items):
-                for at, item in enumerate(items):
-                    yield from self._inside(item, Item(origin, at))
+                if not any(recipe is outer for outer in around):
+                    for at, item in enumerate(items):
+                        yield from self._inside(item, Item(origin, at), (*around, recipe))
 
     def _kept(self, before: str, now: str) -> Iterator[tuple[str, frozenset[int]]]:
         """What is known to change of an object that is handed on as it is, and of what is in it."""

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import copy
 import functools
+import random
 import typing
 
 import pytest
@@ -218,6 +219,23 @@ def test_an_iterator_goes_on_where_it_was_beside_a_value_that_holds_itself():
         return seen, x, held[0][0] is held, held[0][1][1] is held
 
     agree(program, (X,), (X,))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_number_of_the_graph_lives_on_beside_a_value_that_holds_itself(dynamic):
+    def program(x):
+        held = [x]
+        held.append((held, x + 1))
+        drawn = random.random()
+        seen = x.sum().item()
+        return x * drawn, seen, held[1][0] is held, held[1][1] * drawn
+
+    for _ in range(2):
+        random.seed(3)
+        run = compiled(program, fullgraph=False, dynamic=dynamic)
+        found = [run(X), run(X[1:])]
+        random.seed(3)
+        same(found, [program(X), program(X[1:])])
 
 
 def test_extremes_of_sizes_and_other_things():
