@@ -1,6 +1,6 @@
 """Calls of torch whose C++ takes no symbolic sizes: what they are given becomes concrete, and that is guarded, or assumed.
 
-    F.interpolate(x, size=(n, m), antialias=True)      n and m are what they are on this call from here on
+F.interpolate(x, size=(n, m), antialias=True)      n and m are what they are on this call from here on
 """
 
 from __future__ import annotations
