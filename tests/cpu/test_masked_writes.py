@@ -47,13 +47,40 @@ def test_gradients(name: str, backend: str) -> None:
     assert "runs eagerly" not in report, report
 
 
-def test_a_value_for_each_element_is_left_as_it_is() -> None:
-    run = flambeau.compile(whole_rows, backend="eager")
+def chosen(x: torch.Tensor, mask: torch.Tensor) -> Any:
+    y = torch.zeros_like(x)
+    y[mask] = x[mask].exp() * 2
+    return (y * y).sum(), y
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("masked", [(5, 7), (5,), (5, 7, 4)], ids=str)
+def test_a_value_for_each_element(masked: tuple[int, ...], backend: str) -> None:
+    run = flambeau.compile(chosen, backend=backend, fullgraph=True)
+    for share in (0.5, 0.7, 0.0, 1.0, 0.3):
+        mask = torch.rand(masked) < share
+        x = torch.randn(5, 7, 4, requires_grad=True)
+        again = x.detach().clone().requires_grad_()
+        want, y = chosen(x, mask)
+        got, z = run(again, mask)
+        torch.testing.assert_close((got, z), (want, y))
+        want.backward()
+        got.backward()
+        torch.testing.assert_close(again.grad, x.grad)
+    report = str(flambeau.explain(chosen)(again, mask))
+    assert "runs eagerly" not in report, report
+
+
+def test_too_few_values_are_refused() -> None:
+    run = flambeau.compile(whole_rows, backend="aot_eager", fullgraph=True)
     x, value = torch.randn(4, 3), torch.randn(2, 3, requires_grad=True)
     mask = torch.tensor([True, False, True, False])
-    got = run(x, mask, value)[0]
-    want = whole_rows(x, mask, value)[0]
-    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(run(x, mask, value), whole_rows(x, mask, value))
+    more = torch.tensor([True, True, True, False])
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        whole_rows(x, more, value)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        run(x, more, value)
 
 
 def test_a_mask_of_another_shape_is_refused_as_eager_refuses_it() -> None:
