@@ -134,6 +134,20 @@ class UnbackedNumbers:
             if unbacked <= self.values.keys():  # else the operator that knows the size checks it
                 self._record_check(guard)
 
+    def _described(self, guard: SizeGuard) -> str:
+        """The guard as text, with the lines that its unbacked numbers come from."""
+        sides = [side for side in (guard.lhs, guard.rhs) if isinstance(side, (Expr, FloatExpr))]
+        names = sorted(set().union(*(side.symbols() for side in sides)) & self.values.keys())
+        lines = {
+            call.result: call.where for call in self._tape.calls if type(call.result) is GraphValue
+        }
+        known = [
+            f"{name} is of {lines[value]}"
+            for name in names
+            if (value := self.values[name]) in lines
+        ]
+        return f"{guard} ({', '.join(known)})" if known else str(guard)
+
     def _record_check(self, guard: SizeGuard) -> None:
         tape = self._tape
         calls, where = tape.calls, guard.where or tape.machine.where
@@ -146,7 +160,7 @@ class UnbackedNumbers:
             holds = GraphValue(Condition("not", condition), "holds")  # type: ignore[arg-type]
             calls.append(Call("function", operator.not_, (related,), {}, holds, where))
         oracle = None if tape.env is None else tape.env.oracle
-        assumption = Assumption(where, str(guard))
+        assumption = Assumption(where, self._described(guard))
         if oracle is not None and guard in oracle.answered:
             tape.machine.speculation.note(assumption)
         target = torch.ops.aten._assert_scalar.default
