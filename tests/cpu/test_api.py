@@ -487,7 +487,7 @@ def test_wrong_arguments_raise_as_python_does() -> None:
 
 
 def branch(x: torch.Tensor) -> torch.Tensor:
-    if x.sum() > 0:
+    if x.sum().item() > 0:
         return x + 1
     return x - 1
 
@@ -501,8 +501,9 @@ def test_a_break_runs_eagerly() -> None:
 
 def test_fullgraph_names_the_users_line_and_cause() -> None:
     line = branch.__code__.co_firstlineno + 1
-    with pytest.raises(Exception, match=rf"test_api\.py:{line}.*data-dependent") as caught:
-        flambeau.compile(branch, fullgraph=True)(torch.randn(3))
+    options = {"speculate": False}
+    with pytest.raises(Exception, match=rf"test_api\.py:{line}(.|\n)*data-dependent") as caught:
+        flambeau.compile(branch, fullgraph=True, options=options)(torch.randn(3))
     assert "CaptureError" in type(caught.value).__name__
 
 

@@ -38,6 +38,7 @@ numpy_objects.py, arrays/    NumPy
 host_draws.py    random numbers of `random` and NumPy
 
 scalars.py, symbolic.py, unbacked.py    numbers that are inputs of the graph; made concrete; computed by the graph
+unbacked_indices.py    indices of tensors that only the graph knows
 raising_branches.py, known_ranges.py    branches on data: of which one way only raises, of which the answer is known
 questions.py     torch.equal and the like
 speculation.py, observation.py, repeatable.py    branches on data that are taken as this call takes them, and checked in the graph
