@@ -134,8 +134,6 @@ def _interpret(
             other = replace(manner, takes_locks=False)
         elif broken is not None and machine.shown_history and not options.fullgraph:
             other = replace(manner, shows_history=False)
-        elif broken is not None and machine.shown_history and not options.fullgraph:
-            other = replace(manner, shows_history=False)
         machine.speculation.detach(machine.tape.env)
         if machine.tape.env is not None:
             machine.tape.env.refuse = None

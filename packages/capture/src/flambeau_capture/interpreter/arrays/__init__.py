@@ -11,7 +11,7 @@ table.py, base.py, array.py, array_operators.py, reductions.py, flags.py    the 
 indexing.py, layout.py, dtypes.py    items, memory orders, dtypes
 ufuncs.py, kernels.py    universal functions: dtypes and broadcasting as NumPy's, and the torch calls of each loop
 functions.py, handlers.py    calls of NumPy's functions, and the table of those that are handled, by subject:
-creation.py, combining.py, statistics.py, products.py, linear_algebra.py, fourier.py
+creation.py, combining.py, statistics.py, products.py, linear_algebra.py, fourier.py, random.py
 converters.py    what NumPy's own Python code makes while it is interpreted
 """
 
