@@ -472,3 +472,33 @@ def test_under_autocast_and_no_grad() -> None:
         same(got, want)
         assert got[0].requires_grad is want[0].requires_grad
     assert not torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+
+
+# ---------------------------------------------------------------- what is put back
+
+
+def negates(x: torch.Tensor, sign: torch.Tensor) -> torch.Tensor:
+    x.neg_()
+    return 1 / x if sign > 0 else 2 / x
+
+
+def transposes(x: torch.Tensor, sign: torch.Tensor) -> torch.Tensor:
+    x.t_()
+    x.unsqueeze_(1)
+    return x + 1 if sign > 0 else x - 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [negates, transposes])
+def test_signs_of_zeros_and_geometry_are_put_back(program: Any, backend: str) -> None:
+    for fullgraph in (False, True):
+        compiled = flambeau.compile(program, backend=backend, fullgraph=fullgraph, dynamic=False)
+        for sign in (1.0, -1.0, 1.0, -1.0):
+            mine, yours = torch.zeros(2, 3), torch.zeros(2, 3)
+            got, want = (
+                compiled(mine, torch.tensor(sign)),
+                program(yours, torch.tensor(sign)),
+            )
+            same(got, want)
+            assert (mine.shape, mine.stride()) == (yours.shape, yours.stride())
+            assert torch.equal(mine.signbit(), yours.signbit())

@@ -107,31 +107,50 @@ class _SavedGenerator:
             restore_generator(self.generator, self.state)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _SavedTensor:
-    """A tensor and a copy of it, which autograd knows to be one."""
+    """A tensor, its geometry, and a copy of it, which autograd knows to be one."""
 
     tensor: torch.Tensor
+    geometry: tuple[torch.Size, tuple[int, ...], int]
     copy: torch.Tensor
     grad_fn: Any
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _SavedTensor:
         grad_fn = tensor.grad_fn
-        return cls(tensor, (tensor.data if grad_fn is None else tensor).clone(), grad_fn)
+        copy = (tensor.data if grad_fn is None else tensor).clone()
+        return cls(tensor, _geometry(tensor), copy, grad_fn)
 
     def can_be_restored(self) -> bool:
         """Autograd lets nobody take back a write to a view that it has recorded."""
         return self.tensor.grad_fn is self.grad_fn or not self.tensor._is_view()
 
     def restore(self) -> None:
-        if self.tensor.grad_fn is not self.grad_fn:
+        recorded = self.tensor.grad_fn is not self.grad_fn
+        if recorded:
             self.tensor.detach_()
-            if self.grad_fn is not None:
-                with torch.enable_grad():
-                    self.tensor.copy_(self.copy)
-        if not torch.equal(self.tensor.data, self.copy.data):
+        if _geometry(self.tensor) != self.geometry:  # it was transposed in place, or the like
+            with torch.no_grad():
+                self.tensor.as_strided_(*self.geometry)
+        if recorded and self.grad_fn is not None:
+            with torch.enable_grad():
+                self.tensor.copy_(self.copy)
+        if not _same_bits(self.tensor.data, self.copy.data):
             self.tensor.data.copy_(self.copy.data)
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors hold the same numbers; zeros have signs, too."""
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    return torch.equal(a, b) and not (
+        a.is_floating_point() and bool((a.signbit() != b.signbit()).any())
+    )
 
 
 def autocast_nesting() -> int:
