@@ -160,6 +160,8 @@ class _Description:
             value, tuple
         ):  # which equal tuples are one object is the interpreter's affair
             return f"{type(value).__name__}({', '.join(map(self.of, value))})"
+        if isinstance(value, torch.device):  # a new object at each access of `tensor.device`
+            return repr(value)
         known = id(value) in self._numbers
         number = self._numbers.setdefault(id(value), len(self._numbers))
         self._kept.append(value)
@@ -178,7 +180,7 @@ class _Description:
             return f"{name}{{{', '.join(items)}}}"
         if isinstance(value, (set, frozenset)):
             return f"{name}{{{', '.join(sorted(map(repr, value)))}}}"
-        if isinstance(value, (torch.dtype, torch.device, range)):
+        if isinstance(value, (torch.dtype, range)):
             return repr(value)
         if isinstance(value, types.FunctionType):
             cells = [self.of(cell) for cell in value.__closure__ or ()]
