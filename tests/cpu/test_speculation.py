@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import operator
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -502,3 +505,92 @@ def test_signs_of_zeros_and_geometry_are_put_back(program: Any, backend: str) ->
             same(got, want)
             assert (mine.shape, mine.stride()) == (yours.shape, yours.stride())
             assert torch.equal(mine.signbit(), yours.signbit())
+
+
+# ---------------------------------------------------------------- around the call
+
+
+def test_hooks_on_saved_tensors_see_what_the_program_saves() -> None:
+    packed: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tensor)
+        return tensor
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x * x
+        if y.sum() > 0:
+            y = y * x
+        return y * y
+
+    compiled = flambeau.compile(program, backend="eager", dynamic=False)
+    for function in (program, compiled, compiled):
+        x = torch.rand(3).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            function(x)
+        assert [type(tensor) for tensor in packed] == [torch.Tensor] * 6
+        packed.clear()
+    traced = flambeau.compile(program, backend="aot_eager", dynamic=False)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        traced(torch.rand(3).requires_grad_())
+    assert {type(tensor) for tensor in packed} == {torch.Tensor}
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_stances_that_compile_nothing_keep_the_graph(fullgraph: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x.sin()
+
+    compiled = flambeau.compile(program, backend="eager", fullgraph=fullgraph, dynamic=False)
+    one = torch.ones(3)
+    compiled(one)
+    with flambeau.compiler.set_stance("fail_on_recompile"):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="fail_on_recompile"):
+                compiled(-one)
+            same(compiled(one), one + 1)
+    with flambeau.compiler.set_stance("eager_on_recompile"):
+        for _ in range(2):
+            same(compiled(-one), program(-one))
+            same(compiled(one), one + 1)
+    assert kinds(compiled) == ["capture", "refuted", "eager"]
+    same(compiled(-one), program(-one))
+    assert kinds(compiled)[3] == "recompile"
+
+
+def test_data_at_the_edge_of_what_a_backend_computes() -> None:
+    def otherwise(gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        for node in gm.graph.nodes:
+            if node.target is torch.ops.aten.gt.Scalar or node.target in ("gt", operator.gt):
+                node.target = operator.lt
+        gm.recompile()
+        return gm.forward
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x.sin()
+
+    compiled = flambeau.compile(program, backend=otherwise, fullgraph=True, dynamic=False)
+    one = torch.ones(3)
+    for _ in range(20):
+        same(compiled(one), one + 1)
+    assert kinds(compiled) == ["capture", "refuted", "recompile", "eager"]
+    assert "runs eagerly for some data" in texts(compiled, "eager")[0]
+
+
+def test_a_call_that_another_entry_serves_keeps_nothing_alive() -> None:
+    def made(shift: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: x + shift if x.sum() > 0 else x - shift
+
+    shift = torch.ones(3)
+    compiled = flambeau.compile(made(shift), backend="eager", fullgraph=True, dynamic=False)
+    for sign in (1, -1, 1, -1, 1):
+        compiled(sign * torch.ones(3))
+    found = kinds(compiled)
+    for sign in (1, -1, 1, -1, 1):
+        compiled(sign * torch.ones(3))
+    assert kinds(compiled) == found  # an event for each assumption, not one a call
+    held = weakref.ref(shift)
+    del shift, compiled
+    for _ in range(3):
+        gc.collect()
+    assert held() is None

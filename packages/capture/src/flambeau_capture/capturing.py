@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class _Capturing(threading.local):
@@ -12,6 +19,18 @@ class _Capturing(threading.local):
 
 
 CAPTURING = _Capturing()
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """A block that captures or compiles: the program's hooks on saved tensors are not told of what it computes."""
+    hooks_off = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    CAPTURING.depth += 1
+    try:
+        yield
+    finally:
+        CAPTURING.depth -= 1
+        torch._C._autograd._saved_tensors_hooks_set_tracing(hooks_off)
 
 
 def is_capturing() -> bool:

@@ -12,19 +12,20 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from flambeau_capture.capturing import CAPTURING
+from flambeau_capture.capturing import CAPTURING, capturing
 from flambeau_capture.entry import (
     Backend,
     EntryInfo,
     current_state,
     eager_entry,
     make_entry,
+    new_entry,
     raising_entry,
     skip_entry,
 )
@@ -53,7 +54,7 @@ from flambeau_capture.record import (
 from flambeau_capture.refuted import REFUTED
 from flambeau_capture.resumption import Continuations
 from flambeau_capture.size_changes import SizeChanges
-from flambeau_capture.stance import current_stance
+from flambeau_capture.stance import KEEPS_ENTRIES, current_stance
 from flambeau_capture.successors import NotResumable
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
@@ -173,9 +174,9 @@ class CompiledState:
         with self._lock:
             entries = compiled.entries
             for entry in entries:
-                if entry.info in refuted:
-                    continue
-                if entry.program.failed(self.function, arguments) is None:
+                if entry.program.failed(self.function, arguments) is not None:
+                    refuted.pop(entry.info, None)  # by an earlier call, which another entry served
+                elif entry.info not in refuted:
                     return entry  # made by another thread meanwhile
             scope = Scope(self.function, arguments)
             entries = tuple(entry for entry in entries if not entry.info.is_dead())
@@ -196,7 +197,7 @@ class CompiledState:
             limit = self.options.recompile_limit
             if len(entries) >= limit or self._made >= ENTRIES_DIED * limit:
                 return self._at_limit(compiled, entries, scope, reasons)
-            return self._compile(compiled, entries, scope, reasons)
+            return self._compile(compiled, entries, scope, reasons, refuted=refuted)
 
     def _runs_eagerly(self, stance: str, scope: Scope, failures: tuple[GuardFailure, ...]) -> bool:
         """Whether a stance other than the default has this call run as it is; RuntimeError where the stance is to fail."""
@@ -235,8 +236,12 @@ class CompiledState:
         *,
         backend: Backend | None = None,
         captured: Capture | None = None,
+        refuted: Iterable[EntryInfo] = (),
     ) -> Any:
-        """The entry for a call; with `backend`, one for this call only; of this capture, if there is one already."""
+        """The entry for a call; with `backend`, one for this call only; of this capture, if there is one already.
+
+        `refuted` are the entries whose graphs have found data other than was assumed.
+        """
         started = time.perf_counter()
         made = self._make(scope, backend or self.backend, captured)
         broken, entry = made.broken, made.entry
@@ -262,37 +267,50 @@ class CompiledState:
             return None
         if backend is not None:
             return entry
+        if any(_same_graph(info, entry.info) for info in refuted):
+            compiled.entries = (*entries, self._eager_at_the_edge(entry))
+            return None
         self._made += 1
         compiled.entries = (entry, *entries)
         return entry
 
+    def _eager_at_the_edge(self, entry: Any) -> Any:
+        """The entry for data that an assumption holds of eagerly, but not in the compiled graph, which rounds otherwise: behind all others."""
+        broken = Break(
+            "data-dependent",
+            f"{self.function.__qualname__} runs eagerly for some data: of them its graph finds other than eager what it assumes",
+            entry.info.assumptions[-1].where,
+            "compare with a margin",
+        )
+        self._note(Event("eager", str(broken), reason=broken))
+        info = EntryInfo(entry.info.guards, entry.info.inputs, skipped=broken)
+        return new_entry(entry.program, None, last_resort=True, info=info)
+
     def _make(self, scope: Scope, backend: Backend, captured: Capture | Break | None) -> _Made:
         """Capture, hand the graph to the backend, and check the entry on the very call it was made from."""
         started = time.perf_counter()
-        CAPTURING.depth += 1
         try:
-            state = current_state()
-            if captured is None:
-                with collector_paused():
-                    captured = self._capture(scope)
-            seconds = time.perf_counter() - started
-            broken = captured if isinstance(captured, Break) else self._violation(captured)
-            if broken is not None or isinstance(captured, Break):
-                return _Made(None, broken, seconds)
-            handler = self._hooked.handler if captured.needs_hook else None
-            if captured.eager:
-                entry = eager_entry(captured, state, handler)
-            else:
-                entry = make_entry(
-                    captured, backend, state, self._continuations,
-                    to_end=not self._is_continuation, handler=handler, guard_filter=self.options.guard_filter_fn,
-                    note=self._note, refuted=self._refuted, changed=self._changes.dims(),
-                )  # fmt: skip
+            with capturing():
+                state = current_state()
+                if captured is None:
+                    with collector_paused():
+                        captured = self._capture(scope)
+                seconds = time.perf_counter() - started
+                broken = captured if isinstance(captured, Break) else self._violation(captured)
+                if broken is not None or isinstance(captured, Break):
+                    return _Made(None, broken, seconds)
+                handler = self._hooked.handler if captured.needs_hook else None
+                if captured.eager:
+                    entry = eager_entry(captured, state, handler)
+                else:
+                    entry = make_entry(
+                        captured, backend, state, self._continuations,
+                        to_end=not self._is_continuation, handler=handler, guard_filter=self.options.guard_filter_fn,
+                        note=self._note, refuted=self._refuted, changed=self._changes.dims(),
+                    )  # fmt: skip
         except NotResumable as error:
             broken = Break("not-resumable", str(error), defined_at(scope.function))
             return _Made(None, broken, time.perf_counter() - started)
-        finally:
-            CAPTURING.depth -= 1
         # The backend may have fixed a size, too.
         broken = self._violation(captured) or _unstable(entry, scope)
         if broken is not None:
@@ -364,8 +382,7 @@ class CompiledState:
         if self.options.dynamic is False or self._generalised:
             return None
         breaks = [entry.info.broken for entry in entries]
-        CAPTURING.depth += 1
-        try:
+        with capturing():
             for numbers in (True, False):
                 dynamic = DynamicDims(True, self._changes.dims(), numbers, self._doubted)
                 with collector_paused():
@@ -374,21 +391,19 @@ class CompiledState:
                     assert isinstance(captured, Capture)
                     self._generalised = True
                     return captured
-        finally:
-            CAPTURING.depth -= 1
         return None
 
     def _refuted(self, info: EntryInfo, assumption: Assumption) -> None:
         """A call has found data other than an entry assumes: unless frames must be captured whole, nothing is assumed there any more."""
+        recompiles = current_stance().name not in KEEPS_ENTRIES
         with self._lock:
             compiled = self._compiled()
-            if not self.options.fullgraph and compiled is not None:
+            if not self.options.fullgraph and compiled is not None and recompiles:
                 self._doubted |= {assumption.where}
                 compiled.entries = tuple(
                     entry for entry in compiled.entries if entry.info is not info
                 )
             REFUTED.add(self, info, refuted_assumption(assumption))
-            self._note(Event("refuted", assumption.refutation))
 
     def _note(self, event: Event) -> None:
         self.events.append(event)
@@ -420,6 +435,15 @@ def _unstable(entry: Any, scope: Scope) -> Break | None:
         guard.where,
         "this is a defect of capture or a value that differs at each reading",
     )
+
+
+def _same_graph(one: EntryInfo, other: EntryInfo) -> bool:
+    """Whether two entries assume the same of the data that they are given."""
+    graphs = one.graph_module, other.graph_module
+    if not one.assumptions or one.assumptions != other.assumptions or None in graphs:
+        return False
+    codes = [graph.code for graph in graphs if graph is not None]
+    return codes[0] == codes[1]
 
 
 def _callable_backend(backend: Any) -> Backend:

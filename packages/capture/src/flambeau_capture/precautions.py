@@ -141,7 +141,7 @@ class _SavedTensor:
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
-    return tensor.shape, tensor.stride(), tensor.storage_offset()
+    return tensor.shape, tensor.stride(), int(tensor.storage_offset())
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

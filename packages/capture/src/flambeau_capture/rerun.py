@@ -102,6 +102,7 @@ class OnError:
         self._assumptions = capture.assumptions
         self.refuted: Callable[[Assumption], None] | None = None
         """Told of an assumption that does not hold."""
+        self._refuted_before: set[Assumption] = set()
 
     @classmethod
     def of(cls, capture: Capture, note: Callable[[Event], None]) -> OnError | None:
@@ -127,6 +128,9 @@ class OnError:
             found = str(error)
             for assumption in self._assumptions:
                 if assumption.refutation in found:
+                    if assumption not in self._refuted_before:  # not one a call
+                        self._refuted_before.add(assumption)
+                        self.note(Event("refuted", assumption.refutation))
                     self.refuted(assumption)
                     return NotImplemented
         text = f"{self.name} ran again eagerly: its graph raised {type(error).__name__}: {error}"

@@ -30,6 +30,9 @@ STANCES = (
     "aot_eager_then_compile",
 )
 
+KEEPS_ENTRIES = frozenset({"force_eager", "eager_on_recompile", "fail_on_recompile"})
+"""Stances in which nothing is compiled."""
+
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
