@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import operator
+import random
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -594,3 +595,45 @@ def test_a_call_that_another_entry_serves_keeps_nothing_alive() -> None:
     for _ in range(3):
         gc.collect()
     assert held() is None
+
+
+# ---------------------------------------------------------------- what Python asks of numbers
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "~n",
+        "round(n, -1)",
+        "round(n, ndigits=-1)",
+        "n.bit_length()",
+        "n.__round__(-1)",
+        "n.__floordiv__(2)",
+        "f.is_integer()",
+        "f.hex()",
+        "f.as_integer_ratio()",
+        "torch.arange(0, f, 0.5)",
+        "torch.arange(n, 50, f)",
+        "random.randint(0, n)",
+        "random.randrange(n, 2 * n)",
+    ],
+)
+def test_python_of_numbers_in_the_data_and_given(expression: str) -> None:
+    namespace = {"random": random, "torch": torch}
+    exec(
+        "def in_data(x):\n    n, f = int(x[0]), x[1].item()\n"
+        f"    try:\n        return {expression}, x + n\n    except Exception as error:\n        return str(error)\n"
+        f"def given(n, f, x):\n    try:\n        return {expression}, x + n\n    except Exception as error:\n        return str(error)\n",
+        namespace,
+    )
+    for n, f in ((37, 2.5), (6, 3.0)):
+        x = torch.tensor([n, f])
+        for fullgraph, name, args in ((True, "in_data", (x,)), (False, "given", (n, f, x))):
+            function: Any = namespace[name]
+            compiled = flambeau.compile(
+                function, backend="eager", fullgraph=fullgraph, dynamic=not fullgraph
+            )
+            random.seed(3)
+            want = function(*args)
+            random.seed(3)
+            same(compiled(*args), want)

@@ -210,7 +210,9 @@ class IntNode(SizeNode):
     floor = ceil = trunc = sym_int = pos
 
     def round(self, digits: int | None = None) -> IntNode:
-        return self
+        if digits is None or digits >= 0:
+            return self
+        return IntNode(round(sizes.as_int(self.value), digits))
 
     def abs(self) -> IntNode:
         return IntNode(sizes.size_max(self.value, -self.value))

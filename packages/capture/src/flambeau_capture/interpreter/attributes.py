@@ -82,8 +82,7 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         if plain is not None:
             if name == "__class__":
                 return plain
-            if not hasattr(plain, name) or not hasattr(obj, name):
-                obj = concrete(obj)
+            obj = concrete(obj)
         return getattr(obj, name)
     if issubclass(kind, torch.Tensor):
         return load_tensor_attribute(machine, obj, name)

@@ -105,7 +105,8 @@ def _new_number(
     if type(example) is float:
         return unbacked_float(env, within)
     if type(example) is int:
-        return env.unbacked(lower=lower if type(lower) is int else None, upper=upper)
+        most = from_symbolic(upper) if type(upper) is torch.SymInt else upper
+        return env.unbacked(lower=lower if type(lower) is int else None, upper=most)
     return None
 
 

@@ -274,6 +274,8 @@ def unary(machine: Machine, name: str, value: Any) -> Any:
     function = UNARY_FUNCTIONS[name]
     if isinstance(value, torch.Tensor):
         return machine.tape.call_function(function, (value,))
+    if name == "__invert__" and type(value) is torch.SymInt:
+        return -value - 1
     method = python_method(machine, type(value), name)
     return function(value) if method is None else machine.call(method, (value,), {})
 

@@ -9,6 +9,7 @@ import torch
 
 from flambeau_prims.promotion import Number, is_integral, number_dtype
 from flambeau_prims.rules.registry import rule
+from flambeau_prims.size_floats import as_float
 from flambeau_prims.sizes import Expr, as_int, ceil_div, expect, lt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import copy_stride, stride_for
@@ -191,9 +192,13 @@ def arange_from(
     if all(isinstance(bound, (int, Expr)) for bound in bounds):
         length = _integer_length(*bounds)  # type: ignore[arg-type]
     else:
-        first, last, by = (as_int(bound) if isinstance(bound, Expr) else bound for bound in bounds)
-        length = _real_length(first, last, by, dtype)  # type: ignore[arg-type]
+        first, last, by = map(_concrete, bounds)
+        length = _real_length(first, last, by, dtype)
     return fresh((length,), dtype, device)
+
+
+def _concrete(number: Number) -> int | float:
+    return as_int(number) if isinstance(number, (int, Expr)) else as_float(number)
 
 
 def _integer_length(start: Size, end: Size, step: Size) -> Size:

@@ -16,6 +16,7 @@ from flambeau_capture.interpreter.formatting import format_value, to_text
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 from flambeau_prims.size_floats import FloatExpr, is_unbacked
+from flambeau_prims.sizes import as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def _converting(function: Any, name: str) -> None:
             rounded = _rounded(machine, function, args[0])
             if rounded is not None:
                 return rounded
+        elif function is round and type(args[0]) is torch.SymInt:
+            return round(as_int(from_symbolic(args[0])), *args[1:], **kwargs)  # SymInt drops digits
         args, kwargs = native.prepare_arguments(machine, function, args, kwargs)
         return function(*args, **kwargs)
 
