@@ -597,6 +597,45 @@ def test_a_call_that_another_entry_serves_keeps_nothing_alive() -> None:
     assert held() is None
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_calls_that_fail_before_they_ask(fullgraph: bool, backend: str) -> None:
+    def program(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        y = x[index]
+        return y + 1 if y.sum() > 0 else y - 1
+
+    compiled = flambeau.compile(program, backend=backend, fullgraph=fullgraph, dynamic=False)
+    for index in (7, 0, 9, 1, -4):
+        for sign in (1, -1):
+            x, at = sign * torch.ones(3), torch.tensor([index])
+            if -3 <= index < 3:
+                same(compiled(x, at), program(x, at))
+                continue
+            with pytest.raises(IndexError, match="out of bounds") as want:
+                program(x, at)
+            with pytest.raises(IndexError) as got:
+                compiled(x, at)
+            assert str(got.value) == str(want.value)
+
+
+def test_tensors_that_keep_their_gradients() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        y = x * w
+        return y if y.sum() > 0 else y * x
+
+    compiled = flambeau.compile(program, backend="eager", dynamic=False)
+    for sign in (1, -1, 1, -1):
+        found = []
+        for function in (compiled, program):
+            x = sign * torch.ones(3, requires_grad=True)
+            x.retain_grad()
+            torch.manual_seed(0)
+            function(x, torch.rand(3)).sum().backward()
+            found.append(x.grad)
+        same(*found)
+
+
 # ---------------------------------------------------------------- what Python asks of numbers
 
 

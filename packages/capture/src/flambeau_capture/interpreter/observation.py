@@ -5,6 +5,7 @@ Inputs that it writes to are replaced by copies, generators that it draws from a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
 _CHANGES_HISTORY = frozenset({"requires_grad_", "detach_"})
 
 
-def observe(tape: Tape, wanted: Sequence[GraphValue]) -> tuple[Any, ...] | None:
-    """What these values of the graph are; None where finding out would change something, or raises.
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the graph so far raises on the call being captured, as text: the program would fail there, too, or memory does not suffice."""
+
+    text: str
+
+
+def observe(tape: Tape, wanted: Sequence[GraphValue]) -> tuple[Any, ...] | Failure | None:
+    """What these values of the graph are; None where finding out would change something.
 
     Called in the state of torch that the call began in, outside of the tracer.
     """
@@ -50,9 +58,8 @@ def observe(tape: Tape, wanted: Sequence[GraphValue]) -> tuple[Any, ...] | None:
         with leaving_inference_modes():
             found = fx.Interpreter(module).run(*examples)
         return tuple(_plain(value) for value in found)
-    except Exception:
-        # The program would fail here, too, or memory does not suffice: it goes on without what was asked.
-        return None
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}")
     finally:
         generators.restore()
         switches.restore(autocast_nesting() - nesting)

@@ -21,7 +21,7 @@ _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "flambea
 
 def is_repeatable(tape: Tape) -> bool:
     """Whether everything that has been recorded can be taken back."""
-    return not any(_has_own_effect(call) for call in tape.calls) and not _writes_to_a_view(tape)
+    return not any(_has_own_effect(call) for call in tape.calls) and not _writes_for_good(tape)
 
 
 def _has_own_effect(call: Call) -> bool:
@@ -38,11 +38,12 @@ def _namespace(operator: Any) -> str:
     return str(name).partition("::")[0]
 
 
-def _writes_to_a_view(tape: Tape) -> bool:
-    """Whether the frame has written to a view that existed before: autograd lets nobody take that back."""
+def _writes_for_good(tape: Tape) -> bool:
+    """Whether the frame has written to a view that existed before, or to a tensor that keeps its gradient: autograd lets nobody take that
+    back."""
     written = {value.storage for call in tape.calls for value in call.mutates} - {None}
     return any(
-        item.value.storage in written and item.example._is_view()
+        item.value.storage in written and (item.example._is_view() or item.example.retains_grad)
         for item in tape.inputs
         if isinstance(item.example, torch.Tensor)
     )

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.liveness import following
-from flambeau_capture.interpreter.observation import observe
+from flambeau_capture.interpreter.observation import Failure, observe
 from flambeau_capture.interpreter.raising_branches import check
 from flambeau_capture.interpreter.repeatable import is_repeatable
 from flambeau_capture.interpreter.switches import Switches, nesting_settings
@@ -46,7 +47,7 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self._given: list[tuple[str, tuple[Any, ...] | None]] = []
+        self._given: list[tuple[str, tuple[Any, ...] | Failure | None]] = []
         self._calls = 0
 
     def known(self, at: int, where: str) -> bool:
@@ -56,7 +57,7 @@ class Answers:
         del self._given[at:]
         return False
 
-    def __getitem__(self, at: int) -> tuple[Any, ...] | None:
+    def __getitem__(self, at: int) -> tuple[Any, ...] | Failure | None:
         return self._given[at][1]
 
     @property
@@ -137,7 +138,12 @@ class Speculation:
                 raise Unseen(where, wanted)
             with self._aside():
                 self._answers.find(self._machine.tape, where, wanted)
-        return self._answers[at]
+        found = self._answers[at]
+        if not isinstance(found, Failure):
+            return found
+        if self._machine.options.fullgraph and not is_in_block(self._machine.frame):
+            raise GraphBreak("exception-escapes", found.text)
+        return None
 
     def _applies(self, where: str) -> bool:
         """Whether the data at a line may be asked for."""
