@@ -578,6 +578,17 @@ def test_data_at_the_edge_of_what_a_backend_computes() -> None:
     assert "runs eagerly for some data" in texts(compiled, "eager")[0]
 
 
+def test_graph_modules_as_backends_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x.sin()
+
+    compiled = flambeau.compile(program, backend=lambda gm, examples: gm, dynamic=False)
+    for sign in (1, -1, 1):
+        same(compiled(sign * torch.ones(3)), program(sign * torch.ones(3)))
+    assert "refuted" in kinds(compiled)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_call_that_another_entry_serves_keeps_nothing_alive() -> None:
     def made(shift: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda x: x + shift if x.sum() > 0 else x - shift

@@ -166,7 +166,7 @@ def make_entry(
     runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
     with torch.set_grad_enabled(capture.enables_grad or torch.is_grad_enabled()):
         examples = [item.example for item in parts.inputs]
-        graph = backend(parts.graph_module, examples) if runs else None
+        graph = _quiet(backend(parts.graph_module, examples)) if runs else None
     if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
         graph = leaving_after_errors(graph)
     frames = (
@@ -199,6 +199,13 @@ def make_entry(
         target, item = UnderLocks(capture.locks, inner), WHOLE_RESULT
         checked = program.guard_program(guards, call_origins(capture.scope), arguments)
     return new_entry(checked, target, item=item, info=info, handler=handler, on_error=on_error)
+
+
+def _quiet(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """A backend's callable; of a graph module what it runs: calling the module itself would print the errors that have the call run again."""
+    if isinstance(graph, fx.GraphModule) and not (graph._forward_hooks or graph._forward_pre_hooks):
+        return graph.forward
+    return graph
 
 
 def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = None) -> Any:
