@@ -7,6 +7,7 @@ import contextlib
 import functools
 import io
 import linecache
+import re
 import sys
 import types
 import warnings
@@ -113,11 +114,15 @@ def _outcome(
     described = _Description()
     seen = (result, arguments, module.COUNTER, module.REGISTRY, module.Thing.scale)
     parts = [described.of(value) for value in seen]
-    parts += [repr(printed.getvalue()), f"grad={torch.is_grad_enabled()}"]
+    shown = _ADDRESS.sub("0x", printed.getvalue())
+    parts += [repr(shown), f"grad={torch.is_grad_enabled()}"]
     torch.set_grad_enabled(True)
     module.Thing.scale = 2
     module.REGISTRY["order"] = []
     return "; ".join((*parts, _gradients(described.differentiable, w, net.weight)))
+
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 def _told(error: BaseException) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import datetime
 import functools
 import random
 import typing
@@ -236,6 +237,25 @@ def test_a_number_of_the_graph_lives_on_beside_a_value_that_holds_itself(dynamic
         found = [run(X), run(X[1:])]
         random.seed(3)
         same(found, [program(X), program(X[1:])])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sequences_are_repeated_by_sizes_that_are_known_by_then(dynamic):
+    def program(x, sequence):
+        n = m = x.numel()
+        turns = list(range(n))
+        n *= sequence
+        held = sequence
+        held *= m
+        return x + len(turns), n, held, sequence * m
+
+    for sequence in ([2], (1, 2), "ab", b"c", collections.deque([1]), datetime.timedelta(1)):
+        agree(program, (X, sequence), (X[1:], sequence), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("start", ["s", b"s", bytearray(b"s")])
+def test_texts_are_not_summed(start):
+    agree(lambda x, start: (x + 1, sum([start, start], start)), (X, start))
 
 
 def test_extremes_of_sizes_and_other_things():

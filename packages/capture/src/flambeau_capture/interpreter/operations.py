@@ -136,6 +136,10 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     backward = python_method(machine, right_kind, op.right) if right_kind is not left_kind else None
     if forward is None and backward is None:
         native: Any = op.function
+        if left_kind is torch.SymInt and right_kind not in _NUMBERS:
+            return native(int(left), right)
+        if right_kind is torch.SymInt and left_kind not in _NUMBERS:
+            return native(left, int(right))
         return native(left, right)
     if backward is not None and issubclass(right_kind, left_kind):
         result = machine.call(backward, (right, left), {})
@@ -154,6 +158,8 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
 
 
 _LOGICAL = frozenset({"__and__", "__or__"})
+_NUMBERS = frozenset({int, float, bool, complex, torch.SymInt, torch.SymFloat, torch.SymBool})
+"""What torch's symbolic numbers are computed with; `n * [0]` and `n * timedelta(1)` take an int."""
 
 
 def _decided(value: Any) -> Any:

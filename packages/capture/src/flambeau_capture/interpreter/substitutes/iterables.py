@@ -67,6 +67,8 @@ def _reversed(machine: Machine, args: Any, kwargs: Any) -> Any:
 @substitute_for(sum)
 def _sum(machine: Machine, args: Any, kwargs: Any) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    if isinstance(total, (str, bytes, bytearray)):
+        sum((), total)  # which says how they are joined
     add = operations.BINARY_BY_SYMBOL["+"]
     for item in native_iterable(machine, args[0]):
         total = operations.binary(machine, add, total, item)
