@@ -136,9 +136,9 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     backward = python_method(machine, right_kind, op.right) if right_kind is not left_kind else None
     if forward is None and backward is None:
         native: Any = op.function
-        if left_kind is torch.SymInt and right_kind not in _NUMBERS:
+        if left_kind is torch.SymInt and _wants_int(right_kind):
             return native(int(left), right)
-        if right_kind is torch.SymInt and left_kind not in _NUMBERS:
+        if right_kind is torch.SymInt and _wants_int(left_kind):
             return native(left, int(right))
         return native(left, right)
     if backward is not None and issubclass(right_kind, left_kind):
@@ -157,9 +157,13 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
     return _refuse(op, left_kind, right_kind)
 
 
+def _wants_int(kind: type) -> bool:
+    """Whether objects of a C type are computed with ints, not with torch's symbolic ones: `n * [0]`, `n * timedelta(1)`."""
+    return kind not in _NUMBERS and not issubclass(kind, Native)
+
+
 _LOGICAL = frozenset({"__and__", "__or__"})
 _NUMBERS = frozenset({int, float, bool, complex, torch.SymInt, torch.SymFloat, torch.SymBool})
-"""What torch's symbolic numbers are computed with; `n * [0]` and `n * timedelta(1)` take an int."""
 
 
 def _decided(value: Any) -> Any:
