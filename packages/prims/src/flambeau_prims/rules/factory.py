@@ -198,6 +198,8 @@ def arange_from(
 
 
 def _concrete(number: Number) -> int | float:
+    if isinstance(number, complex):
+        raise RuntimeError("value cannot be converted to type double without overflow")
     return as_int(number) if isinstance(number, (int, Expr)) else as_float(number)
 
 
