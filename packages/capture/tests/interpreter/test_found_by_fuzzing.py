@@ -253,6 +253,25 @@ def test_sequences_are_repeated_by_sizes_that_are_known_by_then(dynamic):
         agree(program, (X, sequence), (X[1:], sequence), dynamic=dynamic)
 
 
+@pytest.mark.parametrize("retain", [None, True])
+def test_gradients_that_nobody_uses_free_the_history(retain):
+    def program(x, w):
+        y = (x * w.sin()).sum() * w.sum()
+        torch.autograd.grad(y, w, retain_graph=retain)
+        return y * 2
+
+    found = []
+    for function in (compiled(program), program):
+        w = torch.ones(3, requires_grad=True)
+        result = function(X, w)
+        try:
+            result.backward()
+            found.append(w.grad)
+        except RuntimeError as error:
+            found.append(type(error))
+    same(found[0], found[1])
+
+
 @pytest.mark.parametrize("start", ["s", b"s", bytearray(b"s")])
 def test_texts_are_not_summed(start):
     agree(lambda x, start: (x + 1, sum([start, start], start)), (X, start))

@@ -41,7 +41,12 @@ def _grad(machine: Machine, args: Any, kwargs: Any) -> Any:
     options = {name: named[name] for name in _NAMES[3:] if name in named}
     if grad_outputs is not None:
         options = {"grad_outputs": grad_outputs, **options}
-    return machine.tape.call_function(torch.autograd.grad, (outputs, inputs), options)
+    tape = machine.tape
+    gradients = tape.call_function(torch.autograd.grad, (outputs, inputs), options)
+    retains = named.get("retain_graph")
+    if not (named.get("create_graph") if retains is None else retains) and not tape.subgraphs:
+        tape.calls[-1].pure = False  # it frees the history, whoever uses the gradients
+    return gradients
 
 
 def _tensors(value: Any) -> list[Any]:
