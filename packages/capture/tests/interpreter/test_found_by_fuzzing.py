@@ -272,6 +272,16 @@ def test_gradients_that_nobody_uses_free_the_history(retain):
     same(found[0], found[1])
 
 
+def test_results_that_do_not_fit_where_they_are_written():
+    def program(x, seen):
+        seen.append("before")
+        whole = torch.zeros(3, dtype=torch.int64)
+        torch.add(x, 1, out=whole)
+        return whole
+
+    agree(program, (X, []))
+
+
 @pytest.mark.parametrize("start", ["s", b"s", bytearray(b"s")])
 def test_texts_are_not_summed(start):
     agree(lambda x, start: (x + 1, sum([start, start], start)), (X, start))
