@@ -232,12 +232,12 @@ def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_gradients(backend: str) -> None:
+def test_gradients(backend: str, device: str = "cpu") -> None:
     compiled = flambeau.compile(gated, backend=backend, dynamic=False)
     scales = (1.0, 1.0, 1e7, 1.0, float("inf"), 1.0)
     for seed, scale in enumerate(scales):
         results = []
-        x, w = torch.randn(4, 3) * scale, torch.randn(3, 2)
+        x, w = torch.randn(4, 3, device=device) * scale, torch.randn(3, 2, device=device)
         for function in (compiled, gated):
             torch.manual_seed(seed)
             mine = [x.clone().requires_grad_(), w.clone().requires_grad_()]
@@ -263,13 +263,13 @@ class Normed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_buffers_are_written_once(backend: str) -> None:
+def test_buffers_are_written_once(backend: str, device: str = "cpu") -> None:
     torch.manual_seed(0)
-    mine, yours = Normed(), Normed()
+    mine, yours = Normed().to(device), Normed().to(device)
     yours.load_state_dict(mine.state_dict())
     compiled = flambeau.compile(mine, backend=backend, dynamic=False)
     for sign in (1, 1, -1, 1, -1):
-        x = sign * (torch.rand(6, 3) + 0.1)
+        x = sign * (torch.rand(6, 3, device=device) + 0.1)
         same(compiled(x), yours(x))
         for name, buffer in yours.state_dict().items():
             same(mine.state_dict()[name], buffer)

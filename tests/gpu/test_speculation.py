@@ -9,10 +9,10 @@ import torch
 
 import flambeau
 from flambeau_capture import state_of
-from tests.cpu.test_speculation import TWO_WAYS, Normed, gated, kinds, same
+from tests.cpu import test_speculation
+from tests.cpu.test_speculation import BACKENDS, TWO_WAYS, kinds, same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-BACKENDS = ("eager", "aot_eager", "inductor")
 
 
 def run_both(compiled: Any, program: Any, x: torch.Tensor, seed: int) -> None:
@@ -41,31 +41,12 @@ def test_both_ways(program: Any, fullgraph: bool, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients(backend: str) -> None:
-    compiled = flambeau.compile(gated, backend=backend, dynamic=False)
-    for seed, scale in enumerate((1.0, 1.0, 1e7, 1.0, float("inf"), 1.0)):
-        x, w = torch.randn(4, 3, device="cuda") * scale, torch.randn(3, 2, device="cuda")
-        results = []
-        for function in (compiled, gated):
-            torch.manual_seed(seed)
-            mine = [x.clone().requires_grad_(), w.clone().requires_grad_()]
-            loss = function(*mine)
-            loss.backward()
-            results.append([loss.detach(), *(t.grad for t in mine)])
-        same(*results)
-    assert kinds(compiled).count("refuted") == 2
+    test_speculation.test_gradients(backend, "cuda")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_buffers_are_written_once(backend: str) -> None:
-    torch.manual_seed(0)
-    mine, yours = Normed().cuda(), Normed().cuda()
-    yours.load_state_dict(mine.state_dict())
-    compiled = flambeau.compile(mine, backend=backend, dynamic=False)
-    for sign in (1, 1, -1, 1, -1):
-        x = sign * (torch.rand(6, 3, device="cuda") + 0.1)
-        same(compiled(x), yours(x))
-        for name, buffer in yours.state_dict().items():
-            same(mine.state_dict()[name], buffer)
+    test_speculation.test_buffers_are_written_once(backend, "cuda")
 
 
 def test_under_cuda_graphs() -> None:

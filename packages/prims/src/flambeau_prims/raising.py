@@ -3,6 +3,7 @@
     aten.mm.default         raises for shapes, dtypes and devices only: a rule has checked them          -> False
     aten.gather.default     on a CPU looks at its indices                                                -> True
     aten.fmod.Tensor        of integers                                                                  -> True
+    aten.add.out            its rule does not see whether the result fits what it is written to          -> True
     mylib.op.default        may do anything                                                              -> True
 
 An operator that nothing is known of may raise.  Running out of memory does not count.
@@ -68,7 +69,7 @@ _POINTWISE_THAT_CHECK = frozenset({"binary_cross_entropy", "igamma", "igammac"})
 def can_raise(op: OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether a call may raise for what its tensors hold.  `args` may have graph Values in their place."""
     if "out" in op._overloadname:
-        return True  # its rule does not see whether the result fits what it is written to
+        return True
     kind = _kind(op)
     if kind == "never":
         return False
