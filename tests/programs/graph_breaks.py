@@ -14,6 +14,7 @@ import random
 import time
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,7 @@ WITHOUT_EXAMPLE = {
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
     "no-shape-rule": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
     "metadata-mutation": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
+    "kernel-not-loadable": "A cache directory on a file system that is mounted noexec.",
 }
 """Reasons that no program here gives, and why."""
 
@@ -442,3 +444,27 @@ def reads_around_its_input(x=torch.arange(9.0)[:3]):
 @example("data-dependent-control-flow", Choosing)
 def chooses_by_contents(x=torch.ones(3, requires_grad=True)):
     return Choosing.apply(x)
+
+
+# ---------------------------------------------------------------- the environment
+
+
+@example("no-compiler", script=True)
+def missing_compiler():
+    compiled = flambeau.compile(lambda x: x.sin(), options={"cxx": "no-such-compiler"})
+    compiled(torch.randn(8))
+    return compiled
+
+
+@example("unusable-compiler", script=True)
+def no_compiler_at_all():
+    compiled = flambeau.compile(lambda x: x.sin(), options={"cxx": "false"})
+    compiled(torch.randn(8))
+    return compiled
+
+
+@example("unusable-cache", script=True)
+def cache_below_a_file():
+    compiled = flambeau.compile(lambda x: x.sin(), options={"cache_dir": Path("/dev/null/cache")})
+    compiled(torch.randn(8))
+    return compiled

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from flambeau_autograd.reasons import REASONS as AUTOGRAD_REASONS
 from flambeau_capture.reasons import REASONS
 from flambeau_prims import unsupported
+from flambeau_runtime.environment_errors import REASONS as ENVIRONMENT_REASONS
 from tests.programs import graph_breaks
 from tests.programs.graph_breaks import EXAMPLES, WITHOUT_EXAMPLE
 from tools.checks.command import ROOT, CheckFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tests.programs.graph_breaks import Example
 
@@ -49,6 +50,11 @@ _EAGER = """
 
 These graphs are captured whole, but the compiler behind cannot take them: `flambeau.explain` says "runs eagerly", with the id.
 """
+_ENVIRONMENT = """
+## Graphs that cannot be built on this machine
+
+These graphs run operator by operator, too, and a warning says what to do: no kernel can be built or loaded. Nothing is wrong with the program.
+"""
 
 
 def check() -> None:
@@ -69,11 +75,16 @@ def page() -> str:
     exports = {id for id in REASONS if id.startswith(("export-", "size-"))}
     head = _HEAD.replace("{imports}", _imports())
     parts = [head, *_sections(REASONS.keys() - exports), _EXPORT, *_sections(exports), _EAGER]
-    for id, kind in sorted(eager_reasons().items()):
+    parts += _eager_sections(eager_reasons())
+    parts += [_ENVIRONMENT, *_eager_sections(ENVIRONMENT_REASONS)]
+    return "".join(parts)
+
+
+def _eager_sections(kinds: Mapping[str, Any]) -> Iterator[str]:
+    for id, kind in sorted(kinds.items()):
         hint = f"- What may help: {kind.hint}.\n" if kind.hint else ""
         what = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-        parts.append(f"\n### {id}\n\n- What happened: {what}\n{hint}{_example(id)}")
-    return "".join(parts)
+        yield f"\n### {id}\n\n- What happened: {what}\n{hint}{_example(id)}"
 
 
 def _sections(ids: Iterable[str]) -> list[str]:

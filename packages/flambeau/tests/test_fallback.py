@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import flambeau
 from flambeau import backends
 from flambeau.report import report_of
 from flambeau_prims.unsupported import Unsupported
+from flambeau_runtime import EnvironmentProblem
 
 
 class Refused(Unsupported):
@@ -83,3 +85,52 @@ def test_a_backend_of_the_users_raises_its_own_errors() -> None:
 def test_a_backend_named_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="registered already"):
         flambeau.register_backend(lambda gm, inputs: gm.forward, "eager")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("FLAMBEAU_CXX", "no-such-compiler", "no-compiler"),
+        ("FLAMBEAU_CXX", "false", "unusable-compiler"),
+        ("FLAMBEAU_CACHE_DIR", "/dev/null/cache", "unusable-cache"),
+        ("FLAMBEAU_CACHE_DIR", "{shared}", "unusable-cache"),
+    ],
+)
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_the_environments_faults_are_named_and_the_program_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    reason: str,
+    fullgraph: bool,
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.delenv("FLAMBEAU_CHECK", raising=False)
+    monkeypatch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv(variable, value.format(shared=shared))
+    compiled = flambeau.compile(lambda x: torch.sin(x) * 2, fullgraph=fullgraph)
+    x = torch.randn(5, requires_grad=True)
+    with pytest.warns(RuntimeWarning, match=variable) as caught:
+        y = compiled(x)
+    assert not any("bug in Flambeau" in str(warning.message) for warning in caught)
+    y.sum().backward()
+    assert torch.equal(y, x.sin() * 2)
+    torch.testing.assert_close(x.grad, 2 * x.cos())
+    fallback = report_of(compiled).graphs[0].fallback
+    assert fallback is not None
+    assert fallback.reason == reason
+    assert variable in fallback.hint
+    monkeypatch.setenv("FLAMBEAU_CHECK", "1")
+    with pytest.raises(EnvironmentProblem):
+        flambeau.compile(lambda x: torch.sin(x) * 2)(x)
+
+
+def test_a_dump_that_cannot_be_written_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAMBEAU_DUMP", "/dev/null/dump")
+    with pytest.warns(RuntimeWarning, match="FLAMBEAU_DUMP.*Not a directory"):
+        compiled, found, expected = run()
+    assert torch.allclose(found, expected)
+    assert report_of(compiled).graphs[0].fallback is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -58,7 +59,7 @@ def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
     try:
         with zipfile.ZipFile(io.BytesIO(serialized_artifacts)) as archive:
             contents = [(PurePosixPath(name), archive.read(name)) for name in archive.namelist()]
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise ValueError(f"these bytes are no cache artifacts of Flambeau: {error}") from None
     for path, _ in contents:
         if len(path.parts) != 2 or not path.parts[0].isidentifier() or not path.stem.isalnum():
@@ -66,7 +67,10 @@ def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
                 f"these bytes are no cache artifacts of Flambeau: a member is {str(path)!r}"
             )
     for path, content in contents:
-        cache.store(path.parts[0], path.stem, content, path.suffix)
+        try:
+            cache.store(path.parts[0], path.stem, content, path.suffix)
+        except ValueError as error:
+            raise ValueError(f"these bytes are no cache artifacts of Flambeau: {error}") from None
         unpacked.setdefault(path.parts[0], []).append(path.stem)
     return CacheInfo({kind: tuple(keys) for kind, keys in unpacked.items()})
 

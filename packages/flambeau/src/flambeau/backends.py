@@ -26,7 +26,13 @@ from flambeau_autograd import aot
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
-from flambeau_runtime import format_program, load, output_code, recording_cache_use
+from flambeau_runtime import (
+    EnvironmentProblem,
+    format_program,
+    load,
+    output_code,
+    recording_cache_use,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,6 +179,15 @@ def _through_autograd(
                 return compiled
         except Unsupported as unsupported:
             graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
+        except EnvironmentProblem as problem:
+            if context.options.environment.check:
+                raise
+            graph_report.fallback = Fallback(problem.reason, problem.text, problem.hint)
+            warnings.warn(
+                f"Flambeau runs {context.report.name!r} eagerly: {problem}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         except Exception as error:
             if context.options.environment.check:
                 raise
@@ -233,8 +248,12 @@ def _reporting(backend: Backend, context: Context) -> Backend:
 def _dump(context: Context, name: str, stage: Callable[[], object]) -> None:
     """Write a stage's text, made only then, where FLAMBEAU_DUMP says."""
     folder: Path | None = context.options.environment.dump
-    if folder is not None:
+    if folder is None:
+        return
+    text = f"{stage()}\n"
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        Path(
-            folder, f"{context.report.name}.{name}.txt".replace("<", "").replace(">", "")
-        ).write_text(f"{stage()}\n")
+        file = f"{context.report.name}.{name}.txt".replace("<", "").replace(">", "")
+        (folder / file).write_text(text)
+    except (OSError, ValueError) as error:
+        warnings.warn(f"FLAMBEAU_DUMP: {error}", RuntimeWarning, stacklevel=2)

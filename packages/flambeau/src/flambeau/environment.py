@@ -4,7 +4,7 @@
 |---|---|
 | `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns what it was given (`TORCH_COMPILE_DISABLE=1` does the same) |
 | `FLAMBEAU_CACHE_DIR` | where built kernels are kept (default: `~/.cache/flambeau`) |
-| `FLAMBEAU_CXX` | the C++ compiler (default: `g++`) |
+| `FLAMBEAU_CXX` | the C++ compiler, or a command that begins with one, as `ccache g++` (default: `g++`) |
 | `FLAMBEAU_CHECK=1` | run every border checker while compiling, and raise errors of our own instead of running eagerly |
 | `FLAMBEAU_DUMP=DIR` | write each stage's text to `DIR/<graph>.<stage>.txt` |
 | `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`, `graph_breaks`, `fallbacks`, `guards`, `graph_code`, `output_code`, or `all` |
@@ -49,7 +49,7 @@ def read_environment() -> Environment:
 
     def path(name: str) -> Path | None:
         text = os.environ.get(name)
-        return Path(text).expanduser() if text else None
+        return Path(os.path.expanduser(text)) if text else None
 
     return Environment(
         disable=flag("FLAMBEAU_DISABLE") or flag("TORCH_COMPILE_DISABLE"),

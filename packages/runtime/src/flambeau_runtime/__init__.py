@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from flambeau_runtime._version import __version__
-from flambeau_runtime.build.cpp import CompileError, CompilerNotFound
-from flambeau_runtime.cache import Cache, CacheError, CacheUse, recording_cache_use
+from flambeau_runtime.build.cpp import CompileError
+from flambeau_runtime.cache import Cache, CacheUse, recording_cache_use
 from flambeau_runtime.check import ProgramError, check_arguments, check_program
+from flambeau_runtime.environment_errors import (
+    CacheError,
+    CompilerNotFound,
+    CompilerUnusable,
+    EnvironmentProblem,
+    KernelNotLoadable,
+)
 from flambeau_runtime.executor import load
 from flambeau_runtime.options import RuntimeOptions, default_cache_dir
 from flambeau_runtime.output_code import output_code
@@ -18,6 +25,9 @@ __all__ = [
     "CacheUse",
     "CompileError",
     "CompilerNotFound",
+    "CompilerUnusable",
+    "EnvironmentProblem",
+    "KernelNotLoadable",
     "Program",
     "ProgramError",
     "RuntimeOptions",

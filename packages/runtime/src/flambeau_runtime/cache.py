@@ -1,19 +1,22 @@
-"""The on-disk cache: built kernels and stored Programs, found by the hash of what they were made from.
+"""The on-disk cache: built kernels, found by the hash of what they were made from.
 
-    <root>/entries/<kind>/<key>.json     {"sha256": ..., "suffix": ".so"}: which object a key stands for
-    <root>/objects/<sha256>.so           the object, named by its own content
+    <root>/entries/<kind>/<key>.json     {"kind": ..., "key": ..., "sha256": ..., "suffix": ".so"}: which object a key stands for
+    <root>/objects/<sha256>.so           the object, named by its own content, which holds `binding(kind, key)`
 
-The root is a 0700 directory of the user's.  An entry counts only if the user owns its files, nobody else may write them, and
-the object's content has the hash the entry names; anything else is a miss, never an error.  Files appear by rename, whole.
-Objects are shared libraries and JSON text; nothing is ever unpickled.
+The root and its folders are 0700 directories of the user's, and no links.  An entry counts only if it and its object are bound to
+the key that is asked for, the user owns the files, nobody else may write them, and the object's content has the hash that the
+entry names; anything else is a miss.  Files appear by rename, whole.  Nothing is ever unpickled.  A directory that cannot be
+written to, or that others could write to, is a CacheError.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from contextvars import ContextVar
@@ -21,10 +24,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flambeau_runtime.environment_errors import CacheError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DIRECTORY_MODE = 0o700
+ENTRY_LIMIT = 4096
+"""Bytes of the longest entry that is read."""
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_SUFFIX = re.compile(r"\.[a-z]+")
 
 
 @dataclass
@@ -50,8 +60,9 @@ def recording_cache_use(use: CacheUse) -> Iterator[None]:
         _USE.reset(token)
 
 
-class CacheError(RuntimeError):
-    """The cache directory cannot be used safely; the message says what to do."""
+def binding(kind: str, key: str) -> str:
+    """The identifier that an object holds, so that it serves no other key; for a library, a symbol."""
+    return f"flambeau_{kind}_{key}"
 
 
 class Cache:
@@ -59,7 +70,6 @@ class Cache:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._ready = False
 
     def lookup(self, kind: str, key: str) -> Path | None:
         """The verified object stored under a key, or None."""
@@ -83,91 +93,135 @@ class Cache:
         return found
 
     def store(self, kind: str, key: str, content: bytes, suffix: str) -> Path:
-        """Put `content` under a key and return the object's path; a concurrent store of the same key is harmless."""
-        self._prepare()
+        """Put `content` under a key and return the object's path; a concurrent store of the same key is harmless.
+
+        ValueError if the content does not hold `binding(kind, key)`; CacheError where the directory cannot be used.
+        """
+        if binding(kind, key).encode() not in content:
+            raise ValueError(f"an object of kind {kind!r} is not bound to its key {key}")
         digest = hashlib.sha256(content).hexdigest()
-        path = self.root / "objects" / f"{digest}{suffix}"
-        if _owned_content(path) != content:
-            _write_atomically(path, content)
-        entry = json.dumps({"sha256": digest, "suffix": suffix}).encode()
-        _write_atomically(self._entry_path(kind, key), entry)
+        entry = {"kind": kind, "key": key, "sha256": digest, "suffix": suffix}
+        with self._writing():
+            path = self._folder("objects") / f"{digest}{suffix}"
+            if _owned_content(path) != content:
+                _write_atomically(path, content)
+            folder = self._folder("entries", kind)
+            _write_atomically(folder / f"{key}.json", json.dumps(entry).encode())
         use = _USE.get()
         if use is not None:
             use.entries[self.root, kind, key] = None
         return path
 
-    def working_directory(self) -> tempfile.TemporaryDirectory[str]:
+    def keep(self, folder: str, name: str, content: bytes) -> Path:
+        """Write a file that no key stands for, for people to look at; its path."""
+        with self._writing():
+            path = self._folder(folder) / name
+            _write_atomically(path, content)
+        return path
+
+    @contextlib.contextmanager
+    def working_directory(self) -> Iterator[Path]:
         """A private folder for a build, removed when closed."""
-        self._prepare()
-        return tempfile.TemporaryDirectory(dir=self.root, prefix="build-")
+        with self._writing():
+            folder = tempfile.TemporaryDirectory(
+                dir=self._folder(), prefix="build-", ignore_cleanup_errors=True
+            )
+        with folder:
+            yield Path(folder.name)
 
     def _read_entry(self, kind: str, key: str) -> tuple[Path, bytes] | None:
-        if not _is_private(self.root):
+        if not all(map(_is_private, self._folders("objects") + self._folders("entries", kind))):
             return None
-        text = _owned_content(self._entry_path(kind, key))
+        text = _owned_content(self.root / "entries" / kind / f"{key}.json", ENTRY_LIMIT)
         if text is None:
             return None
         try:
             entry = json.loads(text)
-            digest, suffix = entry["sha256"], entry["suffix"]
-        except (ValueError, KeyError, TypeError):
+            bound, digest, suffix = (entry["kind"], entry["key"]), entry["sha256"], entry["suffix"]
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        if not (
-            isinstance(digest, str)
-            and digest.isalnum()
-            and isinstance(suffix, str)
-            and "/" not in suffix
-        ):
+        if bound != (kind, key) or not (_matches(_DIGEST, digest) and _matches(_SUFFIX, suffix)):
             return None
         path = self.root / "objects" / f"{digest}{suffix}"
         content = _owned_content(path)
         if content is None or hashlib.sha256(content).hexdigest() != digest:
             return None
-        return path, content
+        return (path, content) if binding(kind, key).encode() in content else None
 
-    def _entry_path(self, kind: str, key: str) -> Path:
-        return self.root / "entries" / kind / f"{key}.json"
+    def _folders(self, *names: str) -> list[Path]:
+        """The root and the folders below it, in order."""
+        return [self.root.joinpath(*names[:count]) for count in range(len(names) + 1)]
 
-    def _prepare(self) -> None:
-        """Make the root, or refuse one that others could write to."""
-        if self._ready:
-            return
-        self.root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        if not _is_private(self.root):
-            raise CacheError(
-                f"the cache directory {self.root} is not a directory that you own and only you may write to; "
-                f"run `chmod 700 {self.root}` if it is yours, or name another as the cache_dir option"
-            )
-        (self.root / "objects").mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-        self._ready = True
+    def _folder(self, *names: str) -> Path:
+        """A folder below the root, made with what is above it; CacheError if others could write to one of them."""
+        folders = self._folders(*names)
+        for folder in folders:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=DIRECTORY_MODE, parents=folder == self.root)
+            if not _is_private(folder):
+                raise CacheError(
+                    f"the cache directory {folder} is not a directory that you own and only you may write to",
+                    f"run `chmod 700 {folder}` if it is yours, or {CacheError.hint}",
+                )
+        return folders[-1]
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Errors of the file system as CacheErrors."""
+        try:
+            yield
+        except OSError as error:
+            raise unwritable(self.root, error) from error
+        except ValueError as error:  # a path with a NUL in it
+            raise CacheError(f"{str(self.root)!r} cannot be a directory: {error}") from error
+
+
+def unwritable(root: Path, error: OSError) -> CacheError:
+    """The CacheError of an error of the file system under a root."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    path = error.filename2 or error.filename  # of a rename, the name that was to be
+    where = f" ({path})" if path not in (None, str(root)) else ""
+    return CacheError(
+        f"the cache directory {root} cannot be written to: {error.strerror or error}{where}",
+        f"free some space, or {CacheError.hint}" if full else "",
+    )
+
+
+def _matches(pattern: re.Pattern[str], text: object) -> bool:
+    return isinstance(text, str) and pattern.fullmatch(text) is not None
 
 
 def _is_private(directory: Path) -> bool:
     try:
         status = directory.lstat()
-    except OSError:
+    except (OSError, ValueError):
         return False
     writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not writable_by_others
 
 
-def _owned_content(path: Path) -> bytes | None:
-    """The content of a regular file that the user owns and nobody else may write, or None."""
+def _owned_content(path: Path, limit: int | None = None) -> bytes | None:
+    """The content of a regular file that the user owns and nobody else may write, or None; None if longer than `limit`."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(descriptor)
+        owned = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        too_long = limit is not None and status.st_size > limit
+        if not owned or too_long or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return None
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
     except OSError:
         return None
-    status = os.fstat(descriptor)
-    owned = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-    if not owned or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    finally:
         os.close(descriptor)
-        return None
-    with open(descriptor, "rb") as file:
-        return file.read()
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
-    path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with open(descriptor, "wb") as file:

@@ -6,6 +6,7 @@ pointers that are multiples of 16 bytes; the variant for other pointers is built
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,8 @@ import torch
 
 from flambeau_runtime import native
 from flambeau_runtime.build.triton import Cubin, build_cubin
-from flambeau_runtime.cache import Cache, key_of
+from flambeau_runtime.cache import Cache, binding, key_of
+from flambeau_runtime.environment_errors import CompilerUnusable
 from flambeau_runtime.program import Launch
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 TOOLCHAIN_THREADS = 8
 """Kernels built at once: ptxas runs in processes of its own."""
+
+TRITON_HINT = (
+    "Triton keeps files in ~/.triton: name a directory that you may write to with TRITON_HOME"
+)
 
 
 def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
@@ -94,7 +100,11 @@ def cubin(
     key = key_of("triton", version("triton"), facts, text)
     stored = cache.read("triton", key) if options.use_cache else None
     if stored is not None:
-        return Cubin.from_bytes(stored)
-    built = build_cubin(text, kernel.name, kernel.meta, target, aligned=aligned)
-    cache.store("triton", key, built.to_bytes(), ".cubin")
+        with contextlib.suppress(ValueError):
+            return Cubin.from_bytes(stored)
+    try:
+        built = build_cubin(text, kernel.name, kernel.meta, target, aligned=aligned)
+    except OSError as error:
+        raise CompilerUnusable(f"Triton cannot build kernels: {error}", TRITON_HINT) from error
+    cache.store("triton", key, built.to_bytes(binding("triton", key)), ".cubin")
     return built

@@ -58,10 +58,8 @@ def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
     addresses: dict[str, Any] = cuda.load_kernels(program, options)
     if not indices:
         return addresses
-    paths = dict(
-        zip(indices, cpp.build([program.sources[i].text for i in indices], options), strict=True)
-    )
-    libraries = {index: ctypes.CDLL(str(path)) for index, path in paths.items()}
+    texts = [program.sources[index].text for index in indices]
+    libraries = dict(zip(indices, cpp.load_libraries(texts, options), strict=True))
     for kernel in program.kernels:
         if kernel.source not in libraries:
             continue

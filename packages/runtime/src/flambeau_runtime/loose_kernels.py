@@ -24,8 +24,7 @@ def cpp_kernels(
 
     A name that ends in "!" is a checked kernel: it returns a status, and the function raises IndexError if that is not 0.
     """
-    (path,) = cpp.build([text], options or RuntimeOptions())
-    library = ctypes.CDLL(str(path))
+    (library,) = cpp.load_libraries([text], options or RuntimeOptions())
     return tuple(_function(library, name.removesuffix("!"), name.endswith("!")) for name in names)
 
 

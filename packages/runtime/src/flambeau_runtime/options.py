@@ -5,6 +5,7 @@ This package reads no environment variable; the meta-package does, and passes th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import tempfile
@@ -14,10 +15,22 @@ from pathlib import Path
 
 def default_cache_dir() -> Path:
     """`~/.cache/flambeau` of the user this process runs as, or a folder of theirs under the temporary directory."""
-    home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
-    if home.is_dir() and os.access(home, os.W_OK):
-        return home / ".cache" / "flambeau"
-    return Path(tempfile.gettempdir()) / f"flambeau-{os.geteuid()}"
+    uid = os.geteuid()
+    with contextlib.suppress(KeyError):  # a user without an account, as in containers
+        folder = Path(pwd.getpwuid(uid).pw_dir) / ".cache" / "flambeau"
+        if _can_be_made(folder):
+            return folder
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:  # none can be written to: the first build says so
+        temporary = "/tmp"
+    return Path(temporary) / f"flambeau-{uid}"
+
+
+def _can_be_made(folder: Path) -> bool:
+    """Whether the nearest of the folder and those around it that exists is one that can be written to."""
+    nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,7 @@ class RuntimeOptions:
 
     # Building
     cxx: str = "g++"
-    """The C++ compiler: a name on PATH or a path.  GCC, for its vector extensions and libmvec."""
+    """The C++ compiler: a name on PATH, a path, or a command (`ccache g++`).  GCC, for its vector extensions and libmvec."""
     cxx_flags: tuple[str, ...] = ()
     """Flags added after our own."""
     isa: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from flambeau_runtime import CompileError, CompilerNotFound, RuntimeOptions, load
+from flambeau_runtime import (
+    CacheError,
+    CompileError,
+    CompilerNotFound,
+    CompilerUnusable,
+    EnvironmentProblem,
+    KernelNotLoadable,
+    RuntimeOptions,
+    load,
+)
 from flambeau_runtime.build import cpp, isa
 from flambeau_runtime.program import Source
 
@@ -54,6 +64,91 @@ def test_no_compiler(fresh):
         load(sin_cos(), dataclasses.replace(fresh, cxx="g++-that-is-not-there"))
 
 
+@pytest.mark.parametrize("cxx", ["'", "a\0b", " ", "/", __file__])
+def test_what_is_no_compiler(fresh, cxx):
+    with pytest.raises(CompilerNotFound, match="FLAMBEAU_CXX"):
+        load(sin_cos(), dataclasses.replace(fresh, cxx=cxx))
+
+
+def script(tmp_path, text):
+    path = tmp_path / "compiler"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("#!/bin/sh\necho no such language >&2; exit 3\n", "no such language"),
+        ("#!/bin/sh\n", "wrote no library"),
+        ("#!/bin/sh\nkill -9 $$\n", "Killed"),
+        ("#!/bin/sh\nkill -11 $$\n", "Segmentation fault"),
+        ("#!/no/such/interpreter\n", "cannot be started"),
+        (
+            '#!/bin/sh\nfor last; do [ "$o" = -o ] && echo x > "$last"; o=$last; done\n',
+            "empty kernel",
+        ),
+    ],
+    ids=["fails", "does-nothing", "killed", "crashes", "does-not-start", "writes-rubbish"],
+)
+def test_unusable_compiler(fresh, tmp_path, text, words):
+    with pytest.raises(CompilerUnusable, match=words) as caught:
+        load(sin_cos(), dataclasses.replace(fresh, cxx=script(tmp_path, text)))
+    assert "FLAMBEAU_CXX" in caught.value.hint
+
+
+def test_compiler_that_finds_the_disk_full(fresh, tmp_path):
+    cxx = script(tmp_path, "#!/bin/sh\necho 'k.s: No space left on device' >&2; exit 1\n")
+    with pytest.raises(CacheError, match=r"disk .* is full; free some space"):
+        load(sin_cos(), dataclasses.replace(fresh, cxx=cxx))
+
+
+@pytest.mark.parametrize("launcher", ["env", "/usr/bin/env LC_ALL=C", "nice -n 0"])
+def test_compiler_with_a_launcher(fresh, launcher):
+    x = torch.randn(5)
+    run = load(sin_cos((5,)), dataclasses.replace(fresh, cxx=f"{launcher} g++"))
+    torch.testing.assert_close(run(x)[0], x.sin() + x.cos())
+
+
+def test_compiler_whose_path_has_a_space(fresh, tmp_path):
+    (tmp_path / "a b").mkdir()
+    path = tmp_path / "a b" / "g++"
+    path.symlink_to(shutil.which("g++"))
+    load(sin_cos(), dataclasses.replace(fresh, cxx=str(path)))
+
+
+def test_no_temporary_directory_is_needed(fresh, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/no/such/directory")
+    load(sin_cos(), fresh)
+
+
+def test_library_that_does_not_load(fresh, monkeypatch):
+    def refuse(path):
+        raise OSError(f"{path}: failed to map segment from shared object")
+
+    monkeypatch.setattr(cpp.ctypes, "CDLL", refuse)
+    with pytest.raises(KernelNotLoadable, match=r"failed to map segment.*noexec"):
+        load(sin_cos(), fresh)
+
+
+def test_an_entry_of_another_kernel_is_not_run(fresh):
+    """The entry of one kernel copied over that of another, as it is and with the key mended."""
+    x = torch.randn(5)
+    x2, x7 = (dataclasses.replace(sin_cos((5,)), sources=(Source("cpp", text),)) for text in (
+        SIN_COS, SIN_COS.replace("+", "-")
+    ))  # fmt: skip
+    assert x2 != x7
+    expected = [load(program, fresh)(x)[0] for program in (x2, x7)]
+    assert not torch.equal(*expected)
+    first, second = sorted((fresh.cache_dir / "entries" / "cpp").iterdir(), key=os.path.getmtime)
+    intact = first.read_text()
+    for text in (second.read_text(), second.read_text().replace(second.stem, first.stem)):
+        first.write_text(text)
+        assert torch.equal(load(x2, fresh)(x)[0], expected[0])
+        assert first.read_text() == intact
+
+
 def test_programs_without_kernels_need_no_compiler(fresh):
     program = dataclasses.replace(sin_cos(), sources=(), kernels=(), steps=(), outputs=("x",))
     x = torch.ones(())
@@ -64,6 +159,7 @@ def test_compile_error_keeps_the_text(fresh):
     program = dataclasses.replace(sin_cos(), sources=(Source("cpp", "int f( {"),))
     with pytest.raises(CompileError, match="error:") as caught:
         load(program, fresh)
+    assert not isinstance(caught.value, EnvironmentProblem)
     kept = str(caught.value).split("its text: ")[1].split(")")[0]
     assert Path(kept).read_text() == "int f( {"
 

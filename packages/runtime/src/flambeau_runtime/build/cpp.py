@@ -9,9 +9,12 @@ count serve kernels too.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flambeau_runtime.build import isa
-from flambeau_runtime.cache import Cache, key_of
+from flambeau_runtime.cache import Cache, binding, key_of, unwritable
+from flambeau_runtime.environment_errors import (
+    CacheError,
+    CompilerNotFound,
+    CompilerUnusable,
+    KernelNotLoadable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,14 +46,11 @@ BASE_FLAGS = (
 LINK_FLAGS = ("-x", "none", "-Wl,--as-needed", "-Wl,-O0", "-Wl,--no-undefined")
 LIBRARIES = ("-lmvec", "-lm") if platform.machine() == "x86_64" and sys.platform == "linux" else ("-lm",)
 
-INSTALL_HINT = (
-    "Flambeau compiles CPU kernels with g++. Install it (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; "
-    "conda: `conda install -c conda-forge gxx`), or name a compiler with the `cxx` option."
-)
+WORDS = 2000
+"""Characters of a compiler's words that a message shows, where they are not about a kernel of ours."""
 
-
-class CompilerNotFound(RuntimeError):
-    """There is no C++ compiler; the message says what to install."""
+_FULL_DISK = ("No space left on device", "Disk quota exceeded")
+_CRASH = ("signal terminated program", "internal compiler error")
 
 
 class CompileError(RuntimeError):
@@ -55,7 +61,7 @@ class CompileError(RuntimeError):
 class Toolchain:
     """A compiler with its flags: all that, beside the text, decides what a Source compiles to."""
 
-    path: str
+    command: tuple[str, ...]
     flags: tuple[str, ...]
     libraries: tuple[str, ...]
     identity: str
@@ -67,18 +73,36 @@ class Toolchain:
 
 def toolchain(options: RuntimeOptions) -> Toolchain:
     """The toolchain that these options name; CompilerNotFound if there is none."""
-    path = shutil.which(options.cxx)
-    if path is None:
-        raise CompilerNotFound(f"no C++ compiler {options.cxx!r} was found. {INSTALL_HINT}")
-    status = os.stat(os.path.realpath(path))
+    command = _command(options.cxx)
     level = options.isa or isa.detect()
     openmp = openmp_runtime()
     return Toolchain(
-        path=path,
+        command=command,
         flags=(*BASE_FLAGS, f"-DGLIBC_MINOR={glibc_minor()}", *isa.compiler_flags(level), *options.cxx_flags),
         libraries=(*((openmp,) if openmp else ()), *LIBRARIES),
-        identity=f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}",
+        identity="\0".join(map(_identity, command)),
     )
+
+
+def _command(cxx: str) -> tuple[str, ...]:
+    """The compiler as a command: one program, or words of a shell (`ccache g++`) that begin with one."""
+    try:
+        words = [cxx] if shutil.which(cxx) else shlex.split(cxx)
+        path = shutil.which(words[0]) if words else None
+    except ValueError:  # an open quote, a NUL
+        path = None
+    if path is None:
+        raise CompilerNotFound(f"no C++ compiler {cxx!r} was found")
+    return (path, *words[1:])
+
+
+def _identity(word: str) -> str:
+    """A word of the command, with the state of the program that it names, if it does."""
+    path = shutil.which(word)
+    if path is None:
+        return word
+    status = os.stat(os.path.realpath(path))
+    return f"{word} {os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}"
 
 
 @lru_cache(maxsize=1)
@@ -102,6 +126,20 @@ def openmp_runtime() -> str | None:
     return None
 
 
+def load_libraries(texts: Sequence[str], options: RuntimeOptions) -> list[ctypes.CDLL]:
+    """Compile each text, or find it in the cache, and load it; the libraries, in order.
+
+    CompileError where the compiler refuses a text; an EnvironmentProblem where there is none, or the cache cannot be used.
+    """
+    libraries = []
+    for path in build(texts, options):
+        try:
+            libraries.append(ctypes.CDLL(str(path)))
+        except OSError as error:
+            raise KernelNotLoadable(f"the kernel {path} cannot be loaded: {error}") from error
+    return libraries
+
+
 def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
     """Compile each text to a shared library, or find it in the cache; the files' paths, in order."""
     tools = toolchain(options)
@@ -116,23 +154,57 @@ def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
     if missing:
         with cache.working_directory() as folder, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            stems = {key: Path(folder) / key for key in missing}
-            running = {key: pool.submit(_compile, tools, missing[key], stem, cache) for key, stem in stems.items()}
+            running = {key: pool.submit(_compile, tools, text, key, folder, cache) for key, text in missing.items()}
             for key, compiled in running.items():
                 found[key] = cache.store("cpp", key, compiled.result(), ".so")
     return [found[key] for key in keys]
 
 
-def _compile(tools: Toolchain, text: str, stem: Path, cache: Cache) -> bytes:
-    """One compiler run; the shared library's content."""
+def _compile(tools: Toolchain, text: str, key: str, folder: Path, cache: Cache) -> bytes:
+    """The shared library of a text, which holds the symbol that binds it to its key."""
+    symbol = binding("cpp", key)
+    mark = f'\nextern "C" __attribute__((visibility("default"))) const char {symbol} = 0;\n'
+    library, words = _run_compiler(tools, text + mark, folder / key)
+    if library is not None and symbol.encode() in library:
+        return library
+    if any(full in words for full in _FULL_DISK):
+        raise CacheError(f"the disk of the cache directory {cache.root} is full", f"free some space, or {CacheError.hint}")
+    command = " ".join(tools.command)
+    if any(crash in words for crash in _CRASH):
+        kept = cache.keep("failed", f"{key}.cpp", text.encode())
+        hint = f"is there enough memory? else {CompilerUnusable.hint}"
+        raise CompilerUnusable(f"{command} crashed or was killed on a generated kernel (its text: {kept}):\n{words}", hint)
+    probed, its_words = _run_compiler(tools, mark, folder / f"{key}-probe")
+    if probed is None or symbol.encode() not in probed:
+        raise CompilerUnusable(f"{command} cannot compile even an empty kernel:\n{its_words.strip()[:WORDS]}")
+    kept = cache.keep("failed", f"{key}.cpp", text.encode())
+    raise CompileError(f"{command} failed on a generated kernel (its text: {kept}):\n{words}")
+
+
+def _run_compiler(tools: Toolchain, text: str, stem: Path) -> tuple[bytes | None, str]:
+    """One run: the shared library's content, None where there is none, and the compiler's words."""
     source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
-    source.write_text(text)
-    command = [tools.path, *tools.flags, str(source), "-o", str(library), *LINK_FLAGS, *tools.libraries]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=stem.parent, check=False)
+    try:
+        source.write_text(text)
+    except OSError as error:
+        raise unwritable(stem.parent, error) from error
+    command = [*tools.command, *tools.flags, str(source), "-o", str(library), *LINK_FLAGS, *tools.libraries]
+    surroundings = {**os.environ, "TMPDIR": str(stem.parent), "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            cwd=stem.parent, env=surroundings, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise CompilerUnusable(f"{' '.join(tools.command)} cannot be started: {error}") from error
+    words = done.stderr.decode(errors="replace")
+    if done.returncode < 0:
+        words += f"\nsignal terminated program ({signal.strsignal(-done.returncode)})"
+    if "lmvec" in words:
+        words += "\nglibc's vector math library (libmvec) is missing; Flambeau needs glibc 2.22 or newer with its libmvec."
     if done.returncode:
-        words = done.stderr.decode(errors="replace")
-        if "lmvec" in words:
-            words += "\nglibc's vector math library (libmvec) is missing; Flambeau needs glibc 2.22 or newer with its libmvec."
-        kept = cache.store("failed", stem.name, text.encode(), ".cpp")
-        raise CompileError(f"{tools.path} failed on a generated kernel (its text: {kept}):\n{words}")
-    return library.read_bytes()
+        return None, words
+    try:
+        return library.read_bytes(), words
+    except OSError as error:
+        return None, f"{words}\nit ended without an error, but wrote no library ({error})"

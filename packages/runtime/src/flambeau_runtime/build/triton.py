@@ -30,9 +30,15 @@ class Cubin:
     scratch: int = 0
     """Bytes of global scratch per program that the kernel asks for as a hidden argument (0 for all that we generate)."""
 
-    def to_bytes(self) -> bytes:
-        """The whole as data: a line of JSON, then the image."""
-        head = {"entry": self.entry, "shared": self.shared, "warps": self.warps, "scratch": self.scratch}
+    def to_bytes(self, binding: str = "") -> bytes:
+        """The whole as data: a line of JSON, which holds `binding`, then the image."""
+        head = {
+            "binding": binding,
+            "entry": self.entry,
+            "shared": self.shared,
+            "warps": self.warps,
+            "scratch": self.scratch,
+        }
         return json.dumps(head).encode() + b"\n" + self.image
 
     @classmethod
@@ -41,7 +47,12 @@ class Cubin:
         head, newline, image = data.partition(b"\n")
         if not newline or not image.startswith(b"\x7fELF"):
             raise ValueError("not a stored cubin")
-        return cls(image=image, **json.loads(head))
+        try:
+            facts = json.loads(head)
+            del facts["binding"]
+            return cls(image=image, **facts)
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"not a stored cubin: {error}") from error
 
 
 def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, *, aligned: bool = True) -> Cubin:
