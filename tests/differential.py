@@ -61,6 +61,12 @@ def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
+def _random_state() -> torch.Tensor:
+    """The default generators of the CPU and of the accelerator that this process uses, if any."""
+    state = torch.get_rng_state()
+    return torch.cat([state, torch.cuda.get_rng_state()]) if torch.cuda.is_initialized() else state
+
+
 def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[str]:
     """How each output stands to autograd, to the inputs and to the outputs before it."""
     found = []
@@ -74,6 +80,7 @@ def _relations(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[
             elif (
                 out.numel()
                 and other.numel()
+                and out.layout == other.layout == torch.strided
                 and out.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
             ):
                 offset = out.data_ptr() - other.data_ptr()
@@ -101,7 +108,7 @@ def observe(
     except Exception as error:
         run.error = _message(error)
         return run
-    run.rng = torch.get_rng_state()
+    run.rng = _random_state()
     run.inputs = inputs
     # Eager counts writes to no elements too.
     run.moved = [
@@ -125,7 +132,8 @@ def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Ten
     generator = torch.Generator().manual_seed(7)
     total = None
     for out in outputs:
-        if out.requires_grad and not out.is_complex():
+        if out.requires_grad:
+            out = torch.view_as_real(out.resolve_conj()) if out.is_complex() else out
             weight = (
                 torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) + 0.5
             )
@@ -140,15 +148,16 @@ def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Ten
     run.grads = [leaf.grad for leaf in leaves]
 
 
-def _to_double(value: Any) -> Any:
+def to_double(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        if not value.is_floating_point():
+        if not (value.is_floating_point() or value.is_complex()):
             return value
-        return value.detach().double().requires_grad_(value.requires_grad)
+        wide = torch.complex128 if value.is_complex() else torch.float64
+        return value.detach().to(wide).requires_grad_(value.requires_grad)
     if isinstance(value, (tuple, list)):
-        return type(value)(_to_double(item) for item in value)
+        return type(value)(to_double(item) for item in value)
     if isinstance(value, dict):
-        return {key: _to_double(item) for key, item in value.items()}
+        return {key: to_double(item) for key, item in value.items()}
     return value
 
 
@@ -167,10 +176,20 @@ def compare_tensor(
         return f"shape {tuple(ours.shape)}, not {tuple(theirs.shape)}"
     if type(ours) is not type(theirs):
         return f"type {type(ours).__name__}, not {type(theirs).__name__}"
+    if ours.layout != theirs.layout:
+        return f"layout {ours.layout}, not {theirs.layout}"
+    for name in ("is_conj", "is_neg"):
+        if getattr(ours, name)() != getattr(theirs, name)():
+            return f"{name} {getattr(ours, name)()}, not {getattr(theirs, name)()}"
     sizes = [dim for dim, size in enumerate(ours.shape) if size > 1]
-    if ours.numel() and [ours.stride(d) for d in sizes] != [theirs.stride(d) for d in sizes]:
+    if (
+        ours.layout == torch.strided
+        and ours.numel()
+        and [ours.stride(d) for d in sizes] != [theirs.stride(d) for d in sizes]
+    ):
         return f"strides {ours.stride()}, not {theirs.stride()} of shape {tuple(ours.shape)}"
-    ours, theirs = ours.detach(), theirs.detach()
+    ours, theirs = _plain(ours), _plain(theirs)
+    exact = _plain(exact) if isinstance(exact, torch.Tensor) else exact
     if not ours.is_floating_point():
         return (
             None
@@ -200,6 +219,16 @@ def compare_tensor(
     if error <= allowed:
         return None
     return f"off by {error:.3g}, {allowed:.3g} allowed: {ours.flatten()[:6].tolist()}, not {theirs.flatten()[:6].tolist()}"
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The values without history, dense; complex numbers as pairs of their parts, [..., 2]."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj().resolve_neg())
+    return tensor.float() if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
 
 
 def _kind(value: Any) -> str:
@@ -263,6 +292,8 @@ def compare(
                 found.append(f"{name[:-1]} {number}: {text}")
     for name in ("moved", "relations", "grad_error"):
         mine, other = getattr(ours, name), getattr(theirs, name)
+        if name == "grad_error" and not messages and mine and other:
+            mine, other = mine.split(":")[0], other.split(":")[0]
         if mine != other and (versions or name != "moved"):
             found.append(f"{name}: {mine}, not {other}")
     assert ours.rng is not None and theirs.rng is not None
@@ -299,7 +330,7 @@ def differences(
 
         theirs = run(function, inputs())
         ours = run(compiled, inputs())
-        best = run(function, _to_double(inputs())) if exact and theirs.error is None else None
+        best = run(function, to_double(inputs())) if exact and theirs.error is None else None
         found += [
             f"call {call}: {text}"
             for text in compare(

@@ -1,4 +1,7 @@
-"""The sweep's fixed sample of architectures is captured whole, and does what eager does; `python -m tools.sweep` runs all of them."""
+"""The sweeps' fixed samples do what eager does: architectures, captured whole, and operators.
+
+`python -m tools.sweep {models|ops}` runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers")
+from tools.sweep.ops import accepted
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_sample(tmp_path: Path) -> None:
+def test_the_sample_of_models(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
     results = tmp_path / "results.jsonl"
     ended = subprocess.run(
-        [sys.executable, "-m", "tools.sweep", "--sample", "--results", str(results), "--limit", "120"],
+        [sys.executable, "-m", "tools.sweep", "models", "--sample", "--results", str(results), "--limit", "120"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -28,9 +32,52 @@ def test_the_sample(tmp_path: Path) -> None:
     assert not broken
     assert statuses["Wav2Vec2", "train"]["assumes"], "SpecAugment draws how much it masks"
     again = subprocess.run(
-        [sys.executable, "-m", "tools.sweep", "--sample", "--results", str(results)],
+        [sys.executable, "-m", "tools.sweep", "models", "--sample", "--results", str(results)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert again.returncode == 0 and len(results.read_text().splitlines()) == 20, (
         "it goes on where it stopped"
     )
+
+
+def test_the_sample_of_operators(tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    pytest.importorskip("expecttest")
+    results = tmp_path / "results.jsonl"
+    command = [
+        sys.executable, "-m", "tools.sweep", "ops", "--sample", "--samples", "1", "--results", str(results),
+    ]  # fmt: skip
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    ran = [row for row in rows if row["case"]]
+    assert len(ran) > 40
+    assert {row["variant"] for row in ran} >= {"static", "dynamic", "views", "inplace", "errors"}
+    assert any(row["raises"] for row in ran if row["variant"] == "errors")
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0 and len(results.read_text().splitlines()) == len(rows), (
+        "it goes on where it stopped"
+    )
+
+
+def test_a_row_that_differs_is_reported(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    row = {"op": "add", "variant": "static", "case": "0", "status": "differs", "differences": ["off by 1"]}  # fmt: skip
+    end = {"op": "add", "variant": "static", "case": "", "status": "end"}
+    results.write_text(json.dumps(row) + "\n" + json.dumps(end) + "\n")
+    ended = subprocess.run(
+        [
+            sys.executable, "-m", "tools.sweep", "ops", "--ops", "add", "--variants", "static",
+            "--results", str(results),
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1 and "- add [static 0] off by 1" in ended.stdout
+
+
+def test_accepted_differences_have_reasons() -> None:
+    for item in accepted.load():
+        assert item.ops and item.text and len(item.reason) > 20, item
+    row = {"op": "add", "variant": "static", "differences": ["off by 1", "strides (1,)"]}
+    item = accepted.Accepted(("a*",), ("static",), "^off by", "a reason")
+    assert not item.covers(row) and item.covers({**row, "differences": ["off by 1"]})

@@ -1,1 +1,4 @@
-"""The sweep: every architecture of transformers that a small random configuration exists for, captured and compared with eager."""
+"""Sweeps: everything that a table lists, compiled and compared with eager.
+
+`models`: every architecture of transformers.  `ops`: every operator of torch's own operator tests.
+"""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from tools.sweep.table import SMALL, Architecture
+from tools.sweep.models.table import SMALL, Architecture
 
 if TYPE_CHECKING:
-    from tools.sweep.inputs import Inputs
+    from tools.sweep.models.inputs import Inputs
 
 
 def build(architecture: Architecture) -> tuple[torch.nn.Module, Inputs]:

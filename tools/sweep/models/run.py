@@ -15,9 +15,9 @@ import torch
 import flambeau
 from flambeau.report import report_of
 from flambeau_capture import CaptureError, state_of
-from tools.sweep.build import build
-from tools.sweep.compare import differences, tensors
-from tools.sweep.table import TABLE
+from tools.sweep.models.build import build
+from tools.sweep.models.compare import differences, tensors
+from tools.sweep.models.table import TABLE
 
 SEEDS = (2, 2, 3)
 """One for each step: the same numbers are drawn twice, then others."""

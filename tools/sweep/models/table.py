@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tools.sweep.inputs import (
+from tools.sweep.models.inputs import (
     Inputs,
     bare_text,
     boxed_text,

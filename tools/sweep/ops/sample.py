@@ -1,0 +1,8 @@
+"""The fixed sample that CI runs: operators of every kind, and the variants that differ most from one another."""
+
+from __future__ import annotations
+
+SAMPLE = (
+    "add", "gather", "index_put", "linalg.cholesky", "max.reduction_with_dim", "softmax", "topk", "view",
+)  # fmt: skip
+SAMPLE_VARIANTS = ("static", "dynamic", "views", "inplace", "errors", "int", "complex")
