@@ -134,10 +134,8 @@ def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Ten
     for out in outputs:
         if out.requires_grad:
             out = torch.view_as_real(out.resolve_conj()) if out.is_complex() else out
-            weight = (
-                torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out.dtype) + 0.5
-            )
-            term = (out * weight).sum().double()
+            weight = torch.rand(out.shape, generator=generator, dtype=torch.float64).to(out) + 0.5
+            term = (out * weight).sum().double().cpu()
             total = term if total is None else total + term
     leaves = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
     if total is not None:
