@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,10 @@ from flambeau_inductor.ir import (
     Reduce,
     Store,
 )
+from flambeau_runtime.build import isa
 
 sys.path.insert(0, str(Path(__file__).parent))
+import run_cpp
 from run_cpp import I0, I1, I2, K0, K1, R0, R1, Library, axes, params
 
 F32, F64, I64, BOOL, BF16, F16 = (
@@ -419,6 +423,58 @@ def test_long_sums_are_no_farther_than_eager(library, length):
     ):
         library.run(name, [x, *outs], ints)
         assert abs(outs[0].double() - exact) <= theirs + 1e-7 * exact, name
+
+
+SUMS = {name: KERNELS[name] for name in ("rows", "columns", "whole_float", "columns_double")} | {
+    "rows_double": fold(F64, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
+    "rows_static": fold(F32, ("sum",), [(I0, K0)], [(R0, 9_999)], 9_999 * I0 + R0, (K0, K1)),
+    "sum_only": fold(F32, ("sum",), [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
+    "whole_double": fold(F64, ("sum",), [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
+}
+
+
+def sum_by(library: Library, name: str, x: torch.Tensor) -> torch.Tensor:
+    outs = [torch.empty(1, dtype=p.dtype) for p in SUMS[name].params[1:]]
+    assert library.run(name, [x, *outs], [1, len(x)]) == 0
+    return outs[0]
+
+
+@pytest.fixture(scope="module")
+def sums_by_level() -> dict[str, Library]:
+    return {
+        level: Library(SUMS, dataclasses.replace(run_cpp.OPTIONS, isa=level))
+        for level in isa.LEVELS[isa.LEVELS.index(isa.detect()) :]
+    }
+
+
+@pytest.mark.parametrize("length", [1, 63, 640, 9_999, 100_000, 3_000_000])
+@pytest.mark.parametrize("name", SUMS)
+def test_errors_of_sums_are_bounded_at_every_isa_level(sums_by_level, name, length):
+    """A few units in the last place, even where every addition is rounded the same way."""
+    length = 9_999 if name == "rows_static" else length
+    dtype = SUMS[name].params[0].dtype
+    for x in (torch.full((length,), 0.1, dtype=dtype), torch.rand(length, dtype=dtype)):
+        exact = Fraction(math.fsum(x.tolist()))
+        for level, library in sums_by_level.items():
+            error = abs(Fraction(sum_by(library, name, x).item()) - exact)
+            assert error <= 4 * torch.finfo(dtype).eps * exact, level
+
+
+@pytest.mark.parametrize("length", [320, 64_000, 1_000_000])
+@pytest.mark.parametrize("name", sorted(SUMS.keys() - {"rows_static"}))
+def test_sums_do_not_depend_on_the_width_of_vectors(sums_by_level, name, length):
+    """Lengths that fill all lanes: the same additions in the same order."""
+    x = torch.randn(length, dtype=SUMS[name].params[0].dtype)
+    assert len({sum_by(library, name, x).item() for library in sums_by_level.values()}) == 1
+
+
+def test_sums_of_infinities(sums_by_level):
+    """The low part of a compensated total is NaN then."""
+    for library in sums_by_level.values():
+        for values, want in (([math.inf, 1], math.inf), ([-math.inf], -math.inf)):
+            for name in ("rows_double", "columns_double", "whole_double"):
+                assert sum_by(library, name, torch.tensor(values, dtype=F64)).item() == want
+        assert sum_by(library, "whole_double", torch.tensor([math.inf, -math.inf]).double()).isnan()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.fold_loops import write_fold_loop
 from flambeau_inductor.codegen.cpp.halves import is_short, on_rows, write_stretches
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled
 from flambeau_inductor.codegen.cpp.plan import (
@@ -34,7 +35,7 @@ from flambeau_inductor.codegen.cpp.plan import (
     varies,
 )
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
-from flambeau_inductor.codegen.cpp.reductions import PART_LENGTH, Fold, column_take, fold_of
+from flambeau_inductor.codegen.cpp.reductions import column_final, column_take, fold_of, places
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
 from flambeau_inductor.ir import (
     Axis,
@@ -51,6 +52,7 @@ from flambeau_inductor.scheduler.phases import split_phases
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from flambeau_inductor.codegen.cpp.reductions import Fold
     from flambeau_inductor.ir import Body, Kernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
 
@@ -366,7 +368,7 @@ class KernelWriter:
         if self.plan.kind == "whole":
             self.combine_threads(phase, folds)
         for reduce in phase.reduces:
-            final = folds[reduce.name].final.format(s=f"{reduce.name}_all")
+            final = folds[reduce.name].final.format(**places("s", f"{reduce.name}_all"))
             self.line(f"const {value_type(reduce.dtype)} {reduce.name} = {final};")
             self.replay.values[reduce.name] = reduce.name
             self.replay.dtypes[reduce.name] = reduce.dtype
@@ -390,63 +392,9 @@ class KernelWriter:
             opened.append(self.loop(axis.symbol.name, *bounds))
             opened[-1].__enter__()
         bounds = (begin, end) if len(inner) == 1 else ("0", self.size(inner[-1]))
-        static = static_product(inner[-1:])
-        bounded = any(fold.bounded for fold in folds.values()) and (
-            static is None or static > PART_LENGTH
-        )
-        if bounded:
-            head = f"for (int64_t part = {bounds[0]}; part < {bounds[1]}; part += {PART_LENGTH})"
-            opened.append(self.block(head))
-            opened[-1].__enter__()
-            self.line(
-                f"const int64_t stop = part + {PART_LENGTH} < {bounds[1]} ? part + {PART_LENGTH} : {bounds[1]};"
-            )
-            bounds = ("part", "stop")
-        self.vector_loop(phase, folds, *bounds)
+        write_fold_loop(self, phase, folds, *bounds)
         for context in reversed(opened):
             context.__exit__(None, None, None)
-
-    def vector_loop(self, phase: Phase, folds: dict[str, Fold], begin: str, end: str) -> None:
-        """The innermost loop with its folds: parts are folded in vector registers and joined to the whole after it."""
-        axis = self.kernel.inner[-1]
-        position = self.position()
-        fetched = set(phase.fetches)
-        body = [s for s in phase.inner if getattr(s, "name", None) not in fetched]
-        moving = dependents(tuple(body), {axis.symbol.name, *fetched})
-        self.statements(s for s in body if not varies(s, moving) and not isinstance(s, Store))
-        clauses: list[tuple[str, str] | None] = []
-        for name, fold in folds.items():
-            for (ctype, suffix, start), sign in zip(fold.part, fold.clauses, strict=True):
-                self.line(f"{ctype} {name}_part{suffix} = {start};")
-                clauses.append((f"{name}_part{suffix}", sign))
-        inside = [s for s in body if varies(s, moving)]
-        if any(isinstance(s, CheckIndex) for s in inside):
-            clauses.append(("bad", "|"))
-        if all(fold.vectorised for fold in folds.values()):
-            self.simd(*clauses)
-        with self.loop(axis.symbol.name, begin, end):
-            for name in phase.fetches:
-                test = " != 0" if self.dtypes[name] == torch.bool else ""
-                self.line(
-                    f"const {value_type(self.dtypes[name])} {name} = keep_{name}[{position}]{test};"
-                )
-            self.statements(inside)
-            for name in phase.keeps:
-                self.line(f"keep_{name}[{position}] = {name};")
-            for reduce in phase.reduces:
-                names = {
-                    "q": f"{reduce.name}_part",
-                    "s": f"{reduce.name}_all",
-                    "v": reduce.value,
-                    "at": position,
-                }
-                for text in folds[reduce.name].take:
-                    self.line(text.format(**names))
-        for name, fold in folds.items():
-            if fold.vectorised:
-                for text in fold.join:
-                    self.line(text.format(s=f"{name}_all", q=f"{name}_part"))
-        self.statements(s for s in body if isinstance(s, Store) and not varies(s, moving))
 
     def position(self) -> str:
         """The row-major position in the inner axes."""
@@ -488,8 +436,9 @@ class KernelWriter:
                     self.line(f"{name}_all{suffix} = {start};")
             with self.loop("t", "0", "threads"):
                 for name, fold in folds.items():
-                    for text in fold.join:
-                        self.line(text.format(s=f"{name}_all", q=f"shared[t].{name}"))
+                    both = places("s", f"{name}_all") | places("q", f"shared[t].{name}")
+                    for text in fold.merge:
+                        self.line(text.format(**both))
 
     # Columns
 
@@ -629,26 +578,24 @@ class KernelWriter:
             self.statements(inside)
             for reduce in phase.reduces:
                 fold, dtype = folds[reduce.name], self.dtypes[reduce.value]
-                into = f"{reduce.name}_part[c]" if fold.bounded else f"{reduce.name}_all[c]"
+                whole = places("s", f"{reduce.name}_all", "[c]")
+                part = f"{reduce.name}_part" if fold.bounded else f"{reduce.name}_all"
+                whole |= places("q", part, "[c]")
                 for text in column_take(fold, reduce, dtype):
-                    text = text.replace("{s}_at", f"{reduce.name}_all_at[c]")
-                    self.line(text.format(q=into, s=into, v=reduce.value, at=self.position()))
+                    self.line(text.format(**whole, v=reduce.value, at=self.position()))
 
     def flush_columns(self, bounded: dict[str, Fold]) -> None:
         with self.loop("c", "0", "count"):
             for name, fold in bounded.items():
+                both = places("s", f"{name}_all", "[c]") | places("q", f"{name}_part", "[c]")
                 for text in fold.join:
-                    self.line(text.format(s=f"{name}_all[c]", q=f"{name}_part[c]"))
+                    self.line(text.format(**both))
                 self.line(f"{name}_part[c] = {fold.part[0][2]};")
 
     def finish_columns(self, phase: Phase, folds: dict[str, Fold], arrays: set[str]) -> None:
         for reduce in phase.reduces:
-            final = folds[reduce.name].final
-            if final.startswith("{s}_nan"):
-                final = "{s}"
-            final = final.replace("{s}_at", f"{reduce.name}_all_at[c]").format(
-                s=f"{reduce.name}_all[c]"
-            )
+            final = column_final(folds[reduce.name])
+            final = final.format(**places("s", f"{reduce.name}_all", "[c]"))
             self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{COLUMN_BLOCK}];")
             self.line(f"for (int64_t c = 0; c < count; ++c) {reduce.name}_column[c] = {final};")
             self.replay.values[reduce.name] = reduce.name

@@ -244,8 +244,66 @@ template <class T> INLINE T shift_left(T a, T b) {
   return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((wrap<T>)a << b);
 }
 template <class T> INLINE T shift_right(T a, T b) {
-  const int most = 8 * sizeof(T) - ((T)-1 < 0);
-  return (T)(a >> (b < 0 || b > most ? most : (int)b));
+  const int most = 8 * sizeof(T) - ((T)-1 < 0), by = b < 0 || b > most ? most : (int)b;
+  // AVX2 shifts 32-bit lanes by amounts of their own, but no narrower ones: the detour keeps GCC from narrowing the shift.
+  if (sizeof(T) < 4) return (T)(((int32_t)a << 16) >> by >> 16);
+  return (T)(a >> by);
+}
+""",
+    "int64_of": """\
+// AVX-512 converts 64-bit integers by an instruction; AVX2 does so by halves of 32 bits, exactly.  Beyond int64 the result is the instruction's.
+// Adding 1.5 * 2**52 to an integer below 2**51 leaves it in the low bits, in two's complement.
+#if defined(__AVX2__) && !defined(__AVX512DQ__)
+INLINE int64_t int64_of(double x) {
+  const double whole = __builtin_trunc(x), high = __builtin_floor(whole * 0x1p-32), low = whole - high * 0x1p32;
+  const int64_t magic = 0x4338000000000000, upper = __builtin_bit_cast(int64_t, high + 0x1.8p52) - magic;
+  const int64_t result = (upper << 32) + (__builtin_bit_cast(int64_t, low + 0x1.8p52) - magic);
+  return (x >= -0x1p63) & (x < 0x1p63) ? result : INT64_MIN;
+}
+#else
+INLINE int64_t int64_of(double x) { return (int64_t)x; }
+#endif
+INLINE int64_t int64_of(float x) { return int64_of((double)x); }
+""",
+    "double_of": """\
+// The halves of an int64 stand in the low bits of 2**52 + low and 2**84 + 2**63 + high * 2**32; only the last addition rounds.
+#if defined(__AVX2__) && !defined(__AVX512DQ__)
+INLINE double double_of(int64_t x) {
+  const double high = __builtin_bit_cast(double, (uint64_t)x >> 32 ^ 0x4530000080000000);
+  const double low = __builtin_bit_cast(double, ((uint64_t)x & 0xffffffff) | 0x4330000000000000);
+  return high - (0x1p84 + 0x1p63 + 0x1p52) + low;
+}
+// Rounds once: from 2**53 on, what a double cannot hold is left in a bit that is lower than a float's.
+INLINE float float_of(int64_t x) {
+  const int64_t sticky = (x & ~INT64_C(0xfff)) | ((x & 0xfff) + 0xfff & 0x1000);
+  return (float)double_of(x + (INT64_C(1) << 53) >> 54 ? sticky : x);
+}
+#else
+INLINE double double_of(int64_t x) { return (double)x; }
+INLINE float float_of(int64_t x) { return (float)x; }
+#endif
+""",
+    "in_pairs": """\
+// Lanes are added in pairs, so that each goes through few roundings.
+template <int n, class T> INLINE T sum_in_pairs(T *lanes) {
+  if constexpr (n == 1) return lanes[0];
+  #pragma omp simd
+  for (int c = 0; c < n / 2; ++c) lanes[c] += lanes[c + n / 2];
+  return sum_in_pairs<(n > 1 ? n / 2 : 1)>(lanes);
+}
+template <int n, class T> INLINE T prod_in_pairs(T *lanes) {
+  if constexpr (n == 1) return lanes[0];
+  #pragma omp simd
+  for (int c = 0; c < n / 2; ++c) lanes[c] *= lanes[c + n / 2];
+  return prod_in_pairs<(n > 1 ? n / 2 : 1)>(lanes);
+}
+""",
+    "add_compensated": """\
+// What the sum's rounding loses goes to `low` (Knuth, TAOCP 2, 4.2.2, theorem B).
+INLINE void add_compensated(double &sum, double &low, double x) {
+  const double total = sum + x, back = total - sum;
+  low += (sum - (total - back)) + (x - back);
+  sum = total;
 }
 """,
     "bfloat16": """\
@@ -354,6 +412,7 @@ _PROVIDES = {
     "SIMD_22": "SIMD", "SIMD_35": "SIMD", "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16", "from_float16": "float16", "to_float16": "float16",
     "int_fmod": "int_divide", "int_remainder": "int_divide", "int_floor_divide": "int_divide",
     "float_mod": "float_remainder", "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves", "shift_right": "shift_left",
+    "float_of": "double_of", "sum_in_pairs": "in_pairs", "prod_in_pairs": "in_pairs",
 }  # fmt: skip
 
 

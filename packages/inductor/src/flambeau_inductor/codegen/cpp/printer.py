@@ -109,6 +109,10 @@ class CppPrinter:
             return f"{x} != 0"
         if source.is_floating_point and not to.is_floating_point and to.itemsize < 4:
             return f"({storage_type(to)})(int32_t){x}"
+        if source.is_floating_point and to == torch.int64:
+            return f"int64_of({x})"
+        if source == torch.int64 and to.is_floating_point:
+            return f"{'float' if to == torch.float32 else 'double'}_of({x})"
         return f"({storage_type(to)}){x}"
 
     # Unary

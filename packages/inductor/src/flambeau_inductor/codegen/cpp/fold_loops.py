@@ -1,0 +1,150 @@
+"""The innermost loop of a row with its folds: whole blocks of lanes first, then what is left of the row.
+
+    float v1_lanes[32] = 0;                                                    LANES partial folds, each part of the row
+    for (block = part; block < stop; block += 32)
+      #pragma omp simd
+      for (c = 0; c < 32; ++c) { r0 = block + c; ...; v1_lanes[c] += v0; }
+    v1_all += sum_in_pairs<32>(v1_lanes);
+    #pragma omp simd reduction(+:v1_part)
+    for (r0 = whole; r0 < end; ++r0) { ...; v1_part += v0; }                   fewer than 32 elements
+    v1_all += v1_part;
+
+The lanes are as many at every ISA level, and so is the order of the additions.  GCC keeps them in registers, where the loop body is small.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.cpp.cpp_types import value_type
+from flambeau_inductor.codegen.cpp.plan import dependents, varies
+from flambeau_inductor.codegen.cpp.reductions import LANES, PART_LENGTH, column_take, places
+from flambeau_inductor.ir import CheckIndex, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_inductor.codegen.cpp.kernel import KernelWriter
+    from flambeau_inductor.codegen.cpp.reductions import Fold
+    from flambeau_inductor.ir import Statement
+    from flambeau_inductor.scheduler.phases import Phase
+
+PLAIN_ROW = 2 * LANES
+"""Rows known to be no longer than this are folded by one vector: adding up the lanes would take longer than the row."""
+
+
+def write_fold_loop(
+    writer: KernelWriter, phase: Phase, folds: dict[str, Fold], begin: str, end: str
+) -> None:
+    """The loop of a phase along the innermost inner axis."""
+    axis = writer.kernel.inner[-1]
+    fetched = set(phase.fetches)
+    body = [s for s in phase.inner if getattr(s, "name", None) not in fetched]
+    moving = dependents(tuple(body), {axis.symbol.name, *fetched})
+    inside = [s for s in body if varies(s, moving)]
+    count = int(end) if begin == "0" and end.isdigit() else None
+    lanes = any(fold.bounded for fold in folds.values()) and (count is None or count > PLAIN_ROW)
+    with writer.block("") if lanes else nullcontext():
+        writer.statements(s for s in body if not varies(s, moving) and not isinstance(s, Store))
+        if lanes:
+            whole = f"{axis.symbol.name}_whole" if count is None else str(count // LANES * LANES)
+            if count is None:
+                writer.line(
+                    f"const int64_t {whole} = {begin} + ({end} - {begin}) / {LANES} * {LANES};"
+                )
+            _write_lanes(writer, phase, folds, inside, begin, whole)
+            begin = whole
+        if begin != end:
+            _write_plain(writer, phase, folds, inside, begin, end)
+        writer.statements(s for s in body if isinstance(s, Store) and not varies(s, moving))
+
+
+def _write_lanes(
+    writer: KernelWriter, phase: Phase, folds: dict[str, Fold], inside: Sequence[Statement], begin: str, end: str
+) -> None:  # fmt: skip
+    """Parts of whole blocks: the lanes of each part are joined to the whole."""
+    name = writer.kernel.inner[-1].symbol.name
+    laned = {key: fold for key, fold in folds.items() if fold.vectorised}
+    with writer.block(f"for (int64_t part = {begin}; part < {end}; part += {PART_LENGTH})"):
+        writer.line(
+            f"const int64_t stop = part + {PART_LENGTH} < {end} ? part + {PART_LENGTH} : {end};"
+        )
+        for key, fold in laned.items():
+            ctype, _, start = fold.part[0]
+            writer.line(f"{ctype} {key}_lanes[{LANES}] __attribute__((aligned(64)));")
+            writer.line(f"for (int64_t c = 0; c < {LANES}; ++c) {key}_lanes[c] = {start};")
+        with writer.block(f"for (int64_t block = part; block < stop; block += {LANES})"):
+            if len(laned) == len(folds):
+                writer.simd(_check(inside))
+            with writer.loop("c", "0", str(LANES)):
+                writer.line(f"const int64_t {name} = block + c;")
+                _write_body(writer, phase, inside)
+                for reduce in phase.reduces:
+                    takes = column_take(folds[reduce.name], reduce, writer.dtypes[reduce.value])
+                    where = places("q", f"{reduce.name}_lanes", "[c]")
+                    _write_takes(writer, takes, reduce.name, reduce.value, where)
+        for key, fold in laned.items():
+            _join_lanes(writer, key, fold)
+
+
+def _join_lanes(writer: KernelWriter, key: str, fold: Fold) -> None:
+    """The lanes of a part, joined to the whole."""
+    whole = places("s", f"{key}_all")
+    if fold.pairs is not None:
+        writer.line(f"const {fold.part[0][0]} {key}_sum = {fold.pairs}<{LANES}>({key}_lanes);")
+        for text in fold.join:
+            writer.line(text.format(**whole, **places("q", f"{key}_sum")))
+        return
+    with writer.loop("c", "0", str(LANES)):
+        for text in fold.take:
+            writer.line(text.format(**places("q", f"{key}_all"), v=f"{key}_lanes[c]"))
+
+
+def _write_plain(
+    writer: KernelWriter, phase: Phase, folds: dict[str, Fold], inside: Sequence[Statement], begin: str, end: str
+) -> None:  # fmt: skip
+    """One vector loop: parts are folded in a vector register and joined to the whole after it."""
+    clauses = [_check(inside)]
+    for key, fold in folds.items():
+        for (ctype, suffix, start), sign in zip(fold.part, fold.clauses, strict=True):
+            writer.line(f"{ctype} {key}_part{suffix} = {start};")
+            clauses.append((f"{key}_part{suffix}", sign))
+    if all(fold.vectorised for fold in folds.values()):
+        writer.simd(*clauses)
+    with writer.loop(writer.kernel.inner[-1].symbol.name, begin, end):
+        _write_body(writer, phase, inside)
+        for reduce in phase.reduces:
+            where = places("q", f"{reduce.name}_part")
+            _write_takes(writer, folds[reduce.name].take, reduce.name, reduce.value, where)
+    for key, fold in folds.items():
+        for text in fold.join if fold.vectorised else ():
+            writer.line(text.format(**places("s", f"{key}_all"), **places("q", f"{key}_part")))
+
+
+def _write_takes(
+    writer: KernelWriter, takes: Sequence[str], name: str, value: str, where: dict[str, str]
+) -> None:
+    for text in takes:
+        writer.line(
+            text.format(**where, **places("s", f"{name}_all"), v=value, at=writer.position())
+        )
+
+
+def _write_body(writer: KernelWriter, phase: Phase, inside: Sequence[Statement]) -> None:
+    """The statements of one element, between what is read from kept rows and what is kept."""
+    position = writer.position()
+    for name in phase.fetches:
+        dtype = writer.dtypes[name]
+        test = " != 0" if dtype == torch.bool else ""
+        writer.line(f"const {value_type(dtype)} {name} = keep_{name}[{position}]{test};")
+    writer.statements(inside)
+    for name in phase.keeps:
+        writer.line(f"keep_{name}[{position}] = {name};")
+
+
+def _check(inside: Sequence[Statement]) -> tuple[str, str] | None:
+    """The clause of a loop that checks indices."""
+    return ("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None
