@@ -267,6 +267,11 @@ def makes_a_sparse_tensor(x=torch.eye(3)):
     return x.to_sparse().to_dense() + 1
 
 
+@example("out-argument")
+def writes_to_another_dtype(x=torch.ones(3, 3), out=torch.zeros(3, dtype=torch.float64)):
+    return torch.sum(x, 0, out=out)
+
+
 @example("higher-order-operator")
 def checkpoints(x=torch.ones(3)):
     return checkpoint(torch.sin, x, use_reentrant=True)

@@ -19,7 +19,7 @@ from flambeau_prims.sizes import Expr, SizeEnv
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.to_fx import to_fx
 from flambeau_prims.tracer import Tracer
-from flambeau_prims.unsupported import DataDependent, MetadataMutation
+from flambeau_prims.unsupported import DataDependent, MetadataMutation, OutArgument
 
 ENGINE = torch.autograd.Variable._execution_engine
 
@@ -381,8 +381,40 @@ def test_out_arguments():
         out = torch.empty(2, 3)
         result = torch.add(x, 1, out=out)
         assert result is out and out.storage_record.version == 1
-        with pytest.raises(MetadataMutation, match="resize"):
-            torch.add(x, 1, out=torch.empty(0))
+        empty = torch.empty(0)
+        assert torch.add(x, 1, out=empty) is empty and tuple(empty.spec.shape) == (2, 3)
+        values, indices = torch.empty(0), torch.empty(0, dtype=torch.long)
+        torch.topk(x, 2, out=(values, indices))
+        assert tuple(values.spec.shape) == tuple(indices.spec.shape) == (2, 2)
+        torch.add(x, 1, out=x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.add(x, 1, out=x.expand(4, 2, 3)),
+        lambda x: torch.add(x, 1, out=torch.empty(3, 3)),
+        lambda x: torch.add(x, 1, out=torch.empty(2, 3, dtype=torch.double)),
+        lambda x: torch.amax(x, 0, out=torch.empty(3, dtype=torch.double)),
+        lambda x: torch.amax(x, 0, out=torch.empty(1).expand(3)),
+        lambda x: torch.cumsum(x, 0, out=x),
+        lambda x: torch.add(x[0], 1, out=x.view(-1)[1:4]),
+        lambda x: torch.min(x, 0, out=(torch.empty(3), torch.empty(3))),
+        lambda x: torch.min(x, 0, out=(x[0], torch.empty(3, dtype=torch.long))),
+    ],
+)
+def test_out_arguments_that_eager_is_to_judge(call):
+    tracer = Tracer()
+    x = tracer.fake(Spec.of((2, 3)))
+    with tracer, pytest.raises(OutArgument):
+        call(x)
+
+
+def test_an_input_is_not_resized():
+    tracer = Tracer()
+    x, out = tracer.fake(Spec.of((2, 3))), tracer.fake(Spec.of((0,)))
+    with tracer, pytest.raises(OutArgument, match="resize"):
+        torch.add(x, 1, out=out)
 
 
 def test_an_operator_may_write_and_return_new():

@@ -106,7 +106,7 @@ def drive(
     settings: Settings,
     take: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Run the units on `jobs` workers; `take` gets each row, in one thread at a time."""
+    """Run the units on `jobs` workers; `take` gets each row, in one thread at a time.  Raises what kept a worker from working."""
     queue = list(reversed(units))
     lock = threading.Lock()
     ends = None if settings.seconds is None else time.monotonic() + settings.seconds
@@ -115,24 +115,33 @@ def drive(
         with lock:
             take(row)
 
+    failures: list[Exception] = []
+
     def loop() -> None:
         worker = Worker(settings)
         try:
-            while ends is None or time.monotonic() < ends:
-                with lock:
-                    unit = queue.pop() if queue else None
-                if unit is None:
-                    return
-                skip = [case for op, variant, case in done if (op, variant) == unit]
-                _serve(worker, unit, skip, ends, give)
+            serve_all(worker)
+        except Exception as error:
+            failures.append(error)
         finally:
             worker.stop()
+
+    def serve_all(worker: Worker) -> None:
+        while ends is None or time.monotonic() < ends:
+            with lock:
+                unit = queue.pop() if queue else None
+            if unit is None:
+                return
+            skip = [case for op, variant, case in done if (op, variant) == unit]
+            _serve(worker, unit, skip, ends, give)
 
     threads = [threading.Thread(target=loop) for _ in range(max(1, settings.jobs))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if failures:
+        raise failures[0]
 
 
 def _serve(

@@ -159,7 +159,15 @@ def _gapped(tensor: torch.Tensor) -> torch.Tensor:
     return view.requires_grad_(tensor.requires_grad)
 
 
-OUTS = ("empty", "strided", "wrong shape", "wrong dtype", "overlapping", "input's memory")
+OUTS = (
+    "empty",
+    "strided",
+    "wrong shape",
+    "wrong dtype",
+    "wider dtype",
+    "overlapping",
+    "input's memory",
+)
 
 
 def _out(op: Any, dtype: torch.dtype, device: str, limit: int) -> list[Case]:
@@ -174,7 +182,7 @@ def _out(op: Any, dtype: torch.dtype, device: str, limit: int) -> list[Case]:
             continue
         many = isinstance(results, (tuple, list))
         listed = list(results) if many else [results]
-        if not all(isinstance(result, torch.Tensor) for result in listed):
+        if not all(_is_strided(result) for result in listed):
             continue
         for how in OUTS:
             made.append(_out_case(f"{n} {how}", op.op, sample, listed, many, how))
@@ -206,20 +214,23 @@ def _destination(
         return torch.zeros(0, dtype=dtype, device=device)
     if how == "strided":
         return torch.zeros(tuple(reversed(shape)), dtype=dtype, device=device).permute(
-            *reversed(range(len(shape)))
+            tuple(reversed(range(len(shape))))
         )
     if how == "wrong shape":
         return torch.zeros((*shape, 2), dtype=dtype, device=device)
     if how == "wrong dtype":
         other = torch.int64 if dtype != torch.int64 else torch.int8
         return torch.zeros(shape, dtype=other, device=device)
+    if how == "wider dtype":
+        wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+        return torch.zeros(shape, dtype=wide.get(dtype, torch.float32), device=device)
     if how == "overlapping":
         return torch.zeros((), dtype=dtype, device=device).expand(shape)
     first = next(
         (
             tensor
             for tensor in torch.utils._pytree.tree_leaves(given)
-            if isinstance(tensor, torch.Tensor) and tensor.dtype == dtype and tensor.numel()
+            if _is_strided(tensor) and tensor.dtype == dtype and tensor.numel()
         ),
         None,
     )
@@ -227,6 +238,10 @@ def _destination(
     if first is None or first.untyped_storage().nbytes() < count * dtype.itemsize:
         return torch.zeros(shape, dtype=dtype, device=device)
     return first.as_strided((count,), (1,), 0).view(shape)
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
 # ---------------------------------------------------------------- arguments

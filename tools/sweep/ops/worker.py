@@ -20,13 +20,14 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     with open(os.devnull, "w") as nowhere:  # operators may print
         os.dup2(nowhere.fileno(), 1)
-        os.dup2(nowhere.fileno(), 2)
     import torch
 
     torch.set_num_threads(1)
     from torch.testing._internal.common_methods_invocations import op_db
 
     ops = {op.full_name: op for op in op_db}
+    with open(os.devnull, "w") as nowhere:  # and warn
+        os.dup2(nowhere.fileno(), 2)
     reply(replies, {"ready": len(ops)})
     for line in sys.stdin:
         request = json.loads(line)

@@ -193,6 +193,12 @@ _reason(
     "see the message for the operator; a rule can be added to flambeau_prims/rules",
 )
 _reason(
+    "out-argument",
+    "an out= argument has another shape or dtype than the result, or shares memory with an operand",
+    "eager resizes it, casts to it or refuses it, by rules that differ from operator to operator",
+    "give a tensor of the result's own shape and dtype, which shares no memory with the operands",
+)
+_reason(
     "parameter-made",
     "an nn.Parameter was made, or a module with its parameters copied",
     "a graph returns tensors; parameters are leaves of their own, which autograd accumulates into: they are made between graphs",

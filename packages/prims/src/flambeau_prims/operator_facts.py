@@ -13,7 +13,6 @@ from flambeau_prims.rules.registry import aliasing, infer, is_view, rule_for
 from flambeau_prims.sizes import eq, lt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import is_dense, is_empty, same_shape
-from flambeau_prims.unsupported import MetadataMutation
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -60,6 +59,7 @@ class OperatorFacts:
         "functional",
         "mutated",
         "op",
+        "out",
         "positions",
         "random",
         "returns_list",
@@ -78,6 +78,7 @@ class OperatorFacts:
         self.aliases = shared.returns
         self.view = shared.view
         self.mutated = shared.mutated
+        self.out = bool(schema.arguments) and schema.arguments[-1].is_out
         self.positions = {
             argument.name: index
             for index, argument in enumerate(schema.arguments)
@@ -137,31 +138,29 @@ class OperatorFacts:
         return found
 
     def check_mutation(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> None:
-        """Raise, as eager does, if the result does not fit the argument that an in-place or out= operator writes to."""
+        """Raise, as eager does, if the result does not fit the argument that an in-place operator writes to."""
         if rule_for(self.op) is not None:
             infer(self.op, rule_args, rule_kwargs)
             return
         if self.functional is None:
             return
-        if self.mutated[0] in rule_kwargs:
-            target = rule_kwargs[self.mutated[0]]
-            rest = {name: arg for name, arg in rule_kwargs.items() if name not in self.mutated}
-            result = infer(self.functional, rule_args, rest)
-        else:
-            target = rule_args[0]
-            result = infer(self.functional, rule_args, rule_kwargs)
+        result = infer(self.functional, rule_args, rule_kwargs)
+        target = rule_args[0]
         if (
             isinstance(result, Spec)
             and isinstance(target, Spec)
             and not same_shape(result.shape, target.shape)
         ):
-            if self.mutated[0] in rule_kwargs:
-                raise MetadataMutation(
-                    f"{self.op} would resize its out= argument {target!r} to {result!r}", self.op
-                )
             raise RuntimeError(
                 f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
             )
+
+    def out_results(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> Any:
+        """The Specs of what an out= operator writes; None where no functional form says so."""
+        if self.functional is None:
+            return None
+        rest = {name: arg for name, arg in rule_kwargs.items() if name not in self.mutated}
+        return infer(self.functional, rule_args, rest)
 
 
 def check_overlap(target: Spec, source: Spec) -> None:
@@ -199,7 +198,7 @@ def facts(op: OpOverload) -> OperatorFacts:
 
 
 def _functional_form(op: OpOverload) -> OpOverload | None:
-    """The out-of-place form of an in-place pointwise operator, or of an out= operator, whose rule can check the shape."""
+    """The out-of-place form of an out= operator, or of an in-place pointwise operator whose rule can check the shape."""
     namespace, name = op._schema.name.split("::")
     if op._schema.arguments[-1].is_out:
         inputs = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
@@ -207,7 +206,7 @@ def _functional_form(op: OpOverload) -> OpOverload | None:
         for overload in packet.overloads():
             form = getattr(packet, overload)
             if [(a.name, str(a.type)) for a in form._schema.arguments] == inputs:
-                return form if rule_for(form) is not None else None
+                return form
         return None
     form = _out_of_place(op)
     if form is None or rule_for(form) is None or torch.Tag.pointwise not in form.tags:

@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import (
 from flambeau_prims import operator_facts
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake, set_geometry
 from flambeau_prims.graph import Node, Value
+from flambeau_prims.out_arguments import to_resize
 from flambeau_prims.rules.registry import infer, infer_keyed
 from flambeau_prims.sizes import SizeEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
@@ -261,7 +262,12 @@ class Tracer(TorchDispatchMode):
             return self._change_metadata(
                 func, facts, args, rule_args, rule_kwargs, values, value_kwargs
             )
-        facts.check_mutation(rule_args, rule_kwargs)
+        if facts.out:
+            value_kwargs = self._prepare_out(
+                func, facts, args, kwargs, rule_args, rule_kwargs, value_kwargs
+            )
+        else:
+            facts.check_mutation(rule_args, rule_kwargs)
         if facts.checks_overlap:
             self._check_overlap(args)
         fresh: Any = None
@@ -287,6 +293,37 @@ class Tracer(TorchDispatchMode):
         if not items:
             return None
         return items[0] if len(items) == 1 else tuple(items)
+
+    def _prepare_out(
+        self,
+        func: Any,
+        facts: OperatorFacts,
+        args: Any,
+        kwargs: Any,
+        rule_args: Any,
+        rule_kwargs: Any,
+        value_kwargs: Any,
+    ) -> Any:
+        """Give out= tensors the results' shapes; returns the node's kwargs, with the Values that they have then."""
+        results = facts.out_results(rule_args, rule_kwargs)
+        if results is None:
+            return value_kwargs
+        outs = [kwargs[name] for name in facts.mutated]
+        rest = [args, {name: arg for name, arg in kwargs.items() if name not in facts.mutated}]
+        for fake, spec in to_resize(func, outs, results, rest):
+            fake.storage_record = StorageRecord()
+            fake.storage_record.first = spec
+            set_geometry(fake, spec)
+            fake.spec = spec
+            if self.record:
+                options = {"dtype": spec.dtype, "device": spec.device}
+                node = Node(
+                    aten.empty.memory_format, (list(spec.shape),), options, (), self.where
+                )  # fmt: skip
+                fake.value = Value(self._name("resized"), spec, node)
+                node.outputs = (fake.value,)
+                self.nodes.append(node)
+        return self._take_kwargs(kwargs, [])[1]
 
     @staticmethod
     def _check_overlap(args: Any) -> None:

@@ -57,6 +57,13 @@ class MetadataMutation(Unsupported):
     hint = "use the out-of-place operator"
 
 
+class OutArgument(Unsupported):
+    """An out= argument that eager resizes, casts to or refuses, by rules that differ from operator to operator."""
+
+    reason = "out-argument"
+    hint = "give a tensor of the result's own shape and dtype, which shares no memory with the operands"
+
+
 class OutsideKnownMemory(Unsupported):
     """`as_strided` reads memory of an input beyond what the input itself has, and no guard says how much there is."""
 
