@@ -5,9 +5,16 @@ from __future__ import annotations
 import sys
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+from flambeau_capture.code_check import check_code
+from flambeau_capture.resume_code import _Maker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,3 +23,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 def _seed(request: pytest.FixtureRequest) -> None:
     """Each test draws its own inputs, the same ones in every run."""
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _code_is_checked() -> Iterator[None]:
+    """Each code object that is assembled in a test is one that CPython's compiler could have made."""
+    assemble = _Maker.finished
+
+    def checked(maker, handlers):
+        code = assemble(maker, handlers)
+        check_code(code)
+        return code
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Maker, "finished", checked)
+        yield

@@ -33,6 +33,14 @@ class Instruction:
     arg: int
 
 
+def cell_slots(code: types.CodeType) -> list[int]:
+    """The slots of the variables that inner functions share with this one, ascending; a parameter's is that of the parameter."""
+    local = {name: slot for slot, name in enumerate(code.co_varnames)}
+    others = [name for name in code.co_cellvars if name not in local]
+    slots = [local[name] for name in code.co_cellvars if name in local]
+    return sorted(slots) + [code.co_nlocals + at for at in range(len(others))]
+
+
 def instructions(code: types.CodeType) -> list[Instruction]:
     """The instructions of a code object, numbered as `DecodedCode` numbers them."""
     return instructions_in(code.co_code)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import opcode
 import types
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from flambeau_capture.bytecode import (
     PAST_END_FOR,
     VERSION,
     Instruction,
+    cell_slots,
     instructions,
     instructions_in,
 )
@@ -168,9 +170,7 @@ def generator_function(
 ) -> types.FunctionType:
     """A generator that goes on at `index`; `suspended` at the YIELD_VALUE before it, and then to be advanced to there once."""
     maker = _Maker(source, layout, 0, with_next=False)
-    maker.emit("RETURN_GENERATOR")
-    maker.emit("POP_TOP")
-    maker.restore()
+    maker.restore(is_generator=True)
     if suspended:
         maker.suspend(index - 1)
     maker.append_body(instructions(source.code)[index].start)
@@ -234,8 +234,26 @@ class _Maker:
 
     # ------------------------------------------------------------ parts
 
-    def restore(self) -> None:
+    def declare_cells(self) -> None:
+        """What readers of a frame's locals rely on: free variables hold cells from the first instruction on, and a MAKE_CELL stands
+        before wherever the frame is, for each variable that is a cell.  (`PyFrame_GetLocals` takes both for granted.)
+
+        The cells of the frame are given to it, so that no MAKE_CELL is run.
+        """
+        if self.code.co_freevars:
+            self.emit("COPY_FREE_VARS", len(self.code.co_freevars))
+        cells = [self.slot(slot) for slot in cell_slots(self.code)]
+        if cells:
+            self.emit("JUMP_FORWARD", sum(1 + (slot > 255) for slot in cells))
+            for slot in cells:
+                self.emit("MAKE_CELL", slot)
+
+    def restore(self, *, is_generator: bool = False) -> None:
         """Locals and stack as they were when the frame was suspended."""
+        self.declare_cells()
+        if is_generator:
+            self.emit("RETURN_GENERATOR")
+            self.emit("POP_TOP")
         self.emit("RESUME")
         count = self.code.co_nlocals
         live = set(self.layout.locals)
@@ -379,7 +397,7 @@ class _Maker:
     def _covered(self, index: int, start: int, end: int) -> None:
         """Units [start, end) raise to where the original instruction raises to, and show its place."""
         instruction = instructions(self.code)[index]
-        self.locations.append((start, None))
+        self.locations.append((start, self._first_line))
         self.locations.append((end, position_of(self.code, instruction.unit)))
         for protected in read_exception_table(self.code):
             if protected.start <= instruction.unit < protected.end:
@@ -423,33 +441,44 @@ class _Maker:
                 )
                 for item in read_exception_table(code)
             ]
-        made = code.replace(
+        made = self.finished(entries)
+        source = self.source
+        # The cells themselves are arguments: those that the frame needs no more stay empty.
+        closure = tuple(types.CellType() for _ in code.co_freevars) or None
+        function = types.FunctionType(made, source.globals, source.name, None, closure)
+        function.__qualname__ = source.qualname
+        return function
+
+    def finished(self, handlers: list[Protected]) -> types.CodeType:
+        """The code object (`code_check.check_code` says what it keeps to)."""
+        return self.code.replace(
             co_code=bytes(self.units),
             co_argcount=self.parameter_count,
             co_posonlyargcount=0,
             co_kwonlyargcount=0,
             co_varnames=self.names,
             co_nlocals=len(self.names),
-            co_stacksize=code.co_stacksize + self.parameter_count + 8,
-            co_flags=code.co_flags & ~0x0C,
+            co_stacksize=self.code.co_stacksize + self.parameter_count + 8,
+            co_flags=self.code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
             co_consts=tuple(self.constants),
-            co_exceptiontable=write_exception_table(entries),
+            co_exceptiontable=write_exception_table(handlers),
             co_linetable=self._line_table(),
         )
-        source = self.source
-        closure = tuple(types.CellType() for _ in code.co_freevars) or None
-        function = types.FunctionType(made, source.globals, source.name, None, closure)
-        function.__qualname__ = source.qualname
-        return function
+
+    @property
+    def _first_line(self) -> Any:
+        """The place of our own instructions, as of a function's RESUME: a frame without a line is more than `inspect` can bear."""
+        line = self.code.co_firstlineno
+        return line, line, None, None
 
     def _line_table(self) -> bytes:
-        """No place for our own instructions, the original's for what is performed, the original table for its code."""
+        """The first line for our own instructions, the original's for what is performed, the original table for its code."""
         first = self.code.co_firstlineno
-        places = list(self.locations)
+        places = [*self.locations]
         if self.body_start is None:
-            places.append((self.at, None))
+            places.append((self.at, places[-1][1] if places else self._first_line))
         else:
-            places += [(self.body_start - 1, None), (self.body_start, (first, first, None, None))]
+            places.append((self.body_start, self._first_line))
         table = bytearray()
         at, line = 0, first
         for until, position in places:
