@@ -159,6 +159,16 @@ def recursion(x=torch.ones(3)):
     return deep(x, 250)
 
 
+@example("instruction-limit")
+def counts_primes(x=torch.ones(3)):
+    sieve = [True] * 100_000
+    for n in range(2, 100_000):
+        if sieve[n]:
+            for multiple in range(2 * n, 100_000, n):
+                sieve[multiple] = False
+    return x * sum(sieve)
+
+
 @example("backward")
 def differentiates(x=torch.ones(3, requires_grad=True)):
     y = (x * 2).sum()

@@ -19,6 +19,7 @@ class CaptureOptions:
     recompile_limit: entries one callable may have.  For a further call that none serves one is made for all sizes and numbers, unless `dynamic`
         is False; calls that it does not serve either run eagerly.  One warning says which guard kept failing.
     inline_depth: calls nested deeper than this are not followed.
+    instruction_limit: a frame that runs this many instructions of bytecode without a call for the graph is given up, and runs eagerly.
     verbose: print each capture, recompilation and break as it happens.
     dynamic_shapes: what is said of sizes by the place a tensor is read from (`marks.marks_by_origin`); with None, marks on tensors do not count.
     speculate: where the program decides by what is in a tensor, go the way that the call being captured goes, and check that as the graph runs;
@@ -31,6 +32,7 @@ class CaptureOptions:
     dynamic: bool | None = None
     recompile_limit: int = 8
     inline_depth: int = 200
+    instruction_limit: int = 500_000
     verbose: bool = False
     dynamic_shapes: MarksByOrigin | None = ()
     speculate: bool = True

@@ -139,6 +139,12 @@ _reason(
     "raise inline_depth, or call the recursive part outside the compiled function",
 )
 _reason(
+    "instruction-limit",
+    "the frame ran more than CaptureOptions.instruction_limit instructions of bytecode without a call that the graph holds",
+    "capture interprets each instruction, which takes far longer than to run it, and such code has little for a graph",
+    "compute it outside the compiled function, or raise instruction_limit",
+)
+_reason(
     "autograd-function",
     "torch.autograd.Function.apply was called in a way that a graph cannot hold",
     "forward and backward are captured as two graphs when they are called: the backward may only compute gradients of tensors",

@@ -46,7 +46,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         found, steps, other = _interpret(scope, options, dynamic, manner, answers)
     if found.cause is None:
         return found
-    if options.fullgraph or found.cause.id == "dynamic-mark":
+    if options.fullgraph or found.cause.id in ("dynamic-mark", "instruction-limit"):
         return found.cause
     if found.cause.id == "traceback":
         steps = []  # an exception that is rebuilt in the middle of its handling has no traceback to show

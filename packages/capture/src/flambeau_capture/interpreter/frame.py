@@ -142,7 +142,6 @@ def run(frame: Frame) -> int:
     """Run until the frame returns or yields; raises what the program raises and does not handle, and GraphBreak."""
     instructions = frame.code.instructions
     machine = frame.machine
-    stop = machine.stop_step
     step = 0
     previous, machine.frame = machine.frame, frame
     try:
@@ -151,7 +150,7 @@ def run(frame: Frame) -> int:
                 while True:
                     machine.step = step = machine.step + 1
                     index = frame.ip
-                    if step == stop:
+                    if step >= machine.next_check and machine.check_progress(step):
                         raise Stopped(frame)
                     frame.ip = index + 1
                     handler, argument = instructions[index]

@@ -9,6 +9,7 @@ import torch
 
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.items import load_item
+from flambeau_capture.interpreter.protocols import accept
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ def iterate(machine: Machine, obj: Any) -> Any:
         )
     method = python_method(machine, kind, "__iter__")
     if method is not None:
-        return machine.call(method, (obj,), {})
+        iterator = machine.call(method, (obj,), {})
+        if python_method(machine, type(iterator), "__next__") is None:
+            accept(iter, "__iter__", iterator)
+        return iterator
     if lookup(machine, kind, "__iter__") is MISSING:
         if python_method(machine, kind, "__getitem__") is not None:
             return SequenceIterator(machine, obj)

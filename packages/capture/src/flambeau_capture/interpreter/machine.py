@@ -131,6 +131,9 @@ class Machine:
         self.told_compiling = False
         """Whether the answer was yes: what the program then raises eager might not."""
         self.stop_step = stop_step
+        self.next_check = 0
+        """The step at which the run loop asks `check_progress`."""
+        self._calls_seen = 0
         self.switches = Switches()
         self.shown: list[Any] = []
         """Containers whose text is being made, the outermost first."""
@@ -177,6 +180,7 @@ class Machine:
         self.objects = Objects(self)
         self.speculation = Speculation(self, answers)
         self.tape = Tape(self, device)
+        self._set_next_check(0)
 
     def was_raised_by_name(self, error: BaseException) -> bool:
         """Whether a `raise` has named this part of a group, which makes it another one."""
@@ -272,6 +276,24 @@ class Machine:
             self.error_where = self.user_place(frame)
             self.broken.clear()
         self.broken.append((frame, step))
+
+    def check_progress(self, step: int) -> bool:
+        """Whether interpretation is to stop in front of this step; GraphBreak where many steps made no call for the graph."""
+        if step == self.stop_step:
+            return True
+        if len(self.tape.calls) == self._calls_seen:
+            limit = self.options.instruction_limit
+            raise GraphBreak(
+                "instruction-limit", f"{limit} instructions without a call for the graph"
+            )
+        self._set_next_check(step)
+        return False
+
+    def _set_next_check(self, step: int) -> None:
+        self._calls_seen = len(self.tape.calls)
+        self.next_check = step + self.options.instruction_limit
+        if step < self.stop_step < self.next_check:
+            self.next_check = self.stop_step
 
     def suspend(self, frame: Frame) -> None:
         """Make the record of everything up to the next instruction of `frame`, the innermost, to be taken up there again."""

@@ -36,6 +36,7 @@ from flambeau_capture.interpreter.classes import Native, python_method
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.operations import COMPARISONS, compare, truth
+from flambeau_capture.interpreter.protocols import accept
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -261,7 +262,9 @@ _MATH_OF_ITERABLES = {
 def as_index(machine: Machine, value: Any) -> Any:
     """`value`, or the int that its `__index__` written in Python gives."""
     method = python_method(machine, type(value), "__index__")
-    return value if method is None else machine.call(method, (value,), {})
+    if method is None or isinstance(value, int):
+        return value
+    return accept(operator.index, "__index__", machine.call(method, (value,), {}))
 
 
 def _iterates(function: Any) -> bool:

@@ -18,6 +18,7 @@ from flambeau_capture.interpreter.identity import identical, tell_apart
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.pending_text import PendingText, characters_of, readable
+from flambeau_capture.interpreter.protocols import accept
 from flambeau_capture.interpreter.text_templates import percent
 from flambeau_prims.sizes_node import from_symbolic
 
@@ -299,13 +300,10 @@ def truth(machine: Machine, value: Any) -> bool:
         return machine.tape.truth(value)
     method = python_method(machine, kind, "__bool__")
     if method is not None:
-        result = machine.call(method, (value,), {})
-        if type(result) is not bool:
-            raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
-        return result
+        return bool(accept(bool, "__bool__", machine.call(method, (value,), {})))
     method = python_method(machine, kind, "__len__")
-    if method is not None:
-        return bool(machine.call(method, (value,), {}))
+    if method is not None and lookup(machine, kind, "__bool__") is MISSING:
+        return bool(accept(len, "__len__", machine.call(method, (value,), {})))
     if (
         issubclass(kind, torch.nn.Module)
         and not hasattr(kind, "__bool__")
@@ -331,7 +329,7 @@ def length(machine: Machine, value: Any) -> Any:
         return seen_length(value)  # an array
     method = python_method(machine, kind, "__len__")
     if method is not None:
-        return machine.call(method, (value,), {})
+        return accept(len, "__len__", machine.call(method, (value,), {}))
     machine.guard_native_read(value)
     return len(value)
 
@@ -343,6 +341,8 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
     method = python_method(machine, kind, "__contains__")
     if method is not None:
         return truth(machine, machine.call(method, (container, item), {}))
+    if lookup(machine, kind, "__contains__") is None:
+        raise TypeError(f"{kind.__name__!r} object is not a container")
     if isinstance(container, torch.Tensor):
         return truth(machine, machine.tape.call_method("__contains__", (container, item)))
     if machine.objects.is_known(container) and isinstance(container, dict):

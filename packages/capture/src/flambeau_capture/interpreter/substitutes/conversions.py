@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import native
-from flambeau_capture.interpreter.classes import Native, python_method
+from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.formatting import format_value, to_text
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.protocols import accept
 from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 from flambeau_prims.size_floats import FloatExpr, is_unbacked
 from flambeau_prims.sizes import as_int
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 
-def _by_method(machine: Machine, args: Any, names: tuple[str, ...]) -> tuple[Any] | None:
-    """The answer of the first of these special methods that the argument's class has in Python, in a tuple."""
+def _by_method(
+    machine: Machine, function: Any, value: Any, names: tuple[str, ...]
+) -> tuple[Any] | None:
+    """What `function` makes of the first of these special methods that the value's class has, in a tuple; None where that is not Python."""
     for name in names:
-        method = python_method(machine, type(args[0]), name)
+        method = python_method(machine, type(value), name)
         if method is not None:
-            return (machine.call(method, args, {}),)
+            answer = machine.call(method, (value,), {})
+            return (accept(function, name, answer, owner=type(value)),)
+        if lookup(machine, type(value), name) is not MISSING:
+            return None
     return None
 
 
@@ -59,7 +65,7 @@ def _int(machine: Machine, args: Any, kwargs: Any) -> Any:
         if kind in (torch.SymFloat, torch.SymBool):
             rounded = _rounded(machine, int, args[0])
             return torch.sym_int(args[0]) if rounded is None else rounded  # type: ignore[no-untyped-call]
-        found = _by_method(machine, args, ("__int__", "__index__", "__trunc__"))
+        found = _by_method(machine, int, args[0], ("__int__", "__index__", "__trunc__"))
         if found is not None:
             return found[0]
     return int(*args, **kwargs)
@@ -71,18 +77,18 @@ def _float(machine: Machine, args: Any, kwargs: Any) -> Any:
         args = (_item(machine, args[0]),)
         if type(args[0]) in (torch.SymInt, torch.SymFloat):
             return torch.sym_float(args[0])  # type: ignore[no-untyped-call]
-        found = _by_method(machine, args, ("__float__", "__index__"))
+        found = _by_method(machine, float, args[0], ("__float__", "__index__"))
         if found is not None:
-            return float(found[0]) if type(found[0]) is int else found[0]
-    return float(*args)
+            return found[0]
+    return float(*args, **kwargs)
 
 
 @substitute_for(complex)
 def _complex(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs:
-        found = _by_method(machine, args, ("__complex__", "__float__", "__index__"))
+        found = _by_method(machine, complex, args[0], ("__complex__", "__float__", "__index__"))
         if found is not None:
-            return complex(found[0])
+            return found[0]
     return complex(*args, **kwargs)
 
 
@@ -111,9 +117,11 @@ def _format(machine: Machine, args: Any, kwargs: Any) -> str:
 @substitute_for(bytes)
 def _bytes(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs:
-        found = _by_method(machine, args, ("__bytes__",))
+        found = _by_method(machine, bytes, args[0], ("__bytes__",))
         if found is not None:
             return found[0]
+        if lookup(machine, type(args[0]), "__bytes__") is not MISSING:
+            return bytes(args[0])
         value: Any = native.as_index(machine, args[0])
         if not isinstance(value, (int, str)):
             value = native_iterable(machine, value)
@@ -121,6 +129,7 @@ def _bytes(machine: Machine, args: Any, kwargs: Any) -> Any:
     return bytes(*args, **kwargs)
 
 
+_CHECKED = frozenset({"__index__", "__length_hint__", "__fspath__", "__sizeof__"})
 _ROUNDING = frozenset({round, math.floor, math.ceil, math.trunc})
 
 
@@ -130,7 +139,8 @@ def _converting(function: Any, name: str) -> None:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         method = python_method(machine, type(args[0]), name)
         if method is not None:
-            return machine.call(method, (*args, *kwargs.values()), {})
+            result = machine.call(method, (args[0], *args[1:], *kwargs.values()), {})
+            return accept(function, name, result, *args[1:]) if name in _CHECKED else result
         if function in _ROUNDING and len(args) == 1 and not kwargs:
             rounded = _rounded(machine, function, args[0])
             if rounded is not None:

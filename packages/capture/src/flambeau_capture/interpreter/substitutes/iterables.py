@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter import native, operations
-from flambeau_capture.interpreter.classes import python_method
+from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate, native_iterable
 from flambeau_capture.interpreter.partial_reads import AppendTarget
@@ -56,8 +56,10 @@ def _reversed(machine: Machine, args: Any, kwargs: Any) -> Any:
     method = python_method(machine, type(obj), "__reversed__")
     if method is not None:
         return machine.call(method, (obj,), {})
-    if python_method(machine, type(obj), "__getitem__") is not None and not isinstance(
-        obj, (dict, list, tuple)
+    if (
+        python_method(machine, type(obj), "__getitem__") is not None
+        and lookup(machine, type(obj), "__reversed__") is MISSING
+        and not isinstance(obj, (dict, list, tuple))
     ):
         size = operations.length(machine, obj)
         return iter([load_item(machine, obj, index) for index in range(size - 1, -1, -1)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flambeau_capture.interpreter.substitutes.arguments import checked
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def substitute_for(*functions: Any) -> Callable[[Substitute], Substitute]:
         for function in functions:
             if id(function) in SUBSTITUTES:
                 raise ValueError(f"{function!r} has two substitutes")
-            SUBSTITUTES[id(function)] = substitute
+            SUBSTITUTES[id(function)] = checked(function, substitute)
             _KEPT_ALIVE.append(function)
         return substitute
 

@@ -1,0 +1,153 @@
+"""Functions written in C that capture replaces refuse the arguments that they refuse eagerly, and check what special methods answer."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+
+import pytest
+import torch
+from capture_harness import compiled, same
+
+from flambeau_capture import CaptureOptions, compile, state_of
+
+WRONG_CALLS = [
+    (bool, (1, 2), {}),
+    (bool, (), {"x": 3}),
+    (len, (), {}),
+    (len, ([1], [2]), {}),
+    (list.count, ([1],), {}),
+    (list.count, (5,), {}),
+    (list.index, ([1],), {}),
+    (tuple.index, ((1,), 1, 0, 1, 2), {}),
+    (list.append, ([1],), {}),
+    (list.sort, ([2, 1], None), {}),
+    (list.sort, ([2, 1],), {"order": 1}),
+    (getattr, (1,), {}),
+    (sum, (), {"start": 3}),
+    (sum, ([1], 2, 3), {}),
+    (max, (), {}),
+    (max, (1, 2), {"by": 3}),
+    (iter, (), {}),
+    (next, (), {}),
+    (pow, (2,), {"base": 3}),
+    (round, (), {"ndigits": 3}),
+    (complex, (1,), {"real": 2}),
+    (isinstance, (1,), {}),
+    (functools.reduce, (max,), {}),
+    (itertools.starmap, (max,), {}),
+    (operator.add, (1,), {}),
+    (math.sqrt, (), {}),
+    (math.floor, (1.5, 2.5), {}),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "kwargs"), WRONG_CALLS)
+def test_wrong_arguments_raise_what_eager_raises(function, args, kwargs):
+    def program(x):
+        try:
+            function(*args, **kwargs)
+        except TypeError as error:
+            return x + 1, str(error)
+        return x
+
+    assert program(0) != 0, "eager refuses it"
+    captured = compiled(program, fullgraph=True)
+    same(captured(torch.ones(2)), program(torch.ones(2)))
+
+
+class Answers:
+    """Special methods that return what the instance was made with."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def answers(self, *args):
+        return self.answer
+
+    __len__ = __index__ = __int__ = __float__ = __complex__ = __bytes__ = __iter__ = answers
+
+
+class BoolAnswers(Answers):
+    __bool__ = Answers.answers
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("answer", [3, -1, True, 1 << 80, 2.5, 1j, "a", b"a", (1, 2)])
+@pytest.mark.parametrize(
+    "function", [len, bool, int, float, complex, bytes, list, range, operator.index, math.sqrt]
+)
+def test_answers_of_special_methods_are_checked(function, answer):
+    def program(x):
+        results = []
+        for kind in (Answers, BoolAnswers):
+            try:
+                results.append(function(kind(answer)))
+            except (TypeError, ValueError, OverflowError) as error:
+                results.append((type(error).__name__, str(error)))
+        return x + 1, results
+
+    captured = compiled(program, fullgraph=True)
+    same(captured(torch.ones(2)), program(torch.ones(2)))
+
+
+class Refuses:
+    __contains__ = __reversed__ = __bool__ = None
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return iter("abc")
+
+    def __getitem__(self, index):
+        return "abc"[index]
+
+
+def test_special_methods_that_are_none_refuse():
+    def program(x):
+        errors = []
+        for ask in (bool, reversed, functools.partial(operator.contains, b="a")):
+            try:
+                ask(Refuses())
+            except TypeError as error:
+                errors.append(str(error))
+        return x + len(errors), errors
+
+    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+def many_instructions(x, n):
+    total = 0
+    for i in range(n):
+        total += i
+    return x + total
+
+
+def test_a_frame_of_too_many_instructions_is_given_up():
+    options = CaptureOptions(instruction_limit=2_000)
+    calls = []
+
+    def backend(module, inputs):
+        calls.append(module)
+        return module.forward
+
+    captured = compile(many_instructions, backend=backend, options=options)
+    x = torch.ones(2)
+    same(captured(x, 10_000), many_instructions(x, 10_000))
+    assert not calls
+    breaks = [event.reason.id for event in state_of(captured).events if event.kind == "break"]
+    assert breaks == ["instruction-limit"]
+
+
+def test_calls_of_the_graph_are_progress():
+    def program(x):
+        for i in range(400):
+            x = x + i
+        return x
+
+    options = CaptureOptions(instruction_limit=500, fullgraph=True)
+    captured = compile(program, backend=lambda module, inputs: module.forward, options=options)
+    same(captured(torch.ones(2)), program(torch.ones(2)))
