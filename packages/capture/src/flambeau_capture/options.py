@@ -32,7 +32,7 @@ class CaptureOptions:
     dynamic: bool | None = None
     recompile_limit: int = 8
     inline_depth: int = 200
-    instruction_limit: int = 500_000
+    instruction_limit: int = 200_000
     verbose: bool = False
     dynamic_shapes: MarksByOrigin | None = ()
     speculate: bool = True

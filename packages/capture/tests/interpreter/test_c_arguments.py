@@ -93,6 +93,17 @@ def test_answers_of_special_methods_are_checked(function, answer):
     same(captured(torch.ones(2)), program(torch.ones(2)))
 
 
+def test_an_int_is_its_own_index():
+    class Odd(int):
+        def __index__(self):
+            return 8
+
+    def program(x):
+        return x + 1, operator.index(Odd(7)), list(range(Odd(2))), "abcdefghij"[Odd(7)]
+
+    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+
+
 class Refuses:
     __contains__ = __reversed__ = __bool__ = None
 

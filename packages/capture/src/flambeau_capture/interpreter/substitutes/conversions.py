@@ -138,6 +138,8 @@ def _converting(function: Any, name: str) -> None:
 
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         method = python_method(machine, type(args[0]), name)
+        if name == "__index__" and isinstance(args[0], int):
+            method = None  # an int is its own index
         if method is not None:
             result = machine.call(method, (args[0], *args[1:], *kwargs.values()), {})
             return accept(function, name, result, *args[1:]) if name in _CHECKED else result
