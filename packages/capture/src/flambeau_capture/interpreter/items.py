@@ -11,6 +11,7 @@ import torch
 
 from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
 from flambeau_capture.interpreter.keys import native_key
+from flambeau_capture.interpreter.protocols import as_index
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -43,19 +44,13 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
             return machine.lazy_dict_item(obj, key)
         return _dict_item(machine, obj, key)
     machine.guard_native_read(obj)
-    return obj[_index_of(machine, key) if kind in _SEQUENCES else key]
-
-
-def _index_of(machine: Machine, key: Any) -> Any:
-    """An index; what has an `__index__` written in Python gives its int."""
-    method = python_method(machine, type(key), "__index__")
-    return key if method is None else machine.call(method, (key,), {})
+    return obj[as_index(machine, key) if kind in _SEQUENCES else key]
 
 
 def _tensor_index(machine: Machine, key: Any) -> Any:
     """An index of a tensor: torch takes what has items for a sequence of indices."""
     is_sequence = lookup(machine, type(key), "__getitem__") is not MISSING
-    return key if is_sequence else _index_of(machine, key)
+    return key if is_sequence else as_index(machine, key)
 
 
 def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
@@ -86,7 +81,7 @@ def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
         machine.call(method, (obj, key, value), {})
         return
     _check_native(machine, obj)
-    obj[native_key(machine, key, obj) if isinstance(obj, dict) else key] = value
+    obj[_native_index(machine, obj, key)] = value
 
 
 def delete_item(machine: Machine, obj: Any, key: Any) -> None:
@@ -96,7 +91,13 @@ def delete_item(machine: Machine, obj: Any, key: Any) -> None:
         machine.call(method, (obj, key), {})
         return
     _check_native(machine, obj)
-    del obj[native_key(machine, key, obj) if isinstance(obj, dict) else key]
+    del obj[_native_index(machine, obj, key)]
+
+
+def _native_index(machine: Machine, obj: Any, key: Any) -> Any:
+    if isinstance(obj, dict):
+        return native_key(machine, key, obj)
+    return as_index(machine, key) if type(obj) in _SEQUENCES else key
 
 
 def _check_native(machine: Machine, obj: Any) -> None:

@@ -36,7 +36,7 @@ from flambeau_capture.interpreter.classes import Native, python_method
 from flambeau_capture.interpreter.iteration import native_iterable
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.operations import COMPARISONS, compare, truth
-from flambeau_capture.interpreter.protocols import accept
+from flambeau_capture.interpreter.protocols import as_index
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -257,14 +257,6 @@ _MATH_OF_ITERABLES = {
     for name in ("fsum", "prod", "dist", "sumprod")
     if (function := getattr(math, name, None)) is not None
 }
-
-
-def as_index(machine: Machine, value: Any) -> Any:
-    """`value`, or the int that its `__index__` written in Python gives."""
-    method = python_method(machine, type(value), "__index__")
-    if method is None or isinstance(value, int):
-        return value
-    return accept(operator.index, "__index__", machine.call(method, (value,), {}))
 
 
 def _iterates(function: Any) -> bool:

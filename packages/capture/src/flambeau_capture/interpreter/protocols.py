@@ -6,12 +6,15 @@ that answer.  So the checks, their order and their messages are the interpreter'
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.classes import SYMBOLIC_NUMBERS, Native
+from flambeau_capture.interpreter.classes import SYMBOLIC_NUMBERS, Native, python_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from flambeau_capture.interpreter.machine import Machine
 
 
 def _answering(name: str, owner: str = "Answer") -> type:
@@ -51,3 +54,19 @@ def accept(
         if owner is None:
             raise
     return function(_answering(name, owner.__name__)(answer), *rest)
+
+
+def as_index(machine: Machine, value: Any) -> Any:
+    """`value`, or the int that its `__index__` written in Python gives; a slice of such values, of their ints."""
+    kind = type(value)
+    if kind is int:
+        return value
+    if kind is slice:
+        bounds = (value.start, value.stop, value.step)
+        found = [as_index(machine, bound) for bound in bounds]
+        same = all(a is b for a, b in zip(bounds, found, strict=True))
+        return value if same else slice(*found)
+    method = python_method(machine, kind, "__index__")
+    if method is None or issubclass(kind, int):
+        return value
+    return accept(operator.index, "__index__", machine.call(method, (value,), {}))

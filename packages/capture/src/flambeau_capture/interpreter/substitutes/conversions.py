@@ -14,7 +14,7 @@ from flambeau_capture.interpreter import native
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.formatting import format_value, to_text
 from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.protocols import accept
+from flambeau_capture.interpreter.protocols import accept, as_index
 from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 from flambeau_prims.size_floats import FloatExpr, is_unbacked
 from flambeau_prims.sizes import as_int
@@ -122,7 +122,7 @@ def _bytes(machine: Machine, args: Any, kwargs: Any) -> Any:
             return found[0]
         if lookup(machine, type(args[0]), "__bytes__") is not MISSING:
             return bytes(args[0])
-        value: Any = native.as_index(machine, args[0])
+        value: Any = as_index(machine, args[0])
         if not isinstance(value, (int, str)):
             value = native_iterable(machine, value)
         return bytes(value)
