@@ -7,12 +7,13 @@ import warnings
 import pytest
 
 from tests.differential import differences
-from tests.programs import indexing, mutation, neural, pointwise, reductions
+from tests.programs import indexing, memory, mutation, neural, pointwise, reductions
 
 TABLES = {
     "pointwise": pointwise.PROGRAMS,
     "reductions": reductions.PROGRAMS,
     "indexing": indexing.PROGRAMS,
+    "memory": memory.PROGRAMS,
     "mutation": mutation.PROGRAMS,
     "neural": neural.PROGRAMS,
 }
@@ -27,6 +28,8 @@ def test_as_eager(table: str, name: str) -> None:
         # Eager's own warnings are not the subject; ours (a fallback, a limit) would be errors of the comparison.
         warnings.simplefilter("ignore")
         found = differences(
-            program.function, program.make, **{"fullgraph": True, **program.options}
+            program.function,
+            program.make,
+            **{"fullgraph": True, "options": {"check": True}, **program.options},
         )
     assert not found, "\n".join(found)

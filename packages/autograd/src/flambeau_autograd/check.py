@@ -1,10 +1,14 @@
-"""The checker of border 2: what must hold of a graph that autograd hands to a compiler."""
+"""The checker of border 2: what must hold of a graph that autograd hands to a compiler.
+
+The laws of primitives (`flambeau_prims.check`) are checked with it, among them: a view's Spec says where in its operand's memory it is.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from flambeau_autograd.symbols import missing_symbols
+from flambeau_prims.check import GraphError, check_prims_graph
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.primitives import Prim
 from flambeau_prims.rules.registry import is_mutating
@@ -60,4 +64,8 @@ def check_graph(graph: Graph, after: str = "") -> Graph:
     missing = missing_symbols(graph)
     if missing:
         fail(f"no input gives the symbols {missing}")
+    try:
+        check_prims_graph(graph)
+    except GraphError as error:
+        fail(str(error))
     return graph

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau_autograd.operators import happens_once
-from flambeau_autograd.substitution import substitute, substitute_exits
-from flambeau_prims.graph import Graph, Node, Value
+from flambeau_autograd.substitution import Substitution
+from flambeau_prims.graph import Graph, Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 def merge_common_subexpressions(graph: Graph) -> Graph:
     """Merge equal calls in `graph`, in place."""
-    replaced: dict[Value, Value] = {}
+    replaced = Substitution()
     seen: dict[tuple[Any, ...], Node] = {}
     kept: list[Node] = []
     for node in graph.nodes:
-        substitute(node, replaced)
+        replaced.apply(node)
         if happens_once(node):
             kept.append(node)
             continue
@@ -35,9 +35,9 @@ def merge_common_subexpressions(graph: Graph) -> Graph:
             continue
         for mine, its in zip(node.outputs, first.outputs, strict=True):
             if mine is not None and its is not None:
-                replaced[mine] = its
+                replaced.replace(mine, its)
     graph.nodes = kept
-    substitute_exits(graph, replaced)
+    replaced.apply_to_exits(graph)
     return graph
 
 

@@ -6,7 +6,7 @@
     return (d + 1,)                                                  ->     return (a + 1,)
 
 A copy is a fold of this pass only because nothing in the graph mutates; `separate_outputs` copies where the caller must get memory
-of its own.  A copy read by as_strided stays: as_strided sees memory, not values.
+of its own.  A copy that as_strided or its like reads stays: they read memory, not values (`operator_facts.READS_MEMORY`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.functionalize import same_layout
-from flambeau_autograd.operators import Work, work
-from flambeau_autograd.substitution import substitute, substitute_exits
+from flambeau_autograd.operators import Work, memory_of, work
+from flambeau_autograd.substitution import Substitution
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value
+from flambeau_prims.operator_facts import READS_MEMORY
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
@@ -27,25 +28,28 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _COPIES = {aten.clone.default, aten._to_copy.default, prims.clone, prims.cast, prims.to_device}
-_STRIDED = {aten.as_strided.default, aten.as_strided_scatter.default, prims.as_strided}
 
 
 def fold_identities(graph: Graph) -> Graph:
     """Fold calls that change nothing in `graph`, in place."""
-    pinned = {next(node.operands()) for node in graph.nodes if node.op in _STRIDED}
-    replaced: dict[Value, Value] = {}
+    pinned = {
+        memory_of(next(node.operands()))
+        for node in graph.nodes
+        if node.op is prims.as_strided or node.op in READS_MEMORY
+    }
+    replaced = Substitution()
     kept: list[Node] = []
     for node in graph.nodes:
-        substitute(node, replaced)
+        replaced.apply(node)
         operand = _operand_given_back(node)
         if operand is None or (node.op in _COPIES and node.outputs[0] in pinned):
             kept.append(node)
         else:
             out = node.outputs[0]
             assert out is not None
-            replaced[out] = operand
+            replaced.replace(out, operand)
     graph.nodes = kept
-    substitute_exits(graph, replaced)
+    replaced.apply_to_exits(graph)
     return graph
 
 

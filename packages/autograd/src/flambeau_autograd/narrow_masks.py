@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_autograd.substitution import substitute, substitute_exits
+from flambeau_autograd.substitution import Substitution
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Node, Value
 
@@ -31,19 +31,19 @@ _MASKS = {
 
 def narrow_masks(graph: Graph) -> Graph:
     """Insert the casts after each draw of a floating-point mask in `graph`, in place."""
-    replaced: dict[Value, Value] = {}
+    replaced = Substitution()
     nodes: list[Node] = []
     for node in graph.nodes:
-        substitute(node, replaced)
+        replaced.apply(node)
         nodes.append(node)
         if node.op in _MASKS:
             (mask,) = node.outputs
             assert mask is not None
             if mask.spec.dtype.is_floating_point:
                 narrow = _cast(nodes, mask, torch.bool, "bits")
-                replaced[mask] = _cast(nodes, narrow, mask.spec.dtype, "wide")
+                replaced.replace(mask, _cast(nodes, narrow, mask.spec.dtype, "wide"))
     graph.nodes = nodes
-    substitute_exits(graph, replaced)
+    replaced.apply_to_exits(graph)
     return graph
 
 

@@ -18,6 +18,7 @@ import torch
 
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import memory_of
+from flambeau_autograd.substitution import begin_with_operand
 from flambeau_prims import primitives as prims
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.spec import Spec
@@ -74,10 +75,13 @@ def _separated(
             )
             node = Node(producer.op, args, kwargs, (), producer.where)
             made = [
-                None if value is None else Value(f"{value.name}_again", value.spec, node)
+                None
+                if value is None
+                else Value(f"{value.name}_again{len(nodes)}", value.spec, node)
                 for value in producer.outputs
             ]
             node.outputs = tuple(made)
+            begin_with_operand(node)
             nodes.append(node)
             found = made[producer.outputs.index(out)]
             assert found is not None
@@ -107,7 +111,7 @@ def cloned(nodes: list[Node], value: Value, primitive: bool) -> Value:
         Node(prims.clone, (value,), {}) if primitive else Node(aten.clone.default, (value,), kwargs)
     )
     copy = Value(
-        f"{value.name}_copy",
+        f"{value.name}_copy{len(nodes)}",
         Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device),
         node,
     )

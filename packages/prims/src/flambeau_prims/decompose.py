@@ -9,7 +9,7 @@
                                                   }
 
 Every result keeps the dtype, shape and strides that its ATen node had, so extern calls and outputs see what eager would give them.  A
-copy that changes nothing disappears, unless its memory leaves the graph: then it must not be the memory of something else.
+copy that changes nothing disappears, unless its memory leaves the graph or is read as such: then it must not be the memory of something else.
 It relies on a functional graph with exact Specs; CSE and DCE come after it.
 """
 
@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from flambeau_prims import sizes
 from flambeau_prims.builder import Builder, compute_dtype, memory_of
 from flambeau_prims.decompositions.registry import decomposition_for
 from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.operator_facts import READS_MEMORY
 from flambeau_prims.primitives import PRIMS, Kind, Prim
 from flambeau_prims.rules.registry import is_view
 
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
 
 _CLONE = PRIMS["clone"]
-_UNSAFE_VIEWS = {
-    torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default, torch.ops.aten.unsafe_chunk.default,
-}  # fmt: skip
-"""Views whose schemas promise, untruly, memory of their own."""
 
 
 def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
@@ -51,7 +46,7 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
     replaced: dict[Value, Value] = {
         value: value for value in graph.inputs if isinstance(value, Value)
     }
-    owned = _leaves_the_graph(graph)
+    owned = _needs_memory(graph)
     for node in graph.nodes:
         _decompose_node(builder, node, replaced, owned, keep)
 
@@ -68,17 +63,19 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
     )
 
 
-def _leaves_the_graph(graph: Graph) -> set[Value]:
-    """The Values whose memory is, or is viewed by, an output or a written value."""
+def _needs_memory(graph: Graph) -> set[Value]:
+    """The Values whose memory is, or is viewed by, an output, a written value, or what an operator reads as memory."""
     found = set(graph.live_at_exit())
     for node in reversed(graph.nodes):
+        if node.op in READS_MEMORY:
+            found.add(next(node.operands()))
         if _views_argument(node.op) and any(out in found for out in node.outputs):
             found.update(node.operands())
     return found
 
 
 def _views_argument(op: Any) -> bool:
-    return op.kind is Kind.VIEW if isinstance(op, Prim) else op in _UNSAFE_VIEWS or is_view(op)
+    return op.kind is Kind.VIEW if isinstance(op, Prim) else is_view(op)
 
 
 def _decompose_node(

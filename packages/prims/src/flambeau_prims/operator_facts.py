@@ -42,6 +42,11 @@ _CHECKS = {
 }
 _LIFTS = {aten.lift_fresh.default}
 
+READS_MEMORY = frozenset({
+    aten.as_strided.default, aten.as_strided_scatter.default, aten.view.dtype, aten.view_as_complex.default,
+})  # fmt: skip
+"""Overloads whose result depends on where their first argument lies in memory (its offset and strides), and not only on its elements."""
+
 
 def is_check(op: Any) -> bool:
     """Whether an overload returns nothing, and raises where the data is not as it should be: it stays in the graph."""
