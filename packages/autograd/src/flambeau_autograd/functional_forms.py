@@ -57,8 +57,11 @@ _NAMED = {
     aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
     aten._batch_norm_with_update.default: aten._batch_norm_with_update_functional.default,
     aten.rrelu_with_noise.default: aten.rrelu_with_noise_functional.default,
+    # conj_physical gives a real tensor back as it is.
+    aten.conj_physical_.default: aten._conj_physical.default,
+    aten.conj_physical.out: aten._conj_physical.default,
 }
-"""Overloads whose functional form does not follow from the name."""
+"""Overloads whose functional form does not follow from the name.  A functional form makes memory of its own for every result."""
 
 _STATISTICS = ("running_mean", "running_var")
 
@@ -76,7 +79,8 @@ def functional_form(op: OpOverload) -> FunctionalForm:
     mutated = [argument for argument in op._schema.arguments if _is_written(argument)]
     names = tuple(argument.name for argument in mutated)
     if op in _NAMED:
-        return FunctionalForm(_NAMED[op], names)
+        out = tuple(argument.name for argument in mutated if argument.is_out)
+        return FunctionalForm(_NAMED[op], names, dropped=out)
     base = op._schema.name.split("::")[1]
     if all(argument.is_out for argument in mutated):
         wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]

@@ -169,6 +169,8 @@ SCATTERS: dict[Any, Scatter] = {
     aten.unbind.int: _unbind,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,
+    aten.unsafe_split.Tensor: _split,
+    aten.unsafe_split_with_sizes.default: _split,
     aten.view.dtype: _view_dtype,
     aten.view_as_real.default: _view_as_real,
     aten.view_as_complex.default: _view_as_complex,

@@ -13,6 +13,7 @@ from flambeau_inductor.nodes import ExternCall, SizeRef, TensorRef
 from flambeau_prims.graph import Value
 from flambeau_prims.operator_facts import is_check
 from flambeau_prims.raising import can_raise
+from flambeau_prims.rules.registry import aliasing
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def has_effect(op: Any) -> bool:
 
 def may_alias(op: Any) -> bool:
     """Whether a result may be a window on an operand's memory."""
-    return any(result.alias_info is not None for result in op._schema.returns)
+    return any(source is not None for source in aliasing(op).returns)
 
 
 def lower_extern(
