@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 
+from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import Output, build_outputs, is_plain
 from flambeau_autograd.symbols import given_symbols
@@ -24,6 +25,7 @@ from flambeau_prims.graph import Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from flambeau_autograd.double_backward import Dependence
     from flambeau_autograd.partition import Partition
     from flambeau_prims.spec import Spec
 
@@ -43,7 +45,6 @@ _FREED = (
     "if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
 )
 _NO_SIZES: dict[str, int] = {}
-_TWICE = "a compiled function cannot be differentiated twice: its backward is not differentiable (double-backward)"
 
 
 @dataclass
@@ -76,6 +77,8 @@ class Training:
     `tangents[k]` is the result that tangent k is of, and `results` counts the results that are not saved extras.
     `reaching[i]`: the results that gradient i comes from; where none of them has a tangent, it is undefined.
     `apart[k]`: the results that share no kept tensors with result k; a backward of theirs leaves its own possible.
+    `dependences`: what gradients are computed from, for `double_backward`.  `handles`: (position among the differentiable ones, among the
+    graph's arguments) of those inputs that they depend on and that are no leaves.  `name`: the program's function; `where`: its line that the graph begins at.
     """
 
     part: Partition
@@ -85,6 +88,10 @@ class Training:
     results: int
     reaching: list[frozenset[int]]
     apart: dict[int, frozenset[int]]
+    dependences: list[Dependence]
+    handles: list[tuple[int, int]]
+    name: str = ""
+    where: str = ""
 
 
 def glue_inference(compiled: Compiled, call: Call) -> Compiled:
@@ -163,8 +170,12 @@ def _make_function(
     results, views, reaching = training.results, _view_positions(training), training.reaching
     with_tangents, apart = training.tangents, training.apart
     all_results, apart_at_all = frozenset(with_tangents), any(apart.values())
+    depends, handles, twice = (
+        training.dependences,
+        training.handles,
+        message(training.name, training.where),
+    )
     exact = len(training.part.forward.outputs) == results
-    keeps_results = any(kind == "output" and at >= results for kind, at in training.part.saved)
     non_differentiable = (
         _getter(training.non_differentiable) if training.non_differentiable else None
     )
@@ -179,6 +190,8 @@ def _make_function(
                 returned = _detached(returned, views)
             ctx.set_materialize_grads(False)
             ctx.kept = None
+            if handles:
+                ctx.handles = {at: args[position] for at, position in handles}
             if _default_hooks(True) is None:
                 ctx.save_for_backward(*inputs(args), *outputs(returned))
                 ctx.rest = intermediates(returned)
@@ -214,7 +227,9 @@ def _make_function(
                 return (None, *(_defined(grads, reaching, missing) if missing else grads))
             with torch.no_grad():
                 grads = backward()(*checked, *rest, *ints, *given)
-            guarded = _forbid_twice(grads, (*checked, *tangents), keeps_results)
+            sources = [tangents[at] for at in with_tangents]
+            inputs_kept = ctx.handles if handles else {}
+            guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, twice)
             return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
 
     return CompiledFunction
@@ -311,21 +326,6 @@ def _defined(
         None if roots and roots <= missing else grad
         for grad, roots in zip(grads, reaching, strict=True)
     ]
-
-
-def _forbid_twice(grads: Sequence[Any], operands: Sequence[Any], keeps_results: bool) -> list[Any]:
-    """Gradients that raise when differentiated, for a backward that runs with create_graph=True.
-
-    They depend on what requires grad if an operand does, or if the forward kept results of its own for them.
-    """
-    if not keeps_results and not any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in operands
-    ):
-        return list(grads)
-    tensors = [grad.detach().requires_grad_() for grad in grads if isinstance(grad, torch.Tensor)]
-    made = torch._C._functions.DelayedError(_TWICE, len(tensors))(*tensors)
-    guarded = iter((made,) if isinstance(made, torch.Tensor) else made)
-    return [next(guarded) if isinstance(grad, torch.Tensor) else grad for grad in grads]
 
 
 # Pieces

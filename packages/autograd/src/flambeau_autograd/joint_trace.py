@@ -53,7 +53,7 @@ class Trace:
     """A tape, forward then backward, and how it meets the caller.
 
     `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the tangents; `tape.outputs` is
-    the results, then a gradient (or None) for each of `differentiable` (positions among arguments and constants).
+    the results, then a gradient (or None) for each of `differentiable` (positions among arguments and constants), which are the inputs `leaves`.
     `reaching[i]` is the results that gradient i comes from, `apart[k]` those that share no kept tensors with result k (`reachability.py`).
     `owners[i]` is whose memory result i is (see `separate_outputs`).  `copies` lists (argument, result) to be copied under
     autograd.  `tangents[k]` is the result that tangent k is of.  `split` is the number of forward calls.
@@ -69,6 +69,7 @@ class Trace:
     owners: list[Any]
     copies: list[tuple[int, int]]
     differentiable: list[int]
+    leaves: list[Value]
     non_differentiable: list[int]
     tangents: list[int]
     reaching: list[frozenset[int]]
@@ -199,6 +200,7 @@ class _JointTracer:
             owners=results.owners,
             copies=copies,
             differentiable=self._positions(differentiable, [value for value, _ in constants]),
+            leaves=[value for value, _ in differentiable],
             non_differentiable=[
                 at
                 for at, fake in enumerate(results.fakes)

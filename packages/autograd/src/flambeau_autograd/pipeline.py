@@ -9,6 +9,7 @@ import torch
 from flambeau_autograd.check import check_graph
 from flambeau_autograd.cse import merge_common_subexpressions
 from flambeau_autograd.dce import drop_dead_calls
+from flambeau_autograd.double_backward import dependences
 from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.functionalize import functionalize
 from flambeau_autograd.glue import Call, Training, glue_inference, glue_training, once
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from flambeau_autograd.double_backward import Dependence
     from flambeau_autograd.glue import Compiled
     from flambeau_autograd.joint_trace import Trace
     from flambeau_prims.graph import Graph
@@ -130,6 +132,7 @@ def _compile(
         def backward() -> Compiled:
             return compiled_backward
 
+    found = dependences(joint, traced.leaves, joint.inputs[inputs:], traced.results)
     training = Training(
         part=part,
         differentiable=traced.differentiable,
@@ -138,8 +141,31 @@ def _compile(
         results=traced.results,
         reaching=traced.reaching,
         apart=traced.apart,
+        dependences=found,
+        handles=_handles(found, joint, traced, example_inputs),
+        name=gm.meta.get("name", ""),
+        where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )
     return glue_training(forward, backward, call, training)
+
+
+def _handles(
+    found: list[Dependence], joint: Graph, traced: Trace, example_inputs: Sequence[Any]
+) -> list[tuple[int, int]]:
+    """The inputs that gradients depend on and that are no leaves, as `Training.handles`; without those that the call overwrites."""
+    wanted = {at for each in found for at in each.inputs}
+    copied = _copied_inputs(joint, traced)
+    place = {value: at for at, value in enumerate(joint.inputs)}
+    interior = {
+        value
+        for position, value in zip(traced.passed, joint.inputs, strict=False)
+        if isinstance(value, Value) and not example_inputs[position].is_leaf
+    }
+    return [
+        (number, place[value])
+        for number, value in enumerate(traced.leaves)
+        if number in wanted and value in interior and value not in copied
+    ]
 
 
 def prepare(traced: Trace, options: AutogradOptions) -> Graph:

@@ -167,6 +167,7 @@ def _through_autograd(
     def compile_one(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
     ) -> Compiled:
+        gm.meta["name"] = context.report.name
         try:
             with Stopwatch(graph_report.seconds, "backend"):
                 compiled = aot(

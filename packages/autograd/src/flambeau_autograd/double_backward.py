@@ -1,0 +1,106 @@
+"""Second derivatives: gradients that a compiled backward gives under create_graph=True raise when they are differentiated.
+
+    y = c(x);  g, = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.autograd.grad(g.sum(), x)       ->      RuntimeError, since g is computed from x, by kernels that autograd does not see
+
+A gradient is an error only to what it depends on: that of `x @ w` to x depends on w alone, and that of `x * 2` on nothing, so that it does not
+even require grad, as in eager.  Autograd goes back only to what a tensor is connected to, so the error is connected to the inputs themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.graph import Graph, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """`gradients` (positions) are computed from `inputs` (positions among the differentiable ones) and `tangents` (numbers)."""
+
+    gradients: tuple[int, ...]
+    inputs: tuple[int, ...]
+    tangents: tuple[int, ...]
+
+
+def dependences(
+    joint: Graph, differentiable: Sequence[Value], tangents: Sequence[Any], results: int
+) -> list[Dependence]:
+    """What each gradient of a joint graph (of `results` forward outputs) depends on; gradients that depend on alike are together."""
+    sources = [*differentiable, *tangents]
+    bits: dict[Value, int] = {}
+    for number, value in enumerate(sources):
+        bits[value] = bits.get(value, 0) | 1 << number
+    for node in joint.nodes:
+        found = 0
+        for value in node.operands():
+            found |= bits.get(value, 0)
+        if found:
+            bits.update((out, found) for out in node.outputs if out is not None)
+    groups: dict[int, list[int]] = {}
+    for number, out in enumerate(joint.outputs[results:]):
+        if isinstance(out, Value) and bits.get(out, 0):
+            groups.setdefault(bits[out], []).append(number)
+    count = len(differentiable)
+    return [
+        Dependence(
+            tuple(gradients),
+            tuple(at for at in range(count) if found >> at & 1),
+            tuple(at for at in range(len(tangents)) if found >> (count + at) & 1),
+        )
+        for found, gradients in groups.items()
+    ]
+
+
+def message(name: str, where: str) -> str:
+    """The error of a second derivative through a graph of the function `name`; its first call stands at `where` ("file.py:12", or "")."""
+    place = f" (in the graph that begins at {where})" if where else ""
+    return (
+        f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} was differentiated twice, which Flambeau cannot do yet: its backward is compiled, and not differentiable. "
+        "Compute second derivatives (a Hessian, a gradient penalty) of the function itself: leave it uncompiled, or mark it with flambeau.disable. "
+        "If no second derivative is wanted, leave out create_graph=True."
+    )
+
+
+def raising_twice(
+    grads: Sequence[Any],
+    found: Sequence[Dependence],
+    edges: Sequence[tuple[Any, int]],
+    handles: dict[int, torch.Tensor],
+    tangents: Sequence[Any],
+    text: str,
+) -> list[Any]:
+    """`grads`, connected to what they depend on by a node that raises.
+
+    `edges` lead to the differentiable inputs: to a leaf itself, and else to where it comes from; `handles` are inputs of the latter sort, by position.
+    """
+    guarded = list(grads)
+    for each in found:
+        operands = [_input(edges[at][0], handles.get(at), text) for at in each.inputs]
+        operands += [
+            tangent
+            for at in each.tangents
+            if (tangent := tangents[at]) is not None and tangent.requires_grad
+        ]
+        if not operands:
+            continue
+        own = [at for at in each.gradients if isinstance(grads[at], torch.Tensor)]
+        given = [grads[at] for at in own] + operands
+        made = torch._C._functions.DelayedError(text, len(given))(*given)
+        for at, grad in zip(own, made, strict=False):
+            guarded[at] = grad
+    return guarded
+
+
+def _input(node: Any, handle: torch.Tensor | None, text: str) -> torch.Tensor:
+    """A tensor that is connected as an input is; raises at once where there is none to be had."""
+    leaf = getattr(node, "variable", None)
+    if leaf is None and handle is None:
+        raise RuntimeError(text)
+    return leaf if leaf is not None else handle  # type: ignore[return-value]
