@@ -31,6 +31,9 @@ add("bilinear", lambda x, y, w: (F.bilinear(x, y, w), torch.trapezoid(x), torch.
 add("linear_chain", lambda x, a, b: F.linear(F.gelu(F.linear(x, a)), b).softmax(-1), lambda: (grad(2, 3, 8), grad(16, 8), grad(5, 16)))
 add("linalg", lambda x: (torch.linalg.inv(x), torch.linalg.det(x), torch.linalg.cholesky(x @ x.T + torch.eye(4)), torch.linalg.solve(x, x[:, :2])), lambda: ((rand(4, 4) + 4 * torch.eye(4)).requires_grad_(),), factor=32.0)
 
+add("integer_average_pools", lambda x: (F.avg_pool1d(x[0], 3, 2, 1), F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1, True, False), F.avg_pool2d(x, 2, divisor_override=3), F.avg_pool3d(x[None], 2), F.avg_pool2d(x[:, 1:, ::2], (2, 1), count_include_pad=False)), lambda: (ints(3, 4, 6, 7),))
+add("integer_local_response_norm", lambda x: (F.local_response_norm(x, 3), F.local_response_norm(x[0], 2, alpha=0.5)), lambda: (ints(2, 4, 6),))
+
 # Convolutions -------------------------------------------------------------------------------------------------------
 add("conv1d", lambda x, w, b: (F.conv1d(x, w, b), F.conv1d(x, w, padding=1, stride=2), F.conv1d(x, w, dilation=2), F.conv1d(x, w, padding="same")), lambda: (grad(2, 3, 11), grad(4, 3, 3), grad(4)))
 add("conv2d", lambda x, w, b: (F.conv2d(x, w, b), F.conv2d(x, w, b, stride=2, padding=1).relu(), F.conv2d(x, w[:, :, :1, :1])), lambda: (grad(2, 3, 9, 7), grad(4, 3, 3, 3), grad(4)))

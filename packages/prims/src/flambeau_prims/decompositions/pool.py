@@ -81,7 +81,7 @@ def avg_pool(
     b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None, *, ndim: int,
 ) -> Any:  # fmt: skip
-    """Means over windows of the last `ndim` dims, as a sum of shifted slices."""
+    """Means over windows of the last `ndim` dims, as a sum of shifted slices; those of integers are rounded toward zero."""
     windows = windows_of(x.spec, b.result, ndim, kernel_size, stride, padding, (1,), ceil_mode)
     if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
         return NotImplemented
@@ -93,7 +93,9 @@ def avg_pool(
             total = element if total is None else b.add(total, element)
     assert total is not None
     divisor = _divisor(b, x, total.spec.shape, windows, count_include_pad, divisor_override)
-    return divide(b, total, divisor)
+    if total.spec.dtype.is_floating_point:
+        return divide(b, total, divisor)
+    return b.trunc_divide(total, divisor)
 
 
 def _divisor(
