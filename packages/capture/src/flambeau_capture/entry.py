@@ -86,6 +86,9 @@ class EntryInfo:
     assumptions: tuple[Assumption, ...] = ()
     """What its graph checks of data, where the program would otherwise go another way."""
 
+    specialised: tuple[str, ...] = ()
+    """Sizes that are guarded to be what they were, since an operator takes no symbolic ones: which, and which operator."""
+
     def guard_texts(self) -> list[str]:
         """The guards in the user's terms, in the order they are checked."""
         return [kinds.guard_text(guard) for guard in self.guards]
@@ -189,6 +192,7 @@ def make_entry(
         source=source,
         broken=capture.cause,
         assumptions=capture.assumptions,
+        specialised=tuple(_specialisations(capture)),
     )
     if on_error is not None and refuted is not None:
         on_error.refuted = functools.partial(refuted, info)
@@ -398,3 +402,13 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
             }
             names = {symbol: origins[symbol] for symbol in sorted(symbols)}
             yield guard(str(condition), names, condition.where)
+
+
+def _specialisations(capture: Capture) -> Iterator[str]:
+    """What `SizeEnv.specialised` says, in the user's terms."""
+    if capture.size_env is not None and capture.size_env.specialised:
+        names = {
+            name: origin.text() for name, origin in symbol_origins(capture.inputs).items()
+        }
+        for size, reason in capture.size_env.specialised.items():
+            yield f"{size.format(names)} == {size.hint}, as {reason}"

@@ -55,6 +55,7 @@ class GraphExplanation:
     fallback: why the graph runs eagerly, if it does.
     ends: the place and id of the graph break that ends it, "" if it ends with the function.
     assumes: what it checks of data where the program would otherwise go another way.
+    specialises: sizes that are guarded to be what they were on the compiled call, each with the operator that takes no symbolic ones.
     """
 
     calls: int
@@ -68,6 +69,7 @@ class GraphExplanation:
     fallback: Fallback | None
     ends: str
     assumes: tuple[str, ...] = ()
+    specialises: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         fallback=graph.fallback,
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
         assumes=() if entry is None else tuple(map(str, entry.assumptions)),
+        specialises=() if entry is None else entry.specialised,
     )
 
 
@@ -244,6 +247,8 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
         lines.append(f"  kernels: {', '.join(graph.kernels)} ({cache})")
     if graph.assumes:
         lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
+    if graph.specialises:
+        lines += ["  specialises:", *(f"    {text}" for text in graph.specialises)]
     lines.append("  guards:")
     return lines + [f"    {guard}" for guard in graph.guards]
 

@@ -1,7 +1,8 @@
-"""Shapes by running an operator on meta tensors: the way out for rare static operators without a rule.
+"""Shapes by running an operator on meta tensors: the way out for rare operators without a rule.
 
-Torch's meta kernels can differ from the real ones in strides (a channels_last convolution on CPU is one case) and refuse
-symbolic sizes, so every operator of note has a rule of its own and this file serves only the long tail.
+Torch's meta kernels can differ from the real ones in strides (a channels_last convolution on CPU is one case) and take no
+symbolic sizes, so every operator of note has a rule of its own and this file serves only the long tail.  Symbolic sizes are
+specialised: guards hold them to their values on the traced call, and `SizeEnv.specialised` says for what operator.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.sizes import Expr, Size, as_int
+from flambeau_prims.size_floats import Condition, FloatExpr, as_float
+from flambeau_prims.sizes import Expr, Size, as_int, known_eq
 from flambeau_prims.spec import Spec
 from flambeau_prims.unsupported import NoRule
 
@@ -21,7 +23,10 @@ _META = torch.device("meta")
 
 
 def infer_on_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The Specs of `op`'s results, from running it on meta tensors; raises `NoRule` if that cannot be done."""
+    """The Specs of `op`'s results, from running it on meta tensors; raises `NoRule` if that cannot be done.
+
+    Symbolic sizes and numbers are specialised, with guards; `DataDependentSize` for those that are in the data.
+    """
     device: list[torch.device] = []
     meta_args = [_to_meta(arg, op, device) for arg in args]
     meta_kwargs = {name: _to_meta(arg, op, device) for name, arg in kwargs.items()}
@@ -38,21 +43,43 @@ def infer_on_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _to_meta(arg: Any, op: OpOverload, device: list[torch.device]) -> Any:
     if isinstance(arg, Spec):
-        if arg.env is not None:
-            raise NoRule(
-                f"{op} has no shape rule, which it needs for the symbolic sizes of {arg!r}", op
-            )
         if not device or (device[0].type == "cpu" and arg.ndim > 0):
             device[:] = [arg.device]
-        shape, stride, offset = ints(arg.shape), ints(arg.stride), as_int(arg.offset)
-        return torch.empty(_extent(arg), dtype=arg.dtype, device=_META).as_strided(
-            shape, stride, offset
+        spec = specialised(arg, f"{op} has no shape rule for symbolic sizes")
+        return torch.empty(_extent(spec), dtype=spec.dtype, device=_META).as_strided(
+            ints(spec.shape), ints(spec.stride), as_int(spec.offset)
         )
     if isinstance(arg, Expr):
-        raise NoRule(f"{op} has no shape rule, which it needs for the symbolic size {arg}", op)
+        return specialised_int(arg, f"{op} has no shape rule for symbolic sizes")
+    if isinstance(arg, FloatExpr):
+        arg.env.specialised.setdefault(arg, f"{op} has no shape rule for symbolic numbers")
+        return as_float(arg)
+    if isinstance(arg, Condition):
+        return arg.ask()
     if isinstance(arg, (tuple, list)):
         return [_to_meta(item, op, device) for item in arg]
     return arg
+
+
+def specialised(spec: Spec, reason: str) -> Spec:
+    """The Spec with ints for its sizes, which guards hold to their values on the traced call from here on."""
+    if spec.env is None:
+        return spec
+    shape = [specialised_int(size, reason) for size in spec.shape]
+    return Spec.of(
+        shape,
+        stride=[specialised_int(step, reason) for step in spec.stride],
+        dtype=spec.dtype,
+        device=spec.device,
+        offset=specialised_int(spec.offset, reason),
+    )
+
+
+def specialised_int(size: Size, reason: str) -> int:
+    """The size as an int, with a guard; `SizeEnv.specialised` notes why."""
+    if isinstance(size, Expr) and not known_eq(size, size.hint):
+        size.env.specialised.setdefault(size, reason)
+    return as_int(size)
 
 
 def _extent(spec: Spec) -> int:

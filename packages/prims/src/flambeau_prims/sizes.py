@@ -191,6 +191,8 @@ class SizeEnv:
         """What answers questions about unbacked numbers beyond their ranges, while somebody traces who can."""
         self.refuse: Callable[[set[str], str], None] | None = None
         """Told of questions that the program asks of sizes, with the symbols concerned, while somebody traces who does not permit all."""
+        self.specialised: dict[Any, str] = {}
+        """Sizes that were made concrete, with a guard, since something takes no symbolic ones; and what, for reports."""
         self.stated: set[str] = set()
         """Places where the program itself says what holds of its sizes."""
         self._is_unbacked: dict[Expr, bool] = {}
