@@ -407,8 +407,6 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
 def _specialisations(capture: Capture) -> Iterator[str]:
     """What `SizeEnv.specialised` says, in the user's terms."""
     if capture.size_env is not None and capture.size_env.specialised:
-        names = {
-            name: origin.text() for name, origin in symbol_origins(capture.inputs).items()
-        }
+        names = {name: origin.text() for name, origin in symbol_origins(capture.inputs).items()}
         for size, reason in capture.size_env.specialised.items():
             yield f"{size.format(names)} == {size.hint}, as {reason}"

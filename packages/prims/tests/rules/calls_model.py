@@ -446,29 +446,6 @@ def _svd(rng: random.Random) -> Any:
     return matrix, rng.random() < 0.5, rng.random() < 0.8
 
 
-@calls(aten._fft_c2c.default)
-def _fft_c2c(rng: random.Random) -> Any:
-    matrix = tensor(rng, (*shape(rng, 0, 2, empty=False), rng.randint(1, 5))).contiguous()
-    return torch.complex(matrix, matrix), [matrix.ndim - 1], rng.randint(0, 2), rng.random() < 0.5
-
-
-@calls(aten._fft_r2c.default)
-def _fft_r2c(rng: random.Random) -> Any:
-    matrix = tensor(rng, (*shape(rng, 0, 2, empty=False), rng.randint(1, 5))).contiguous()
-    return matrix, [matrix.ndim - 1], rng.randint(0, 2), rng.random() < 0.5
-
-
-@calls(aten._fft_c2r.default)
-def _fft_c2r(rng: random.Random) -> Any:
-    matrix = tensor(rng, (*shape(rng, 0, 2, empty=False), rng.randint(2, 5))).contiguous()
-    return (
-        torch.complex(matrix, matrix),
-        [matrix.ndim - 1],
-        rng.randint(0, 2),
-        2 * matrix.shape[-1] - 2,
-    )
-
-
 @calls(aten._linalg_solve_ex.default)
 def _solve(rng: random.Random) -> Any:
     square = _square(rng)

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from models import MODELS, first_tensor
+from rules.at_sizes import OPERATORS, at_sizes
 from rules.compare import describe
 
 from flambeau_prims.fake import fake_like
-from flambeau_prims.graph import Value
 from flambeau_prims.rules.registry import infer
 from flambeau_prims.sizes import Expr, SizeEnv
-from flambeau_prims.spec import Spec
 from flambeau_prims.tracer import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_OPERATORS: dict[str, Callable[[int, int], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def trace(
@@ -72,25 +61,6 @@ def trace(
     return tracer
 
 
-def at_sizes(arg: Any, env: SizeEnv, values: dict[str, int]) -> Any:
-    """An argument as a rule would see it at these values of the symbols."""
-    if isinstance(arg, Value):
-        return at_sizes(arg.spec, env, values)
-    if isinstance(arg, Spec):
-        return Spec.of(
-            [env.evaluate(size, values) for size in arg.shape],
-            stride=[env.evaluate(step, values) for step in arg.stride],
-            dtype=arg.dtype,
-            device=arg.device,
-            offset=env.evaluate(arg.offset, values),
-        )
-    if isinstance(arg, Expr):
-        return env.evaluate(arg, values)
-    if isinstance(arg, (tuple, list)):
-        return tuple(at_sizes(item, env, values) for item in arg)
-    return arg
-
-
 def _tokens(batch: int, length: int) -> torch.Tensor:
     return torch.randint(3, 90, (batch, length))
 
@@ -119,7 +89,7 @@ def test_one_symbolic_trace_serves_other_sizes(name: str) -> None:
         sizes = (make(batch, length)[0].shape[dim] for dim in dims)
         values = dict(zip(names, sizes, strict=True))
         if not all(
-            _OPERATORS[guard.op](env.evaluate(guard.lhs, values), env.evaluate(guard.rhs, values))
+            OPERATORS[guard.op](env.evaluate(guard.lhs, values), env.evaluate(guard.rhs, values))
             for guard in env.guards
         ):
             continue

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import rules.calls_model
 import rules.calls_nn
+import rules.calls_rare
 import rules.calls_view  # noqa: F401 - each adds its calls to the table
 from rules.calls import CALLS
 from rules.compare import check

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import random
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import rules.calls_model
 import rules.calls_nn
+import rules.calls_rare
 import rules.calls_view  # noqa: F401
 import torch
+from rules.at_sizes import OPERATORS, at_sizes
 from rules.calls import CALLS
 
 from flambeau_prims.rules.registry import infer_uncached
 from flambeau_prims.sizes import Expr, SizeEnv, hint_of
 from flambeau_prims.spec import Spec, spec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ERRORS = (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError)
 
@@ -100,6 +105,49 @@ def test_symbolic_agrees_with_static(name: str) -> None:
             symbolic_args,
             symbolic_kwargs,
         )
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_symbolic_result_holds_at_other_sizes(name: str) -> None:
+    """At every size that the guards admit, the symbolic result is the rule's result on these sizes."""
+    rng = random.Random(name)
+    for _ in range(4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            op, args, kwargs = CALLS[name](rng)
+        env = SizeEnv()
+        symbols = Symbols(env)
+        symbolic_args = symbolic(args, symbols)
+        symbolic_kwargs = {key: symbolic(value, symbols) for key, value in kwargs.items()}
+        try:
+            result = infer_uncached(op, symbolic_args, symbolic_kwargs)
+        except _ERRORS:
+            continue
+        for values in _admitted(env, rng):
+            static_args = at_sizes(symbolic_args, env, values)
+            static_kwargs = {
+                key: at_sizes(value, env, values) for key, value in symbolic_kwargs.items()
+            }
+            expected = outcome(op, static_args, static_kwargs)
+            assert at_hints(at_sizes(result, env, values)) == expected, (
+                symbolic_args,
+                symbolic_kwargs,
+                values,
+                [str(guard) for guard in env.guards],
+            )
+
+
+def _admitted(env: SizeEnv, rng: random.Random) -> Iterator[dict[str, int]]:
+    """Some values of the symbols under which all guards hold: small, odd and even."""
+    names = list(env.symbols)
+    for _ in range(12 if names else 0):
+        values = {name: rng.randint(2, 9) for name in names}
+        if all(
+            OPERATORS[guard.op](env.evaluate(guard.lhs, values), env.evaluate(guard.rhs, values))
+            is guard.holds
+            for guard in env.guards
+        ):
+            yield values
 
 
 def _hints(arg: Any) -> Any:

@@ -15,7 +15,7 @@ from flambeau_prims import sizes
 from flambeau_prims.builder import compute_dtype, wrap_dims
 from flambeau_prims.decompositions.registry import decomposition
 from flambeau_prims.graph import Value
-from flambeau_prims.size_floats import float_of
+from flambeau_prims.size_floats import as_float, float_of
 from flambeau_prims.sizes import Expr
 from flambeau_prims.strides import wrap_dim
 
@@ -243,7 +243,10 @@ def vector_norm(
     return finish(b, _norm(b, x, ord, dims), dims, keepdim)
 
 
-def _norm(b: Builder, x: Value, ord: Any, dims: tuple[int, ...]) -> Value:
+def _norm(b: Builder, x: Value, order: Any, dims: tuple[int, ...]) -> Value:
+    ord = as_float(
+        order
+    )  # Which loop it is depends on the order, so a symbolic one is specialised.
     if ord in (math.inf, -math.inf):
         empty = sizes.eq(count(x.spec.shape, dims), 0)
         return NotImplemented if empty else b.amax(x, dims) if ord > 0 else b.amin(x, dims)
@@ -253,7 +256,7 @@ def _norm(b: Builder, x: Value, ord: Any, dims: tuple[int, ...]) -> Value:
         return b.sum(x, dims)
     if ord == 2:
         return b.sqrt(b.sum(b.mul(x, x), dims))
-    return b.pow(b.sum(b.pow(x, float(ord)), dims), 1.0 / ord)
+    return b.pow(b.sum(b.pow(x, ord), dims), 1.0 / ord)
 
 
 @decomposition(aten.norm.Scalar)

@@ -16,6 +16,7 @@ MODULES: tuple[str, ...] = (
     "foreach",
     "forward_mode",
     "fourier",
+    "histogram",
     "index",
     "linalg",
     "loss",
@@ -29,6 +30,7 @@ MODULES: tuple[str, ...] = (
     "rnn",
     "softmax",
     "sort",
+    "special",
     "view",
 )
 

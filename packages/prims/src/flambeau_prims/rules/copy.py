@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 
-from flambeau_prims.rules.registry import rule
+from flambeau_prims.rules.overloads import overloads
+from flambeau_prims.rules.registry import rule, rule_for
+from flambeau_prims.sizes import expect, ge
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import broadcast_shapes, copy_stride, is_contiguous, same_shape
+from flambeau_prims.strides import (
+    broadcast_shapes,
+    copy_stride,
+    is_contiguous,
+    same_shape,
+    wrap_dim,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+
+    from flambeau_prims.sizes import Size
 
 aten = torch.ops.aten
 
@@ -72,3 +89,59 @@ def _check_broadcasts_to(self: Spec, src: Spec) -> None:
 def fresh(self: Spec) -> Spec:
     """A copy, layout preserved."""
     return clone(self)
+
+
+# Copies of views: row-major, whatever the view's strides.
+
+
+def _copy_of(view: OpOverload) -> Callable[..., Any]:
+    def copy_of_view(self: Spec, *args: Any, **kwargs: Any) -> Any:
+        found = rule_for(view)
+        assert found is not None
+        result = found(self, *args, **kwargs)
+        return _row_major(result) if isinstance(result, Spec) else [_row_major(r) for r in result]
+
+    return copy_of_view
+
+
+def _row_major(spec: Spec) -> Spec:
+    return Spec.of(spec.shape, dtype=spec.dtype, device=spec.device)
+
+
+for _name in [
+    "alias",
+    "as_strided",
+    "detach",
+    "diagonal",
+    "expand",
+    "permute",
+    "select",
+    "slice",
+    "split",
+    "split_with_sizes",
+    "squeeze",
+    "t",
+    "transpose",
+    "unbind",
+    "unfold",
+    "unsqueeze",
+    "view_as_complex",
+    "view_as_real",
+]:
+    for _op in overloads(f"{_name}_copy"):
+        rule(_op)(_copy_of(getattr(getattr(aten, _name), _op._overloadname)))
+
+
+@rule(aten.narrow_copy.default)
+def narrow_copy(self: Spec, dim: int, start: Size, length: Size) -> Spec:
+    """A row-major copy of `length` places along a dimension."""
+    at = wrap_dim(dim, self.ndim)
+    if not self.shape:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    size = self.shape[at]
+    first = start if ge(start, 0) else start + size
+    if not ge(length, 0) or not ge(first, 0) or not expect("<=", first + length, size):
+        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
+    return Spec.of(
+        (*self.shape[:at], length, *self.shape[at + 1 :]), dtype=self.dtype, device=self.device
+    )

@@ -10,7 +10,7 @@ from flambeau_prims.promotion import Number, Operand, dtype_name, result_type
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.rules.view import expand, slice_, transposed, unsqueeze, view_stride
-from flambeau_prims.sizes import eq, gt, le, lt
+from flambeau_prims.sizes import eq, ge, gt, le, lt
 from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import (
     broadcast_shapes,
@@ -163,6 +163,16 @@ def unsafe_masked_index(
 ) -> Spec:
     """As index, with a fill where the mask is false."""
     return index(self, indices)
+
+
+@rule(aten._unsafe_masked_index_put_accumulate.default)
+def unsafe_masked_index_put_accumulate(
+    self: Spec, mask: Spec, indices: Sequence[Spec | None], values: Spec
+) -> Spec:
+    """As index_put, of nothing where the mask is false."""
+    shape = broadcast_shapes(values.shape, mask.shape)
+    _check_put(self, indices, fresh(values, shape))
+    return fresh(self, self.shape, preserved_stride(self))
 
 
 # 2. Gather and scatter along a dimension
@@ -682,3 +692,17 @@ def diag_embed(self: Spec, offset: int = 0, dim1: int = -2, dim2: int = -1) -> S
 def data_dependent(self: Spec, *_args: Any, **_options: Any) -> Spec:
     """The shape is in the data."""
     raise DataDependent("the shape of the result depends on the contents of a tensor")
+
+
+@rule(aten.nonzero_static.default)
+def nonzero_static(self: Spec, *, size: Size, fill_value: int = -1) -> Spec:
+    """Row-major: the places of so many elements, or fillers."""
+    if not ge(size, 0):
+        raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
+    return fresh(self, (size, self.ndim)).replace(dtype=torch.int64)
+
+
+@rule(aten.masked_scatter_backward.default)
+def masked_scatter_backward(grad_output: Spec, mask: Spec, sizes: Sequence[Size]) -> Spec:
+    """The gradient of the source."""
+    return fresh(grad_output, sizes)

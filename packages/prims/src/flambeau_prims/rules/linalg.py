@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.promotion import dtype_name, real_dtype
+from flambeau_prims.promotion import complex_dtype, dtype_name, real_dtype
 from flambeau_prims.rules.pointwise import elementwise, refuse
 from flambeau_prims.rules.reduction import sum_
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import eq, size_min
+from flambeau_prims.sizes import eq, ge, size_min
 from flambeau_prims.spec import Spec, contiguous_stride
-from flambeau_prims.strides import broadcast_shapes, wrap_dim
+from flambeau_prims.strides import broadcast_shapes, same_shape, wrap_dim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,3 +207,201 @@ def weight_norm_backward(
 ) -> tuple[Spec, Spec]:
     """The gradients of v and of g."""
     return _fresh(saved_v, saved_v.shape), _fresh(saved_g, saved_g.shape)
+
+
+# 4. Factorisations under their older names, and what is computed from factors
+
+
+def _check_dtype_alike(A: Spec, B: Spec, name: str) -> None:
+    if A.dtype != B.dtype:
+        raise RuntimeError(
+            f"{name}: Expected A and B to have the same dtype, but found {dtype_name(A.dtype)} and {dtype_name(B.dtype)}"
+        )
+
+
+def _solution(A: Spec, B: Spec, name: str, *, left: bool = True) -> tuple[Size, ...]:
+    """The shape of X in AX = B (XA = B): B's, with the batch that the two broadcast to."""
+    _check_square(A, name)
+    _check_dtype_alike(A, B, name)
+    if B.ndim < 2:
+        raise RuntimeError(f"{name}: The input tensor B must have at least 2 dimensions.")
+    if not eq(B.shape[-2 if left else -1], A.shape[-1]):
+        raise RuntimeError(
+            f"{name}: Incompatible shapes of A and B for the equation {'AX = B' if left else 'XA = B'} "
+            f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
+        )
+    return (*broadcast_shapes(B.shape[:-2], A.shape[:-2]), *B.shape[-2:])
+
+
+@rule(aten._linalg_check_errors.default)
+def check_errors(info: Spec, api_name: str, *, is_matrix: bool) -> None:
+    """Raises as it runs, for what the status says; there is no result."""
+
+
+@rule(aten.linalg_solve_triangular.default)
+def solve_triangular(
+    self: Spec, B: Spec, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Spec:
+    """Column-major."""
+    return column_major(B, _solution(self, B, "linalg.solve_triangular", left=left))
+
+
+@rule(aten.triangular_solve.default)
+def triangular_solve(
+    self: Spec,
+    A: Spec,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[Spec, Spec]:
+    """The solution, and a copy of A, broadcast with it."""
+    shape = _solution(A, self, "triangular_solve")
+    return column_major(self, shape), column_major(A, (*shape[:-2], *A.shape[-2:]))
+
+
+@rule(aten.linalg_lu_solve.default)
+def lu_solve(LU: Spec, pivots: Spec, B: Spec, *, left: bool = True, adjoint: bool = False) -> Spec:
+    """Column-major, or row-major from the right."""
+    shape = _solution(LU, B, "linalg.lu_solve", left=left)
+    if pivots.dtype != torch.int32:
+        raise RuntimeError("linalg.lu_solve: Expected pivots to be a Tensor of torch.int32")
+    return column_major(B, shape) if left else _fresh(B, shape)
+
+
+@rule(aten.lu_unpack.default)
+def lu_unpack(
+    LU_data: Spec, LU_pivots: Spec, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[Spec, Spec, Spec]:
+    """The permutation, and both triangles, row-major; (0,) for what is not asked for."""
+    if unpack_pivots and LU_pivots.dtype != torch.int32:
+        raise RuntimeError(
+            "torch.lu_unpack: LU_pivots is expected to be a contiguous tensor of torch.int32 dtype."
+        )
+    permutation, lower, upper = _permutation_and_triangles(LU_data)
+    empty = _fresh(LU_data, (0,))
+    return (
+        permutation if unpack_pivots else empty,
+        lower if unpack_data else empty,
+        upper if unpack_data else empty,
+    )
+
+
+def _permutation_and_triangles(A: Spec) -> tuple[Spec, Spec, Spec]:
+    batch, (rows, columns) = A.shape[:-2], A.shape[-2:]
+    rank = size_min(rows, columns)
+    return (
+        _fresh(A, (*batch, rows, rows)),
+        _fresh(A, (*batch, rows, rank)),
+        _fresh(A, (*batch, rank, columns)),
+    )
+
+
+@rule(aten.linalg_lu.default)
+def lu(A: Spec, *, pivot: bool = True) -> tuple[Spec, Spec, Spec]:
+    """P, L and U, row-major; without pivoting there is no P."""
+    _check_matrix(A, "linalg.lu")
+    permutation, lower, upper = _permutation_and_triangles(A)
+    return permutation if pivot else _fresh(A, (0,)), lower, upper
+
+
+@rule(aten._linalg_eigvals.default)
+def eigvals(self: Spec) -> Spec:
+    """Complex."""
+    _check_square(self, "linalg.eigvals")
+    return _fresh(self, self.shape[:-1], complex_dtype(self.dtype))
+
+
+@rule(aten.linalg_eig.default)
+def eig(self: Spec) -> tuple[Spec, Spec]:
+    """Eigenvalues and eigenvectors, complex."""
+    _check_square(self, "linalg.eig")
+    values = _fresh(self, self.shape[:-1], complex_dtype(self.dtype))
+    return values, column_major(values, self.shape)
+
+
+@rule(aten.linalg_ldl_factor_ex.default)
+def ldl_factor_ex(
+    self: Spec, *, hermitian: bool = False, check_errors: bool = False
+) -> tuple[Spec, Spec, Spec]:
+    """L and D in one matrix, the pivots, and LAPACK's status of each matrix."""
+    _check_square(self, "torch.linalg.ldl_factor_ex")
+    return column_major(self, self.shape), _fresh(self, self.shape[:-1], torch.int32), _info(self)
+
+
+@rule(aten.linalg_ldl_solve.default)
+def ldl_solve(LD: Spec, pivots: Spec, B: Spec, *, hermitian: bool = False) -> Spec:
+    """Column-major."""
+    return column_major(B, _solution(LD, B, "torch.linalg.ldl_solve"))
+
+
+@rule(aten.cholesky.default)
+def cholesky(self: Spec, upper: bool = False) -> Spec:
+    """The factor."""
+    _check_square(self, "cholesky")
+    return column_major(self, self.shape)
+
+
+@rule(aten.cholesky_inverse.default)
+def cholesky_inverse(self: Spec, upper: bool = False) -> Spec:
+    """The inverse of what the factor was made of."""
+    _check_square(self, "cholesky_inverse")
+    return column_major(self, self.shape)
+
+
+@rule(aten.cholesky_solve.default)
+def cholesky_solve(self: Spec, input2: Spec, upper: bool = False) -> Spec:
+    """Column-major."""
+    return column_major(self, _solution(input2, self, "cholesky_solve"))
+
+
+@rule(aten.geqrf.default)
+def geqrf(self: Spec) -> tuple[Spec, Spec]:
+    """R and the reflectors in one matrix, and the reflectors' scales."""
+    _check_matrix(self, "torch.geqrf")
+    rank = size_min(self.shape[-2], self.shape[-1])
+    return column_major(self, self.shape), _fresh(self, (*self.shape[:-2], rank))
+
+
+def _check_reflectors(A: Spec, tau: Spec, name: str) -> None:
+    _check_matrix(A, name)
+    _check_dtype_alike(A, tau, name)
+    if tau.ndim != A.ndim - 1 or not same_shape(tau.shape[:-1], A.shape[:-2]):
+        raise RuntimeError(
+            f"{name}: Expected tau to have the batch of the reflectors, but got {list(tau.shape)} for {list(A.shape)}"
+        )
+    if not ge(A.shape[-1], tau.shape[-1]):
+        raise RuntimeError(f"{name}: the input's last dimension must be at least tau's")
+
+
+@rule(aten.linalg_householder_product.default)
+def householder_product(input: Spec, tau: Spec) -> Spec:
+    """The first columns of the product of the reflectors."""
+    _check_reflectors(input, tau, "torch.linalg.householder_product")
+    if not ge(input.shape[-2], input.shape[-1]):
+        raise RuntimeError(
+            "torch.linalg.householder_product: input.shape[-2] must be greater than or equal to input.shape[-1]"
+        )
+    return column_major(input, input.shape)
+
+
+@rule(aten.ormqr.default)
+def ormqr(
+    self: Spec, input2: Spec, input3: Spec, left: bool = True, transpose: bool = False
+) -> Spec:
+    """The product of the reflectors and `input3`."""
+    _check_reflectors(self, input2, "torch.ormqr")
+    _check_dtype_alike(self, input3, "torch.ormqr")
+    if input3.ndim != self.ndim or not same_shape(input3.shape[:-2], self.shape[:-2]):
+        raise RuntimeError("torch.ormqr: Expected other to have the batch of the input")
+    if not eq(input3.shape[-2 if left else -1], self.shape[-2]):
+        raise RuntimeError("torch.ormqr: the sizes of other and of the input do not match")
+    return column_major(input3, input3.shape)
+
+
+@rule(aten.linalg_pinv.atol_rtol_tensor)
+def pinv(
+    self: Spec, *, atol: Spec | None = None, rtol: Spec | None = None, hermitian: bool = False
+) -> Spec:
+    """The pseudoinverse, a product of matrices."""
+    _check_matrix(self, "linalg.pinv", square=hermitian)
+    return _fresh(self, (*self.shape[:-2], self.shape[-1], self.shape[-2]))

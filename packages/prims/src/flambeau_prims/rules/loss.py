@@ -238,3 +238,31 @@ def cdist(x1: Spec, x2: Spec, p: float, compute_mode: int | None) -> Spec:
         )
     batch = broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     return _fresh(x1, (*batch, x1.shape[-2], x2.shape[-2]))
+
+
+@rule(aten._euclidean_dist.default)
+def euclidean_dist(x1: Spec, x2: Spec) -> Spec:
+    """cdist by a matrix product."""
+    return cdist(x1, x2, 2.0, None)
+
+
+@rule(aten._cdist_backward.default)
+def cdist_backward(grad: Spec, x1: Spec, x2: Spec, p: float, cdist: Spec) -> Spec:
+    """The gradient of x1, broadcast to the batch of both."""
+    batch = broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    return _fresh(x1, (*batch, *x1.shape[-2:]))
+
+
+@rule(aten._pdist_forward.default)
+def pdist(self: Spec, p: float = 2) -> Spec:
+    """The distances between all pairs of rows."""
+    if self.ndim != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {self.ndim}D")
+    rows = self.shape[0]
+    return _fresh(self, (rows * (rows - 1) // 2,))
+
+
+@rule(aten._pdist_backward.default)
+def pdist_backward(grad: Spec, self: Spec, p: float, pdist: Spec) -> Spec:
+    """Row-major."""
+    return _fresh(self, self.shape)

@@ -19,11 +19,13 @@ from flambeau_prims.strides import (
     stride_for,
     suggested_format,
     suggested_stride,
+    wrap_dim,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flambeau_prims.promotion import Number
     from flambeau_prims.spec import Size
 
 aten = torch.ops.aten
@@ -372,3 +374,41 @@ def native_group_norm_backward(
         _optional(output_mask[1], parameter),
         _optional(output_mask[2], parameter),
     )
+
+
+@rule(aten.batch_norm_backward.default)
+def batch_norm_backward(
+    grad_out: Spec,
+    input: Spec,
+    weight: Spec,
+    running_mean: Spec | None,
+    running_var: Spec | None,
+    save_mean: Spec | None,
+    save_var: Spec | None,
+    update: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    reserve: Spec,
+) -> tuple[Spec | None, Spec | None, Spec | None]:
+    """Gradients of input, weight and bias; `reserve` is what a GPU's library kept for this."""
+    return native_batch_norm_backward(
+        grad_out,
+        input,
+        weight,
+        running_mean,
+        running_var,
+        save_mean,
+        save_var,
+        update,
+        eps,
+        output_mask,
+    )
+
+
+@rule(aten.renorm.default)
+def renorm(self: Spec, p: Number, dim: int, maxnorm: Number) -> Spec:
+    """Row-major."""
+    wrap_dim(dim, self.ndim)
+    if self.ndim < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {self.ndim} dimensions")
+    return Spec.of(self.shape, dtype=self.dtype, device=self.device)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.promotion import is_integral
+from flambeau_prims.promotion import dtype_name, is_integral
 from flambeau_prims.rules.pointwise import not_implemented, refuse
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import ceil_div, eq, ge, le
+from flambeau_prims.sizes import ceil_div, eq, ge, le, lt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import stride_for, suggested_format
+from flambeau_prims.strides import same_shape, stride_for, suggested_format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -286,3 +286,92 @@ def adaptive_max_pool2d_backward(grad_output: Spec, self: Spec, indices: Spec) -
 def adaptive_max_pool3d_backward(grad_output: Spec, self: Spec, indices: Spec) -> Spec:
     """Self's shape."""
     return packed(self, self.shape)
+
+
+# 3. Windows drawn at random, and undone maxima
+
+
+def _drawn_windows(
+    self: Spec, kernel_size: Sequence[Size], output_size: Sequence[Size], spatial: int
+) -> tuple[Spec, Spec]:
+    if self.ndim not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"fractional_max_pool{spatial}d: Expected {spatial + 1}D or {spatial + 2}D tensor, but got {self.ndim}D"
+        )
+    output, kernel = spread(output_size, spatial), spread(kernel_size, spatial)
+    for size, window, extent in zip(output, kernel, self.shape[-spatial:], strict=True):
+        reach = size + window - 1
+        if not (lt(reach, extent) if spatial == 3 else le(reach, extent)):
+            raise RuntimeError(
+                f"fractional_max_pool{spatial}d: pool size {window} too large relative to input size {extent}"
+            )
+    shape = (*self.shape[:-spatial], *output)
+    return (
+        Spec.of(shape, dtype=self.dtype, device=self.device),
+        Spec.of(shape, dtype=torch.int64, device=self.device),
+    )
+
+
+@rule(aten.fractional_max_pool2d.default)
+def fractional_max_pool2d(
+    self: Spec, kernel_size: Sequence[Size], output_size: Sequence[Size], random_samples: Spec
+) -> tuple[Spec, Spec]:
+    """The greatest elements of the windows, and their places; row-major."""
+    return _drawn_windows(self, kernel_size, output_size, 2)
+
+
+@rule(aten.fractional_max_pool3d.default)
+def fractional_max_pool3d(
+    self: Spec, kernel_size: Sequence[Size], output_size: Sequence[Size], random_samples: Spec
+) -> tuple[Spec, Spec]:
+    """As in two dimensions."""
+    return _drawn_windows(self, kernel_size, output_size, 3)
+
+
+@rule(aten.fractional_max_pool2d_backward.default, aten.fractional_max_pool3d_backward.default)
+def fractional_max_pool_backward(
+    grad_output: Spec,
+    self: Spec,
+    kernel_size: Sequence[Size],
+    output_size: Sequence[Size],
+    indices: Spec,
+) -> Spec:
+    """Row-major."""
+    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
+
+
+def _unpooled(
+    self: Spec, indices: Spec, output_size: Sequence[Size], spatial: int
+) -> tuple[Size, ...]:
+    if indices.dtype != torch.int64:
+        raise RuntimeError(
+            f"elements in indices should be type int64 but got: {dtype_name(indices.dtype)}"
+        )
+    if len(output_size) != spatial or self.ndim not in (spatial + 1, spatial + 2):
+        raise RuntimeError(
+            f"max_unpool{spatial}d: the number of dimensions or of output sizes is wrong"
+        )
+    if not same_shape(self.shape, indices.shape):
+        raise RuntimeError(
+            f"Expected shape of indices to be same as that of the input tensor ({list(self.shape)}) but got {list(indices.shape)}"
+        )
+    return (*self.shape[:-spatial], *output_size)
+
+
+@rule(aten.max_unpool2d.default)
+def max_unpool2d(self: Spec, indices: Spec, output_size: Sequence[Size]) -> Spec:
+    """In the input's memory format."""
+    return formatted(self, _unpooled(self, indices, output_size, 2))
+
+
+@rule(aten.max_unpool3d.default)
+def max_unpool3d(
+    self: Spec,
+    indices: Spec,
+    output_size: Sequence[Size],
+    stride: Sequence[Size],
+    padding: Sequence[Size],
+) -> Spec:
+    """Row-major."""
+    shape = _unpooled(self, indices, output_size, 3)
+    return Spec.of(shape, dtype=self.dtype, device=self.device)

@@ -11,6 +11,7 @@ from flambeau_prims.rules.factory import empty_like, fresh
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import elementwise, refuse
 from flambeau_prims.rules.registry import rule
+from flambeau_prims.size_floats import as_float
 from flambeau_prims.sizes import lt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import is_empty, preserved_stride
@@ -203,3 +204,31 @@ def randperm(
 ) -> Spec:
     """A permutation of n."""
     return fresh((n,), torch.int64 if dtype is None else dtype, device)
+
+
+@rule(aten.normal.float_float)
+def normal_of_numbers(mean: float, std: float, size: Sequence[Size], **options: Any) -> Spec:
+    """Two numbers and a size."""
+    return rand(size, **options)
+
+
+@rule(aten.rrelu_with_noise.default)
+def rrelu_with_noise(self: Spec, noise: Spec, *_bounds: Any, **_named: Any) -> Spec:
+    """Row-major; the noise is written."""
+    refuse("rrelu_with_noise_out_cpu", self.dtype, self.device, "bic")
+    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
+
+
+@rule(aten.rrelu_with_noise_backward.default)
+def rrelu_with_noise_backward(
+    grad_output: Spec,
+    self: Spec,
+    noise: Spec,
+    lower: float,
+    upper: float,
+    training: bool,
+    self_is_result: bool,
+) -> Spec:
+    """The gradient times the noise; where nothing was drawn, as a leaky ReLU's."""
+    drawn = training and as_float(upper) - as_float(lower) > 1e-6
+    return elementwise((grad_output, noise) if drawn else (self, grad_output), self.dtype)

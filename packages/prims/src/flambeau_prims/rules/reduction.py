@@ -343,3 +343,11 @@ def value_selecting_reduction_backward(
 ) -> Spec:
     """Zeros with the gradient where the value was selected."""
     return Spec.of(sizes, dtype=grad.dtype, device=grad.device)
+
+
+@rule(aten.hash_tensor.default)
+def hash_tensor(
+    self: Spec, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0
+) -> Spec:
+    """A number of 64 bits for each set of elements."""
+    return reduce(self, dim, keepdim, torch.uint64)

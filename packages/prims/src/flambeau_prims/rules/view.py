@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.promotion import complex_dtype, dtype_name, real_dtype
+from flambeau_prims.promotion import complex_dtype, dtype_name, real_dtype, result_type
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import (
@@ -635,3 +635,28 @@ def unfold_backward(
 ) -> Spec:
     """Row-major."""
     return Spec.of(input_sizes, dtype=grad_in.dtype, device=grad_in.device)
+
+
+@rule(aten.block_diag.default)
+def block_diag(tensors: Sequence[Spec]) -> Spec:
+    """A matrix with the tensors as its blocks; rows stand for those of fewer dimensions."""
+    if any(tensor.ndim > 2 for tensor in tensors):
+        raise RuntimeError("torch.block_diag: Input tensors must have 2 or fewer dimensions.")
+    blocks = [(1,) * (2 - tensor.ndim) + tensor.shape for tensor in tensors]
+    rows: Size = sum((block[0] for block in blocks), 0)
+    columns: Size = sum((block[1] for block in blocks), 0)
+    first = tensors[0]
+    return Spec.of((rows, columns), dtype=result_type(tensors), device=first.device)
+
+
+@rule(aten._chunk_cat.default)
+def chunk_cat(tensors: Sequence[Spec], dim: int, num_chunks: int) -> Spec:
+    """Each tensor padded and cut into chunks along a dimension, and the flattened chunks joined."""
+    first = tensors[0]
+    at = wrap_dim(dim, first.ndim)
+    chunk: Size = 0
+    for tensor in tensors:
+        rest = product(tensor.shape[at + 1 :])
+        chunk = chunk + ceil_div(tensor.shape[at], num_chunks) * rest
+    shape = (*first.shape[:at], num_chunks, chunk)
+    return Spec.of(shape, dtype=first.dtype, device=first.device)

@@ -1,0 +1,147 @@
+"""Shape rules of histograms and of reductions over segments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_prims.promotion import dtype_name
+from flambeau_prims.rules.registry import rule
+from flambeau_prims.sizes import eq
+from flambeau_prims.spec import Spec
+from flambeau_prims.strides import wrap_dim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_prims.promotion import Number
+    from flambeau_prims.spec import Size
+
+aten = torch.ops.aten
+
+
+def _vector(like: Spec, length: Size) -> Spec:
+    return Spec.of((length,), dtype=like.dtype, device=like.device)
+
+
+def _check(self: Spec, weight: Spec | None) -> None:
+    if self.dtype not in (torch.float32, torch.float64):
+        raise NotImplementedError(f"\"histogramdd\" not implemented for '{dtype_name(self.dtype)}'")
+    if weight is not None and weight.dtype != self.dtype:
+        raise RuntimeError(
+            f"torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same dtype, "
+            f"but got input(dtype: {dtype_name(self.dtype)}) and weight(dtype: {dtype_name(weight.dtype)})"
+        )
+
+
+@rule(aten.histogram.bin_ct)
+def histogram(
+    self: Spec,
+    bins: Size = 100,
+    *,
+    range: Sequence[float] | None = None,
+    weight: Spec | None = None,
+    density: bool = False,
+) -> tuple[Spec, Spec]:
+    """Counts, and the edges of so many bins."""
+    _check(self, weight)
+    return _vector(self, bins), _vector(self, bins + 1)
+
+
+@rule(aten.histogram.bins_tensor)
+def histogram_of_edges(
+    self: Spec, bins: Spec, *, weight: Spec | None = None, density: bool = False
+) -> tuple[Spec, Spec]:
+    """Counts, and the edges given, copied."""
+    _check(self, weight)
+    return _vector(self, bins.shape[0] - 1), _vector(self, bins.shape[0])
+
+
+def _check_points(self: Spec, weight: Spec | None, bins: int) -> None:
+    _check(self, weight)
+    if self.ndim < 2 or not eq(self.shape[-1], bins):
+        raise RuntimeError(
+            f"torch.histogramdd: expected {self.shape[-1] if self.shape else 1} sequences of bin edges but got {bins}"
+        )
+
+
+@rule(aten._histogramdd_bin_edges.default)
+def bin_edges(
+    self: Spec,
+    bins: Sequence[Size],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Spec | None = None,
+    density: bool = False,
+) -> list[Spec]:
+    """The edges along each dimension of the points."""
+    _check_points(self, weight, len(bins))
+    return [_vector(self, count + 1) for count in bins]
+
+
+@rule(aten._histogramdd_from_bin_cts.default)
+def histogram_of_points(
+    self: Spec,
+    bins: Sequence[Size],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Spec | None = None,
+    density: bool = False,
+) -> Spec:
+    """Counts: a dimension for each of the points'."""
+    _check_points(self, weight, len(bins))
+    return Spec.of(bins, dtype=self.dtype, device=self.device)
+
+
+@rule(aten._histogramdd_from_bin_tensors.default)
+def histogram_of_points_and_edges(
+    self: Spec, bins: Sequence[Spec], *, weight: Spec | None = None, density: bool = False
+) -> Spec:
+    """Counts: a dimension for each of the points'."""
+    _check_points(self, weight, len(bins))
+    shape = [edges.shape[0] - 1 for edges in bins]
+    return Spec.of(shape, dtype=self.dtype, device=self.device)
+
+
+@rule(aten.segment_reduce.default)
+def segment_reduce(
+    data: Spec,
+    reduce: str,
+    *,
+    lengths: Spec | None = None,
+    indices: Spec | None = None,
+    offsets: Spec | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: Number | None = None,
+) -> Spec:
+    """Row-major; along the axis, one place for each segment."""
+    at = wrap_dim(axis, data.ndim)
+    if lengths is None and offsets is None:
+        raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+    segments = lengths if offsets is None else offsets
+    assert segments is not None
+    if not data.dtype.is_floating_point or segments.ndim != at + 1:
+        raise RuntimeError(
+            "segment_reduce(): data must be floating, and the segments as deep as the axis"
+        )
+    count = segments.shape[-1] if offsets is None else segments.shape[-1] - 1
+    shape = (*segments.shape[:-1], count, *data.shape[at + 1 :])
+    return Spec.of(shape, dtype=data.dtype, device=data.device)
+
+
+@rule(aten._segment_reduce_backward.default)
+def segment_reduce_backward(
+    grad: Spec,
+    output: Spec,
+    data: Spec,
+    reduce: str,
+    *,
+    lengths: Spec | None = None,
+    offsets: Spec | None = None,
+    axis: int = 0,
+    initial: Number | None = None,
+) -> Spec:
+    """Row-major, with the shape of the data."""
+    return Spec.of(data.shape, dtype=grad.dtype, device=grad.device)
