@@ -129,10 +129,6 @@ LAYERS = {
 }  # fmt: skip
 
 
-ONLY_STATIC = {"lstm", "lstm_states", "encoder", "rrelu"}
-"""Layers whose operators have no shape rule for symbolic sizes: with them, they run eagerly, and no graph is asked for."""
-
-
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name: str, dynamic: bool | None) -> None:
@@ -142,8 +138,7 @@ def test_layer(name: str, dynamic: bool | None) -> None:
     for training in (False, True):
         ours = copy.deepcopy(module).train(training)
         theirs = copy.deepcopy(ours)
-        whole = not dynamic or name not in ONLY_STATIC
-        compiled = flambeau.compile(ours, fullgraph=whole, dynamic=dynamic)
+        compiled = flambeau.compile(ours, fullgraph=True, dynamic=dynamic)
         results = []
         for program, model in ((compiled, ours), (theirs, theirs)):
             arguments = copy.deepcopy(inputs)

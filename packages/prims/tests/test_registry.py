@@ -17,9 +17,9 @@ from flambeau_prims.rules.registry import (
     rule_for,
 )
 from flambeau_prims.size_floats import float_of
-from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.sizes import SizeEnv, as_int
 from flambeau_prims.spec import Spec, spec_of
-from flambeau_prims.unsupported import NoRule
+from flambeau_prims.unsupported import DataDependentSize, NoRule
 
 aten = torch.ops.aten
 
@@ -81,9 +81,35 @@ def test_aliasing():
 
 def test_rare_operators_run_on_meta():
     real = torch.randn(6, 4).t()[1:]
-    op = aten.special_bessel_j0.default
+    op = aten.view_copy.dtype
     assert rule_for(op) is None
-    assert infer(op, (spec_of(real),)) == spec_of(op(real))
-    assert infer(op, (Spec.of((2, 3), device="cuda:0"),)) == Spec.of((2, 3), device="cuda:0")
+    args = (spec_of(real), torch.int32)
+    assert infer(op, args) == spec_of(op(real, torch.int32))
+    on_gpu = Spec.of((2, 3), device="cuda:0")
+    assert infer(op, (on_gpu, torch.int32)) == on_gpu.replace(dtype=torch.int32)
+
+
+def test_rare_operators_specialise():
+    """Symbolic sizes become what they are on the traced call, with guards and a note for reports."""
+    env = SizeEnv()
+    rows, columns = env.symbol(4, "x"), env.symbol(6, "y")
+    spec = Spec.of((rows + 1, columns))
+    result = infer(aten.view_copy.dtype, (spec, torch.int32))
+    assert result == Spec.of((5, 6), dtype=torch.int32)
+    assert {str(guard) for guard in env.guards} >= {"s0 == 4", "s1 == 6"}
+    assert [str(size) for size in env.specialised] == ["s0 + 1", "s1"]
+    assert as_int(rows) == 4 and not env.assumed
+
+
+def test_rare_operators_refuse_sizes_in_the_data():
+    """No guard can hold them to a value."""
+    spec = Spec.of((SizeEnv().unbacked(lower=0),))
+    with pytest.raises(DataDependentSize):
+        infer(aten.view_copy.dtype, (spec, torch.int32))
+
+
+def test_operators_without_a_meta_kernel_have_no_rule():
     with pytest.raises(NoRule, match="no-shape-rule"):
-        infer(op, (Spec.of((SizeEnv().symbol(4, "x"),)),))
+        infer(
+            aten.fake_quantize_per_tensor_affine_cachemask.default, (Spec.of((4,)), 0.1, 0, 0, 255)
+        )
