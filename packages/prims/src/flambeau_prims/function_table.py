@@ -238,6 +238,54 @@ def _new_tensor(
     return made.requires_grad_() if requires_grad else made
 
 
+def _getitem(self: Any, key: Any) -> Any:
+    if not isinstance(self, FakeTensor) or not self.is_cuda:
+        return NotImplemented
+    ready = _on_device(key, self.device)
+    return NotImplemented if ready is key else self[ready]
+
+
+def _setitem(self: Any, key: Any, value: Any) -> Any:
+    if not isinstance(self, FakeTensor) or not self.is_cuda:
+        return NotImplemented
+    ready = _on_device(key, self.device)
+    if ready is key:
+        return NotImplemented
+    self[ready] = value
+    return None
+
+
+_SEQUENCES = (list, tuple, range)
+
+
+def _on_device(key: Any, device: torch.device) -> Any:
+    """An index with its Python sequences of numbers as tensors on `device`: C++ would make them on meta.
+
+    Returns `key` itself if it has none.  A list is one index, or like a tuple if it holds other
+    than numbers, as in torch/csrc/autograd/python_variable_indexing.cpp.
+    """
+    if isinstance(key, (list, range)) and all(isinstance(item, _NUMBERS) for item in key):
+        return _tensor(
+            key if isinstance(key, list) else [*key], dtype=_index_dtype(key), device=device
+        )
+    if not isinstance(key, (list, tuple)) or not any(isinstance(item, _SEQUENCES) for item in key):
+        return key
+    return type(key)(
+        _tensor([*item], dtype=_index_dtype(item), device=device)
+        if isinstance(item, _SEQUENCES)
+        else item
+        for item in key
+    )
+
+
+_NUMBERS = (int, torch.SymInt)
+
+
+def _index_dtype(items: Sequence[Any]) -> torch.dtype | None:
+    """int64 for an empty sequence, which torch.tensor makes a float one; else what its items say."""
+    return None if len(items) else torch.int64
+
+
 def _indexed(device: Any) -> torch.device:
     device = torch.device(device)
     return torch.device("cuda", 0) if device.type == "cuda" and device.index is None else device
@@ -408,6 +456,8 @@ ON_GPU: dict[Any, Callable[..., Any]] = {
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
     torch.Tensor.new_tensor: _new_tensor,
+    torch.Tensor.__getitem__: _getitem,
+    torch.Tensor.__setitem__: _setitem,
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
     torch.dropout: _dropout,

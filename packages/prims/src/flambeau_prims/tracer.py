@@ -141,6 +141,9 @@ class Tracer(TorchDispatchMode):
             return found[1]
         if real.layout is not torch.strided:
             raise Unsupported(f"a constant of layout {real.layout} entered the trace")
+        if real.is_meta and self.device.type != "meta":
+            # C++ made it beside a fake of a GPU, and has lost what it held.
+            raise Unsupported("a tensor that C++ made of Python numbers has lost its contents")
         storage = StorageRecord(given=True)
         fake = make_fake(spec_of(real), storage, requires_grad=real.requires_grad)
         fake.value = Value(self._name("constant"), fake.spec)

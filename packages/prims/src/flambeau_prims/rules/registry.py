@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
+from flambeau_prims.device_check import check_devices
 from flambeau_prims.meta_fallback import infer_on_meta
 from flambeau_prims.rules import load_all
 from flambeau_prims.size_floats import FloatExpr
@@ -102,6 +103,7 @@ def infer_keyed(
 
 def infer_uncached(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `infer`, without looking at or filling the cache."""
+    check_devices(op, args, kwargs)
     found = _RULES.get(op) or rule_for(op)
     return infer_on_meta(op, args, kwargs) if found is None else found(*args, **kwargs)
 

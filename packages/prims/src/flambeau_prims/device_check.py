@@ -1,0 +1,89 @@
+"""Whether a call's tensors are on devices that eager accepts together.
+
+    aten.gather(f32[8] cuda:0, 0, i64[2] cpu)      RuntimeError: Expected all tensors to be on the same device ...
+    aten.add(f32[8] cuda:0, f32[] cpu)             accepted: elementwise loops take 0-dim tensors of the CPU
+    aten.index(f32[8] cuda:0, [i64[2] cpu])        accepted: the indices are copied
+
+An operator that has a kernel for each device refuses tensors of several devices, unless
+native_functions.yaml says `device_check: NoCheck` for it.  A view or an operator composed of others
+has no check itself: those that it is composed of have.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch._ops import OpOverload
+
+_POINTWISE_THAT_CHECK = frozenset(
+    {
+        "clamp.Tensor", "clamp_max.Tensor", "clamp_min.Tensor", "equal", "gcd", "gelu_backward", "igamma", "igammac", "lcm",
+        "logaddexp", "logaddexp2", "logit_backward", "native_dropout_backward", "nextafter", "sigmoid_backward", "silu_backward",
+        "tanh_backward", "threshold_backward",
+    }
+)  # fmt: skip
+"""Pointwise operators without `device_check: NoCheck`."""
+
+_OTHERS_WITHOUT_CHECK = frozenset(
+    {
+        "_index_put_impl", "bernoulli", "binary_cross_entropy", "binomial", "copysign", "fill", "floor_divide", "heaviside", "index",
+        "index_fill", "is_set_to", "masked_fill", "mse_loss", "rsub", "set", "smooth_l1_loss",
+    }
+)  # fmt: skip
+"""Operators that are not tagged pointwise and have `device_check: NoCheck`."""
+
+_COMPOSED_THAT_CHECK = frozenset({"embedding"})
+"""Operators without kernels whose first step refuses tensors of several devices."""
+
+
+def check_devices(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise RuntimeError, as eager does, if tensors (given as Specs) are on devices that `op` does not take together."""
+    tensors = list(_tensors(op, args, kwargs))
+    if len({spec.device for _, spec in tensors}) < 2 or not _checks(op):
+        return
+    first = next(spec.device for _, spec in tensors if spec.device.type != "cpu")
+    name, wrong = next((name, spec) for name, spec in tensors if spec.device != first)
+    raise RuntimeError(
+        f"Expected all tensors to be on the same device, but got {name} is on {wrong.device}, different from other "
+        f"tensors on {first} (when checking argument in {op})"
+    )
+
+
+def _tensors(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, Spec]]:
+    given = zip(op._schema.arguments, args, strict=False)
+    for name, arg in (*((argument.name, arg) for argument, arg in given), *kwargs.items()):
+        if isinstance(arg, Spec):
+            yield name, arg
+        elif isinstance(arg, (tuple, list)):
+            yield from ((name, item) for item in arg if isinstance(item, Spec))
+
+
+@cache
+def _checks(op: OpOverload) -> bool:
+    namespace, name = op._schema.name.split("::")
+    if namespace != "aten":
+        return False
+    stem, overload = name.rstrip("_"), op._overloadname.replace("default", "")
+    if stem in _COMPOSED_THAT_CHECK:
+        return True
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CPU"):
+        return False
+    if torch.Tag.pointwise in op.tags or torch.Tag.pointwise in _functional(op).tags:
+        return (f"{stem}.{overload}" if overload else stem) in _POINTWISE_THAT_CHECK
+    return stem not in _OTHERS_WITHOUT_CHECK and not stem.startswith(("_foreach", "_fused"))
+
+
+def _functional(op: OpOverload) -> OpOverload:
+    """The out-of-place overload of the same name, if there is one: not every in-place form is tagged."""
+    packet = getattr(torch.ops.aten, op._schema.name.split("::")[1].rstrip("_"), None)
+    return getattr(packet, op._overloadname, op)
