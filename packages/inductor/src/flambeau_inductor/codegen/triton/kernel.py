@@ -320,8 +320,8 @@ def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
 
 
 def _divides(block: int, extent: Integer) -> bool:
-    """Whether an extent is known to be a multiple of a tile size."""
-    return isinstance(extent, int) and extent % block == 0
+    """Whether tiles are known to lie inside an extent: an empty one needs masks, though a tile divides it."""
+    return isinstance(extent, int) and extent > 0 and extent % block == 0
 
 
 def _product(axes: Sequence[Axis]) -> Integer:
