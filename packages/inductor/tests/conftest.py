@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -15,8 +17,10 @@ from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Value
 from flambeau_prims.spec import spec_of
 from flambeau_runtime import check_program
+from flambeau_runtime.build import isa
 
 sys.path.insert(0, str(Path(__file__).parent))  # lets tests import the helpers beside them
+sys.path.insert(0, str(Path(__file__).parent / "cpp"))
 
 GOLDEN = Path(__file__).parent / "golden"
 OPTIONS = InductorOptions(debug_checks=True)
@@ -26,6 +30,14 @@ def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the golden texts; review their diff"
     )
+    with contextlib.suppress(ValueError):  # the end-to-end tests have it too
+        parser.addoption("--isa", choices=isa.LEVELS, help="build C++ kernels for this level")
+
+
+def pytest_configure(config):
+    import run_cpp
+
+    run_cpp.OPTIONS = dataclasses.replace(run_cpp.OPTIONS, isa=config.getoption("--isa"))
 
 
 class GraphTester:

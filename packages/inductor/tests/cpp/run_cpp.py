@@ -18,6 +18,7 @@ from flambeau_runtime.build import cpp
 
 CACHE = tempfile.TemporaryDirectory(prefix="flambeau-test-")
 OPTIONS = RuntimeOptions(cache_dir=Path(CACHE.name) / "cache")
+"""How kernels are built; `--isa` changes the level (see conftest.py)."""
 
 I0, I1, I2, R0, R1, K0, K1 = (symbol(name) for name in ("i0", "i1", "i2", "r0", "r1", "k0", "k1"))
 
@@ -34,11 +35,10 @@ def axes(*pairs) -> tuple[Axis, ...]:
 class Library:
     """Kernels, built together."""
 
-    def __init__(self, kernels: dict[str, Kernel], options: RuntimeOptions = OPTIONS) -> None:
+    def __init__(self, kernels: dict[str, Kernel], options: RuntimeOptions | None = None) -> None:
         self.kernels = kernels
-        (path,) = cpp.build(
-            [write_source([(kernel, name) for name, kernel in kernels.items()])], options
-        )
+        self.text = write_source([(kernel, name) for name, kernel in kernels.items()])
+        (path,) = cpp.build([self.text], options or OPTIONS)
         self.library = ctypes.CDLL(str(path))
 
     def run(self, name: str, tensors, ints=()) -> int:
