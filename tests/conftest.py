@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with contextlib.suppress(ValueError):  # the inductor's tests have it too
+        parser.addoption(
+            "--isa", choices=["avx512", "avx2", "baseline"], help="build C++ kernels for this level"
+        )
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """Kernels built by the tests stay out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLAMBEAU_CHECK", "1")
+        if level := request.config.getoption("--isa"):
+            patch.setenv("FLAMBEAU_ISA", level)
         patch.setenv("FLAMBEAU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -16,8 +16,10 @@ from rich.console import Console
 from tools.checks import (
     alone,
     end_to_end,
+    isa_levels,
     public_surface,
     reasons_page,
+    sanitizer,
     size_ratchet,
     sources,
     wheels,
@@ -35,6 +37,8 @@ STAGES = {
     "changelog": sources.changelog,
     "alone": alone.check,
     "end-to-end": end_to_end.check,
+    "isa": isa_levels.check,
+    "sanitize": sanitizer.check,
     "wheels": wheels.check,
 }
 

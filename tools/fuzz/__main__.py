@@ -18,6 +18,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
     parser.add_argument("--dynamic", action="store_true", help="compile for symbolic sizes")
     parser.add_argument("--backend", help="the backend (tensors: inductor, python: eager)")
+    parser.add_argument(
+        "--sanitize", action="store_true", help="tensors: kernels under the address sanitizer"
+    )
+    parser.add_argument("--name-seeds", action="store_true", help="tensors: name each seed first")
     options = parser.parse_args()
     os.environ.setdefault("FLAMBEAU_CHECK", "1")
     return _tensors(options) if options.kind == "tensors" else _python(options)
@@ -26,8 +30,15 @@ def main() -> int:
 def _tensors(options: argparse.Namespace) -> int:
     from tools.fuzz.check import check
 
+    if options.sanitize:
+        from tools.fuzz.sanitized import run_programs
+
+        dynamic = ["--dynamic"] * options.dynamic
+        return run_programs([f"--programs={options.programs}", f"--seed={options.seed}", *dynamic])
     failures = 0
     for seed in range(options.seed, options.seed + options.programs):
+        if options.name_seeds:
+            print(f"seed {seed}", flush=True)
         text = check(seed, dynamic=options.dynamic, backend=options.backend or "inductor")
         if text is not None:
             failures += 1

@@ -80,6 +80,8 @@ def test_what_is_wrong_is_said(
 def test_the_environment_is_read_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAMBEAU_CACHE_DIR", "/tmp/somewhere")
     monkeypatch.setenv("FLAMBEAU_CXX", "clang++")
+    monkeypatch.setenv("FLAMBEAU_ISA", "baseline")
+    monkeypatch.setenv("FLAMBEAU_SANITIZE", "1")
     monkeypatch.setenv("FLAMBEAU_CHECK", "1")
     monkeypatch.setenv("FLAMBEAU_DUMP", "/tmp/dump")
     monkeypatch.setenv("FLAMBEAU_LOGS", "guards, recompiles")
@@ -89,9 +91,17 @@ def test_the_environment_is_read_in_one_place(monkeypatch: pytest.MonkeyPatch) -
     options = resolved(environment=environment)
     assert options.runtime.cache_dir == Path("/tmp/somewhere")
     assert options.runtime.cxx == "clang++"
+    assert options.runtime.isa == "baseline"
+    assert options.runtime.sanitize
     assert options.runtime.debug
     assert options.inductor.debug_checks
     assert options.autograd.check
+
+
+def test_an_unknown_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAMBEAU_ISA", "sse9")
+    with pytest.raises(ValueError, match="known: avx512, avx2, baseline"):
+        read_environment()
 
 
 @pytest.mark.parametrize("name", ["FLAMBEAU_DISABLE", "TORCH_COMPILE_DISABLE"])

@@ -5,6 +5,8 @@
 | `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns what it was given (`TORCH_COMPILE_DISABLE=1` does the same) |
 | `FLAMBEAU_CACHE_DIR` | where built kernels are kept (default: `~/.cache/flambeau`) |
 | `FLAMBEAU_CXX` | the C++ compiler, or a command that begins with one, as `ccache g++` (default: `g++`) |
+| `FLAMBEAU_ISA` | the vector instructions of CPU kernels: `avx512`, `avx2` or `baseline` (default: the processor's best) |
+| `FLAMBEAU_SANITIZE=1` | build CPU kernels under the address sanitizer, whose library the process must begin with (`LD_PRELOAD`) |
 | `FLAMBEAU_CHECK=1` | run every border checker while compiling, and raise errors of our own instead of running eagerly |
 | `FLAMBEAU_DUMP=DIR` | write each stage's text to `DIR/<graph>.<stage>.txt` |
 | `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`, `graph_breaks`, `fallbacks`, `guards`, `graph_code`, `output_code`, or `all` |
@@ -16,6 +18,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from flambeau_runtime.build.isa import LEVELS
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -24,6 +28,8 @@ class Environment:
     disable: bool = False
     cache_dir: Path | None = None
     cxx: str | None = None
+    isa: str | None = None
+    sanitize: bool = False
     check: bool = False
     dump: Path | None = None
     logs: frozenset[str] = frozenset()
@@ -42,7 +48,7 @@ LOG_TOPICS = {
 
 
 def read_environment() -> Environment:
-    """The current environment; called once for each `flambeau.compile`, never at import.  ValueError for an unknown topic."""
+    """The current environment; called once for each `flambeau.compile`, never at import.  ValueError for an unknown topic or level."""
 
     def flag(name: str) -> bool:
         return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
@@ -55,10 +61,18 @@ def read_environment() -> Environment:
         disable=flag("FLAMBEAU_DISABLE") or flag("TORCH_COMPILE_DISABLE"),
         cache_dir=path("FLAMBEAU_CACHE_DIR"),
         cxx=os.environ.get("FLAMBEAU_CXX") or None,
+        isa=_level(os.environ.get("FLAMBEAU_ISA") or None),
+        sanitize=flag("FLAMBEAU_SANITIZE"),
         check=flag("FLAMBEAU_CHECK"),
         dump=path("FLAMBEAU_DUMP"),
         logs=_topics(os.environ.get("FLAMBEAU_LOGS", "")),
     )
+
+
+def _level(text: str | None) -> str | None:
+    if text is not None and text not in LEVELS:
+        raise ValueError(f"FLAMBEAU_ISA is {text!r}; known: {', '.join(LEVELS)}")
+    return text
 
 
 def _topics(text: str) -> frozenset[str]:

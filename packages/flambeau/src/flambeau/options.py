@@ -86,6 +86,10 @@ def resolve(
         changes["runtime"]["cache_dir"] = environment.cache_dir
     if environment.cxx is not None:
         changes["runtime"]["cxx"] = environment.cxx
+    if environment.isa is not None:
+        changes["runtime"]["isa"] = environment.isa
+    if environment.sanitize:
+        changes["runtime"]["sanitize"] = True
     if environment.check:
         changes["autograd"]["check"] = True
         changes["inductor"]["debug_checks"] = True

@@ -12,6 +12,7 @@ from flambeau_runtime.environment_errors import (
     CompilerUnusable,
     EnvironmentProblem,
     KernelNotLoadable,
+    SanitizerNotLoaded,
 )
 from flambeau_runtime.executor import load
 from flambeau_runtime.options import RuntimeOptions, default_cache_dir
@@ -31,6 +32,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "RuntimeOptions",
+    "SanitizerNotLoaded",
     "__version__",
     "check_arguments",
     "check_program",

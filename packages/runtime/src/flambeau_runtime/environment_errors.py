@@ -51,7 +51,23 @@ class KernelNotLoadable(EnvironmentProblem):
     hint = "is the cache directory mounted noexec? name another with the cache_dir option or FLAMBEAU_CACHE_DIR"
 
 
+class SanitizerNotLoaded(EnvironmentProblem):
+    """Kernels are to be built under the address sanitizer, but the process began without it."""
+
+    reason = "no-sanitizer"
+    hint = (
+        'start the process with LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)" '
+        "and ASAN_OPTIONS=detect_leaks=0, or leave the sanitize option and FLAMBEAU_SANITIZE unset"
+    )
+
+
 REASONS: dict[str, type[EnvironmentProblem]] = {
     kind.reason: kind
-    for kind in (CacheError, CompilerNotFound, CompilerUnusable, KernelNotLoadable)
+    for kind in (
+        CacheError,
+        CompilerNotFound,
+        CompilerUnusable,
+        KernelNotLoadable,
+        SanitizerNotLoaded,
+    )
 }

@@ -48,6 +48,8 @@ class RuntimeOptions:
     """Flags added after our own."""
     isa: str | None = None
     """"avx512", "avx2" or "baseline" instead of what CPUID says (to build for another machine, or to compare)."""
+    sanitize: bool = False
+    """Build C++ kernels under the address sanitizer (see `build/sanitizer.py`): what they access out of bounds ends the process."""
 
     # Running
     executor: str = "auto"

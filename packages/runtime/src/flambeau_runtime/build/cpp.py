@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flambeau_runtime.build import isa
+from flambeau_runtime.build import isa, sanitizer
 from flambeau_runtime.cache import Cache, binding, key_of, unwritable
 from flambeau_runtime.environment_errors import (
     CacheError,
@@ -78,7 +78,10 @@ def toolchain(options: RuntimeOptions) -> Toolchain:
     openmp = openmp_runtime()
     return Toolchain(
         command=command,
-        flags=(*BASE_FLAGS, f"-DGLIBC_MINOR={glibc_minor()}", *isa.compiler_flags(level), *options.cxx_flags),
+        flags=(
+            *BASE_FLAGS, f"-DGLIBC_MINOR={glibc_minor()}", *isa.compiler_flags(level),
+            *(sanitizer.flags() if options.sanitize else ()), *options.cxx_flags,
+        ),  # fmt: skip
         libraries=(*((openmp,) if openmp else ()), *LIBRARIES),
         identity="\0".join(map(_identity, command)),
     )

@@ -1,0 +1,20 @@
+"""Kernels as they are built for lesser processors than this one: their numeric tests at each lower ISA level."""
+
+from __future__ import annotations
+
+from flambeau_runtime.build import isa
+from tools.checks.command import run_python
+
+INDUCTOR = "packages/inductor/tests/cpp"
+
+
+def check() -> None:
+    """Run the tests of C++ kernels, and programs that reduce and convert, at each level below the machine's."""
+    lower = isa.LEVELS[isa.LEVELS.index(isa.detect()) + 1 :]
+    if not lower:
+        print("this machine has no level above the baseline: the other stages ran it")
+    for level in lower:
+        # The scalar operators' tests run at every level by themselves.
+        options = ("-q", f"--isa={level}")
+        run_python("-m", "pytest", *options, INDUCTOR, f"--ignore={INDUCTOR}/test_scalar_ops.py")
+        run_python("-m", "pytest", *options, "tests/cpu/test_programs.py", "-k", "reductions")
