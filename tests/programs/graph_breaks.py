@@ -55,7 +55,7 @@ WITHOUT_EXAMPLE = {
     "no-shape-rule": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
     "metadata-mutation": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
     "kernel-not-loadable": "A cache directory on a file system that is mounted noexec.",
-    "no-sanitizer": "`options={\"sanitize\": True}` in a process that began without the address sanitizer.",
+    "no-sanitizer": '`options={"sanitize": True}` in a process that began without the address sanitizer.',
 }
 """Reasons that no program here gives, and why."""
 
