@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 import random
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ DTYPES = {
     "float8": torch.float8_e4m3fn,
 }
 VARIANTS = (
-    "static", "dynamic", "no_grad", "views", "inplace", "method", "out", "errors", *DTYPES,
+    "static", "dynamic", "no_grad", "views", "inplace", "method", "out", "errors", "devices", *DTYPES,
 )  # fmt: skip
 DRAWN = 40
 """How many of an operator's samples are drawn; those that run are spread evenly over them."""
@@ -62,6 +62,8 @@ def cases(op: Any, variant: str, device: str, limit: int) -> list[Case]:
         return _inplace(op, dtype, device, limit)
     if variant == "out":
         return _out(op, dtype, device, limit)
+    if variant == "devices":
+        return _devices(op, dtype, device, limit)
     if variant == "method" and op.method_variant is None:
         return []
     target = op.method_variant if variant == "method" else op.op
@@ -128,6 +130,34 @@ def _of_dtype(op: Any, dtype: torch.dtype, device: str, limit: int) -> list[Case
     for n, sample in _samples(op, made_as, device, 1 if limit else 0, grad=False):
         found.append(_case(f"{n} cast", _call(op.op), sample, cast=dtype))
     return found
+
+
+def _devices(op: Any, dtype: torch.dtype, device: str, limit: int) -> list[Case]:
+    """On a GPU: each sample with one of its tensors on the CPU, each in turn."""
+    made: list[Case] = []
+    if device == "cpu":
+        return made
+    for n, sample in _samples(op, dtype, device, limit, grad=False):
+        leaves = tree_leaves((sample.input, sample.args, sample.kwargs))
+        tensors = sum(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        if tensors > 1:
+            for number in range(tensors):
+                made.append(
+                    _moved(_case(f"{n} tensor {number}", _call(op.op), sample, grad=False), number)
+                )
+    return made
+
+
+def _moved(case: Case, number: int) -> Case:
+    """The case with the tensor of this number on the CPU."""
+
+    def make() -> tuple[Any, ...]:
+        order = count()
+        return tree_map_only(
+            torch.Tensor, lambda t: t.cpu() if next(order) == number else t, case.make()
+        )
+
+    return Case(case.name, case.program, make, case.grad)
 
 
 def _with_views(case: Case) -> Case:
