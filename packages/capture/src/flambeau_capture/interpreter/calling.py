@@ -148,7 +148,7 @@ def _call_object(
         return function(*args, **kwargs)  # made in the frame, of an interpreted function
     if kind is operator.methodcaller:
         return _call_method_of(machine, function, args[0])
-    if isinstance(function, (staticmethod, classmethod)):
+    if isinstance(function, staticmethod):
         return call(machine, function.__func__, args, kwargs)
     method = python_method(machine, kind, "__call__")
     if method is not None:
@@ -482,6 +482,8 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
         found = numpy_objects.call(machine, cls, args, kwargs)
         if found is not NotImplemented:
             return found
+    if issubclass(cls, enum.Enum) and (len(args) != 1 or kwargs):
+        raise GraphBreak("class-statement", f"{cls.__qualname__} is called to make an enumeration")
     meta_call = python_method(machine, type(cls), "__call__")
     if meta_call is not None and not issubclass(cls, enum.Enum):
         return call(machine, meta_call, (cls, *args), kwargs)

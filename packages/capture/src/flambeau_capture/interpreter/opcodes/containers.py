@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.interpreter.classes import MISSING, Native, lookup
 from flambeau_capture.interpreter.formatting import format_value
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.iteration import native_iterable
@@ -140,13 +144,23 @@ def LIST_TO_TUPLE(frame: Frame, arg: Any) -> None:
     frame.stack[-1] = tuple(frame.stack[-1])
 
 
+def _unpacked(frame: Frame, value: Any) -> Any:
+    """An iterable over what is unpacked; TypeError in the words for that where it is none."""
+    machine, kind = frame.machine, type(value)
+    if not isinstance(value, torch.Tensor) and not issubclass(kind, Native):
+        names = ("__iter__", "__getitem__")
+        if all(lookup(machine, kind, name) in (MISSING, None) for name in names):
+            raise TypeError(f"cannot unpack non-iterable {kind.__name__} object")
+    return native_iterable(machine, value)
+
+
 def UNPACK_SEQUENCE(frame: Frame, arg: int) -> None:
     stack = frame.stack
     value = stack.pop()
     items = (
         value
         if type(value) is tuple or type(value) is list
-        else tuple(native_iterable(frame.machine, value))
+        else tuple(itertools.islice(_unpacked(frame, value), arg + 1))
     )
     if len(items) != arg:
         if len(items) < arg:
@@ -158,7 +172,7 @@ def UNPACK_SEQUENCE(frame: Frame, arg: int) -> None:
 def UNPACK_EX(frame: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
     stack = frame.stack
-    items = list(native_iterable(frame.machine, stack.pop()))
+    items = list(_unpacked(frame, stack.pop()))
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

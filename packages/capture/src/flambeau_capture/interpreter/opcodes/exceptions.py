@@ -118,8 +118,9 @@ def BEFORE_WITH(frame: Frame, arg: Any) -> None:
     enter = special_method(machine, manager, "__enter__")
     leave = special_method(machine, manager, "__exit__")
     if enter is None or leave is None:
+        missed = "" if enter is None else " (missed __exit__ method)"
         raise TypeError(
-            f"{type(manager).__name__!r} object does not support the context manager protocol"
+            f"{type(manager).__name__!r} object does not support the context manager protocol{missed}"
         )
     stack.append(leave)
     stack.append(machine.call_in_place(enter, (), {}))

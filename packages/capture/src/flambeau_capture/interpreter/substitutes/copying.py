@@ -51,11 +51,28 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
         )
     if isinstance(obj, (type, types.FunctionType, types.ModuleType)):
         return obj
-    if not hasattr(obj, "__dict__") or isinstance(obj, (list, dict, set, tuple)):
+    if not _is_its_attributes(machine, kind):
         return machine.interpret(copy.copy, args, kwargs)
     made = new_object(kind)
     made.__dict__.update(attributes.instance_dict(machine, obj))
     return made
+
+
+_OWN_WAYS = (
+    "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattribute__",
+)  # fmt: skip
+"""Special methods by which a class says how its instances are taken apart, or put together."""
+
+
+def _is_its_attributes(machine: Machine, kind: type) -> bool:
+    """Whether a copy of an instance is a new one with the same `__dict__`, as the class says nothing else."""
+    return (
+        kind.__new__ is object.__new__
+        and kind.__dictoffset__ != 0
+        and kind not in copyreg.dispatch_table
+        and not copyreg._slotnames(kind)  # type: ignore[attr-defined]
+        and all(python_method(machine, kind, name) is None for name in _OWN_WAYS)
+    )
 
 
 @substitute_for(copy.deepcopy)
@@ -85,6 +102,9 @@ def _tensor_deepcopy(machine: Machine, args: Any, kwargs: Any) -> Any:
     return machine.tape.call_method("requires_grad_", (made,)) if tensor.requires_grad else made
 
 
+_NEW_ARGUMENTS = ("__getnewargs__", "__getnewargs_ex__")
+
+
 @substitute_for(object.__reduce_ex__)
 def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
     """How copy.deepcopy takes an instance apart: class and attributes (through origins), as protocol 4 does."""
@@ -93,14 +113,18 @@ def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
     if python_method(machine, kind, "__reduce__") is not None:
         return machine.call(attributes.load_attr(machine, obj, "__reduce__"), (), {})
     if (
-        isinstance(obj, (list, dict, set, tuple))
-        or not hasattr(obj, "__dict__")
+        kind.__dictoffset__ == 0
         or kind.__new__ is not object.__new__
+        or copyreg._slotnames(kind)  # type: ignore[attr-defined]
+        or any(python_method(machine, kind, name) is not None for name in _NEW_ARGUMENTS)
     ):
-        if machine.objects.is_known(obj):
+        by_program = ("__getstate__", *_NEW_ARGUMENTS)
+        if machine.objects.is_known(obj) or any(
+            python_method(machine, kind, name) is not None for name in by_program
+        ):
             raise GraphBreak(
                 "unknown-c-function",
-                f"a {kind.__qualname__} that existed before the call is copied or pickled",
+                f"a {kind.__qualname__}, which existed before the call or has its own ways, is copied or pickled",
             )
         return object.__reduce_ex__(*args)
     if python_method(machine, kind, "__getstate__") is not None:
