@@ -170,6 +170,11 @@ def counts_primes(x=torch.ones(3)):
     return x * sum(sieve)
 
 
+@example("guard-limit")
+def reads_a_table(x=torch.ones(3), table=tuple((n, str(n)) for n in range(20_000))):
+    return x * sum(number for number, _ in table)
+
+
 @example("backward")
 def differentiates(x=torch.ones(3, requires_grad=True)):
     y = (x * 2).sum()

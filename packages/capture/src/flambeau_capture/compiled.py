@@ -31,6 +31,7 @@ from flambeau_capture.entry import (
 )
 from flambeau_capture.events import Event, GuardFailure, failure_of, refuted_assumption
 from flambeau_capture.guards import kinds, torch_state
+from flambeau_capture.guards.program import TooManyGuards
 from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
@@ -310,6 +311,13 @@ class CompiledState:
                     )  # fmt: skip
         except NotResumable as error:
             broken = Break("not-resumable", str(error), defined_at(scope.function))
+            return _Made(None, broken, time.perf_counter() - started)
+        except TooManyGuards:
+            broken = Break(
+                "guard-limit",
+                f"the guards of {scope.function.__qualname__} do not fit a guard program",
+                defined_at(scope.function),
+            )
             return _Made(None, broken, time.perf_counter() - started)
         # The backend may have fixed a size, too.
         broken = self._violation(captured) or _unstable(entry, scope)

@@ -145,6 +145,12 @@ _reason(
     "compute it outside the compiled function, or raise instruction_limit",
 )
 _reason(
+    "guard-limit",
+    "the frame read more of what existed before the call than guards are kept for",
+    "every value that was read is checked on each call, which takes longer than the frame itself",
+    "pass large data as tensors or arrays, or read it outside the compiled function",
+)
+_reason(
     "autograd-function",
     "torch.autograd.Function.apply was called in a way that a graph cannot hold",
     "forward and backward are captured as two graphs when they are called: the backward may only compute gradients of tensors",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import enum
 import functools
 import itertools
 import math
@@ -11,7 +13,9 @@ import pytest
 import torch
 from capture_harness import compiled, same
 
-from flambeau_capture import CaptureOptions, compile, state_of
+from flambeau_capture import CaptureOptions, compile, core_is_native, state_of
+from flambeau_capture.guards import program as guard_programs
+from flambeau_capture.interpreter import machine
 
 WRONG_CALLS = [
     (bool, (1, 2), {}),
@@ -101,7 +105,7 @@ def test_an_int_is_its_own_index():
     def program(x):
         return x + 1, operator.index(Odd(7)), list(range(Odd(2))), "abcdefghij"[Odd(7)]
 
-    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))
 
 
 class Refuses:
@@ -127,7 +131,7 @@ def test_special_methods_that_are_none_refuse():
                 errors.append(str(error))
         return x + len(errors), errors
 
-    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))
 
 
 def many_instructions(x, n):
@@ -162,3 +166,91 @@ def test_calls_of_the_graph_are_progress():
     options = CaptureOptions(instruction_limit=500, fullgraph=True)
     captured = compile(program, backend=lambda module, inputs: module.forward, options=options)
     same(captured(torch.ones(2)), program(torch.ones(2)))
+
+
+@pytest.mark.skipif(not core_is_native(), reason="the Python twin has no limit")
+def test_a_frame_of_too_many_guards_is_given_up(monkeypatch):
+    table = [(n, str(n)) for n in range(100)]
+
+    def program(x, table):
+        return x * sum(number for number, _ in table)
+
+    for module, name in ((machine, "MOST_GUARDS"), (guard_programs, "_MAX_GUARDS")):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, 50)
+            captured = compiled(program, fullgraph=False)
+            same(captured(torch.ones(2), table), program(torch.ones(2), table))
+            breaks = [e.reason.id for e in state_of(captured).events if e.kind == "break"]
+            assert breaks == ["guard-limit"]
+
+
+class TakesItselfApart:
+    def __init__(self):
+        self.seen = []
+
+    def __reduce__(self):
+        self.seen.append(1)
+        return ""
+
+
+class WithSlots:
+    __slots__ = ("__dict__", "width")
+
+
+class NamedBytes(bytes):
+    pass
+
+
+def test_copies_are_made_as_the_class_says():
+    def program(x):
+        whole = TakesItselfApart()
+        slotted = WithSlots()
+        slotted.width, slotted.height = 3, 4
+        named = NamedBytes(b"abcd")
+        named.name = "n"
+        parts = copy.copy(slotted), copy.copy(named)
+        return (
+            x + 1, copy.copy(whole) is whole, whole.seen, parts[0].width, parts[0].height,
+            bytes(parts[1]), parts[1].name,
+        )  # fmt: skip
+
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_what_cannot_be_unpacked_or_entered_is_named_as_eagerly():
+    class OnlyEnters:
+        def __enter__(self):
+            return self
+
+    def endless():
+        yield from itertools.count()
+
+    def program(x):
+        errors = []
+        for value in (3, OnlyEnters(), endless(), (1, 2, 3)):
+            try:
+                first, second = value
+                errors.append((first, second))
+            except (TypeError, ValueError) as error:
+                errors.append(str(error))
+        for manager in (3, OnlyEnters()):
+            try:
+                with manager:
+                    pass
+            except TypeError as error:
+                errors.append(str(error))
+        try:
+            classmethod(len)([1])
+        except TypeError as error:
+            errors.append(str(error))
+        return x + 1, errors
+
+    same(compiled(program, fullgraph=True)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_an_enumeration_made_by_a_call():
+    def program(x):
+        colour = enum.Enum("Colour", ("red", "green"))
+        return x + colour.green.value, [member.name for member in colour]
+
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))

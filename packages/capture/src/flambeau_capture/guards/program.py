@@ -44,18 +44,18 @@ _MAX_GUARDS = 60_000
 
 
 class TooManyGuards(ValueError):
-    """The program would not fit the C core's 16-bit operands; the reference check in Python serves instead."""
+    """The program would not fit the C core's 16-bit operands, whose entries take no other kind of program."""
 
 
 def guard_program(
     guards: Sequence[Guard], inputs: Sequence[Origin], arguments: int
 ) -> GuardProgram:
-    """The program that checks `guards` (already `kinds.prepared`) and loads `inputs`, for calls of `arguments` bound arguments."""
+    """The program that checks `guards` (already `kinds.prepared`) and loads `inputs`, for calls of `arguments` bound arguments.
+
+    Raises TooManyGuards.
+    """
     if core is not None:
-        try:
-            return ProgramBuilder(guards, inputs).build(arguments)
-        except TooManyGuards:
-            pass
+        return ProgramBuilder(guards, inputs).build(arguments)
     return PythonProgram(guards, inputs)
 
 

@@ -46,7 +46,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         found, steps, other = _interpret(scope, options, dynamic, manner, answers)
     if found.cause is None:
         return found
-    if options.fullgraph or found.cause.id in ("dynamic-mark", "instruction-limit"):
+    if options.fullgraph or found.cause.id in _GIVEN_UP:
         return found.cause
     if found.cause.id == "traceback":
         steps = []  # an exception that is rebuilt in the middle of its handling has no traceback to show
@@ -63,6 +63,8 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
     return found
 
 
+_GIVEN_UP = frozenset({"dynamic-mark", "instruction-limit", "guard-limit"})
+"""Reasons behind which no part of the frame is captured."""
 _MAY_CALL_BACK = frozenset(
     {
         "unknown-c-function",

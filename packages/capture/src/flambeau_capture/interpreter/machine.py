@@ -60,6 +60,9 @@ _SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE
 """Guard kinds of which one origin may have several, with different payloads."""
 
 
+MOST_GUARDS = 50_000
+"""A guard program of the C core holds a few more."""
+
 _READ_AT_ONCE = (
     str, bytes, int, float, tuple, frozenset, types.MappingProxyType, type, types.ModuleType,
 )  # fmt: skip
@@ -211,6 +214,8 @@ class Machine:
         """Note that the capture depends on a fact; once each."""
         key = (kind, origin, payload if kind in _SEVERAL_OF_ONE_ORIGIN else None)
         if key not in self.guards:
+            if len(self.guards) >= MOST_GUARDS:
+                raise GraphBreak("guard-limit", f"more than {MOST_GUARDS} guards")
             self.guards[key] = Guard(kind, origin, payload, self.where)
 
     def dissolve(self) -> None:
