@@ -254,3 +254,40 @@ def test_an_enumeration_made_by_a_call():
         return x + colour.green.value, [member.name for member in colour]
 
     same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))
+
+
+def described(x):
+    """Describes."""
+    return x
+
+
+def test_fields_of_functions_are_checked_and_deleted_as_eagerly():
+    def program(x):
+        errors = []
+        for name, value in (("__name__", 3), ("__globals__", {}), ("__code__", 3), ("__doc__", 3)):
+            try:
+                setattr(described, name, value)
+            except (TypeError, AttributeError) as error:
+                errors.append(str(error))
+        described.__defaults__ = (3,)
+        del described.__doc__, described.__defaults__
+        return x + 1, errors, described.__doc__, described.__defaults__
+
+    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+    assert described.__doc__ is None
+
+
+def test_names_of_missing_names_survive_a_break():
+    def program(x):
+        try:
+            nowhere
+        except NameError as error:
+            torch._dynamo.graph_break()
+            first = error.name
+        try:
+            raise ImportError("no", name="a", path="b")
+        except ImportError as error:
+            torch._dynamo.graph_break()
+            return x + 1, first, error.name, error.path
+
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))

@@ -126,6 +126,8 @@ def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
         if setter is not None:
             machine.call(setter, (raw, obj, value), {})
             return
+        if kind is types.FunctionType and machine.objects.is_known(obj):
+            setattr(_like(obj), name, value)  # raises what eager raises
     store_own_attribute(machine, obj, name, value)
 
 
@@ -180,10 +182,21 @@ def generic_delete(machine: Machine, obj: Any, name: str) -> None:
     if not objects.is_known(obj):
         object.__delattr__(obj, name)
         return
+    if type(obj) is types.FunctionType and raw is not MISSING:
+        # What is deleted reads as its default: None, mostly.
+        like = _like(obj)
+        delattr(like, name)
+        store_own_attribute(machine, obj, name, getattr(like, name))
+        return
     _check_own(machine, obj, name, raw)
     objects.write_overlay(obj, name, DELETED)
     machine.note_attribute_write(obj, name, raw=not isinstance(obj, torch.nn.Module))
     update_dict_shadow(machine, obj, name, DELETED)
+
+
+def _like(function: types.FunctionType) -> types.FunctionType:
+    """A function to try on what is done to the fields of another."""
+    return types.FunctionType(function.__code__, function.__globals__, closure=function.__closure__)
 
 
 def _check_own(machine: Machine, obj: Any, name: str, raw: Any) -> None:

@@ -344,6 +344,9 @@ def _call_builtin(
     if not is_pure(function):
         name = getattr(function, "__qualname__", function.__name__)
         module = getattr(function, "__module__", None) or type(receiver).__name__
+        if machine.handling is not None and any(isinstance(arg, BaseException) for arg in args):
+            # A break in front of it would hand on an exception without its traceback.
+            raise GraphBreak("traceback", f"call of {module}.{name} with an exception")
         raise GraphBreak("unknown-c-function", f"call of {module}.{name}")
     if isinstance(receiver, dict) and machine.objects.is_known(receiver):
         function = getattr(machine.whole_dict(receiver), function.__name__)

@@ -405,7 +405,8 @@ class Machine:
         if value is DELETED:
             if is_free:
                 raise NameError(
-                    f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope"
+                    f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope",
+                    name=name,
                 )
             raise UnboundLocalError(
                 f"cannot access local variable {name!r} where it is not associated with a value"

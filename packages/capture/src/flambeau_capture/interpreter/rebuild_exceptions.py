@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,44 @@ def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
         raise GraphBreak("not-resumable", "which parts of a group were raised anew is not kept")
     args = MakeTuple(tuple(rebuild.recipe(item) for item in error.args))
     state = [(Const(name), rebuild.recipe(item)) for name, item in error.__dict__.items()]
+    state += _fields(rebuild, error)
     chain = error.__cause__, error.__context__
     if not state and chain == (None, None) and type(kind.__init__) is not types.FunctionType:
         return CallRecipe(kind, args.items)
     links = tuple(Const(None) if link is None else rebuild.recipe(link) for link in chain)
     flag = Const(error.__suppress_context__)
     return CallRecipe(_made, (Const(kind), args, *links, flag, MakeDict(list(state))))
+
+
+def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Recipe, Recipe]]:
+    """What the exception's type holds besides its arguments and its `__dict__`: `name` of a NameError, `path` of an ImportError, slots."""
+    kind = type(error)
+    names = [name for name in _members(kind) if getattr(error, name, None) is not None]
+    if names and type(kind.__init__) is not types.FunctionType:
+        again = kind(*error.args)
+        names = [name for name in names if getattr(again, name, None) is not getattr(error, name)]
+    found = []
+    for name in names:
+        try:
+            found.append((Const(name), rebuild.recipe(getattr(error, name))))
+        except GraphBreak:
+            if name != "obj":  # for suggestions only: the object without the attribute
+                raise
+            rebuild.machine.forget_break()
+    return found
+
+
+@functools.cache
+def _members(kind: type[BaseException]) -> tuple[str, ...]:
+    """Fields that a program can set, of an exception type written in C or with slots."""
+    return tuple(
+        name
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if type(member) is types.MemberDescriptorType
+        and not name.startswith("__")
+        and name not in ("characters_written", "exceptions", "message")
+    )
 
 
 def handled_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
@@ -62,5 +95,9 @@ def _made(
     error: BaseException = kind.__new__(kind, *args) if written else kind(*args)
     error.__cause__, error.__context__ = cause, context
     error.__suppress_context__ = suppress_context
-    error.__dict__.update(state)
+    for name, value in state.items():
+        if name in _members(kind):
+            setattr(error, name, value)
+        else:
+            error.__dict__[name] = value
     return error

@@ -41,7 +41,7 @@ def DELETE_NAME(frame: Frame, arg: str) -> None:
     try:
         delete_item(frame.machine, frame.namespace, arg)
     except KeyError:
-        raise NameError(f"name {arg!r} is not defined") from None
+        raise NameError(f"name {arg!r} is not defined", name=arg) from None
 
 
 def LOAD_LOCALS(frame: Frame, arg: Any) -> None:

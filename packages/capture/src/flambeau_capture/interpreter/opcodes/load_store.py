@@ -142,7 +142,7 @@ def load_global(frame: Frame, name: str) -> Any:
         found = written.get((id(frame.globals), name))
         if found is not None:
             if found[1] is DELETED:
-                raise NameError(f"name {name!r} is not defined")
+                raise NameError(f"name {name!r} is not defined", name=name)
             return found[1]
     try:
         return load_global_value(machine, frame.globals, name)
@@ -151,7 +151,7 @@ def load_global(frame: Frame, name: str) -> Any:
     try:
         return frame.builtins[name]
     except KeyError:
-        raise NameError(f"name {name!r} is not defined") from None
+        raise NameError(f"name {name!r} is not defined", name=name) from None
 
 
 def STORE_GLOBAL(frame: Frame, arg: str) -> None:
