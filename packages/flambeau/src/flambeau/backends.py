@@ -19,6 +19,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, wanted
 from flambeau.pieces import compile_in_pieces, reads_its_data
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
@@ -120,7 +121,12 @@ def _builtin(factory: BackendFactory) -> BackendFactory:
 @_builtin
 def eager(context: Context) -> Backend:
     """The captured graph, run as it is."""
-    return _reporting(lambda gm, example_inputs: gm.forward, context)
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        with Stopwatch(_start(context, gm).seconds, "backend"):
+            return gm.forward
+
+    return backend
 
 
 @_builtin
@@ -241,7 +247,7 @@ def _reporting(backend: Backend, context: Context) -> Backend:
 
     def reporting(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
         with Stopwatch(_start(context, gm).seconds, "backend"):
-            return backend(gm, example_inputs)
+            return compile_with(backend, gm, example_inputs)
 
     return reporting
 
