@@ -15,11 +15,14 @@ make them last (`writes_last` in the graph module's meta) need not be.
 Where what fails is the check of an assumption about data (interpreter/speculation.py), the call is another entry's, or captured anew.
 
 Errors of a graph in which nothing may raise (`flambeau_prims.raising`) are the backend's, and reach the caller as they are; so do
-interrupts, and errors that say that memory has run out.
+interrupts, errors that say that memory has run out, and what a saved-tensors hook raises: it is no operator's error, and the hook has
+counted its tensors (torch.utils.checkpoint ends a recomputation so).
 """
 
 from __future__ import annotations
 
+import functools
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -146,4 +149,28 @@ def _is_of_the_program(error: BaseException) -> bool:
         error, (MemoryError, torch.OutOfMemoryError, CaptureError)
     ):
         return False
-    return not (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return False
+    return not _is_of_a_saved_tensors_hook(error)
+
+
+def _is_of_a_saved_tensors_hook(error: BaseException) -> bool:
+    """Whether an exception has come out of a hook that packs, or unpacks, what autograd saves."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    codes = {code for hook in hooks or () if (code := _code_of(hook)) is not None}
+    traceback = error.__traceback__ if codes else None
+    while traceback is not None:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _code_of(hook: Any) -> types.CodeType | None:
+    """The code that a call of `hook` runs; None where it is no Python code."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    if not isinstance(hook, (types.FunctionType, types.MethodType)):
+        hook = type(hook).__call__
+    code = getattr(hook, "__code__", None)
+    return code if isinstance(code, types.CodeType) else None
