@@ -2,11 +2,17 @@
 
 The surface is torch.compile's `OptimizedModule`: `_orig_mod` holds the module, `state_dict` keys carry the prefix
 `_orig_mod.`, and attributes that CompiledModule does not have are read from and written to the original.
+
+Libraries (accelerate, diffusers, Lightning, torch.distributed) recognise a compiled module by `isinstance(x, OptimizedModule)`, and unwrap
+it then.  A CompiledModule answers yes through its `__class__`, which `isinstance` asks where the type itself is no subclass.  A true
+subclass would have to import torch's compiler, and a class registered beforehand would be too early: programs import torch._dynamo
+at any time, accelerate by that very question.  `type(x)` stays CompiledModule.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,7 +20,6 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_OWN = frozenset({"_orig_mod", "_compiled", "_recompile", "training"})
 _OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -34,13 +39,36 @@ class CompiledModule(nn.Module):
         recompile: Callable[[nn.Module], CompiledModule],
     ) -> None:
         super().__init__()
-        self._orig_mod = module
         object.__setattr__(self, "_compiled", compiled)
         object.__setattr__(self, "_recompile", recompile)
+        super().__setattr__("_orig_mod", module)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """torch.compile's class of compiled modules where the program has loaded it, else CompiledModule."""
+        loaded = sys.modules.get("torch._dynamo.eval_frame")
+        recognised = getattr(loaded, "OptimizedModule", None)
+        return recognised if isinstance(recognised, type) else type(self)
+
+    @property
+    def dynamo_ctx(self) -> Callable[[Any], Any]:
+        """Compiles a function as this module is compiled, as the attribute of OptimizedModule does (Lightning compiles its steps so)."""
+        return self._recompile
+
+    @property
+    def _compile_kwargs(self) -> dict[str, Any]:
+        """What `torch.compile` needs to compile as this module is compiled (Lightning's Fabric unwraps modules and compiles them again so)."""
+        given = getattr(self._recompile, "keywords", {})
+        names = ("fullgraph", "dynamic", "mode", "options", "disable")
+        chosen = {name: given[name] for name in names if given.get(name) is not None}
+        backend = given.get("backend")
+        ours = backend is None or backend == "inductor"
+        return chosen | {"backend": "flambeau" if ours else backend}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the compiled module.  Hooks of the original run as part of it; hooks on this wrapper run around it."""
-        if any(self.__dict__[hooks] for hooks in _OWN_HOOKS):
+        """Call the compiled module.  Hooks of the original run as part of it; hooks on this wrapper, and a `forward` assigned to it, around it."""
+        own = self.__dict__
+        if "forward" in own or any(own[hooks] for hooks in _OWN_HOOKS):
             return super().__call__(*args, **kwargs)
         return self._compiled(*args, **kwargs)
 
@@ -65,15 +93,25 @@ class CompiledModule(nn.Module):
         return getattr(self._orig_mod, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # What nn.Module itself keeps about a module (its hooks) is the wrapper's own.
         own = self.__dict__
-        if name in _OWN or name in own or "_orig_mod" not in own.get("_modules", ()):
+        if "_orig_mod" not in own.get("_modules", ()):
+            super().__setattr__(name, value)
+        elif name == "_orig_mod":
+            # What is compiled belongs to the module that it was compiled for.
+            compiled = self._compiled if value is self._orig_mod else self._recompile(value)
+            object.__setattr__(self, "_compiled", getattr(compiled, "_compiled", compiled))
+            super().__setattr__(name, value)
+        elif name in own or hasattr(type(self), name):
+            # What nn.Module itself keeps about a module (its hooks), and what is patched over the class (`forward`), is the wrapper's own.
             super().__setattr__(name, value)
         else:
             setattr(self._orig_mod, name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._orig_mod, name)
+        if name in self.__dict__ or hasattr(type(self), name):
+            super().__delattr__(name)
+        else:
+            delattr(self._orig_mod, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
