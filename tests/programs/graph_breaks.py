@@ -249,6 +249,18 @@ def compiles_for_every_text():
     return compiled
 
 
+@example("call-limit", script=True)
+def loops_for_long():
+    def program(x):
+        for _ in range(1000):
+            x = x + 1
+        return x
+
+    compiled = flambeau.compile(program, options={"call_limit": 100})
+    compiled(torch.ones(3))
+    return compiled
+
+
 @example("side-effect")
 def redirects_output(x=torch.ones(3)):
     with contextlib.redirect_stdout(io.StringIO()):

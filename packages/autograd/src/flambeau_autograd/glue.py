@@ -76,7 +76,7 @@ class Training:
     `differentiable`: arguments that get gradients, in the order of the backward's outputs.  `non_differentiable`: results without.
     `tangents[k]` is the result that tangent k is of, and `results` counts the results that are not saved extras.
     `reaching[i]`: the results that gradient i comes from; where none of them has a tangent, it is undefined.
-    `apart[k]`: the results that share no kept tensors with result k; a backward of theirs leaves its own possible.
+    `sharing[k]`: the results that share kept tensors with result k; a backward of the others leaves its own possible.
     `dependences`: what gradients are computed from, for `double_backward`.  `handles`: (position among the differentiable ones, among the
     graph's arguments) of those inputs that they depend on and that are no leaves.  `name`: the program's function; `where`: its line that the graph begins at.
     """
@@ -87,7 +87,7 @@ class Training:
     tangents: list[int]
     results: int
     reaching: list[frozenset[int]]
-    apart: dict[int, frozenset[int]]
+    sharing: dict[int, frozenset[int]]
     dependences: list[Dependence]
     handles: list[tuple[int, int]]
     name: str = ""
@@ -168,8 +168,9 @@ def _make_function(
     inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
     sizes, names, fixers = saved.sizes, saved.names, saved.fixers
     results, views, reaching = training.results, _view_positions(training), training.reaching
-    with_tangents, apart = training.tangents, training.apart
-    all_results, apart_at_all = frozenset(with_tangents), any(apart.values())
+    with_tangents, sharing = training.tangents, training.sharing
+    all_results = frozenset(with_tangents)
+    apart_at_all = any(len(found) < len(all_results) for found in sharing.values())
     depends, handles, twice = (
         training.dependences,
         training.handles,
@@ -213,9 +214,9 @@ def _make_function(
                 raise RuntimeError(_FREED)
             missing = frozenset([at for at in with_tangents if tangents[at] is None])
             spent = all_results - missing
-            checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, apart)
+            checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
             if not _keeps_graph():
-                later = apart_at_all and any(spent <= apart[at] for at in with_tangents)
+                later = apart_at_all and any(spent.isdisjoint(sharing[at]) for at in with_tangents)
                 ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
                 if not later:
                     ctx.rest = None
@@ -252,9 +253,9 @@ class _Kept:
         versions = [tensor._version for tensor in tensors] if before is None else before.versions
         return cls(tensors, versions, spent if before is None else before.spent | spent)
 
-    def taken(self, wanted: frozenset[int], apart: dict[int, frozenset[int]]) -> tuple[Any, ...]:
+    def taken(self, wanted: frozenset[int], sharing: dict[int, frozenset[int]]) -> tuple[Any, ...]:
         """The tensors for a backward of these results."""
-        if any(not self.spent <= apart[at] for at in wanted):
+        if any(not self.spent.isdisjoint(sharing[at]) for at in wanted):
             raise RuntimeError(_FREED)
         if [tensor._version for tensor in self.tensors] != self.versions:
             raise RuntimeError(_MODIFIED)

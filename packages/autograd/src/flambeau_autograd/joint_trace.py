@@ -54,7 +54,7 @@ class Trace:
 
     `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the tangents; `tape.outputs` is
     the results, then a gradient (or None) for each of `differentiable` (positions among arguments and constants), which are the inputs `leaves`.
-    `reaching[i]` is the results that gradient i comes from, `apart[k]` those that share no kept tensors with result k (`reachability.py`).
+    `reaching[i]` is the results that gradient i comes from, `sharing[k]` those that share kept tensors with result k (`reachability.py`).
     `owners[i]` is whose memory result i is (see `separate_outputs`).  `copies` lists (argument, result) to be copied under
     autograd.  `tangents[k]` is the result that tangent k is of.  `split` is the number of forward calls.
     """
@@ -73,7 +73,7 @@ class Trace:
     non_differentiable: list[int]
     tangents: list[int]
     reaching: list[frozenset[int]]
-    apart: dict[int, frozenset[int]]
+    sharing: dict[int, frozenset[int]]
     grad_mode: bool | None
     results: int = 0
 
@@ -176,7 +176,7 @@ class _JointTracer:
             leaves = [leaf for _, leaf in differentiable]
             tangents, gradients, tangent_values = self._backward(results, leaves)
             outputs = [fake for at in tangents if (fake := results.fakes[at]) is not None]
-            reaching, apart = reachability(outputs, leaves)
+            reaching, sharing = reachability(outputs, leaves)
         aliases.extend_inputs(tracer.constants)
         aliases.extend_inputs(tangent_values)
         aliases.extend(tracer.nodes[split:])
@@ -189,6 +189,9 @@ class _JointTracer:
             name="joint" if tangents else "inference",
         )
         lifted = {fake.value for _, fake in self._attributes.values()}
+        shared = {
+            numbers: frozenset([tangents[number] for number in numbers]) for numbers in set(sharing)
+        }
         return Trace(
             tape=tape,
             aliases=aliases,
@@ -208,10 +211,7 @@ class _JointTracer:
             ],
             tangents=tangents,
             reaching=[frozenset(tangents[number] for number in numbers) for numbers in reaching],
-            apart={
-                at: frozenset(tangents[number] for number in numbers)
-                for at, numbers in zip(tangents, apart, strict=True)
-            },
+            sharing={at: shared[numbers] for at, numbers in zip(tangents, sharing, strict=True)},
             grad_mode=None if grad_after == self._grad else grad_after,
             results=len(results.values),
         )

@@ -140,7 +140,7 @@ def _compile(
         tangents=traced.tangents,
         results=traced.results,
         reaching=traced.reaching,
-        apart=traced.apart,
+        sharing=traced.sharing,
         dependences=found,
         handles=_handles(found, joint, traced, example_inputs),
         name=gm.meta.get("name", ""),

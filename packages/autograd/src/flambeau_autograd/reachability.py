@@ -6,7 +6,7 @@ y, z = x * w, torch.ceil(v)             w: {y}    v: {z}, though its gradient is
 
 Which results have no kept tensors in common: a backward of one leaves those of the other alone.
 
-y, z = x * w, (x + 1) * w               y: {z}    z: {y}
+y, z = x * w, (x + 1) * w               y: {y}    z: {z}    (each keeps an operand, which is another's)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.autograd.function import BackwardCFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -24,21 +24,32 @@ if TYPE_CHECKING:
 def reachability(
     results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
-    """For each leaf, the numbers of the results that are connected to it; for each result, of those it shares no kept tensors with."""
+    """For each leaf, the numbers of the results that are connected to it; for each result, of those it shares kept tensors with."""
     bits = {id(leaf): 1 << number for number, leaf in enumerate(leaves)}
     reached: dict[Any, int] = {}  # node -> the leaves below it, as bits
     for result in results:
         _visit(result.grad_fn, bits, reached)
     below = [reached[result.grad_fn] for result in results]
-    reaching = [
-        frozenset(at for at, found in enumerate(below) if found >> number & 1)
-        for number in range(len(leaves))
-    ]
-    return reaching, _apart(results, list(reached))
+    reaching: list[list[int]] = [[] for _ in leaves]
+    for at, found in enumerate(below):
+        for number in _numbers(found):
+            reaching[number].append(at)
+    return [frozenset(numbers) for numbers in reaching], _sharing(results, list(reached))
 
 
-def _apart(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozenset[int]]:
-    """For each result, those with which it has no node in common that keeps tensors, maybe itself; `nodes` are listed children first."""
+def _numbers(bits: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _sharing(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozenset[int]]:
+    """For each result, those with which it has a node in common that keeps tensors, itself among them where it has such nodes.
+
+    `nodes` are listed children first.  Results that share alike have one set: in large graphs nearly all do, or each shares with few.
+    """
     above = dict.fromkeys(nodes, 0)  # node -> the results above it, as bits
     for number, result in enumerate(results):
         above[result.grad_fn] |= 1 << number
@@ -52,12 +63,10 @@ def _apart(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozenset[
                 above[child] |= found
         if found and found not in seen and _keeps_tensors(node, keeping):
             seen.add(found)
-            for number in range(len(results)):
-                if found >> number & 1:
-                    common[number] |= found
-    return [
-        frozenset(at for at in range(len(results)) if not shared >> at & 1) for shared in common
-    ]
+            for number in _numbers(found):
+                common[number] |= found
+    sets = {shared: frozenset(_numbers(shared)) for shared in common}
+    return [sets[shared] for shared in common]
 
 
 def _keeps_tensors(node: Any, known: dict[type, bool]) -> bool:

@@ -342,11 +342,12 @@ class CompiledState:
         dynamic = DynamicDims(self.options.dynamic, changed, doubted=self._doubted)
         captured = self.capture_frame(scope, self.options, dynamic)
         cause = captured if isinstance(captured, Break) else captured.cause
-        if cause is not None and self.options.dynamic is None and changed:
+        retried = cause is not None and cause.id != "call-limit"
+        if retried and self.options.dynamic is None and changed:
             # A size that was only guessed to be dynamic must not cost the graph.
             static = self.capture_frame(scope, self.options, replace(dynamic, mode=False))
             because = static if isinstance(static, Break) else static.cause
-            if because is None or because.where != cause.where:
+            if because is None or cause is None or because.where != cause.where:
                 self._changes.forget()
                 return static
         return captured

@@ -325,10 +325,11 @@ def written_inputs(capture: Capture) -> list[Input]:
 def _memory_guards(capture: Capture) -> Iterator[Guard]:
     written = written_inputs(capture)
     if written:
+        storages = {item.value.storage for item in written}
         others = tuple(
             item.origin
             for item in capture.inputs
-            if isinstance(item.example, torch.Tensor) and item not in written
+            if isinstance(item.example, torch.Tensor) and item.value.storage not in storages
         )
         origins = tuple(item.origin for item in written)
         yield Guard("DISTINCT_MEMORY", origins[0], (origins, others))

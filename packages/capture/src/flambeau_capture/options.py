@@ -20,6 +20,7 @@ class CaptureOptions:
         is False; calls that it does not serve either run eagerly.  One warning says which guard kept failing.
     inline_depth: calls nested deeper than this are not followed.
     instruction_limit: a frame that runs this many instructions of bytecode without a call for the graph is given up, and runs eagerly.
+    call_limit: a frame that makes more calls of torch than this for one graph is given up, and runs eagerly.
     verbose: print each capture, recompilation and break as it happens.
     dynamic_shapes: what is said of sizes by the place a tensor is read from (`marks.marks_by_origin`); with None, marks on tensors do not count.
     speculate: where the program decides by what is in a tensor, go the way that the call being captured goes, and check that as the graph runs;
@@ -33,6 +34,7 @@ class CaptureOptions:
     recompile_limit: int = 8
     inline_depth: int = 200
     instruction_limit: int = 200_000
+    call_limit: int = 30_000
     verbose: bool = False
     dynamic_shapes: MarksByOrigin | None = ()
     speculate: bool = True

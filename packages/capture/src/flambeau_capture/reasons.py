@@ -151,6 +151,12 @@ _reason(
     "pass large data as tensors or arrays, or read it outside the compiled function",
 )
 _reason(
+    "call-limit",
+    "the frame makes more calls of torch than CaptureOptions.call_limit",
+    "loops are unrolled into the graph, and compiling takes time in proportion: such a call runs eagerly, what it calls may be compiled",
+    "compile the body of the loop, write the loop as operations on whole tensors, or raise call_limit",
+)
+_reason(
     "autograd-function",
     "torch.autograd.Function.apply was called in a way that a graph cannot hold",
     "forward and backward are captured as two graphs when they are called: the backward may only compute gradients of tensors",

@@ -22,6 +22,12 @@ class InductorOptions:
     max_fusion_size: int = 64
     """At most this many loop nests share a kernel."""
 
+    max_kernel_statements: int = 1000
+    """Nests are not put together into a kernel of more statements than this: compilers take longer and longer for each."""
+
+    max_kernel_buffers: int = 256
+    """Nor into one that takes more buffers than this: executors and devices bound them."""
+
     threads: int = 0
     """Threads that C++ kernels use; 0: as OpenMP decides at run time."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flambeau_prims import sizes
-from flambeau_prims.builder import Builder, compute_dtype, memory_of
+from flambeau_prims.builder import Builder, compute_dtype
 from flambeau_prims.decompositions.registry import decomposition_for
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.operator_facts import READS_MEMORY
@@ -26,7 +26,7 @@ from flambeau_prims.primitives import PRIMS, Kind, Prim
 from flambeau_prims.rules.registry import is_view
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Container, Sequence
 
     from torch._ops import OpOverload
 
@@ -114,14 +114,13 @@ def _decompose_node(
         )
     view = _views_argument(node.op)
     fresh = {out for made in b.nodes[start:] for out in made.outputs}
-    used: set[Value] = set()
     for old, value in zip(node.outputs, results, strict=True):
         if old is None:
             continue
         if value is None:
             raise ValueError(f"the decomposition of {node.op} gives no value for {old}")
-        settled = _settle(b, value, old, fresh - used, start, alone=not view and old in owned)
-        used.update((settled, memory_of(settled)))
+        settled = _settle(b, value, old, fresh, start, alone=not view and old in owned)
+        fresh.difference_update((settled, _memory_within(settled, fresh)))
         replaced[old] = settled
 
 
@@ -153,7 +152,7 @@ def _positional(
 
 
 def _settle(
-    b: Builder, value: Value, old: Value, fresh: set[Any], start: int, *, alone: bool
+    b: Builder, value: Value, old: Value, fresh: set[Value], start: int, *, alone: bool
 ) -> Value:
     """`value` with exactly the Spec of the ATen result `old`, offset aside.
 
@@ -162,7 +161,7 @@ def _settle(
     want = old.spec
     if value.spec.dtype is not want.dtype and value.spec.dtype is compute_dtype(want.dtype):
         value = b.cast(value, want.dtype)
-        fresh = fresh | {value}
+        fresh.add(value)
     if (
         value.spec.dtype is not want.dtype
         or value.spec.device != want.device
@@ -170,10 +169,9 @@ def _settle(
     ):
         raise ValueError(f"a decomposition gives {value.spec} for {old}: {want}")
     ours = value in fresh
-    is_memory = ours and memory_of(value) is value
-    if (alone and memory_of(value) not in fresh) or not _same_layout(
-        value.spec, want, exact=not ours
-    ):
+    memory = _memory_within(value, fresh)
+    is_memory = ours and memory is value
+    if (alone and memory not in fresh) or not _same_layout(value.spec, want, exact=not ours):
         if not is_memory or _viewed(b, value, start):
             made = Node(_CLONE, (value,), {}, (Value(old.name, want),), b.line)
             b.nodes.append(made)
@@ -187,12 +185,20 @@ def _settle(
     return value
 
 
+def _memory_within(value: Value, fresh: Container[Value]) -> Value:
+    """What `value` is a view of, as far as that was made for the same node: long chains of views are not walked for each of them."""
+    while value in fresh and value.producer is not None and _is_view_prim(value.producer.op):
+        value = value.producer.args[0]
+    return value
+
+
+def _is_view_prim(op: Any) -> bool:
+    return isinstance(op, Prim) and op.kind is Kind.VIEW
+
+
 def _viewed(b: Builder, value: Value, start: int) -> bool:
     """Whether a view made for this node describes the memory of `value`, whose strides must then stay."""
-    return any(
-        isinstance(made.op, Prim) and made.op.kind is Kind.VIEW and made.args[0] is value
-        for made in b.nodes[start:]
-    )
+    return any(_is_view_prim(made.op) and made.args[0] is value for made in b.nodes[start:])
 
 
 def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -376,6 +376,7 @@ class Assembler:
             for s, at in zip(program.symbols, self.symbols.values(), strict=True)
             for item in (s.input, -2 if s.is_float else -1 if s.dim is None else s.dim, at)
         ]
+        positions = {name: position for position, name in enumerate(program.inputs)}
         return self.core.Executor(
             name=program.name,
             program=program,
@@ -389,7 +390,7 @@ class Assembler:
             symbols=_pack(symbols),
             inputs=_pack([self.slots.get(name, -1) for name in program.inputs]),
             outputs=_pack(outputs),
-            mutated=_pack([program.inputs.index(name) for name in program.mutated]),
+            mutated=_pack([positions[name] for name in program.mutated]),
         )
 
     def _postfix(self, text: str) -> list[int]:

@@ -48,8 +48,8 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         return found
     if options.fullgraph or found.cause.id in _GIVEN_UP:
         return found.cause
-    if found.cause.id == "traceback":
-        steps = []  # an exception that is rebuilt in the middle of its handling has no traceback to show
+    if found.cause.id in _RUNS_WHOLE:
+        steps = []
     for place, step in enumerate(steps):
         stopped, _, _ = _interpret(scope, options, dynamic, manner, answers, stop_step=step)
         if stopped.suspended:
@@ -65,6 +65,10 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
 
 _GIVEN_UP = frozenset({"dynamic-mark", "instruction-limit", "guard-limit"})
 """Reasons behind which no part of the frame is captured."""
+_RUNS_WHOLE = frozenset({"call-limit", "traceback"})
+"""Reasons for which a frame is left to the interpreter from its start: a loop that is too long would be so in a second graph, too, and an
+exception that is rebuilt in the middle of its handling has no traceback to show."""
+
 _MAY_CALL_BACK = frozenset(
     {
         "unknown-c-function",

@@ -356,6 +356,9 @@ class Tape(Inputs):
             self._refuse_untraced(target)
         known = self._values
         mutates = self._mutated(written, (recorded_args, recorded_kwargs)) if written else ()
+        if len(self.calls) >= self.machine.options.call_limit:
+            limit = self.machine.options.call_limit
+            raise GraphBreak("call-limit", f"more than {limit} calls of torch in one graph")
         stem = target if kind == "method" else getattr(target, "__name__", "value")
         for tensor in new:
             spec, storage = tensor.spec, tensor.storage_record  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ Views are never realized themselves: they are windows on their root's memory, or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.scalar_ops import SCALAR_OPS
@@ -33,6 +33,8 @@ MAX_INLINE_CAT = 4
 MAX_CHAIN = 200
 """A value whose expression costs more than this is realized, to bound the size of bodies."""
 
+MAX_DEPTH = 40
+"""A value whose expression is deeper than this is realized: elements are computed by recursion, in the user's stack of Python frames."""
 
 MOVED_COST = 96
 """A value read at several places for one element of its readers (pooling reads a window) is stored when computing it anew for each
@@ -41,9 +43,10 @@ costs more adds than this."""
 
 @dataclass(slots=True)
 class Traits:
-    """What computing one element of an unrealized value takes."""
+    """What computing one element of an unrealized value takes; `depth` counts the operators, views among them, one inside another."""
 
     cost: int
+    depth: int
     reads: frozenset[Value]  # the realized roots it loads from
 
 
@@ -154,7 +157,8 @@ class _Realizer:
         operands = list(dict.fromkeys(values_in(node.args)))
         if self.is_view(node):
             if self.root(out) not in self.must:
-                self.traits[out] = self.traits_of(node.args[0])
+                traits = self.traits_of(node.args[0])
+                self.traits[out] = replace(traits, depth=traits.depth + 1)
             return
         traits = self.combine(node, operands)
         self.traits[out] = traits
@@ -164,6 +168,7 @@ class _Realizer:
         options = self.options
         if (
             traits.cost > MAX_CHAIN
+            or traits.depth > MAX_DEPTH
             or (
                 several
                 and (
@@ -186,12 +191,13 @@ class _Realizer:
         own = SCALAR_OPS[name].cost if name in SCALAR_OPS else 2
         parts = [self.traits_of(value) for value in operands]
         reads = frozenset().union(*(part.reads for part in parts))
-        return Traits(own + sum(part.cost for part in parts), reads)
+        depth = 1 + max((part.depth for part in parts), default=0)
+        return Traits(own + sum(part.cost for part in parts), depth, reads)
 
     def traits_of(self, value: Value) -> Traits:
         root = self.root(value)
         if root in self.must:
-            return Traits(0, frozenset((root,)))
+            return Traits(0, 0, frozenset((root,)))
         return self.traits[value]
 
 

@@ -181,8 +181,9 @@ class _Fuser:
         """The union of two groups, `a` first, or why there is none."""
         if a.device != b.device:
             return f"they run on {a.device} and {b.device}"
-        if len(a.members) + len(b.members) > self.options.max_fusion_size:
-            return f"a kernel of more than {self.options.max_fusion_size} loop nests"
+        reason = self.too_large(a, b)
+        if reason:
+            return reason
         for writing, checking in ((a, b), (b, a)):
             if not self.inputs.isdisjoint(writing.stores) and any(
                 n.can_raise for n in checking.nodes
@@ -201,6 +202,18 @@ class _Fuser:
                 return merged
             reason = merged
         return reason
+
+    def too_large(self, a: Group, b: Group) -> str:
+        """Why a kernel of both would be too large; "" if it would not."""
+        options = self.options
+        if len(a.members) + len(b.members) > options.max_fusion_size:
+            return f"a kernel of more than {options.max_fusion_size} loop nests"
+        if a.statements + b.statements > options.max_kernel_statements:
+            return f"a kernel of more than {options.max_kernel_statements} statements"
+        buffers = a.loads.keys() | b.loads.keys() | a.stores.keys() | b.stores.keys()
+        if len(buffers) > options.max_kernel_buffers:
+            return f"a kernel of more than {options.max_kernel_buffers} buffers"
+        return ""
 
     def unprofitable(self, a: Group, b: Group) -> str:
         """Why a fusion that may be legal is not wanted; "" if it is."""

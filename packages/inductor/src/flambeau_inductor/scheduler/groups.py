@@ -56,6 +56,11 @@ class Group:
         )
 
     @property
+    def statements(self) -> int:
+        """The statements of all members."""
+        return sum(len(node.body) for node in self.nodes if not isinstance(node, ExternCall))
+
+    @property
     def device(self) -> str:
         """The device that all members run on."""
         return self.members[0][0].device
