@@ -245,3 +245,28 @@ def test_a_graph_that_raises_has_drawn_once(backend: str) -> None:
             for program in (drawing_and_failing, compiled)
         )
         same(got, want)
+
+
+LAYOUTS = {
+    "rows": lambda: torch.zeros(6, 8),
+    "columns": lambda: torch.zeros(8, 6).t(),
+    "gaps": lambda: torch.zeros(6, 16)[:, ::2],
+    "part of each row": lambda: torch.zeros(6, 8)[:, 2:7],
+    "columns with gaps": lambda: torch.zeros(16, 6)[::2].t(),
+    "few with gaps": lambda: torch.zeros(3, 8)[:, ::2],
+    "channels last": lambda: torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["normal_", "uniform_", "bernoulli_", "exponential_", "random_"])
+def test_draws_in_place_are_eagers_in_every_layout(name: str, layout: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return getattr(x, name)()
+
+    results = []
+    for function in (program, flambeau.compile(program, backend="aot_eager")):
+        torch.manual_seed(1)
+        results.append((function(LAYOUTS[layout]()), torch.get_rng_state()))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])

@@ -85,6 +85,8 @@ def functional_form(op: OpOverload) -> FunctionalForm:
     if all(argument.is_out for argument in mutated):
         wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
         found = _overload_taking(op.namespace, base, wanted)
+        if found in UNDECLARED:
+            raise NoFunctionalForm(f"{op} writes to arguments besides out=", op)
         if found is not None:
             return FunctionalForm(found, names, dropped=names)
     elif base.endswith("_"):

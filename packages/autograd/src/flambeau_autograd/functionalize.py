@@ -19,7 +19,7 @@ import torch
 
 from flambeau_autograd.aliases import Alias, AliasMap, argument_named
 from flambeau_autograd.functional_forms import UNDECLARED, FunctionalForm, functional_form
-from flambeau_autograd.reasons import MutationInBackward, ViewWrite
+from flambeau_autograd.reasons import MutationInBackward, NoFunctionalForm, ViewWrite
 from flambeau_autograd.scatters import scatter
 from flambeau_prims import sizes
 from flambeau_prims.graph import Graph, Node, Value, map_values
@@ -167,11 +167,22 @@ class _Functionalizer:
         self._write(target, new)
 
     def _draw(self, node: Node) -> None:
-        """bernoulli_: in place it draws in the order of memory, out of place row by row; so draw for the permuted tensor."""
+        """bernoulli_: in place it draws in the order of memory, out of place row by row; so draw for the permuted tensor.
+
+        normal_ draws rows of 16 numbers or more another way than memory with gaps, which its functional form does not have.
+        """
         form = functional_form(node.op)
         target = self._aliases[node.args[0]]
-        order = dense_order(target.spec)
-        if order is None or order == list(range(target.spec.ndim)):
+        order = stride_order(target.spec)
+        in_rows = order == list(range(target.spec.ndim))
+        if node.op is aten.normal_.default:
+            gaps = dense_order(target.spec) is None and target.spec.device.type == "cpu"
+            if gaps and in_rows and not sizes.known_lt(target.spec.numel, 16):
+                raise NoFunctionalForm(
+                    f"{node.op} of memory with gaps draws as no other call does", node.op
+                )
+            in_rows = True
+        if in_rows:
             self._write_functional(node, form)
             return
         subject, chance, *rest = map_values(form.with_defaults(node), self._read_value)
@@ -344,7 +355,7 @@ def _require_whole(alias: Alias) -> None:
         raise ViewWrite("as_strided reaches into memory around a tensor that is written to")
 
 
-_DRAWS = {aten.bernoulli_.float, aten.bernoulli_.Tensor}
+_DRAWS = {aten.bernoulli_.float, aten.bernoulli_.Tensor, aten.normal_.default}
 _OVERWRITES = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 
 
@@ -369,9 +380,14 @@ def same_layout(one: Spec, other: Spec) -> bool:
     )
 
 
+def stride_order(spec: Spec) -> list[int]:
+    """The dims from outermost to innermost in memory."""
+    return sorted(range(spec.ndim), key=lambda dim: (-sizes.hint_of(spec.stride[dim]), dim))
+
+
 def dense_order(spec: Spec) -> list[int] | None:
     """The dims from outermost to innermost if the tensor fills its memory without gap or overlap, else None."""
-    order = sorted(range(spec.ndim), key=lambda dim: (-sizes.hint_of(spec.stride[dim]), dim))
+    order = stride_order(spec)
     expected: Any = 1
     for dim in reversed(order):
         if sizes.known_eq(spec.shape[dim], 1):

@@ -44,8 +44,9 @@ def to_resize(
         _check_kind(op, out.spec, spec)
         if not same_shape(out.spec.shape, spec.shape):
             found.append((out, _resized(op, out, spec)))
-        elif _overlaps_itself(out.spec):
-            raise OutArgument(f"{op} writes to {out!r}, whose elements overlap", op)
+        elif _overlaps_itself(out.spec) or not (pointwise or _same_layout(out.spec, spec)):
+            # Some operators write rows whatever the strides are.
+            raise OutArgument(f"{op} of {spec!r} writes to {out!r}, of another layout", op)
         for other in others:
             if other.storage_record is not out.storage_record:
                 continue
@@ -71,6 +72,14 @@ def _resized(op: OpOverload, out: FakeTensor, result: Spec) -> Spec:
     if input or not is_empty(out.spec.shape) or fresh.stride != result.stride:
         raise OutArgument(f"{op} would resize its out= argument {out!r} to {result!r}", op)
     return fresh
+
+
+def _same_layout(one: Spec, other: Spec) -> bool:
+    """Whether two Specs of one shape have the same strides where these count."""
+    return all(
+        known_eq(a, b) or known_eq(size, 1)
+        for size, a, b in zip(one.shape, one.stride, other.stride, strict=True)
+    )
 
 
 def _overlaps_itself(spec: Spec) -> bool:

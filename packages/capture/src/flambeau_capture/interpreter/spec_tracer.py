@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_prims import eager_checks
 from flambeau_prims.operator_facts import is_check
 from flambeau_prims.raising import can_raise
 from flambeau_prims.tracer import Tracer
@@ -49,9 +50,18 @@ class SpecTracer(Tracer):
             self.written.extend(statistic for statistic in args[3:5] if statistic is not None)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
+    def _infer(self, key: Any, func: Any, rule_args: Any, rule_kwargs: Any) -> Any:
+        result = super()._infer(key, func, rule_args, rule_kwargs)
+        eager_checks.check(func, rule_args, rule_kwargs)
+        return result
+
     def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
         self.written.extend(facts.written(args, kwargs))
-        return super()._mutate(func, facts, args, kwargs, *rest)
+        result = super()._mutate(func, facts, args, kwargs, *rest)
+        if facts.functional is not None and not facts.out:
+            rule_args, rule_kwargs, *_ = rest
+            eager_checks.check(facts.functional, rule_args, rule_kwargs)
+        return result
 
 
 _UPDATES_STATISTICS = frozenset(
