@@ -37,6 +37,13 @@ PROGRAMS = {
     "index_select refuses": lambda x: x.index_select(0, torch.tensor([1])),
     "cat refuses": lambda x: torch.cat([x, torch.ones(8, 8)]),
     "embedding refuses": lambda x: F.embedding(torch.tensor([1]), x),
+    "copied": lambda x: (
+        x.select_scatter(torch.ones(8), 0, 1),
+        x.slice_scatter(torch.ones(2, 8), 0, 1, 3),
+        x.diagonal_scatter(torch.ones(8)),
+    ),
+    "masked_fill refuses": lambda x: x.masked_fill(torch.ones(8, 8) > 0, 1.0),
+    "mse_loss refuses": lambda x: F.mse_loss(x, torch.ones(8, 8)),
     "where refuses": lambda x: torch.where(torch.ones(8, 8) > 0, x, x),
     "empty reductions": lambda x: (x[:0].sum(), x[:0].prod(), x[:, :0].sum(1), (x[:0] > 0).any(0)),
 }

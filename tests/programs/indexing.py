@@ -53,6 +53,7 @@ add("gathers", lambda x, i: (x.gather(1, i), x.gather(0, i % 4), torch.take_alon
 add("advanced_indexing", lambda x, i, j: (x[i], x[i, j], x[:, j], x[i[:, None], j], x[i, 2:4], x[..., j], x[i, :, None], x[-i]), lambda: (grad(4, 6, 5), ints(3, low=0, high=4), ints(3, low=0, high=5)))
 add("negative_indices", lambda x, i: (x[i], x[:, i], x.index_select(0, i % 4)), lambda: (grad(4, 5), ints(6, low=-4, high=4)))
 add("list_indexing", lambda x: (x[[0, 2]], x[:, [1, 1, 0]], x[[0, 1], [2, 3]], x[torch.tensor([1, 2])]), lambda: (grad(4, 6),))
+add("range_indexing", lambda x: (x[range(3)], x[:, range(1, 3)], x[1, range(0)]), lambda: (grad(4, 6),))
 add("index_select", lambda x, i: (x.index_select(0, i), x.index_select(1, i), torch.index_select(x, 1, i[:0])), lambda: (grad(4, 6), ints(5, low=0, high=4)))
 add("index_put", lambda x, i, v: (x.index_put((i,), v), x.index_put((i,), v, accumulate=True), x.index_add(0, i, v), x.index_add(0, i, v, alpha=2), x.index_copy(0, i[:1], v[:1]), x.index_fill(0, i, 2.5)), lambda: (grad(4, 6), torch.randperm(4)[:3], grad(3, 6)))
 add("scatters", lambda x, i, v: (x.scatter(1, i, v), x.scatter(1, i, 2.0), x.scatter_add(1, i, v), x.scatter_reduce(1, i, v, "sum", include_self=False)), lambda: (grad(4, 6), torch.stack([torch.randperm(6)[:3] for _ in range(4)]), grad(4, 3)))

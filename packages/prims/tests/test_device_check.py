@@ -36,6 +36,10 @@ def trace(program: Any) -> tuple[Any, Tracer]:
         (lambda x, n: F.embedding(n, x), "indices"),
         (lambda x, n: x.clamp(torch.tensor(0.0)), "min"),
         (lambda x, n: x @ torch.ones(8, 8), "mat2"),
+        (lambda x, n: F.mse_loss(x, torch.ones(8, 8)), "target"),
+        (lambda x, n: torch.logical_and(x, torch.tensor(1.0)), "other"),
+        (lambda x, n: torch.dist(x, torch.ones(8, 8)), "other"),
+        (lambda x, n: x.masked_fill(torch.ones(8, 8) > 0, 1.0), "mask"),
         (lambda x, n: F.cross_entropy(x, torch.zeros(8, dtype=torch.long)), "target"),
     ],
 )

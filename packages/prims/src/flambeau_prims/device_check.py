@@ -34,20 +34,32 @@ _POINTWISE_THAT_CHECK = frozenset(
 
 _OTHERS_WITHOUT_CHECK = frozenset(
     {
-        "_index_put_impl", "bernoulli", "binary_cross_entropy", "binomial", "copysign", "fill", "floor_divide", "heaviside", "index",
-        "index_fill", "is_set_to", "masked_fill", "mse_loss", "rsub", "set", "smooth_l1_loss",
+        "_index_put_impl", "bernoulli", "binomial", "copysign", "fill", "floor_divide", "heaviside", "index", "index_fill",
+        "is_set_to", "rsub", "set",
     }
 )  # fmt: skip
 """Operators that are not tagged pointwise and have `device_check: NoCheck`."""
 
-_COMPOSED_THAT_CHECK = frozenset({"embedding"})
-"""Operators without kernels whose first step refuses tensors of several devices."""
+_THAT_CHECK_INSIDE = frozenset(
+    {
+        "binary_cross_entropy", "dist", "embedding", "logical_and", "logical_or", "logical_xor", "masked_fill", "mse_loss",
+        "smooth_l1_loss", "stack",
+    }
+)  # fmt: skip
+"""Operators whose own code, or its first step, takes no tensors of several devices, not even 0-dim ones."""
+
+_EXEMPT = {"masked_fill.Tensor": "value"}
+"""Arguments that may be a 0-dim tensor of the CPU where the others may not."""
 
 
 def check_devices(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise RuntimeError, as eager does, if tensors (given as Specs) are on devices that `op` does not take together."""
     tensors = list(_tensors(op, args, kwargs))
     if len({spec.device for _, spec in tensors}) < 2 or not _checks(op):
+        return
+    exempt = _EXEMPT.get(_base_name(op))
+    tensors = [(name, spec) for name, spec in tensors if name != exempt or spec.shape]
+    if len({spec.device for _, spec in tensors}) < 2:
         return
     first = next(spec.device for _, spec in tensors if spec.device.type != "cpu")
     name, wrong = next((name, spec) for name, spec in tensors if spec.device != first)
@@ -73,14 +85,20 @@ def _checks(op: OpOverload) -> bool:
     namespace, name = op._schema.name.split("::")
     if namespace != "aten":
         return False
-    stem, overload = name.rstrip("_"), op._overloadname.replace("default", "")
-    if stem in _COMPOSED_THAT_CHECK:
+    stem = name.rstrip("_")
+    if stem in _THAT_CHECK_INSIDE:
         return True
     if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CPU"):
         return False
     if torch.Tag.pointwise in op.tags or torch.Tag.pointwise in _functional(op).tags:
-        return (f"{stem}.{overload}" if overload else stem) in _POINTWISE_THAT_CHECK
+        return _base_name(op) in _POINTWISE_THAT_CHECK
     return stem not in _OTHERS_WITHOUT_CHECK and not stem.startswith(("_foreach", "_fused"))
+
+
+def _base_name(op: OpOverload) -> str:
+    """ "clamp.Tensor" of aten.clamp_.Tensor, "gcd" of aten.gcd.default."""
+    stem = op._schema.name.split("::")[1].rstrip("_")
+    return stem if op._overloadname == "default" else f"{stem}.{op._overloadname}"
 
 
 def _functional(op: OpOverload) -> OpOverload:

@@ -48,7 +48,11 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
 
 
 def _tensor_index(machine: Machine, key: Any) -> Any:
-    """An index of a tensor: torch takes what has items for a sequence of indices."""
+    """An index of a tensor: torch takes what has items for a sequence of indices; graphs hold lists, no ranges."""
+    if isinstance(key, range):
+        return list(key)
+    if isinstance(key, tuple) and any(isinstance(item, range) for item in key):
+        return tuple(list(item) if isinstance(item, range) else item for item in key)
     is_sequence = lookup(machine, type(key), "__getitem__") is not MISSING
     return key if is_sequence else as_index(machine, key)
 

@@ -310,6 +310,11 @@ def _on_diagonal(
 # Writing a part into a copy of the whole ------------------------------------------------------------------------------------
 
 
+def _to_write(b: Builder, source: Value, x: Value) -> Value:
+    """`source` with the dtype and on the device of `x`, as a copy into `x` makes it."""
+    return b.cast(b.to_device(source, x.spec.device), x.spec.dtype)
+
+
 @decomposition(aten.slice_scatter.default)
 def slice_scatter(
     b: Builder,
@@ -324,7 +329,7 @@ def slice_scatter(
     dim = wrap_dim(dim, x.spec.ndim)
     size = x.spec.shape[dim]
     start, stop = clamp_range(start, end, size)
-    source = b.cast(source, x.spec.dtype)
+    source = _to_write(b, source, x)
     part = (*x.spec.shape[:dim], source.spec.shape[dim] if source.spec.ndim == x.spec.ndim else (stop - start + step - 1) // step,
             *x.spec.shape[dim + 1 :])  # fmt: skip
     source = b.expand(source, part)
@@ -345,7 +350,7 @@ def select_scatter(b: Builder, x: Value, source: Value, dim: int, index: Size) -
     dim = wrap_dim(dim, x.spec.ndim)
     index = index + x.spec.shape[dim] if sizes.lt(index, 0) else index
     part = (*x.spec.shape[:dim], *x.spec.shape[dim + 1 :])
-    source = b.unsqueeze(b.expand(b.cast(source, x.spec.dtype), part), dim)
+    source = b.unsqueeze(b.expand(_to_write(b, source, x), part), dim)
     return slice_scatter(b, x, source, dim, index, index + 1)
 
 
@@ -354,4 +359,4 @@ def diagonal_scatter(
     b: Builder, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Value:
     """x with a diagonal replaced."""
-    return _on_diagonal(b, b.cast(source, x.spec.dtype), x, x.spec.shape, offset, dim1, dim2)
+    return _on_diagonal(b, _to_write(b, source, x), x, x.spec.shape, offset, dim1, dim2)
