@@ -136,7 +136,7 @@ def test_an_entry_of_another_kernel_is_not_run(fresh):
     """The entry of one kernel copied over that of another, as it is and with the key mended."""
     x = torch.randn(5)
     x2, x7 = (dataclasses.replace(sin_cos((5,)), sources=(Source("cpp", text),)) for text in (
-        SIN_COS, SIN_COS.replace("+", "-")
+        SIN_COS, SIN_COS.replace(" + ", " - ")
     ))  # fmt: skip
     assert x2 != x7
     expected = [load(program, fresh)(x)[0] for program in (x2, x7)]
