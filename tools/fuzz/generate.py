@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tools.fuzz.templates import EXACT, IN_PLACE, INPUTS, ROUNDED, SHAPES
+from tools.fuzz.templates import EXACT, IDENTITIES, IN_PLACE, INPUTS, ROUNDED, SHAPES
 
 _LARGEST = 4000
 _HUGE = 1e6
@@ -81,15 +81,26 @@ class Generator:
         made = [name for name in self.variables if name.startswith("v")]
         count = min(len(self.variables), self.random.randint(1, 4))
         outputs = [*made[-1:], *self.random.sample(self.variables, count - 1)]
+        if outputs and self.random.random() < 0.4:
+            outputs += self._sharing(outputs[0])[:2]
         return Source(tuple(inputs), tuple(kept), tuple(dict.fromkeys(outputs)) or ("x0",))
+
+    def _sharing(self, name: str) -> list[str]:
+        """Other variables that share a variable's memory, in random order."""
+
+        def memory(variable: str) -> int:
+            return self.scope[variable].untyped_storage().data_ptr()
+
+        sharing = [v for v in self.variables if v != name and memory(v) == memory(name)]
+        return self.random.sample(sharing, len(sharing))
 
     def _statement(self, target: str) -> str | None:
         """A statement that ran, or None."""
         choice = self.random.random()
         if choice < 0.12 and self.fresh:
             return self._write()
-        exact = choice < 0.5
-        template = self.random.choice(EXACT if exact else ROUNDED)
+        exact = choice < 0.55
+        template = self.random.choice(IDENTITIES if choice < 0.22 else EXACT if exact else ROUNDED)
         filled = self._fill(template)
         if filled is None:
             return None
@@ -149,7 +160,7 @@ class Generator:
         if not isinstance(value, torch.Tensor) or value.numel() > _LARGEST:
             return False
         return not (
-            value.is_floating_point()
+            (value.is_floating_point() or value.is_complex())
             and value.numel()
             and bool((value.detach().abs() > _HUGE).any())
         )
@@ -175,14 +186,19 @@ class Generator:
         value = self.scope[name]
         if kind == "f":
             return value.is_floating_point()
+        if kind == "z":
+            return value.is_complex()
         if kind == "i":
-            return not value.is_floating_point() and value.dtype is not torch.bool
+            return not (
+                value.is_floating_point() or value.is_complex() or value.dtype is torch.bool
+            )
         if kind == "b":
             return value.dtype is torch.bool
+        real = value.dtype is not torch.bool and not value.is_complex()
         if kind == "n":
-            return value.dtype is not torch.bool
+            return real
         if kind == "e":
-            return name in self.exact and value.dtype is not torch.bool
+            return name in self.exact and real
         return True
 
 

@@ -1,7 +1,7 @@
 """What a statement of a random program can be.
 
-Placeholders are variables drawn by kind: `{f}` floating, `{i}` integer, `{b}` bool, `{n}` numeric, `{a}` any, `{e}` exact; a second
-of a kind is `{f2}`.  `{d}` is a dim of the first variable, `{c}` a small float, `{k}` a small int.
+Placeholders are variables drawn by kind: `{f}` floating, `{i}` integer, `{b}` bool, `{z}` complex, `{n}` real numbers, `{a}` any, `{e}` exact; a
+second of a kind is `{f2}`.  `{d}` is a dim of the first variable, `{c}` a small float, `{k}` a small int.
 A value is exact while it can only be bit for bit what eager computes; only such values may be compared, rounded or sorted, since one
 unit in the last place may decide there.
 """
@@ -102,6 +102,14 @@ F.pad({f}, (0, 1, 1, 0), value={c})
 F.max_pool2d({f}, 2) if {f}.ndim in (3, 4) else {f}
 F.embedding(torch.zeros(2, dtype=torch.long), {f})
 {f}.new_ones(2)
+{z}.conj()
+{z}.real
+{z}.imag
+{z}.conj().imag
+{z}.resolve_conj()
+torch.view_as_real({z}.resolve_conj())
+torch.complex({f}.float(), {f}.float())
+-{z}
 """.strip().splitlines()
 
 ROUNDED = """
@@ -169,7 +177,42 @@ F.dropout({f}, 0.4)
 torch.cdist({f}, {f} + 1) if {f}.ndim == 2 else {f}
 torch.trapezoid({f})
 {f}.diff(dim={d})
+{z} + {z2}
+{z} * {z2}
+{z} * {c}
+{z}.abs()
+{z}.sum({d})
+{z}.exp().mean()
+{z} * {z}.conj()
 """.strip().splitlines()
+
+IDENTITIES = """
+{a} * 1
+{f} / 1
+{f} ** 1
+{n} + 0
+{n} - 0
+{a}.clone()
+{a}.contiguous()
+{a}.view({a}.shape)
+{a}.reshape({a}.shape)
+{a}.view(-1).view({a}.shape) if {a}.is_contiguous() else {a}
+{a}.expand({a}.shape)
+{a}.permute(*range({a}.ndim))
+{a}.to({a}.dtype)
+{a}[...]
+{a}.flatten()[:1].squeeze().sum()
+{f}.reshape(-1)[-1].mean()
+{f}.reshape(-1)[-1].prod()
+{e}.reshape(-1)[-1].amax()
+{e}.reshape(-1)[-1].amin(0)
+{f}[0] * 1
+{f}[..., -1:] * 1
+({f} * 1).view({f}.shape)
+torch.chunk({f}, 2, {d})[-1] / 1
+{f}.unbind({d})[-1] ** 1
+""".strip().splitlines()
+"""Operations that change nothing, or fold to a view or a copy: their results have strides, offsets and memory all the same."""
 
 IN_PLACE = """
 {v}.add_({c})
@@ -208,6 +251,15 @@ torch.randint(0, 9, ({s},), dtype=torch.int32)
 torch.randint(0, 200, ({s},), dtype=torch.uint8)
 torch.rand({s}) > 0.5
 torch.randn(1).expand({s})
+torch.randn(4, {s})[2].requires_grad_()
+torch.randn(3, {s})[1:][0]
+torch.randn({s}, 3)[..., 1]
+torch.randn(2, {s}, 2)[1, ..., 1].requires_grad_()
+torch.randint(-5, 6, (3, {s}))[1]
+torch.randn({s}, dtype=torch.complex64)
+torch.randn({s}, dtype=torch.complex64).requires_grad_()
+torch.randn(2, {s}, dtype=torch.complex64)[1]
+torch.randn({s}, dtype=torch.complex64).conj()
 """.strip().splitlines()
 
 SHAPES = [
