@@ -181,3 +181,36 @@ def test_a_number_that_becomes_one_that_the_operation_refuses(
             except (ZeroDivisionError, ValueError) as error:
                 outcomes.append((type(error), str(error)))
         assert outcomes[0] == outcomes[1] and type(outcomes[0]) is type(outcomes[1]), n
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "bit_length": lambda x: x * int.bit_length(x.shape[0]),
+    "add": lambda x: x * int.__add__(x.shape[0], 1) + int.__radd__(2, x.shape[0]),
+    "of another type": lambda x: x if int.__add__(x.shape[0], 1.5) is NotImplemented else x * 2,
+    "compared": lambda x: x + int.__neg__(x.shape[1]) if int.__lt__(x.shape[0], 3) else x,
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_of_int_on_symbolic_sizes(name: str) -> None:
+    """`int.bit_length(n)` takes a symbolic size as its receiver."""
+    program = METHODS[name]
+    compiled = flambeau.compile(program, dynamic=True, fullgraph=True)
+    for rows in (10, 3, 2):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_operators_that_take_ints_only() -> None:
+    """C++ that takes no symbolic ints gets their values, which are guarded."""
+
+    def program(x: torch.Tensor, g: torch.Tensor, at: torch.Tensor, window: int) -> torch.Tensor:
+        sizes = (window, window)
+        backward = torch.ops.aten.max_pool2d_with_indices_backward
+        return backward(g, x, sizes, sizes, (0, 0), (1, 1), False, at)
+
+    compiled = flambeau.compile(program, dynamic=True, fullgraph=True)
+    for window in (2, 3):
+        x = torch.randn(1, 2, 6, 6)
+        pooled, at = torch.nn.functional.max_pool2d(x, window, return_indices=True)
+        torch.testing.assert_close(compiled(x, pooled, at, window), program(x, pooled, at, window))

@@ -245,3 +245,47 @@ def test_dynamic_and_unbacked_sizes_together() -> None:
         x = torch.randn(rows, 5)
         torch.testing.assert_close(compiled(x), program(x))
     assert len(state_of(compiled).entries) == 1
+
+
+def test_pieces_of_sizes_in_the_data_are_reshaped() -> None:
+    """Each piece keeps the strides of the whole, whatever its own size."""
+
+    def program(x: torch.Tensor, counts: torch.Tensor) -> list[torch.Tensor]:
+        pieces = torch.split(x, counts.tolist(), dim=2)
+        return [piece.reshape(1, -1, piece.shape[2], 8) for piece in pieces]
+
+    compiled = flambeau.compile(program, fullgraph=True)
+    x = torch.randn(1, 4, 10, 8)
+    for counts in ([3, 7], [6, 4], [9, 1]):
+        results = compiled(x, torch.tensor(counts))
+        for result, expected in zip(results, program(x, torch.tensor(counts)), strict=True):
+            torch.testing.assert_close(result, expected)
+            assert result.stride() == expected.stride()
+
+
+def test_divisors_in_the_data() -> None:
+    """A divisor that nobody has seen is none that is zero; if it is, the program raises as eager does."""
+
+    def program(x: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+        height, width = size.tolist()
+        return x * (17 % (height - width)) + 9 // (width - height) + 1 / (height // width - 1)
+
+    compiled = flambeau.compile(program, fullgraph=True)
+    x = torch.randn(3)
+    for size in ([8, 3], [9, 2], [12, 5]):
+        torch.testing.assert_close(compiled(x, torch.tensor(size)), program(x, torch.tensor(size)))
+    with pytest.raises(ZeroDivisionError):
+        compiled(x, torch.tensor([4, 4]))
+
+
+def test_distances_of_a_selection() -> None:
+    """A vector quantiser's: the rows that a mask selects, to the nearest of a codebook."""
+
+    def program(x: torch.Tensor, mask: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        return torch.cdist(x[mask][None], codes[None], p=2)[0].argmin(-1)
+
+    compiled = flambeau.compile(program, fullgraph=True)
+    codes = torch.randn(64, 8)
+    for rows in (40, 90, 3):
+        x, mask = torch.randn(rows, 8), torch.arange(rows) % 3 == 0
+        torch.testing.assert_close(compiled(x, mask, codes), program(x, mask, codes))

@@ -12,7 +12,7 @@ import torch
 from flambeau_prims.fake import FakeTensor, set_geometry
 from flambeau_prims.sizes import as_int
 
-_REFUSALS = ("with symbolic sizes", "SymIntArrayRef expected")
+_REFUSALS = ("with symbolic sizes", "SymIntArrayRef expected", "but instead found type 'SymInt'")
 """What torch's C++ says of symbolic sizes that it can do nothing with."""
 
 

@@ -163,7 +163,12 @@ def float_of(op: str, *args: Number) -> float | FloatExpr:
     """`op` of numbers: a float when all are plain."""
     env = next((arg.env for arg in args if isinstance(arg, (Expr, FloatExpr))), None)
     if env is not None:
-        hint = _FUNCTIONS[op](*(number_hint(arg) for arg in args))  # raises as the program does
+        try:
+            hint = _FUNCTIONS[op](*(number_hint(arg) for arg in args))
+        except (ArithmeticError, ValueError):
+            if not any(map(is_unbacked, args)):
+                raise  # as the program does
+            hint = 1.0  # nobody has seen these numbers
         if not _stays_defined(op, args):
             return float(_FUNCTIONS[op](*(as_float(arg) for arg in args)))
         return _interned(env, op, args, float(hint))

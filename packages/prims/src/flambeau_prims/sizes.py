@@ -315,7 +315,9 @@ class SizeEnv:
         key = (kind, left, right)
         atom = self._opaque.get(key)
         if atom is None:
-            atom = self._new_atom(kind, (left, right), _OPAQUE[kind](hint_of(left), hint_of(right)))
+            divides_by_zero = kind in ("floordiv", "mod") and hint_of(right) == 0
+            hint = 0 if divides_by_zero else _OPAQUE[kind](hint_of(left), hint_of(right))
+            atom = self._new_atom(kind, (left, right), hint)
             self._opaque[key] = atom
         return self.make({(atom.index,): 1})
 
@@ -429,7 +431,7 @@ def _mul(env: SizeEnv, left: Expr, right: Size) -> Size:
 
 
 def _floordiv(env: SizeEnv, left: Size, right: Size) -> Size:
-    if hint_of(right) == 0:
+    if hint_of(right) == 0 and not env.is_unbacked(right):
         return hint_of(left) // 0  # raises what Python says of ints
     quotient, remainder = _divide(env, left, right)
     if type(remainder) is int and type(right) is int:
@@ -448,7 +450,7 @@ def _rfloordiv(env: SizeEnv, left: Expr, right: Size) -> Size:
 
 
 def _mod(env: SizeEnv, left: Size, right: Size) -> Size:
-    if hint_of(right) == 0:
+    if hint_of(right) == 0 and not env.is_unbacked(right):
         return hint_of(left) % 0
     _, remainder = _divide(env, left, right)
     if type(remainder) is int and type(right) is int:

@@ -380,6 +380,22 @@ def _read_lazy_dict(
     return machine.lazy_dict_item(mapping, key) if found else default
 
 
+_SYMBOLIC_FORMS = {int: torch.SymInt, float: torch.SymFloat}
+_ARITHMETIC = frozenset(
+    {"__add__", "__sub__", "__mul__", "__radd__", "__rsub__", "__rmul__", "__floordiv__", "__mod__"}
+)
+
+
+def _call_slot_of_number(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`int.__add__(n, 1)` of a symbolic number; other methods than arithmetic of one type make it concrete."""
+    number, *others = args
+    symbolic = _SYMBOLIC_FORMS[function.__objclass__]
+    same = len(others) == 1 and type(others[0]) in (symbolic, function.__objclass__)
+    if type(number) is symbolic and same and function.__name__ in _ARITHMETIC:
+        return getattr(number, function.__name__)(*others)
+    return function(*concrete(args), **concrete(kwargs))
+
+
 def _call_slot(
     machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -391,6 +407,8 @@ def _call_slot(
         return instantiate(machine, args[0], args[1:], kwargs)
     if args and isinstance(args[0], Native) and args[0].seen_type() is not None:
         return args[0].seen_attribute(function.__name__)(*args[1:], **kwargs)
+    if any(type(arg) is _SYMBOLIC_FORMS.get(function.__objclass__) for arg in args):
+        return _call_slot_of_number(function, args, kwargs)
     if args and isinstance(args[0], torch.Tensor):
         if issubclass(torch.Tensor, function.__objclass__) and function.__objclass__ is not object:
             return machine.tape.call_method(function.__name__, args, kwargs)

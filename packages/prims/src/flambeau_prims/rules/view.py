@@ -131,7 +131,7 @@ def view_stride(
         )
         if joins:
             continue
-        while at >= 0 and (not likely_ge(viewed, chunk) or likely_eq(shape[at], 1)):
+        while at >= 0 and (not _fills(viewed, chunk) or likely_eq(shape[at], 1)):
             stride[at] = viewed * chunk_stride
             viewed = shape[at] * viewed
             at -= 1
@@ -141,6 +141,14 @@ def view_stride(
             chunk_stride = old_stride[dim - 1]
             chunk = viewed = 1
     return tuple(stride) if at < 0 else None
+
+
+def _fills(viewed: Size, chunk: Size) -> bool:
+    """Whether a chunk of memory is used up: of sizes in the data that is known only where they are known to be equal."""
+    difference = viewed - chunk
+    if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
+        return known_eq(viewed, chunk)
+    return likely_ge(viewed, chunk)
 
 
 @rule(aten.view.default, aten._unsafe_view.default)
