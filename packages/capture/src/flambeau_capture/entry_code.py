@@ -64,6 +64,10 @@ _RECIPES = (
 _INLINE_CONSTANTS = (int, bool, str, bytes, type(None), type(Ellipsis))
 
 
+_NO_RECIPES = frozenset({"globals", "module_globals"})
+"""Fields of recipes and effects that hold dicts of the program."""
+
+
 def _parts(item: Any) -> Iterator[Recipe]:
     """The recipes directly inside a recipe or an effect."""
     if isinstance(item, _RECIPES):
@@ -79,7 +83,8 @@ def _parts(item: Any) -> Iterator[Recipe]:
 def _children(item: Recipe | Effect) -> Iterator[Recipe]:
     if not isinstance(item, (Const, FromOrigin, FromGraph, SizeValue)):
         for field in fields(item):
-            yield from _parts(getattr(item, field.name))
+            if field.name not in _NO_RECIPES:
+                yield from _parts(getattr(item, field.name))
 
 
 def _needed(capture: Capture) -> tuple[Recipe, ...]:
@@ -397,6 +402,7 @@ def _list(code: EntryCode, recipe: MakeList) -> str:
         if recipe.items:
             code.line(f"extend_list({name}, [{code.items(recipe.items)}])")
         _fill_state(code, name, recipe.state)
+        _fill_slots(code, name, recipe.slots)
 
     cls = code.constant(recipe.cls)
     return code.begin(recipe, "[]" if recipe.cls is list else f"{cls}.__new__({cls})", fill)
@@ -414,6 +420,7 @@ def _dict(code: EntryCode, recipe: MakeDict) -> str:
         if recipe.factory is not None:
             code.line(f"{name}.default_factory = {code.value(recipe.factory)}")
         _fill_state(code, name, recipe.state)
+        _fill_slots(code, name, recipe.slots)
 
     cls = code.constant(recipe.cls)
     if (
@@ -432,8 +439,7 @@ def _set(code: EntryCode, recipe: MakeSet) -> str:
 def _object(code: EntryCode, recipe: MakeObject) -> str:
     def fill(name: str) -> None:
         _fill_state(code, name, recipe.state)
-        for slot, value in recipe.slots.items():
-            code.line(f"set_attribute({name}, {slot!r}, {code.value(value)})")
+        _fill_slots(code, name, recipe.slots)
 
     return code.begin(recipe, f"new_object({code.constant(recipe.cls)})", fill)
 
@@ -442,6 +448,11 @@ def _fill_state(code: EntryCode, name: str, state: dict[str, Recipe] | None) -> 
     if state:
         entries = ", ".join([f"{key!r}: {code.value(value)}" for key, value in state.items()])
         code.line(f"instance_dict({name}).update({{{entries}}})")
+
+
+def _fill_slots(code: EntryCode, name: str, slots: dict[str, Recipe]) -> None:
+    for slot, value in slots.items():
+        code.line(f"set_attribute({name}, {slot!r}, {code.value(value)})")
 
 
 def _slice(code: EntryCode, recipe: MakeSlice) -> str:

@@ -178,19 +178,21 @@ class MakeList:
     items: list[Recipe] = field(default_factory=list)
     cls: type = list
     state: dict[str, Recipe] | None = None
+    slots: dict[str, Recipe] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
 class MakeDict:
     """A dict, OrderedDict, defaultdict (`factory`) or a subclass made by `__new__`, filled in order by the base's `__setitem__`.
 
-    `state` is the instance `__dict__` of a subclass that has one.
+    `state` is the instance `__dict__` of a subclass that has one, `slots` what its `__slots__` hold.
     """
 
     items: list[tuple[Recipe, Recipe]] = field(default_factory=list)
     cls: type = dict
     factory: Recipe | None = None
     state: dict[str, Recipe] | None = None
+    slots: dict[str, Recipe] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)

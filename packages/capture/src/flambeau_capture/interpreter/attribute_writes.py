@@ -126,6 +126,7 @@ def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
         if setter is not None:
             machine.call(setter, (raw, obj, value), {})
             return
+        _check_c_attribute(machine, obj, name, raw, value)
         if kind is types.FunctionType and machine.objects.is_known(obj):
             setattr(_like(obj), name, value)  # raises what eager raises
     store_own_attribute(machine, obj, name, value)
@@ -138,13 +139,44 @@ def store_module_attribute(machine: Machine, obj: Any, name: str, value: Any) ->
     if type(raw) is property:
         generic_store(machine, obj, name, value)
         return
+    table_name = table_for(machine, obj, name, value)
+    _check_table_entry(table_name, name, value)
     objects.write_overlay(obj, name, value)
     machine.note_attribute_write(obj, name, raw=False)
-    table_name = table_for(machine, obj, name, value)
     if table_name is None:
         update_dict_shadow(machine, obj, name, value)
         return
     show_overlay_in_tables(machine, obj)
+
+
+_TABLE_TYPES = {
+    "_parameters": torch.nn.Parameter, "_buffers": torch.Tensor, "_modules": torch.nn.Module,
+}  # fmt: skip
+
+
+def _check_table_entry(table_name: str | None, name: str, value: Any) -> None:
+    """Raise what `nn.Module.__setattr__` raises for a value that a table of modules cannot take: replayed, it would be raised too late."""
+    wanted = None if table_name is None else _TABLE_TYPES.get(table_name)
+    if wanted is None or value is None or isinstance(value, wanted):
+        return
+    module = torch.nn.Module()
+    getattr(module, table_name or "")[name] = None
+    if isinstance(value, torch.Tensor):
+        value = torch.empty(0, dtype=value.dtype)
+    _MODULE_SETATTR(module, name, value)
+
+
+def _check_c_attribute(machine: Machine, obj: Any, name: str, raw: Any, value: Any) -> None:
+    """What C code does when an attribute is set is known of functions only; others are set, or refused, where the program says so."""
+    is_c = type(raw) in (types.GetSetDescriptorType, types.MemberDescriptorType)
+    is_slot = is_c and "__slots__" in raw.__objclass__.__dict__
+    if not is_c or is_slot or isinstance(obj, (BaseException, types.FunctionType)):
+        return
+    if machine.objects.is_known(obj):
+        raise GraphBreak(
+            "unsupported-mutation",
+            f"{name!r} of a {type(obj).__qualname__} is set, which C code does",
+        )
 
 
 def delete_attr(machine: Machine, obj: Any, name: str) -> None:

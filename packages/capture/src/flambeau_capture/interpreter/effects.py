@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.context_writes import context_effects
-from flambeau_capture.interpreter.objects import DELETED, dict_items
+from flambeau_capture.interpreter.objects import DELETED, dict_items, slot_values
 from flambeau_capture.origins import MODULE_TABLES, DictEntry, InstanceDict
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
@@ -156,6 +156,13 @@ def _contents_effects(shadow: Shadow, rebuild: Rebuilder, found: list[Effect]) -
             )
         else:
             found.append(ReplaceSet(target, [rebuild.recipe(item) for item in copy]))
+    if shadow.slots_changed():
+        held = slot_values(copy)
+        for name in shadow.slots_snapshot.keys() - held.keys():
+            found.append(DelAttr(target, name))
+        for name, value in held.items():
+            if shadow.slots_snapshot.get(name, DELETED) is not value:
+                found.append(SetAttr(target, name, rebuild.recipe(value)))
     if shadow.state_snapshot is not None:
         now = copy.__dict__
         for name in shadow.state_snapshot.keys() - now.keys():

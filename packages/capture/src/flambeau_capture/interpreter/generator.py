@@ -112,6 +112,10 @@ class InterpretedGenerator(Native):
             return
         raise RuntimeError("generator ignored GeneratorExit")
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A generator cannot be copied or pickled."""
+        raise TypeError("cannot pickle 'generator' object")
+
     def __del__(self) -> None:
         """A generator that is dropped where it is suspended is closed, at once, as CPython does."""
         machine = self.frame.machine

@@ -40,6 +40,8 @@ from flambeau_capture.interpreter.protocols import as_index
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from flambeau_capture.interpreter.machine import Machine
 
 BUILTIN_TYPES = frozenset(
@@ -220,6 +222,7 @@ def prepare_arguments(
     machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as native code may use them: what it iterates, and the big dicts that are read entry by entry otherwise."""
+    _refuse_live_iterators(machine, (*args, *kwargs.values()))
     if id(function) in _TAKES_INDEX:
         args = tuple([as_index(machine, arg) for arg in args])
     if _iterates(function):
@@ -230,12 +233,16 @@ def prepare_arguments(
         pairs = _takes_mapping(function) and not _counts(function)
         hashed = 1 if getattr(function, "__name__", "") == "fromkeys" else len(args)
         args = (*[_hashable(machine, arg, pairs) for arg in args[:hashed]], *args[hashed:])
-    for arg in (*args, *kwargs.values()):
-        if machine.objects.is_known(arg) and hasattr(type(arg), "__next__"):
-            raise GraphBreak(
-                "unstable-iteration", f"a {type(arg).__name__} made outside the function is used"
-            )
     return args, kwargs
+
+
+def _refuse_live_iterators(machine: Machine, values: Iterable[Any]) -> None:
+    """An iterator that existed before the call is advanced by the interpreter only: capture may run more than once."""
+    for value in values:
+        if machine.objects.is_known(value) and hasattr(type(value), "__next__"):
+            raise GraphBreak(
+                "unstable-iteration", f"a {type(value).__name__} made outside the function is used"
+            )
 
 
 _TAKES_INDEX = {

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import numpy_objects, scalars
 from flambeau_capture.interpreter.constant_types import (
     IDENTITY_TYPES,
@@ -75,11 +76,12 @@ _CONSTANT_TUPLES = (tuple, torch.Size)
 class Shadow:
     """The stand-in of a container of the program: the real one, its origin, the copy, and its contents when copied."""
 
-    __slots__ = ("copy", "origin", "real", "snapshot", "state_snapshot")
+    __slots__ = ("copy", "origin", "real", "slots_snapshot", "snapshot", "state_snapshot")
 
     def __init__(self, real: Any, origin: Origin, copy: Any, snapshot: Any) -> None:
         self.real, self.origin, self.copy, self.snapshot = real, origin, copy, snapshot
         self.state_snapshot: dict[str, Any] | None = None
+        self.slots_snapshot: dict[str, Any] = {}
 
     def contents_changed(self) -> bool:
         """Whether the frame has changed what the container holds."""
@@ -94,9 +96,14 @@ class Shadow:
             return not (keys_kept and _same_items(list(entries.values()), list(snapshot.values())))
         return isinstance(copy, set) and copy != snapshot
 
+    def slots_changed(self) -> bool:
+        """Whether the frame has changed what the `__slots__` of a container subclass hold."""
+        now, then = slot_values(self.copy), self.slots_snapshot
+        return now.keys() != then.keys() or any(now[name] is not then[name] for name in now)
+
     def is_changed(self) -> bool:
         """Whether the frame has changed the container or its attributes."""
-        if self.contents_changed():
+        if self.contents_changed() or self.slots_changed():
             return True
         return self.state_snapshot is not None and not _same_items(
             list(self.copy.__dict__.items()), list(self.state_snapshot.items())
@@ -151,7 +158,7 @@ class Objects:
             return self.machine.tape.fake_input(value, origin)
         if kind is types.FunctionType:
             return wrap_function(self.machine, value, origin)
-        if kind in BOUND_BUILTINS and _is_bound(value):
+        if kind in BOUND_BUILTINS and is_method(value):
             return self._wrap_bound_builtin(value, kind, origin)
         if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType)):
             self.machine.guard("IS", origin, value)
@@ -438,7 +445,14 @@ class Objects:
         return copy
 
     def _shadow_state(self, shadow: Shadow) -> None:
-        """Copy the instance `__dict__` of a container subclass."""
+        """Copy the instance `__dict__` and the slots of a container subclass."""
+        if has_slots(type(shadow.real)):
+            slots = slot_values(shadow.real)
+            self.machine.guard("EQUALS", CallOf(_names_set, (shadow.origin,)), tuple(slots))
+            for name, value in slots.items():
+                kept = self.wrap(value, Attribute(shadow.origin, name))
+                object.__setattr__(shadow.copy, name, kept)
+            shadow.slots_snapshot = slot_values(shadow.copy)
         state = getattr(shadow.real, "__dict__", None)
         if type(state) is not dict or not state:
             shadow.state_snapshot = {} if type(state) is dict else None
@@ -480,6 +494,38 @@ def dict_items(mapping: dict[Any, Any]) -> Any:
     return kind.items(mapping)
 
 
+def _slot_members(cls: type) -> dict[str, types.MemberDescriptorType]:
+    """The descriptors of a class's slots, by their names in the class."""
+    return {
+        name: member
+        for base in reversed(cls.__mro__)
+        if base.__flags__ & HEAP_TYPE and "__slots__" in base.__dict__
+        for name, member in base.__dict__.items()
+        if type(member) is types.MemberDescriptorType
+    }
+
+
+def has_slots(cls: type) -> bool:
+    """Whether the objects of a class have slots of a class in Python."""
+    return bool(_slot_members(cls))
+
+
+def slot_values(obj: Any) -> dict[str, Any]:
+    """What the slots of an object hold, those that are set; no code of the program runs."""
+    found = {}
+    for name, member in _slot_members(type(obj)).items():
+        try:
+            found[name] = member.__get__(obj)
+        except AttributeError:  # not set
+            continue
+    return found
+
+
+def _names_set(obj: Any) -> tuple[str, ...]:
+    """The names of an object's slots that are set."""
+    return tuple(slot_values(obj))
+
+
 def new_object(cls: Any) -> Any:
     """A bare instance of a class."""
     return cls.__new__(cls)
@@ -510,9 +556,19 @@ def _is_constant(value: Any) -> bool:
     )
 
 
-def _is_bound(builtin: Any) -> bool:
-    """Whether a builtin is a method of an object, and not a function of a module or of a class."""
-    return not isinstance(builtin.__self__, (types.NoneType, types.ModuleType, type))
+def is_method(builtin: Any) -> bool:
+    """Whether a builtin is a method of the object that it is bound to.
+
+    Functions of modules and classes are not; nor are those of extensions, which keep data of their own there (pybind11's a record).
+    """
+    receiver = builtin.__self__
+    if isinstance(receiver, (types.NoneType, types.ModuleType, type)):
+        return False
+    for base in type(receiver).__mro__:
+        found = base.__dict__.get(builtin.__name__)
+        if found is not None:
+            return hasattr(found, "__get__") and found.__get__(receiver, type(receiver)) == builtin
+    return False
 
 
 def _hashed_natively(key: Any) -> bool:

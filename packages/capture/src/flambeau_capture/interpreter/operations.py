@@ -127,12 +127,12 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         on_number = op.plain is not None and not isinstance(left, torch.Tensor)
         function: Any = op.plain if on_number else op.function
         return machine.tape.call_function(function, (left, right))
-    if op.inplace:
-        method = python_method(machine, left_kind, op.inplace)
-        if method is not None:
-            result = machine.call(method, (left, right), {})
-            if result is not NotImplemented:
-                return result
+    if op.inplace and (
+        op.inplace in _IN_PLACE_FIRST or python_method(machine, left_kind, op.inplace) is not None
+    ):
+        result = _attempt(machine, left, op.inplace, right)
+        if result is not NotImplemented:
+            return result
     forward = python_method(machine, left_kind, op.left)
     backward = python_method(machine, right_kind, op.right) if right_kind is not left_kind else None
     if forward is None and backward is None:
@@ -142,20 +142,39 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         if right_kind is torch.SymInt and _wants_int(left_kind):
             return native(left, int(right))
         return native(left, right)
-    if backward is not None and issubclass(right_kind, left_kind):
-        result = machine.call(backward, (right, left), {})
-        if result is not NotImplemented:
-            return result
-        backward = None
-    if forward is not None:
-        result = machine.call(forward, (left, right), {})
-        if result is not NotImplemented:
-            return result
-    if backward is not None:
-        result = machine.call(backward, (right, left), {})
+    attempts = [(left, op.left, right)]
+    if right_kind is not left_kind:
+        attempts.append((right, op.right, left))
+        overridden = lookup(machine, right_kind, op.right) is not lookup(
+            machine, left_kind, op.right
+        )
+        if issubclass(right_kind, left_kind) and overridden:
+            attempts.reverse()
+    for receiver, name, other in attempts:
+        result = _attempt(machine, receiver, name, other)
         if result is not NotImplemented:
             return result
     return _refuse(op, left_kind, right_kind)
+
+
+def _attempt(machine: Machine, receiver: Any, name: str, other: Any) -> Any:
+    """What the special method of an operand's class says: interpreted where it is Python's, else what the base type in C says of it."""
+    kind = type(receiver)
+    method = python_method(machine, kind, name)
+    if method is not None:
+        return machine.call(method, (receiver, other), {})
+    raw = lookup(machine, kind, name)
+    if name == "__ne__" and raw is object.__ne__:  # which inverts __eq__
+        result = _attempt(machine, receiver, "__eq__", other)
+        return result if result is NotImplemented else not truth(machine, result)
+    if type(raw) is not types.WrapperDescriptorType or raw.__objclass__ is object:
+        return NotImplemented
+    machine.guard_native_read(receiver)
+    return raw(receiver, other)
+
+
+_IN_PLACE_FIRST = frozenset({"__ior__", "__iand__", "__ixor__", "__isub__"})
+"""Of sets and dicts, which do these in place before any `__or__` is asked; lists are asked for `__add__` first."""
 
 
 def _wants_int(kind: type) -> bool:
@@ -218,13 +237,10 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         if type(result) is torch.SymBool and not machine.tape.is_open(from_symbolic(result)):
             return bool(result)
         return result
-    for method, (receiver, name, other) in zip(methods, attempts, strict=True):
-        if method is not None:
-            result = machine.call(method, (receiver, other), {})
-            if result is not NotImplemented:
-                if name == "__ne__" and method.__name__ == "__eq__":
-                    return not truth(machine, result)
-                return result
+    for receiver, name, other in attempts:
+        result = _attempt(machine, receiver, name, other)
+        if result is not NotImplemented:
+            return result
     if op.left in ("__eq__", "__ne__"):
         return identical(machine, left, right) is (op.left == "__eq__")
     return _refuse(op, left_kind, right_kind)

@@ -30,6 +30,8 @@ from flambeau_capture.interpreter.objects import (
     BOUND_BUILTINS,
     VALUE_BASES,
     dict_items,
+    is_method,
+    slot_values,
 )
 from flambeau_capture.interpreter.partial_reads import PARTIAL_READS
 from flambeau_capture.interpreter.pending_text import PendingText
@@ -129,7 +131,7 @@ class Rebuilder:
         ):
             name = (value if isinstance(value, type) else kind).__qualname__
             raise GraphBreak("unsupported-result", f"class {name}, made in the frame, outlives it")
-        if kind in BOUND_BUILTINS:
+        if kind in BOUND_BUILTINS and is_method(value):
             receiver = value.__self__
             if isinstance(receiver, _CHANGEABLE) or objects.origin_of(receiver) is not None:
                 return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
@@ -180,6 +182,17 @@ class Rebuilder:
             else None
         )
 
+    def _slots(self, value: Any) -> dict[str, Recipe]:
+        return {name: self.recipe(item) for name, item in slot_values(value).items()}
+
+    def _attributes(self, value: Any) -> tuple[Recipe, Recipe]:
+        """The instance dict and the slots of an object of a subclass of an immutable type or of a set, as two dicts."""
+        state, slots = self._state(value) or {}, self._slots(value)
+        return (
+            MakeDict([(Const(name), item) for name, item in state.items()]),
+            MakeDict([(Const(name), item) for name, item in slots.items()]),
+        )
+
     # ------------------------------------------------------------ kinds of object
 
     def _tuple(self, value: tuple[Any, ...]) -> Recipe:
@@ -190,6 +203,7 @@ class Rebuilder:
         made.items.extend(self._many(list.__iter__(value)))
         if type(value) is not list:
             made.state = self._state(value)
+            made.slots = self._slots(value)
         return made
 
     def _dict(self, value: dict[Any, Any]) -> Recipe:
@@ -200,6 +214,7 @@ class Rebuilder:
             made.factory = self.recipe(value.default_factory)
         if kind not in (dict, collections.OrderedDict, collections.defaultdict):
             made.state = self._state(value)
+            made.slots = self._slots(value)
         return made
 
     def _set(self, value: Any) -> Recipe:
@@ -300,9 +315,9 @@ class Rebuilder:
             return self._tuple(value)
         for base, convert in VALUE_BASES:
             if isinstance(value, base):
-                state = MakeDict([(Const(k), v) for k, v in (self._state(value) or {}).items()])
                 plain = convert(value)
-                return CallRecipe(_new_value, (Const(kind), Const(base), Const(plain), state))
+                attributes = self._attributes(value)
+                return CallRecipe(_new_value, (Const(kind), Const(base), Const(plain), *attributes))
         if isinstance(value, dict):
             return self._dict(value)
         if isinstance(value, list):
@@ -312,8 +327,8 @@ class Rebuilder:
                 raise GraphBreak(
                     "unsupported-result", f"a {kind.__qualname__} is returned or stored"
                 )
-            state = MakeDict([(Const(k), v) for k, v in (self._state(value) or {}).items()])
-            return CallRecipe(_new_set, (Const(kind), MakeList(self._many(value)), state))
+            items = MakeList(self._many(value))
+            return CallRecipe(_new_set, (Const(kind), items, *self._attributes(value)))
         return self._instance(value, kind)
 
     def _instance(self, value: Any, kind: type) -> Recipe:
@@ -334,10 +349,7 @@ class Rebuilder:
         made = self._keep(value, MakeObject(kind))
         for name, item in (getattr(value, "__dict__", None) or {}).items():
             made.state[name] = self.recipe(item)
-        for base in kind.__mro__:
-            for name, member in base.__dict__.items():
-                if type(member) is types.MemberDescriptorType and hasattr(value, name):
-                    made.slots[name] = self.recipe(getattr(value, name))
+        made.slots.update(self._slots(value))
         return made
 
 
@@ -361,21 +373,26 @@ _BUILDERS: dict[type, Any] = {
 }
 
 
-def _new_value(cls: Any, base: Any, value: Any, state: dict[str, Any]) -> Any:
+def _new_value(
+    cls: Any, base: Any, value: Any, state: dict[str, Any], slots: dict[str, Any]
+) -> Any:
     """An instance of a subclass of str, bytes, int or float."""
-    made = base.__new__(cls, value)
+    return _with_attributes(base.__new__(cls, value), state, slots)
+
+
+def _with_attributes(made: Any, state: dict[str, Any], slots: dict[str, Any]) -> Any:
     if state:
-        made.__dict__.update(state)
+        object.__getattribute__(made, "__dict__").update(state)
+    for name, value in slots.items():
+        object.__setattr__(made, name, value)
     return made
 
 
-def _new_set(cls: Any, items: list[Any], state: dict[str, Any]) -> Any:
+def _new_set(cls: Any, items: list[Any], state: dict[str, Any], slots: dict[str, Any]) -> Any:
     """An instance of a subclass of set or frozenset."""
     if issubclass(cls, frozenset):
         made = frozenset.__new__(cls, items)
     else:
         made = set.__new__(cls)
         set.update(made, items)
-    if state:
-        made.__dict__.update(state)
-    return made
+    return _with_attributes(made, state, slots)

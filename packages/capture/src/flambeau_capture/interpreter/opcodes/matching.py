@@ -6,11 +6,13 @@ import collections.abc
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.operations import contains, instance_of, length
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Machine
 
 _WHOLE_VALUE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
@@ -34,32 +36,70 @@ def MATCH_SEQUENCE(frame: Frame, arg: Any) -> None:
 def MATCH_KEYS(frame: Frame, arg: Any) -> None:
     machine, stack = frame.machine, frame.stack
     keys, subject = stack[-1], stack[-2]
-    found = all(contains(machine, subject, key) for key in keys)
-    stack.append(tuple(load_item(machine, subject, key) for key in keys) if found else None)
+    get = python_method(machine, type(subject), "get")
+    seen: set[Any] = set()
+    values: list[Any] = []
+    stack.append(None)
+    for key in keys:
+        if key in seen:
+            raise ValueError(f"mapping pattern checks duplicate key ({key!r})")
+        seen.add(key)
+        if get is not None:
+            value = machine.call(get, (subject, key, MISSING), {})
+        elif contains(machine, subject, key):
+            value = load_item(machine, subject, key)
+        else:
+            value = MISSING
+        if value is MISSING:
+            return
+        values.append(value)
+    stack[-1] = tuple(values)
 
 
 def MATCH_CLASS(frame: Frame, arg: int) -> None:
     machine, stack = frame.machine, frame.stack
     names, cls, subject = stack.pop(), stack.pop(), stack.pop()
     stack.append(None)
+    if not isinstance(cls, type):
+        raise TypeError("called match pattern must be a type")
     if not instance_of(machine, subject, cls):
         return
     values: list[Any] = []
-    if arg:
-        if cls in _WHOLE_VALUE:
-            positional: tuple[str, ...] = ()
-            values.append(subject)
-            accepted = 1
-        else:
-            positional = getattr(cls, "__match_args__", ())
-            accepted = len(positional)
-        if arg > accepted:
-            raise TypeError(
-                f"{cls.__name__}() accepts {accepted} positional sub-patterns ({arg} given)"
-            )
-        names = (*positional[:arg], *names)
+    positional = _positional(machine, cls, arg) if arg else ()
+    if positional is None:
+        values.append(subject)
+    seen: set[str] = set()
     try:
-        values.extend(load_attr(machine, subject, name) for name in names)
+        for name in (*(positional or ()), *names):
+            if type(name) is not str:
+                raise TypeError(
+                    f"__match_args__ elements must be strings (got {type(name).__name__})"
+                )
+            if name in seen:
+                raise TypeError(
+                    f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"
+                )
+            seen.add(name)
+            values.append(load_attr(machine, subject, name))
     except AttributeError:
         return
     stack[-1] = tuple(values)
+
+
+def _positional(machine: Machine, cls: type, count: int) -> tuple[Any, ...] | None:
+    """The attributes that `count` positional sub-patterns of a class are for; None where the one is for the subject itself."""
+    accepted: tuple[Any, ...] | None = ()
+    if lookup(machine, cls, "__match_args__") is not MISSING:
+        accepted = load_attr(machine, cls, "__match_args__")
+        if type(accepted) is not tuple:
+            got = type(accepted).__name__
+            raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {got})")
+    elif issubclass(cls, _WHOLE_VALUE):
+        accepted = None
+    most = 1 if accepted is None else len(accepted)
+    if count > most:
+        plural = "" if most == 1 else "s"
+        raise TypeError(
+            f"{cls.__name__}() accepts {most} positional sub-pattern{plural} ({count} given)"
+        )
+    return None if accepted is None else accepted[:count]

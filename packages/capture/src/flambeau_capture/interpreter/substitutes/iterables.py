@@ -35,6 +35,8 @@ def _bool(machine: Machine, args: Any, kwargs: Any) -> bool:
 @substitute_for(iter)
 def _iter(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 2:
+        if not callable(args[0]):
+            iter(*args)  # which says so
         return iter(native.InterpretedCallable(machine, args[0]), args[1])
     return iterate(machine, args[0])
 
@@ -171,17 +173,39 @@ def _cmp_to_key(machine: Machine, args: Any, kwargs: Any) -> Any:
     return functools.cmp_to_key(native.InterpretedCallable(machine, args[0]))
 
 
-@substitute_for(tuple.index, list.index)
-def _index(machine: Machine, args: Any, kwargs: Any) -> int:
+@substitute_for(tuple.index)
+def _tuple_index(machine: Machine, args: Any, kwargs: Any) -> int:
+    at = _place(machine, tuple.index, args, kwargs)
+    if at is None:
+        raise ValueError("tuple.index(x): x not in tuple")
+    return at
+
+
+@substitute_for(list.index)
+def _list_index(machine: Machine, args: Any, kwargs: Any) -> int:
+    at = _place(machine, list.index, args, kwargs)
+    if at is None:
+        raise ValueError(f"{args[1]!r} is not in list")
+    return at
+
+
+def _place(machine: Machine, function: Any, args: Any, kwargs: Any) -> int | None:
+    """`sequence.index(wanted, start, stop)`; None where it is not in there."""
     sequence, wanted, *bounds = args
     eq = operations.COMPARISONS["=="]
-    for at in range(len(sequence))[slice(*bounds) if bounds else slice(None)]:
+    bounds = [native.as_index(machine, bound) for bound in bounds]
+    if not all(hasattr(bound, "__index__") for bound in bounds):
+        function(sequence, wanted, *bounds)  # which says so
+    limits = slice(*bounds, None) if len(bounds) == 1 else slice(*bounds or (None,))
+    for at in range(*limits.indices(len(sequence))):
+        if at >= len(sequence):  # a comparison has made it shorter
+            break
         item = sequence[at]
         if item is wanted or operations.truth(
             machine, operations.compare(machine, eq, item, wanted)
         ):
             return at
-    raise ValueError(f"{wanted!r} is not in {type(sequence).__name__}")
+    return None
 
 
 @substitute_for(list.append)
@@ -216,7 +240,7 @@ def _count(machine: Machine, args: Any, kwargs: Any) -> int:
 @substitute_for(list.remove)
 def _remove(machine: Machine, args: Any, kwargs: Any) -> None:
     items, wanted = args
-    try:
-        del items[_index(machine, (items, wanted), {})]
-    except ValueError:
-        raise ValueError("list.remove(x): x not in list") from None
+    at = _place(machine, list.index, (items, wanted), {})
+    if at is None:
+        raise ValueError("list.remove(x): x not in list")
+    del items[at]

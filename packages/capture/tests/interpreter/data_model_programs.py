@@ -1,0 +1,346 @@
+"""What the data model says of operators, comparisons, slots, `match`, assignments and iterators: programs of (x)."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections import Counter
+
+import torch
+
+
+@torch._dynamo.disable
+def opaque_iterator(items):
+    return iter(items)
+
+
+def index_with_bounds(x):
+    numbers = [-2, -1, 0, 0, 1, 2]
+    found = [numbers.index(0, 3), tuple(numbers).index(0, 3), numbers.index(0, -4, -1)]
+    for bounds in ((5,), (0, 2), (-1, 100)):
+        try:
+            found.append(numbers.index(0, *bounds))
+        except ValueError as error:
+            found.append(str(error))
+    return x + 1, found
+
+
+class Silent(dict):
+    def __eq__(self, other):
+        return NotImplemented
+
+    __hash__ = None
+
+
+class SilentList(list):
+    def __eq__(self, other):
+        return NotImplemented
+
+    def __lt__(self, other):
+        return NotImplemented
+
+    def __radd__(self, other):
+        return NotImplemented
+
+    __hash__ = None
+
+
+class SilentInt(int):
+    def __eq__(self, other):
+        return NotImplemented
+
+    def __lt__(self, other):
+        return NotImplemented
+
+    def __add__(self, other):
+        return NotImplemented
+
+    __hash__ = int.__hash__
+
+
+def not_implemented(x):
+    return x + 1, [
+        Counter("aab") == {"a": 2, "b": 1},
+        Counter("aab") == {"a": 2, "b": 1},
+        Counter("a") != {"a": 1},
+        Silent(a=1) == {"a": 1},
+        Silent(a=1) == {"a": 1},
+        Silent(a=1) == Silent(a=1),
+        Silent(a=1) != {"a": 1},
+        SilentList([1]) == [1],
+        SilentList([1]) == [1],
+        SilentList([1]) < [2],
+        SilentList([2]) > [1],
+        [0] + SilentList([1]),
+        SilentInt(1) == 1,
+        SilentInt(1) == 1,
+        SilentInt(1) < 2,
+        SilentInt(1) > 2,
+        SilentInt(1) + 2,
+        2 + SilentInt(1),
+    ]
+
+
+class Add:
+    def __add__(self, other):
+        return "add"
+
+    def __radd__(self, other):
+        return "radd"
+
+
+class Inherits(Add):
+    pass
+
+
+class Overrides(Add):
+    def __radd__(self, other):
+        return "Overrides.radd"
+
+
+class Quantity(float):
+    def __radd__(self, other):
+        return "radd"
+
+
+class Bag(set):
+    def __or__(self, other):
+        return "or"
+
+
+def reflected(x):
+    bag = Bag([1])
+    bag |= {2}
+    return x + 1, [
+        Add() + Inherits(),
+        Add() + Overrides(),
+        Inherits() + Add(),
+        Overrides() + Overrides(),
+        1.0 + Quantity(2),
+        Quantity(1) + 1.0,
+        sorted(bag),
+    ]
+
+
+class SlotList(list):
+    __slots__ = ("__private", "a", "b")
+
+    def hide(self, value):
+        self.__private = value
+
+    def shown(self):
+        return self.__private
+
+
+class SlotDict(dict):
+    __slots__ = ("a",)
+
+
+class SlotSet(set):
+    __slots__ = ("a",)
+
+
+class SlotText(str):
+    __slots__ = ("a",)
+
+
+def slots_across_a_break(x):
+    items, table, group, text = SlotList([1]), SlotDict(k=1), SlotSet([1]), SlotText("t")
+    items.hide(7)
+    items.a, table.a, group.a, text.a = x, 2, 3, 4
+    torch._dynamo.graph_break()
+    return items.a, table.a, group.a, text.a, items.shown(), hasattr(items, "b"), items, table
+
+
+_ITEMS, _TABLE, _GROUP = SlotList([1]), SlotDict(k=1), SlotSet([1])
+
+
+def slots_of_the_program(x):
+    items, table, group = _ITEMS, _TABLE, _GROUP
+    items.a, items.b = 1, 2
+    torch._dynamo.graph_break()
+    seen = items.a, items.b, len(table)
+    items.a, table.a, group.a = 5, x + 1, 6
+    del items.b
+    torch._dynamo.graph_break()
+    return seen, items.a, hasattr(items, "b"), table.a, group.a
+
+
+CONSUMERS = [
+    set, frozenset, Counter, dict.fromkeys, list, tuple, sorted, collections.deque, collections.OrderedDict.fromkeys, bytes,
+    {9}.union, {1, 2, 3, 4}.intersection, {1, 2, 3, 4}.difference, {1, 4}.symmetric_difference, {1, 2, 3, 4}.issuperset, {1, 2, 3}.issubset,
+    {7}.isdisjoint, sum, max, any, lambda it: 2 in it, lambda it: [*it], lambda it: {*it}, lambda it: list(map(abs, it)), lambda it: dict(zip(it, it, strict=False)),
+    lambda it: list(zip(it, [1, 2, 3], strict=False)), lambda it: set().union([5], it), lambda it: next(it), lambda it: ",".join(map(str, it)),
+    lambda it: functools.reduce(max, it), lambda it: (lambda found: (found.update(it), found)[1])(set()),
+    lambda it: (lambda found: (found.update(it), found)[1])(Counter()), lambda it: (lambda found: (found.intersection_update(it), found)[1])({1, 9}),
+]  # fmt: skip
+
+
+def consuming(consume):
+    """What a function makes of an iterator that the program did not make, and what that leaves."""
+
+    def program(x):
+        items = opaque_iterator([1, 2, 3])
+        y = x + 1
+        found = consume(items)
+        return y * 2, found, list(items)
+
+    return program
+
+
+_LINEAR = torch.nn.Linear(2, 2)
+_PARTIAL = functools.partial(len)
+
+
+class Holder:
+    __slots__ = ("a",)
+
+    @property
+    def constant(self):
+        return 1
+
+
+_HOLDER = Holder()
+
+
+def assignments_that_are_refused(x):
+    found = []
+    for obj, name, value in (
+        (_LINEAR, "weight", 3),
+        (_LINEAR, "weight", torch.ones(2)),
+        (_PARTIAL, "func", map),
+        (_HOLDER, "b", 1),
+        (_HOLDER, "constant", 1),
+        (_HOLDER, "__class__", 5),
+        (index_with_bounds, "__closure__", 5),
+        (index_with_bounds, "__defaults__", 5),
+        (slice(1), "start", 2),
+        (1j, "real", 2),
+        ([], "a", 2),
+    ):
+        try:
+            setattr(obj, name, value)
+        except (TypeError, AttributeError) as error:
+            found.append((type(error).__name__, str(error)))
+    return x + 1, found
+
+
+class Twice:
+    __match_args__ = ("a", "a")
+    a = 1
+
+
+class NotATuple:
+    __match_args__ = ["a"]  # noqa: RUF012
+    a = 1
+
+
+class NotNames:
+    __match_args__ = (1,)
+
+
+class Nothing:
+    pass
+
+
+class Pair:
+    __match_args__ = ("a", "b")
+    a, b = 1, 2
+
+
+class SmallInt(int):
+    pass
+
+
+def malformed_patterns(x):
+    def twice():
+        match Twice():
+            case Twice(1, 1):
+                return True
+
+    def not_a_tuple():
+        match NotATuple():
+            case NotATuple(1):
+                return True
+
+    def not_names():
+        match NotNames():
+            case NotNames(1):
+                return True
+
+    def nothing():
+        match Nothing():
+            case Nothing(1):
+                return True
+
+    def named_twice():
+        match Pair():
+            case Pair(1, a=1):
+                return True
+
+    def too_many():
+        match Pair():
+            case Pair(1, 2, 3):
+                return True
+
+    def too_many_ints():
+        match 5:
+            case int(5, 6):
+                return True
+
+    def no_type():
+        five = 5
+        match 5:
+            case five():
+                return True
+
+    def same_key():
+        class K:
+            a = b = 1
+
+        match {1: 2, 3: 4}:
+            case {K.a: first, K.b: second}:
+                return first, second
+
+    def subclass_of_int():
+        match SmallInt(3):
+            case SmallInt(n):
+                return n
+
+    def well_formed():
+        match Pair():
+            case Pair(a, b=b):
+                return a, b
+
+    found = []
+    for pattern in (
+        twice, not_a_tuple, not_names, nothing, named_twice, too_many, too_many_ints, no_type, same_key, subclass_of_int, well_formed,
+    ):  # fmt: skip
+        try:
+            found.append(pattern())
+        except (TypeError, ValueError) as error:
+            found.append((type(error).__name__, str(error)))
+    return x + 1, found
+
+
+def wrong_arguments(x):
+    calls = [
+        lambda: [1].count(), lambda: (1,).count(1, 2), lambda: [1].index(), lambda: [1].index(5), lambda: (1,).index(5), lambda: [1].index(1, "a"),
+        lambda: [1].remove(), lambda: [1].remove(3), lambda: len(), lambda: len(1, 2), lambda: bool(1, 2), lambda: iter(), lambda: iter(1, 2),
+        lambda: next(), lambda: reversed(), lambda: sum(), lambda: any(), lambda: all(1, 2), lambda: functools.reduce(max), lambda: max(),
+        lambda: max(1), lambda: min([]), lambda: sorted(), lambda: sorted([1], 1), lambda: [].append(), lambda: [].extend(), lambda: getattr(1),
+        lambda: isinstance(1), lambda: max([1], other=1), lambda: [].sort(1),
+    ]  # fmt: skip
+    found = []
+    for call in calls:
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            found.append((type(error).__name__, str(error)))
+    return x + 1, found
+
+
+PROGRAMS = [
+    index_with_bounds, not_implemented, reflected, slots_across_a_break, slots_of_the_program, assignments_that_are_refused,
+    malformed_patterns, wrong_arguments,
+]  # fmt: skip

@@ -1,0 +1,28 @@
+"""Operators, comparisons, slots, patterns and assignments as Python's data model has them: compiled as eagerly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from capture_harness import run_graph
+from data_model_programs import CONSUMERS, PROGRAMS, consuming
+
+import flambeau_capture
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])
+def test_same_as_eager(program):
+    as_eager(program)
+
+
+@pytest.mark.parametrize("consume", CONSUMERS)
+def test_iterators_are_consumed_once(consume):
+    as_eager(consuming(consume))
+
+
+def as_eager(program):
+    x = torch.ones(3)
+    compiled = flambeau_capture.compile(program, backend=run_graph)
+    wanted = repr(program(x))
+    for _ in range(2):
+        assert repr(compiled(x)) == wanted
