@@ -13,7 +13,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from flambeau_capture.bytecode import ENDS, VERSION, Instruction, cell_slots, instructions
-from flambeau_capture.exception_table import read_exception_table
+from flambeau_capture.exception_table import Protected, read_exception_table
 
 if TYPE_CHECKING:
     import types
@@ -135,10 +135,10 @@ def _jump(item: Instruction) -> int | None:
 def _flow(code: types.CodeType, listing: list[Instruction]) -> Iterator[str]:
     """Along every path: the stack stays within its bounds and has one depth at each instruction, and slots read as cells hold one."""
     index = {item.start: at for at, item in enumerate(listing)}
-    handler = {}
-    for protected in read_exception_table(code):
-        for unit in range(protected.start, protected.end):
-            handler.setdefault(unit, protected)
+    handler: dict[int, Protected] = {}
+    for entry in read_exception_table(code):
+        for unit in range(entry.start, entry.end):
+            handler.setdefault(unit, entry)
     slots = _slot_count(code)
     free = frozenset(range(slots - len(code.co_freevars), slots))
     stars = bin(code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)).count("1")
@@ -203,5 +203,5 @@ def _effect(item: Instruction, *, jump: bool) -> int:
     if item.name == "RETURN_GENERATOR":
         return 1  # what is sent first, None
     op = dis.opmap[item.name]
-    has_argument = op >= dis.HAVE_ARGUMENT if VERSION < (3, 13) else op in dis.hasarg
+    has_argument = op >= dis.HAVE_ARGUMENT if VERSION < (3, 13) else op in dis.hasarg  # type: ignore[attr-defined]
     return dis.stack_effect(op, item.arg if has_argument else None, jump=jump)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 from collections import Counter
 
@@ -340,7 +341,91 @@ def wrong_arguments(x):
     return x + 1, found
 
 
+def extremes(x):
+    total = x.sum()
+    return [
+        min(max(total, 0), 1),
+        max(0, min(total, 1)),
+        max(total, x.max(), 0.5),
+        sorted([total, 0.5, -1], key=lambda value: -value),
+        min([2, total], default=3),
+    ]
+
+
+def copies_of_generators(x):
+    def numbers():
+        yield x
+
+    found = []
+    for copier in (copy.copy, copy.deepcopy):
+        try:
+            found.append(copier(numbers()))
+        except TypeError as error:
+            found.append(str(error))
+    return x + 1, found
+
+
+def function_of_an_extension(x):
+    return x + 1, torch._C._jit_get_inline_everything_mode()
+
+
+def profiled(x):
+    with torch.profiler.profile() as profile:
+        y = x + 1
+    return y * 2, len(profile.key_averages()) > 0
+
+
+def traced_by_fx(x):
+    module = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
+    return x + 1, [node.op for node in module.graph.nodes]
+
+
+def minimised(x):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.LBFGS([weight], lr=0.1, max_iter=3, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = ((weight * x - 3) ** 2).sum()
+        loss.backward()
+        return loss
+
+    return optimizer.step(closure).detach(), weight.detach()
+
+
+def delegating_across_breaks(x):
+    def inner():
+        try:
+            yield x + 1
+            torch._dynamo.graph_break()
+            yield x + 2
+        except KeyError:
+            torch._dynamo.graph_break()
+            yield x + 3
+        return 5
+
+    def outer():
+        result = yield from inner()
+        torch._dynamo.graph_break()
+        yield result
+        yield from inner()
+
+    generator = outer()
+    found = [next(generator), next(generator)]
+    torch._dynamo.graph_break()
+    found += [next(generator), next(generator), generator.throw(KeyError)]
+    return found, list(generator)
+
+
+def deep_recursion(x):
+    def descend(n, y):
+        return y if n == 0 else descend(n - 1, y) + 1
+
+    return descend(700, x)
+
+
 PROGRAMS = [
+    extremes, copies_of_generators, function_of_an_extension, profiled, traced_by_fx, minimised, delegating_across_breaks, deep_recursion,
     index_with_bounds, not_implemented, reflected, slots_across_a_break, slots_of_the_program, assignments_that_are_refused,
     malformed_patterns, wrong_arguments,
 ]  # fmt: skip

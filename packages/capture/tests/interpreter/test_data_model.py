@@ -8,6 +8,7 @@ from capture_harness import run_graph
 from data_model_programs import CONSUMERS, PROGRAMS, consuming
 
 import flambeau_capture
+from flambeau_capture import CaptureOptions
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])
@@ -18,6 +19,16 @@ def test_same_as_eager(program):
 @pytest.mark.parametrize("consume", CONSUMERS)
 def test_iterators_are_consumed_once(consume):
     as_eager(consuming(consume))
+
+
+def test_extremes_of_tensors_and_numbers_are_one_graph():
+    compiled = flambeau_capture.compile(
+        lambda x: min(max(x.sum(), 0), 1) * x,
+        backend=run_graph,
+        options=CaptureOptions(fullgraph=True),
+    )
+    for x in (torch.ones(3), -torch.ones(3), torch.full((3,), 0.1)):
+        torch.testing.assert_close(compiled(x), min(max(x.sum(), 0), 1) * x)
 
 
 def as_eager(program):

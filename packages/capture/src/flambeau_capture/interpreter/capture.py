@@ -50,16 +50,24 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
         return found.cause
     if found.cause.id in _RUNS_WHOLE:
         steps = []
+    too_deep = found.cause.id == "inline-depth"
+    if too_deep:
+        # What calls itself so often is called from the frame itself, and runs eagerly: a frame that is suspended takes two of the stack's.
+        steps = steps[-1:]
     for place, step in enumerate(steps):
         stopped, _, _ = _interpret(scope, options, dynamic, manner, answers, stop_step=step)
         if stopped.suspended:
             stopped.cause = found.cause
-            stopped.needs_hook = place > 0 or found.cause.id in _MAY_CALL_BACK
+            stopped.needs_hook = not too_deep and (place > 0 or found.cause.id in _MAY_CALL_BACK)
             return stopped
         if stopped.cause is not None and stopped.cause.cause not in found.cause.cause:
             because = f"{found.cause.cause}; it cannot go on from there: {stopped.cause.cause}"
             found.cause = replace(found.cause, cause=because)
-    found.needs_hook = found.cause.id not in ("compiler-disable", "exception-escapes")
+    found.needs_hook = found.cause.id not in (
+        "compiler-disable",
+        "exception-escapes",
+        "inline-depth",
+    )
     return found
 
 

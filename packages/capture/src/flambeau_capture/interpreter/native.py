@@ -165,11 +165,16 @@ class InterpretedOrder(Native):
     def __init__(self, machine: Machine, value: Any) -> None:
         self.machine, self.value = machine, value
 
-    def __lt__(self, other: InterpretedOrder) -> bool:
-        return truth(self.machine, compare(self.machine, COMPARISONS["<"], self.value, other.value))
+    def __lt__(self, other: Any) -> bool:
+        return self._compare("<", other)
 
-    def __gt__(self, other: InterpretedOrder) -> bool:
-        return truth(self.machine, compare(self.machine, COMPARISONS[">"], self.value, other.value))
+    def __gt__(self, other: Any) -> bool:
+        return self._compare(">", other)
+
+    def _compare(self, symbol: str, other: Any) -> bool:
+        """With another value that Python or torch compares, or with one that is sorted as it is."""
+        value = other.value if type(other) is InterpretedOrder else other
+        return truth(self.machine, compare(self.machine, COMPARISONS[symbol], self.value, value))
 
 
 def sorting_key(machine: Machine, items: list[Any], key: Any) -> Any:
@@ -179,7 +184,9 @@ def sorting_key(machine: Machine, items: list[Any], key: Any) -> Any:
         return None
 
     def ordered(item: Any) -> Any:
-        value = item if keyed is None else keyed(item)
+        if keyed is None:
+            return InterpretedOrder(machine, item)
+        value = keyed(item)
         return InterpretedOrder(machine, value) if _orders_in_python(machine, value) else value
 
     return ordered

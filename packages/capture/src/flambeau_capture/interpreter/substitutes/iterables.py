@@ -196,8 +196,8 @@ def _place(machine: Machine, function: Any, args: Any, kwargs: Any) -> int | Non
     bounds = [native.as_index(machine, bound) for bound in bounds]
     if not all(hasattr(bound, "__index__") for bound in bounds):
         function(sequence, wanted, *bounds)  # which says so
-    limits = slice(*bounds, None) if len(bounds) == 1 else slice(*bounds or (None,))
-    for at in range(*limits.indices(len(sequence))):
+    start, stop = (*bounds, None, None)[:2]
+    for at in range(*slice(start, stop).indices(len(sequence))):
         if at >= len(sequence):  # a comparison has made it shorter
             break
         item = sequence[at]
