@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import flambeau
 from flambeau.environment import Environment, read_environment
 from flambeau.options import MODES, STAGES, Options, known_options, resolve
 
@@ -132,3 +134,66 @@ def test_no_other_module_reads_the_environment() -> None:
     folder = Path(flambeau.__file__).parent
     readers = [path.name for path in folder.rglob("*.py") if "os.environ" in path.read_text()]
     assert readers == ["environment.py"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("dynamic", "yes"),
+        ("dynamic", 3),
+        ("fullgraph", "yes"),
+        ("fullgraph", None),
+        ("disable", "no"),
+        ("isolate_recompiles", 1),
+        ("mode", 3),
+        ("name", 3),
+        ("options", [1]),
+        ("dynamic_shapes", "x"),
+        ("backend", 3),
+        ("recompile_limit", "many"),
+        ("recompile_limit", True),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_refused(argument: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=argument):
+        flambeau.compile(torch.sin, **{argument: value})
+    with pytest.raises(TypeError, match=argument):
+        flambeau.compile(**{argument: value})  # as a decorator, too
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("partition", "nonsense", ValueError),
+        ("executor", "nonsense", ValueError),
+        ("isa", "nonsense", ValueError),
+        ("isa", 3, ValueError),
+        ("speculate", "no", TypeError),
+        ("speculate", 1, TypeError),
+        ("threads", True, TypeError),
+        ("threads", -1, ValueError),
+        ("threads", 1.5, TypeError),
+        ("reduction_parts", "two", TypeError),
+        ("recompile_limit", -1, ValueError),
+        ("cxx_flags", "-O1", TypeError),
+        ("cache_dir", 3, TypeError),
+    ],
+)
+def test_option_values_that_mean_nothing_are_refused(
+    option: str, value: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=option):
+        flambeau.compile(torch.sin, options={option: value})
+
+
+def test_options_that_may_be_none() -> None:
+    assert resolved(options={"reduction_parts": 4}).inductor.reduction_parts == 4
+    assert resolved(options={"reduction_parts": None, "isa": "avx2"}).runtime.isa == "avx2"
+
+
+@pytest.mark.parametrize("made", [None, 3, (torch.ones(2),)])
+def test_a_backend_that_returns_no_callable(made: Any) -> None:
+    compiled = flambeau.compile(lambda x: x + 1, backend=lambda gm, example_inputs: made)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"the backend returned .*must return a callable"):
+            compiled(torch.ones(2))

@@ -205,11 +205,15 @@ def make_entry(
     return new_entry(checked, target, item=item, info=info, handler=handler, on_error=on_error)
 
 
-def _quiet(graph: Callable[..., Any]) -> Callable[..., Any]:
-    """A backend's callable; of a graph module what it runs: calling the module itself would print the errors that have the call run again."""
+def _quiet(graph: Any) -> Callable[..., Any]:
+    """A backend's callable (TypeError for what is none); of a graph module what it runs: calling the module itself would print the errors that have the call run again."""
     if isinstance(graph, fx.GraphModule) and not (graph._forward_hooks or graph._forward_pre_hooks):
         return graph.forward
-    return graph
+    if not callable(graph):
+        raise TypeError(
+            f"the backend returned {graph!r}; it must return a callable that takes the graph's inputs and returns a tuple"
+        )
+    return graph  # type: ignore[no-any-return]
 
 
 def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = None) -> Any:

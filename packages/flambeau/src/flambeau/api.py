@@ -13,7 +13,7 @@ from flambeau.backends import Context, get_default_backend, lookup_backend
 from flambeau.environment import read_environment
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
-from flambeau.options import resolve
+from flambeau.options import check_arguments, resolve
 from flambeau.report import Report, attach_report
 from flambeau.reset import remember
 from flambeau_capture.compiler_functions import innermost
@@ -57,7 +57,8 @@ def compile(
         dynamic, (min, max) in this range, "unbacked" and nothing may depend on it, "maybe" where that costs nothing, False static.  What
         `mark_dynamic` and `mark_unbacked` say of a tensor, said beforehand.
 
-    Raises ValueError for an unknown backend, mode or option (the known ones are listed), TypeError if `model` is not callable.
+    Raises ValueError for an unknown backend, mode or option (the known ones are listed), TypeError if `model` is not callable, or an argument
+    or option is of the wrong type.
     Nothing is compiled before the first call.
     """
     arguments: dict[str, Any] = {
@@ -72,6 +73,7 @@ def compile(
         "isolate_recompiles": isolate_recompiles,
         "dynamic_shapes": dynamic_shapes,
     }
+    check_arguments(arguments)
     if model is None:
         return functools.partial(compile, **arguments)
     again: Callable[[Any], Any] = functools.partial(compile, **arguments)
@@ -94,7 +96,7 @@ def compile(
         recompile_limit=recompile_limit,
         dynamic_shapes=dynamic_shapes,
     )
-    chosen = backend or get_default_backend()
+    chosen = get_default_backend() if backend is None else backend
     lookup_backend(
         chosen, Context(resolved, Report(""))
     )  # an unknown one is an error even where nothing is compiled

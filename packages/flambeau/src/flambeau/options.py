@@ -6,8 +6,10 @@ name of a field of one of them ("elide_cast_pairs"); when two packages have a fi
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
+from collections import abc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -98,16 +100,17 @@ def resolve(
         changes["capture"]["dynamic_shapes"] = marks_by_origin(dynamic_shapes)
     if recompile_limit is not None:
         chosen["recompile_limit"] = recompile_limit
-    known = known_options()
+    known, defaults = known_options(), Options()
     for key, value in chosen.items():
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"unknown option {key!r}{hint} known: {', '.join(sorted(known))}")
         for stage in known[key]:
-            _check_type(key, value, getattr(getattr(Options(), stage), key))
+            default = getattr(defaults, stage)
+            option = next(field for field in dataclasses.fields(default) if field.name == key)
+            _check_value(key, value, option, getattr(default, key))
             changes[stage][key] = value
-    defaults = Options()
     return Options(
         **{
             stage: dataclasses.replace(getattr(defaults, stage), **changes[stage])
@@ -117,11 +120,49 @@ def resolve(
     )
 
 
-def _check_type(key: str, value: Any, default: Any) -> None:
-    """A value must be of its default's type (an int will do for a float); None defaults accept anything."""
-    wanted = type(default)
-    if default is None or isinstance(value, wanted) or (wanted is float and isinstance(value, int)):
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of `compile` of the wrong type, by a TypeError that names them."""
+    for name in ("fullgraph", "disable", "isolate_recompiles"):
+        _expect(name, arguments[name], (bool,), "True or False")
+    _expect("dynamic", arguments["dynamic"], (bool, type(None)), "True, False or None")
+    for name in ("mode", "name"):
+        _expect(name, arguments[name], (str, type(None)), "a str")
+    for name in ("options", "dynamic_shapes"):
+        _expect(name, arguments[name], (abc.Mapping, type(None)), "a dict")
+    backend = arguments["backend"]
+    if not callable(backend):
+        _expect("backend", backend, (str, type(None)), "a name or a function")
+    limit = arguments["recompile_limit"]
+    if limit is not None and type(limit) is not int:
+        _expect("option 'recompile_limit'", limit, (), "int")
+
+
+def _expect(name: str, value: Any, types: tuple[type, ...], wanted: str) -> None:
+    if not isinstance(value, types):
+        raise TypeError(f"{name} takes {wanted}, not {type(value).__name__} ({value!r})")
+
+
+_PLAIN: dict[str, type] = {"bool": bool, "float": float, "int": int, "str": str, "None": type(None)}
+
+
+def _check_value(key: str, value: Any, option: dataclasses.Field[Any], default: Any) -> None:
+    """A value must be what the option is annotated with; TypeError, or ValueError where it is none of a `Literal`'s or a negative int."""
+    annotation = str(option.type)
+    if annotation.startswith("Literal["):
+        choices = ast.literal_eval(f"({annotation[8:-1]},)")
+        if value not in choices:
+            raise ValueError(f"option {key!r} takes one of {choices}, not {value!r}")
         return
-    raise TypeError(
-        f"option {key!r} takes {wanted.__name__}, not {type(value).__name__} ({value!r})"
-    )
+    names = annotation.split(" | ")
+    if all(name in _PLAIN for name in names):
+        wanted = {_PLAIN[name] for name in names}
+        if float in wanted:
+            wanted.add(int)  # an int will do for a float
+        fits = type(value) in wanted
+    else:
+        fits = default is None or isinstance(value, type(default))
+    if not fits:
+        text = f"{type(value).__name__} ({value!r})"
+        raise TypeError(f"option {key!r} takes {annotation}, not {text}")
+    if type(value) is int and value < 0:
+        raise ValueError(f"option {key!r} takes no negative number ({value})")

@@ -11,6 +11,7 @@ import pwd
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 
 def default_cache_dir() -> Path:
@@ -46,13 +47,13 @@ class RuntimeOptions:
     """The C++ compiler: a name on PATH, a path, or a command (`ccache g++`).  GCC, for its vector extensions and libmvec."""
     cxx_flags: tuple[str, ...] = ()
     """Flags added after our own."""
-    isa: str | None = None
+    isa: Literal["avx512", "avx2", "baseline", None] = None
     """"avx512", "avx2" or "baseline" instead of what CPUID says (to build for another machine, or to compare)."""
     sanitize: bool = False
     """Build C++ kernels under the address sanitizer (see `build/sanitizer.py`): what they access out of bounds ends the process."""
 
     # Running
-    executor: str = "auto"
+    executor: Literal["c", "python", "auto"] = "auto"
     """"c", "python", or "auto": C where the extension is built and torch's C interface is found, else Python."""
     debug: bool = False
     """Check the Program when it is loaded and the arguments on every call."""
