@@ -246,7 +246,7 @@ def test_one_topic(topic: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> N
         "recompiles": "L['x'] has shape [3, 2], had [3]",
         "graph_breaks": line_of(branch, 2),
         "guards": "G['FACTOR'] == 2 (read at",
-        "graph_code": "def forward(self, x)",
+        "graph_code": 'def forward(self, x: "f32[3',
         "output_code": "sin",
     }
     assert wanted[topic] in written

@@ -21,6 +21,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from flambeau_capture.origins import Origin, RootOfSize, TensorSize, TensorStride
+from flambeau_capture.readable_graph import annotated
 from flambeau_capture.record import Call, Capture, GraphValue, Input
 from flambeau_capture.size_nodes import SizeNodes, symbol_origins
 from flambeau_prims.fork_safety import fork_safe_lock
@@ -126,6 +127,11 @@ class CapturedGraphModule(fx.GraphModule):
                 if "forward" not in own:
                     self.recompile()
         return own["forward"](self, *args)
+
+    def print_readable(self, *args: Any, **kwargs: Any) -> str:
+        """As torch.fx prints a graph, with the shapes and lines of this one."""
+        with annotated(self.graph):
+            return super().print_readable(*args, **kwargs)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name in _GENERATED and not self.__dict__.get("_deferred"):
