@@ -8,6 +8,8 @@ import functools
 import itertools
 import math
 import operator
+import random
+import weakref
 
 import pytest
 import torch
@@ -291,3 +293,57 @@ def test_names_of_missing_names_survive_a_break():
             return x + 1, first, error.name, error.path
 
     same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))
+
+
+class Referent:
+    def __init__(self):
+        self.width = 3
+
+
+REFERENT = Referent()
+
+
+def test_weak_proxies_are_looked_through():
+    def program(x):
+        proxy = weakref.proxy(REFERENT)
+        torch._dynamo.graph_break()
+        return x + proxy.width, str(proxy)
+
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_class_getitem_is_interpreted():
+    def program(x):
+        class Table(dict):
+            asked = None
+
+            def __class_getitem__(cls, item):
+                cls.asked = item
+
+        before = Table.asked
+        Table[int]
+        return x + 1, before, Table.asked
+
+    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_a_draw_is_a_number_to_the_math_module():
+    def program(x):
+        random.seed(3)
+        return x + 1, math.ldexp(1.5, random.randrange(10)), math.comb(9, random.randrange(5))
+
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_what_raises_must_make_an_exception():
+    class Makes(Exception):
+        def __new__(cls):
+            return cls
+
+    def program(x):
+        try:
+            raise Makes
+        except TypeError as error:
+            return x + 1, str(error)
+
+    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))

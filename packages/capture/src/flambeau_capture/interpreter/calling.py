@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 import operator
 import types
 import weakref
@@ -363,6 +364,8 @@ def _call_builtin(
                 return joined_by(receiver, items)
             args = (items,)
         args, kwargs = concrete(args), concrete(kwargs)
+    elif receiver is math:
+        args = concrete(args)
     elif args and isinstance(receiver, (dict, set)):
         args = (native_key(machine, args[0], receiver), *args[1:])
     return function(*args, **kwargs)

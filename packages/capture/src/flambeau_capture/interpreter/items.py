@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
+from flambeau_capture.interpreter.classes import MISSING, is_trusted, lookup, python_method
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.protocols import as_index
 from flambeau_capture.reasons import GraphBreak
@@ -33,6 +33,9 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if isinstance(obj, type):
         method = python_method(machine, type(obj), "__getitem__")
         if method is not None:
+            return machine.call(method, (obj, key), {})
+        method = python_method(machine, obj, "__class_getitem__")
+        if method is not None and not is_trusted(method.__module__):
             return machine.call(method, (obj, key), {})
         return operator.getitem(obj, key)  # type: ignore[call-overload]
     method = python_method(machine, kind, "__getitem__")

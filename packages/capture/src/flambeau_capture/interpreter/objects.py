@@ -16,6 +16,7 @@ import collections
 import enum
 import itertools
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -246,6 +247,8 @@ class Objects:
         if kind is types.MethodType:
             function = self.wrap(value.__func__, MethodPart(origin, "func"))
             return types.MethodType(function, self.wrap(value.__self__, MethodPart(origin, "self")))
+        if kind in weakref.ProxyTypes:
+            raise GraphBreak("unsupported-input", f"a weak proxy is read at {origin.text()}")
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
             raise GraphBreak(
                 "unsupported-input", f"a symbolic number of another tracer at {origin.text()}"

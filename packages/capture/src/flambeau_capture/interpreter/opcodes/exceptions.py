@@ -102,7 +102,11 @@ def _drop_from_chain(handling: BaseException, error: BaseException) -> None:
 
 def _as_exception(frame: Frame, value: Any) -> BaseException | None:
     if isinstance(value, type) and issubclass(value, BaseException):
-        value = frame.machine.call(value, (), {})
+        kind, value = value, frame.machine.call(value, (), {})
+        if not isinstance(value, BaseException):
+            raise TypeError(
+                f"calling {kind!r} should have returned an instance of BaseException, not {type(value)!r}"
+            )
     if value is not None and not isinstance(value, BaseException):
         raise TypeError("exceptions must derive from BaseException")
     return value
