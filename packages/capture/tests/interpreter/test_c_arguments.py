@@ -347,3 +347,46 @@ def test_what_raises_must_make_an_exception():
             return x + 1, str(error)
 
     same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_generators_that_run_themselves_or_fail_to_close():
+    def program(x):
+        trace = []
+
+        def inner():
+            try:
+                yield 1
+            finally:
+                trace.append("inner")
+                raise ValueError("closing")
+
+        def outer():
+            try:
+                yield from inner()
+            finally:
+                trace.append("outer")
+
+        def itself():
+            yield 0
+            try:
+                yield from running
+            except ValueError as error:
+                trace.append(str(error))
+            yield 2
+
+        generator = outer()
+        next(generator)
+        try:
+            generator.close()
+        except ValueError as error:
+            trace.append((str(error), type(error.__context__).__name__))
+        running = itself()
+        trace.append(list(running))
+        empty = iter(())
+        try:
+            next(inner() if x is None else (n for n in empty))
+        except StopIteration as error:
+            trace.append(error.args)
+        return x + 1, trace
+
+    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.bytecode import VERSION
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.frame import RETURN, Frame, run, unwind
+from flambeau_capture.interpreter.frame import RETURN, Frame, Stopped, run, unwind
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class InterpretedGenerator(Native):
 
     def send(self, value: Any) -> Any:
         """Resume with `value` as what the yield expression gives."""
+        self._check_not_running()
         if self.finished:
             raise StopIteration
         if not self.started and value is not None:
@@ -62,26 +63,50 @@ class InterpretedGenerator(Native):
                 else kind(*(() if value is None else (value,)))
             )
         )
+        self._check_not_running()
         if self.finished or not self.started:
             self.finished = True
             raise error
         receiver = self._delegate()
         throw = None if receiver is None else _method(receiver, "throw", self.frame.machine)
         if throw is None or isinstance(error, GeneratorExit):
-            self._close_delegate(receiver)
-            return self._resume(error)
+            return self._resume(self._closing(receiver, error))
+        self.running = True
         try:
             return self.frame.machine.call(throw, (error,), {})
         except StopIteration as stop:
+            self.running = False
             return self._resume(*self._delegate_returned(stop))
+        except (GraphBreak, Stopped):
+            raise
         except BaseException as raised:
+            self.running = False
             return self._resume(raised)
+        finally:
+            self.running = False
+
+    def _check_not_running(self) -> None:
+        if self.running:
+            raise ValueError("generator already executing")
 
     def _delegate(self) -> Any:
         """The iterator that `yield from` is suspended on, or None."""
         frame = self.frame
         handler, argument = frame.code.instructions[frame.ip]
         return frame.stack[-1] if handler.__name__ == "RESUME" and argument & 3 >= 2 else None
+
+    def _closing(self, receiver: Any, error: BaseException) -> BaseException:
+        """What is raised in the generator once its delegate is closed: `error`, or what closing that has raised."""
+        self.running = True
+        try:
+            self._close_delegate(receiver)
+        except (GraphBreak, Stopped):
+            raise
+        except BaseException as raised:
+            return raised
+        finally:
+            self.running = False
+        return error
 
     def _close_delegate(self, receiver: Any) -> None:
         machine = self.frame.machine
@@ -102,12 +127,12 @@ class InterpretedGenerator(Native):
 
     def close(self) -> None:
         """Raise GeneratorExit in the generator."""
+        self._check_not_running()
         if self.finished or not self.started:
             self.finished = True
             return
         try:
-            self._close_delegate(self._delegate())
-            self._resume(GeneratorExit())
+            self._resume(self._closing(self._delegate(), GeneratorExit()))
         except (GeneratorExit, StopIteration):
             return
         raise RuntimeError("generator ignored GeneratorExit")
@@ -147,8 +172,6 @@ class InterpretedGenerator(Native):
     def _resume(self, error: BaseException | None, ready: bool = False) -> Any:
         """Run on to the next yield; `ready` says that the stack is as the next instruction expects it."""
         frame, machine = self.frame, self.frame.machine
-        if self.running:
-            raise ValueError("generator already executing")
         handling = machine.handling
         if self.handling is not None:
             machine.handling = self.handling
@@ -175,7 +198,7 @@ class InterpretedGenerator(Native):
             machine.handling = handling
         if signal == RETURN:
             self.finished = True
-            raise StopIteration(frame.value)
+            raise StopIteration if frame.value is None else StopIteration(frame.value)
         return frame.value
 
 
