@@ -390,3 +390,21 @@ def test_generators_that_run_themselves_or_fail_to_close():
         return x + 1, trace
 
     same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_an_exhausted_iterator_over_items_stays_exhausted():
+    class Grows:
+        def __init__(self):
+            self.items = [1, 2]
+
+        def __getitem__(self, index):
+            return self.items[index]
+
+    def program(x):
+        grows = Grows()
+        iterator = iter(grows)
+        first = list(iterator)
+        grows.items.append(3)
+        return x + 1, first, list(iterator)
+
+    same(compiled(program)(torch.ones(2)), program(torch.ones(2)))

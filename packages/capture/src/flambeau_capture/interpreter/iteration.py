@@ -60,18 +60,22 @@ class InterpretedIterator(Native):
 class SequenceIterator(Native):
     """Iterates an object that has a `__getitem__` written in Python, and no `__iter__`."""
 
-    __slots__ = ("index", "machine", "sequence")
+    __slots__ = ("exhausted", "index", "machine", "sequence")
 
     def __init__(self, machine: Machine, sequence: Any) -> None:
         self.machine, self.sequence, self.index = machine, sequence, 0
+        self.exhausted = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        if self.exhausted:
+            raise StopIteration
         try:
             item = load_item(self.machine, self.sequence, self.index)
         except (IndexError, StopIteration):
+            self.exhausted = True
             raise StopIteration from None
         self.index += 1
         return item

@@ -32,10 +32,10 @@ def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     return CallRecipe(_made, (Const(kind), args, *links, flag, MakeDict(list(state))))
 
 
-def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Recipe, Recipe]]:
+def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Const, Recipe]]:
     """What the exception's type holds besides its arguments and its `__dict__`: `name` of a NameError, `path` of an ImportError, slots."""
     kind = type(error)
-    names = [name for name in _members(kind) if getattr(error, name, None) is not None]
+    names = [name for name in _members(kind.__mro__) if getattr(error, name, None) is not None]
     if names and type(kind.__init__) is not types.FunctionType:
         again = kind(*error.args)
         names = [name for name in names if getattr(again, name, None) is not getattr(error, name)]
@@ -51,11 +51,11 @@ def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Recipe, Reci
 
 
 @functools.cache
-def _members(kind: type[BaseException]) -> tuple[str, ...]:
-    """Fields that a program can set, of an exception type written in C or with slots."""
+def _members(bases: tuple[type, ...]) -> tuple[str, ...]:
+    """Fields that a program can set, of an exception type written in C or with slots, by its `__mro__`."""
     return tuple(
         name
-        for base in kind.__mro__
+        for base in bases
         for name, member in vars(base).items()
         if type(member) is types.MemberDescriptorType
         and not name.startswith("__")
@@ -96,7 +96,7 @@ def _made(
     error.__cause__, error.__context__ = cause, context
     error.__suppress_context__ = suppress_context
     for name, value in state.items():
-        if name in _members(kind):
+        if name in _members(kind.__mro__):
             setattr(error, name, value)
         else:
             error.__dict__[name] = value
