@@ -47,6 +47,10 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
     "take from what it writes": (lambda o, x: torch.take(o, torch.tensor([1, 0]), out=o[0, :2]), lambda: X.clone()),
     "cat of what it writes": (lambda o, x: torch.cat([o[:2], x[:2]], out=o), lambda: X.clone()),
     "cumsum of what it writes": (lambda o, x: torch.cumsum(o, 0, out=o), lambda: X.clone()),
+    "addmv_ of another shape": (lambda o, x: o.addmv_(x, x[0]), lambda: shape_of(())),
+    "addbmm_ of another shape": (lambda o, x: o.addbmm_(x[None], x.t()[None]), lambda: shape_of(())),
+    "addmm_ of another shape": (lambda o, x: o.addmm_(x, x.t()), lambda: shape_of((1, 4))),
+    "baddbmm_ of another shape": (lambda o, x: o.baddbmm_(x[None], x.t()[None]), lambda: shape_of((1, 1, 4))),
     "mul of what it writes": (lambda o, x: torch.mul(o, x, out=o), lambda: X.clone()),
     "mul of a part of what it writes": (lambda o, x: torch.mul(o[:3], 2, out=o[1:]), lambda: X.clone()),
 }  # fmt: skip

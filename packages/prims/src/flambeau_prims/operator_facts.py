@@ -13,6 +13,7 @@ from flambeau_prims.rules.registry import aliasing, infer, is_view, rule_for
 from flambeau_prims.sizes import eq, lt
 from flambeau_prims.spec import Spec
 from flambeau_prims.strides import is_dense, is_empty, same_shape
+from flambeau_prims.unsupported import OutArgument
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -156,6 +157,9 @@ class OperatorFacts:
             and isinstance(target, Spec)
             and not same_shape(result.shape, target.shape)
         ):
+            if torch.Tag.pointwise not in self.functional.tags:
+                # Some raise with texts of their own, some resize.
+                raise OutArgument(f"{self.op} writes {result!r} to {target!r}", self.op)
             raise RuntimeError(
                 f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
             )
@@ -203,7 +207,7 @@ def facts(op: OpOverload) -> OperatorFacts:
 
 
 def _functional_form(op: OpOverload) -> OpOverload | None:
-    """The out-of-place form of an out= operator, or of an in-place pointwise operator whose rule can check the shape."""
+    """The out-of-place form of an out= operator, or of an in-place operator whose rule can check the shape."""
     namespace, name = op._schema.name.split("::")
     if op._schema.arguments[-1].is_out:
         inputs = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
@@ -214,9 +218,7 @@ def _functional_form(op: OpOverload) -> OpOverload | None:
                 return form
         return None
     form = _out_of_place(op)
-    if form is None or rule_for(form) is None or torch.Tag.pointwise not in form.tags:
-        return None
-    return form
+    return form if form is not None and rule_for(form) is not None else None
 
 
 def _out_of_place(op: OpOverload) -> OpOverload | None:
