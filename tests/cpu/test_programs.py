@@ -7,12 +7,13 @@ import warnings
 import pytest
 
 from tests.differential import differences
-from tests.programs import indexing, memory, mutation, neural, pointwise, reductions
+from tests.programs import dtypes, indexing, memory, mutation, neural, pointwise, reductions
 
 TABLES = {
     "pointwise": pointwise.PROGRAMS,
     "reductions": reductions.PROGRAMS,
     "indexing": indexing.PROGRAMS,
+    "dtypes": dtypes.PROGRAMS,
     "memory": memory.PROGRAMS,
     "mutation": mutation.PROGRAMS,
     "neural": neural.PROGRAMS,

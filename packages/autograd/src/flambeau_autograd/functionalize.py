@@ -8,7 +8,7 @@
 Each memory (the root of an alias chain) has a current Value and a version.  A write through a view scatters the new contents
 up the chain to the root; a view that is out of date when read replays its chain from the root.  A Value keeps the shape and dtype of the
 traced tensor it stands for, and its strides too, save where the program wrote to memory with gaps (a slice): there the view is
-read back from its base.  Relies on `aliases.AliasMap` of the same tape and on the shape rules for the Specs of the calls it adds.
+read back from its base.  No Value is lazily conjugated or negated: such a view is computed where it is read.  Relies on `aliases.AliasMap` of the same tape and on the shape rules for the Specs of the calls it adds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from flambeau_autograd.aliases import Alias, AliasMap, argument_named
 from flambeau_autograd.functional_forms import UNDECLARED, FunctionalForm, functional_form
 from flambeau_autograd.reasons import MutationInBackward, NoFunctionalForm, ViewWrite
-from flambeau_autograd.scatters import scatter
+from flambeau_autograd.scatters import LAZY, scatter
 from flambeau_prims import sizes
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.rules.registry import aliasing, infer, is_view
@@ -289,13 +289,23 @@ class _Functionalizer:
                 base = self._own_memory(base)
                 size, stride, offset = args
                 args = (size, stride, offset - alias.root.spec.offset + base.spec.offset)
-            if base.spec is alias.parent.spec:
-                specs = [None if out is None else out.spec for out in step.outputs]
-            outputs = self._emit_all(step.op, (base, *args), step.kwargs, specs)
+            if step.op in LAZY:
+                outputs = (self._turned(LAZY[step.op], base),)
+            else:
+                if base.spec is alias.parent.spec:
+                    specs = [None if out is None else out.spec for out in step.outputs]
+                outputs = self._emit_all(step.op, (base, *args), step.kwargs, specs)
             memory.replays[base, step] = outputs
         value = outputs[alias.index]
         assert value is not None
         return value
+
+    def _turned(self, op: Any, base: Value) -> Value:
+        """`base` conjugated or negated, in memory of its own; twice is not at all."""
+        producer = base.producer
+        if producer is not None and producer.op is op:
+            return next(producer.operands())
+        return self._emit(op, base)
 
     def _own_memory(self, value: Value) -> Value:
         """`value`, or a copy of it if it is a view of other memory, where offsets would mean something else."""

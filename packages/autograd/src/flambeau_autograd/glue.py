@@ -385,13 +385,18 @@ def _sizes_reader(call: Call) -> Sizes:
     return read
 
 
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether the elements in memory are yet to be negated or conjugated, which kernels do not know."""
+    return tensor.is_neg() or tensor.is_conj()
+
+
 def _tangent_fixer(spec: Spec) -> Fixer:
-    """A function that gives a tangent as it was traced: zeros for None, and in the traced strides."""
+    """A function that gives a tangent as it was traced: zeros for None, in the traced strides, and not lazily negated or conjugated."""
     env, dtype, device = spec.env, spec.dtype, spec.device
     shape, stride = cast("tuple[int, ...]", spec.shape), cast("tuple[int, ...]", spec.stride)
 
     def fix(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
-        if tangent is not None and tangent.stride() == stride:
+        if tangent is not None and tangent.stride() == stride and not _is_lazy(tangent):
             return tangent
         made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
         return made.zero_() if tangent is None else made.copy_(tangent.detach())
@@ -399,7 +404,7 @@ def _tangent_fixer(spec: Spec) -> Fixer:
     def fix_symbolic(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
         assert env is not None
         wanted = tuple(env.evaluate(step, sizes) for step in spec.stride)
-        if tangent is not None and tangent.stride() == wanted:
+        if tangent is not None and tangent.stride() == wanted and not _is_lazy(tangent):
             return tangent
         extents = tuple(env.evaluate(size, sizes) for size in spec.shape)
         made = torch.empty_strided(extents, wanted, dtype=dtype, device=device)

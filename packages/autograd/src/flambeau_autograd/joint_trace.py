@@ -371,7 +371,8 @@ class _JointTracer:
 
         None if they are one and the same tensor, which can be returned as it is.
         """
-        if all(aliases[out.value] is aliases[outs[0].value] for out in outs):  # type: ignore[index]
+        lazy = outs[0].is_conj() or outs[0].is_neg()  # no Value is: taken as a view by the caller
+        if not lazy and all(aliases[out.value] is aliases[outs[0].value] for out in outs):  # type: ignore[index]
             return None
         candidates = [out if aliases[out.value] is root else out._base for out in outs]  # type: ignore[index]
         for fake in candidates:

@@ -147,6 +147,15 @@ def _view_as_complex(emit: Emit, base: Value, new: Value, alias: Alias) -> Value
     return emit(aten.view_as_real.default, new)
 
 
+LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
+"""Views whose elements are computed when they are read, and what computes them; each is its own inverse."""
+
+
+def _turned(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
+    assert alias.step is not None
+    return emit(LAZY[alias.step.op], new)
+
+
 SCATTERS: dict[Any, Scatter] = {
     aten.alias.default: _identity,
     aten.detach.default: _identity,
@@ -172,6 +181,8 @@ SCATTERS: dict[Any, Scatter] = {
     aten.unsafe_split.Tensor: _split,
     aten.unsafe_split_with_sizes.default: _split,
     aten.view.dtype: _view_dtype,
+    aten._conj.default: _turned,
+    aten._neg_view.default: _turned,
     aten.view_as_real.default: _view_as_real,
     aten.view_as_complex.default: _view_as_complex,
 }

@@ -22,7 +22,7 @@ from flambeau_prims.builder import Builder, compute_dtype
 from flambeau_prims.decompositions.registry import decomposition_for
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.operator_facts import READS_MEMORY
-from flambeau_prims.primitives import PRIMS, Kind, Prim
+from flambeau_prims.primitives import DTYPES, PRIMS, Kind, Prim
 from flambeau_prims.rules.registry import is_view
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _CLONE = PRIMS["clone"]
 def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
     """A graph of the same inputs, outputs and writes, made of primitives and of ATen calls.
 
-    Operators in `keep` stay ATen calls, as do those without a decomposition and those on complex tensors.
+    Operators in `keep` stay ATen calls, as do those without a decomposition and those on tensors that are not of `DTYPES`.
     """
     taken = [value.name for value in graph.inputs if isinstance(value, Value)]
     taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
@@ -92,7 +92,7 @@ def _decompose_node(
     start = len(b.nodes)
     function = None if isinstance(node.op, Prim) or node.op in keep else decomposition_for(node.op)
     found = NotImplemented
-    if function is not None and not any(_is_complex(value.spec) for value in _values(node)):
+    if function is not None and all(value.spec.dtype in DTYPES for value in _values(node)):
         args, kwargs = _positional(node.op, args, kwargs)
         found = function(b, *args, **kwargs)
     if found is NotImplemented:
@@ -126,10 +126,6 @@ def _decompose_node(
 
 def _values(node: Node) -> list[Value]:
     return [*node.operands(), *(out for out in node.outputs if out is not None)]
-
-
-def _is_complex(spec: Spec) -> bool:
-    return spec.dtype.is_complex
 
 
 def _positional(

@@ -196,6 +196,21 @@ def make_fake(
     return fake
 
 
+def carry_lazy_bits(source: FakeTensor, view: FakeTensor, flips: str | None) -> None:
+    """Give a view its source's conjugate and negative bits, one of them (`flips`: "conj" or "neg") turned over.
+
+    C++ looks at them: it resolves the operands of most operators, and refuses some views.
+    """
+    conjugate = source.is_conj() != (flips == "conj")
+    if conjugate and not view.is_complex():
+        raise RuntimeError(
+            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can view it as real, "
+            "use self.resolve_conj(); however, be warned that the resulting tensor will NOT alias the original."
+        )
+    torch._C._set_conj(view, conjugate)
+    torch._C._set_neg(view, source.is_neg() != (flips == "neg"))
+
+
 def set_geometry(fake: FakeTensor, spec: Spec) -> None:
     """Give a fake tensor another shape, stride and offset, as `squeeze_` does; to autograd it stays the same tensor."""
     with torch._C._DisableTorchDispatch():

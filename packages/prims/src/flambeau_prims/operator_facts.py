@@ -41,6 +41,7 @@ _CHECKS = {
     aten._assert_async.default,
     aten._assert_async.msg,
 }
+_LAZY = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
 _LIFTS = {aten.lift_fresh.default}
 
 READS_MEMORY = frozenset({
@@ -63,6 +64,7 @@ class OperatorFacts:
         "changes_metadata",
         "checks_overlap",
         "functional",
+        "lazy",
         "mutated",
         "op",
         "out",
@@ -97,6 +99,8 @@ class OperatorFacts:
         """Whether it changes its argument's sizes or strides; `view_form` is then the view that gives these, if there is one."""
         form = _out_of_place(op) if self.changes_metadata else None
         self.view_form = form if form is not None and is_view(form) else None
+        self.lazy = _LAZY.get(op)
+        """The bit, if any, that its result has where its argument has none: "conj" or "neg", which say that elements are yet to be conjugated or negated."""
         self.any_geometry = self.stem == "as_strided"
         """Whether it gives any geometry over its argument's memory."""
         self.random = torch.Tag.nondeterministic_seeded in op.tags

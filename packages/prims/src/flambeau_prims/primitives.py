@@ -27,6 +27,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau_prims import primitive_eager as eager
 from flambeau_prims import primitive_specs as specs
 
@@ -35,6 +37,14 @@ if TYPE_CHECKING:
 
     from flambeau_prims.spec import Spec
 
+
+# 0. Dtypes ---------------------------------------------------------------------------------------------------------
+
+DTYPES = frozenset({
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+})  # fmt: skip
+"""The dtypes that primitives take.  Operators on tensors of others (complex, float8, uint16 and wider) stay calls of ATen; `clone`, which only moves,
+takes them too."""
 
 # 1. What a primitive is ------------------------------------------------------------------------------------------
 

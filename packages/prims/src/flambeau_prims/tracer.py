@@ -26,7 +26,13 @@ from torch.utils._python_dispatch import (
 )
 
 from flambeau_prims import operator_facts
-from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake, set_geometry
+from flambeau_prims.fake import (
+    FakeTensor,
+    StorageRecord,
+    carry_lazy_bits,
+    make_fake,
+    set_geometry,
+)
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.out_arguments import to_resize
 from flambeau_prims.rules.registry import infer, infer_keyed
@@ -247,7 +253,12 @@ class Tracer(TorchDispatchMode):
             return make_fake(spec, StorageRecord())
         if facts.any_geometry:
             require_inside(spec, source.storage_record)
-        return make_fake(spec, source.storage_record, inference=source.is_inference())
+        fake = make_fake(spec, source.storage_record, inference=source.is_inference())
+        if facts.lazy or source.is_conj() or source.is_neg():
+            if facts.any_geometry:
+                raise Unsupported(f"{facts.op} of a lazily conjugated or negated tensor")
+            carry_lazy_bits(source, fake, facts.lazy)
+        return fake
 
     def _mutate(
         self,

@@ -66,7 +66,8 @@ OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
 DTYPE_CODES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
     "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15,
-    "float8_e5m2": 23, "float8_e4m3fn": 24, "uint16": 27, "uint32": 28, "uint64": 29,
+    "float8_e5m2": 23, "float8_e4m3fn": 24, "float8_e5m2fnuz": 25, "float8_e4m3fnuz": 26, "uint16": 27, "uint32": 28, "uint64": 29,
+    "float8_e8m0fnu": 44,
 }  # fmt: skip
 DEVICE_CODES = {"cpu": 0, "cuda": 1}
 

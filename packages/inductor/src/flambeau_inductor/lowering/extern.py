@@ -80,6 +80,20 @@ def lower_extern(
     )  # fmt: skip
 
 
+def copy_into(order: int, source: TensorRef, target: TensorRef) -> ExternCall:
+    """A copy of a tensor into the whole of a buffer, for dtypes that kernels do not take."""
+    return ExternCall(
+        order,
+        "aten.alias_copy.out",
+        (source,),
+        {},
+        (),
+        (("out", target.buffer),),
+        {source.buffer},
+        str(target.spec.device),
+    )
+
+
 def copy_to_device(order: int, source: TensorRef, result: str, device: torch.device) -> ExternCall:
     """A copy of a tensor to another device."""
     return ExternCall(

@@ -17,7 +17,7 @@ from flambeau_inductor.indexing.sizes import SizeTable
 from flambeau_inductor.indexing.symbols import SymbolSources
 from flambeau_inductor.ir import Axis
 from flambeau_inductor.lowering.elements import Elements
-from flambeau_inductor.lowering.extern import copy_to_device, lower_extern
+from flambeau_inductor.lowering.extern import copy_into, copy_to_device, lower_extern
 from flambeau_inductor.lowering.realize import (
     MAX_INLINE_CAT,
     realize,
@@ -29,7 +29,7 @@ from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.lowering.split_reduction import choose_parts, split_dim, stretch
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_prims.graph import Value
-from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.primitives import DTYPES, Kind, Prim
 from flambeau_prims.sizes import hint_of
 from flambeau_prims.spec import Spec
 
@@ -105,12 +105,23 @@ class _GraphLowering:
             )
         elif node.op.name == "empty" or _is_empty(out.spec.shape):
             self.make(out)
+        elif out.spec.dtype not in DTYPES:
+            assert node.op.name == "clone", node
+            self.copy_value(node.args[0], out)
         elif node.op.kind is Kind.REDUCTION:
             self.reduction_nest(node)
         elif node.op.name == "cat" and len(node.args[0]) > MAX_INLINE_CAT:
             self.cat_nests(node)
         else:
             self.pointwise_nest(out, node.where)
+
+    def copy_value(self, value: Value, target: Value) -> None:
+        """Copy a value of a dtype that kernels do not take into another's memory, which is made if there is none."""
+        if target not in self.memory:
+            self.make(target)
+        ref = TensorRef(self.memory[target], target.spec)
+        nodes = self.lowered.nodes
+        nodes.append(copy_into(len(nodes), self.tensor(value), ref))
 
     # Loop nests
 
@@ -265,6 +276,9 @@ class _GraphLowering:
         """A copy of a value in memory of its own, in its strides; a dim of stride 0 is copied once."""
         spec = value.spec
         copy = Value(f"{value.name}_copy", spec.replace(offset=0))
+        if spec.dtype not in DTYPES:
+            self.copy_value(value, copy)
+            return copy
         shape = [
             1 if isinstance(s, int) and s == 0 else n
             for n, s in zip(spec.shape, spec.stride, strict=True)
@@ -286,10 +300,13 @@ class _GraphLowering:
         for target, value in writes:
             if _is_empty(target.spec.shape):
                 continue
-            axes, index = self.axes(target.spec.shape, target.spec.stride, "i")
-            elements = self.elements(axes, target.spec.device)
-            name = elements.element(value, index)
-            self.finish(elements, self.memory[target], target.spec, index, name, axes, (), "")
+            if target.spec.dtype in DTYPES:
+                axes, index = self.axes(target.spec.shape, target.spec.stride, "i")
+                elements = self.elements(axes, target.spec.device)
+                name = elements.element(value, index)
+                self.finish(elements, self.memory[target], target.spec, index, name, axes, (), "")
+            else:
+                self.copy_value(value, target)
             self.lowered.mutated.append(self.memory[target])
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.graph import Value, values_in
-from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.primitives import DTYPES, Kind, Prim
 from flambeau_prims.rules.view import view_stride
 from flambeau_prims.sizes import hint_of
 
@@ -135,7 +135,7 @@ class _Realizer:
             for value in node.operands():
                 if value in self.roots and value.producer.op.name == "slice":  # type: ignore[union-attr]
                     self.windows.setdefault(self.root(value), set()).add(value)
-        if not isinstance(node.op, Prim) or node.op.name == "to_device":
+        if not isinstance(node.op, Prim) or node.op.name == "to_device" or not _in_kernels(node):
             for value in node.operands():
                 self.require(value)
             self.must.update(out for out in node.outputs if out is not None)
@@ -199,6 +199,11 @@ class _Realizer:
         if root in self.must:
             return Traits(0, 0, frozenset((root,)))
         return self.traits[value]
+
+
+def _in_kernels(node: Node) -> bool:
+    """Whether kernels take the dtype of a primitive's result; else it is a copy, which ATen makes."""
+    return node.op.kind is Kind.VIEW or result_of(node).spec.dtype in DTYPES
 
 
 def _elements(value: Value) -> int:
