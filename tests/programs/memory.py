@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -144,3 +145,28 @@ CASES |= {
 
 for _name, (_function, _make) in CASES.items():
     add(_name, _function, _make)
+
+# Copies that keep the gaps of what they are copies of, and gradients of inputs with gaps.
+LAYOUTS: dict[str, Callable[[], tuple[torch.Tensor]]] = {
+    "rows": with_gaps(4, 5),
+    "columns": lambda: (torch.randn(4, 10)[:, ::2].requires_grad_(),),
+    "transposed": lambda: (torch.randn(5, 4).t().requires_grad_(),),
+    "columns_transposed": lambda: (torch.randn(5, 8)[:, ::2].t().requires_grad_(),),
+    "one_row": with_gaps(1, 5),
+}
+SCATTERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "select": lambda x: torch.select_scatter(x, torch.ones(5), 0, 0),
+    "slice": lambda x: torch.slice_scatter(x, torch.ones(1, 5), 0, 0, 1),
+    "diagonal": lambda x: torch.diagonal_scatter(x, torch.ones(min(x.shape))),
+    "index_put": lambda x: x.index_put((torch.tensor([0]),), torch.ones(1)),
+    "masked": lambda x: x.masked_fill(x > 0, 1.0),
+    "read_again": lambda x: torch.select_scatter(x * 1, torch.ones(5), 0, 0)[:, 1:].exp(),
+}
+for (_layout, _make), (_name, _function) in product(LAYOUTS.items(), SCATTERS.items()):
+    add(f"{_name}_scatter_of_{_layout}", _function, _make)
+for _layout, _make in LAYOUTS.items():
+    add(
+        f"gradients_of_{_layout}",
+        lambda x: (x.exp(), x[:, 1:] * x[:, :-1], x @ x.t(), x.sum(0), x.reshape(-1) * 2, x.softmax(1), x.flip(0)),
+        _make,
+    )  # fmt: skip

@@ -564,13 +564,15 @@ def as_strided(
 
 
 def _scattered(self: Spec, part: Spec, src: Spec, what: str) -> Spec:
-    """A packed copy in self's layout (eager copies self's whole storage, and so keeps gaps and offset too)."""
+    """A copy in self's strides, gaps included: eager copies self's whole storage.  Where elements overlap, a packed one."""
     if not same_shape(part.shape, src.shape):
         raise RuntimeError(
             f"expected src to have a size equal to the {what} of self. src size = {list(src.shape)}, "
             f"{what} size = {list(part.shape)}"
         )
-    return Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
+    overlaps = any(likely_eq(step, 0) for step in self.stride)
+    stride = preserved_stride(self) if overlaps or is_dense(self) else self.stride
+    return Spec.of(self.shape, stride=stride, dtype=self.dtype, device=self.device)
 
 
 @rule(aten.slice_scatter.default)
@@ -606,10 +608,8 @@ def as_strided_scatter(
     stride: Sequence[Size],
     storage_offset: Size | None = None,
 ) -> Spec:
-    """A copy of self with a strided part replaced; the gaps of self stay, since the part may be in them."""
-    copy = _scattered(self, as_strided(self, size, stride, storage_offset), src, "slice")
-    overlaps = any(likely_eq(step, 0) for step in self.stride)
-    return copy if overlaps or is_dense(self) else copy.replace(stride=self.stride)
+    """A copy of self with a strided part replaced."""
+    return _scattered(self, as_strided(self, size, stride, storage_offset), src, "slice")
 
 
 # 6. Backwards of views: zeros with the gradient in its place
