@@ -446,3 +446,25 @@ def _foreach_lerp(rng: random.Random) -> Any:
 @calls(aten._foreach_norm.Scalar)
 def _foreach_norm(rng: random.Random) -> Any:
     return (_list(rng, _shapes(rng)),)
+
+
+# Fake quantization
+
+
+@calls(aten.fake_quantize_per_tensor_affine_cachemask.default)
+def _fake_quantize(rng: random.Random) -> Any:
+    return floating(rng, shape(rng)), 0.1, rng.randint(0, 9), 0, 255
+
+
+@calls(aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default)
+def _fake_quantize_by_tensors(rng: random.Random) -> Any:
+    zero = torch.tensor(3, dtype=torch.int32)
+    return floating(rng, shape(rng)), torch.tensor(0.1), zero, torch.tensor(1), 0, 255
+
+
+@calls(aten.fake_quantize_per_channel_affine_cachemask.default)
+def _fake_quantize_channels(rng: random.Random) -> Any:
+    x = floating(rng, [rng.randint(1, 4) for _ in range(3)])
+    axis = rng.randrange(3)
+    scale, zero = torch.full((x.shape[axis],), 0.1), torch.zeros(x.shape[axis], dtype=torch.int32)
+    return x, scale, zero, axis, 0, 255

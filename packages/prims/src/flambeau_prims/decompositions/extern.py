@@ -86,6 +86,8 @@ REASONS: dict[str, tuple[str, ...]] = {
     "a list of scales in one tensor": ("_foreach_addcdiv", "_foreach_addcmul"),
     "rare, and no faster as loops": (
         "_chunk_cat", "block_diag", "hash_tensor", "renorm",
+        "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
         "logspace", "tril_indices", "triu_indices", "_unsafe_masked_index", "_masked_softmax", "_masked_softmax_backward", "_fw_primal",
         "cross", "linalg_cross", "_cdist_forward", "_cdist_backward", "_pdist_forward", "_pdist_backward", "_embedding_bag", "_embedding_bag_forward_only", "_euclidean_dist",
         "_embedding_bag_backward", "_embedding_bag_per_sample_weights_backward",

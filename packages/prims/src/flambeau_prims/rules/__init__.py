@@ -24,6 +24,7 @@ MODULES: tuple[str, ...] = (
     "norm",
     "pointwise",
     "pool",
+    "quantize",
     "random",
     "reduction",
     "resample",

@@ -152,7 +152,7 @@ def native_batch_norm_no_training(
     return native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
 
 
-@rule(aten._batch_norm_with_update.default, aten._batch_norm_with_update_functional.default)
+@rule(aten._batch_norm_with_update.default)
 def batch_norm_with_update(
     input: Spec,
     weight: Spec | None,
@@ -165,6 +165,21 @@ def batch_norm_with_update(
     """Training batch norm with a reserve for the kernel's own use."""
     results = native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
     return (*results, _vector(input, 0, torch.uint8))
+
+
+@rule(aten._batch_norm_with_update_functional.default)
+def batch_norm_with_update_functional(
+    input: Spec,
+    weight: Spec | None,
+    bias: Spec | None,
+    running_mean: Spec,
+    running_var: Spec,
+    momentum: float,
+    eps: float,
+) -> tuple[Spec, Spec, Spec, Spec, Spec, Spec]:
+    """As `batch_norm_with_update`; the new running statistics are results five and six."""
+    results = batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps)
+    return (*results, _like(running_mean), _like(running_var))
 
 
 @rule(aten.cudnn_batch_norm.default)
