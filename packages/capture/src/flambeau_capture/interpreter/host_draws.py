@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _PYTHONS_OWN: Any = random._inst  # type: ignore[attr-defined]
 _PLAIN = (int, float)
+MOST_DRAWN = 256
+"""Numbers that one frame draws: each is a symbol, and what the program asks of it (to sort them, say) a check in the graph."""
+
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -115,6 +118,13 @@ def _record(
 ) -> None:  # fmt: skip
     """Record the call that defines unbacked numbers."""
     tape = machine.tape
+    tape.drawn += len(made) if isinstance(made, list) else 1
+    if tape.drawn > MOST_DRAWN:
+        raise GraphBreak(
+            "call-limit",
+            f"more than {MOST_DRAWN} numbers are drawn one by one",
+            hint="draw them at once, as an array or a tensor, or outside the compiled function",
+        )
     names = tape.unbacked.fresh()
     result = (
         [tape.unbacked.result(number) for number in made]

@@ -87,6 +87,8 @@ class Speculation:
         self._machine = machine
         self._answers = answers or Answers()
         self._asked = 0
+        self._numbers: dict[str, int | float] = {}
+        """What the unbacked numbers are that have been asked for."""
         self.assumptions: dict[Assumption, None] = {}
         """What is checked in the graph, in order."""
 
@@ -121,9 +123,16 @@ class Speculation:
         values = self._machine.tape.unbacked.values
         if not names <= values.keys():
             return None  # the call that defines them is not recorded yet
-        ordered = sorted(names)
-        found = self._look([values[name] for name in ordered])
-        return None if found is None else dict(zip(ordered, found, strict=True))
+        if not self._applies(self._machine.where):
+            return None
+        if not names <= self._numbers.keys():
+            # All that the graph so far defines, in one run: programs that ask of one number ask of others, too.
+            wanted = [name for name in values if name not in self._numbers]
+            found = self._look([values[name] for name in wanted])
+            if found is None:
+                return None
+            self._numbers.update(zip(wanted, found, strict=True))
+        return {name: self._numbers[name] for name in names}
 
     def _look(self, wanted: list[GraphValue]) -> tuple[Any, ...] | None:
         where = self._machine.where

@@ -119,6 +119,8 @@ class Tape(Inputs):
         """By id of a fake tensor's node: what the program holds for it."""
         self.seeds: dict[int, Any] = {}
         """By id: the seeds of generators that the frame has seeded and not set otherwise since."""
+        self.drawn = 0
+        """How many numbers the frame has drawn from generators of the host."""
         self.seeded: dict[int, KnownState] = {}
         """By id: the states of generators of the host that the frame has seeded itself."""
         self.enclosed: dict[int, tuple[torch.Tensor, str]] = {}

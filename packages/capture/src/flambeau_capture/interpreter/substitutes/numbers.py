@@ -9,7 +9,7 @@ import torch
 
 from flambeau_capture.interpreter.native import prepare_arguments
 from flambeau_capture.interpreter.scalars import given_floats
-from flambeau_capture.interpreter.substitutes import numpy_tensors
+from flambeau_capture.interpreter.substitutes import numpy_tensors, tensor_lists
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 from flambeau_prims.size_floats import Condition, FloatExpr, float_of
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
@@ -66,11 +66,16 @@ def _declare() -> None:
 
 
 def _constructor(function: Any) -> Substitute:
-    """torch.tensor and torch.as_tensor: of one symbolic number, a tensor filled with it; numbers in lists become concrete."""
+    """torch.tensor and torch.as_tensor: of one symbolic number, a tensor filled with it; of tensors in lists, those put together; other numbers in
+    lists become concrete.
+    """
 
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         if numpy_tensors.is_numpys(args):
             return numpy_tensors.make_tensor(machine, function, args, kwargs)
+        made = tensor_lists.tensor_of(machine, args[0], kwargs) if len(args) == 1 else None
+        if made is not None:
+            return made
         number = args[0] if len(args) == 1 else None
         if type(number) not in (torch.SymInt, torch.SymFloat) or "pin_memory" in kwargs:
             return machine.tape.call_function(function, args, kwargs)
