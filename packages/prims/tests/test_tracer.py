@@ -429,3 +429,15 @@ def test_an_operator_may_write_and_return_new():
     graph, constants, (_, mean, _) = trace(fn, *reals)
     assert mean.storage_record.version == 1
     assert_same(graph, constants, fn, *reals)
+
+
+def test_names_of_inputs_are_not_given_again():
+    """A caller may name an input as the tracer would name a result."""
+    tracer = Tracer()
+    x = tracer.fake(Spec.of((3,)), name="add_2")
+    y = tracer.fake(Spec.of((3,)), name="add_x")
+    with tracer:
+        results = [x + y, x + 1, x * 2 + y]
+    names = [value.name for value in tracer.inputs]
+    names += [out.name for node in tracer.nodes for out in node.outputs]
+    assert len(set(names)) == len(names) == 6, results

@@ -136,6 +136,9 @@ class Tracer(TorchDispatchMode):
 
     def adopt(self, fake: FakeTensor, name: str | None = None) -> FakeTensor:
         """Make an existing fake tensor (`fake_like`) an input of this trace."""
+        number = "" if name is None else name.rpartition("_")[2]
+        if number.isdecimal():  # no later name is this one
+            self._named = max(self._named, int(number))
         fake.value = Value(name or self._name("arg"), fake.spec)
         self.inputs.append(fake.value)
         return fake
