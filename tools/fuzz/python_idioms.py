@@ -10,6 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tools.fuzz.python_data_model import data_model
+
 
 class Expressions:
     """Expressions of the kinds that statements need, each drawn anew: `{of.tensor}` in an f-string."""
@@ -39,6 +41,8 @@ def idiom(of: Expressions) -> list[str]:
         _tensors,
         _raising,
         _texts,
+        data_model,
+        data_model,
     )
     return group(of).strip("\n").split("\n")
 
