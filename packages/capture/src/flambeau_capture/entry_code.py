@@ -64,6 +64,10 @@ _RECIPES = (
 _INLINE_CONSTANTS = (int, bool, str, bytes, type(None), type(Ellipsis))
 
 
+def _is_long(value: Any) -> bool:
+    return type(value) is int and value.bit_length() > 64
+
+
 _NO_RECIPES = frozenset({"globals", "module_globals"})
 """Fields of recipes and effects that hold dicts of the program."""
 
@@ -275,8 +279,8 @@ class EntryCode:
 
     def constant(self, value: Any) -> str:
         """An expression for an object known now."""
-        if type(value) in _INLINE_CONSTANTS:
-            return repr(value)
+        if type(value) in _INLINE_CONSTANTS and not _is_long(value):
+            return repr(value)  # of a long int, sys.set_int_max_str_digits may refuse it
         name = self._constant_names.get(id(value))
         if name is None:
             name = self._constant_names[id(value)] = f"k{len(self._constant_names)}"

@@ -408,3 +408,12 @@ def test_an_exhausted_iterator_over_items_stays_exhausted():
         return x + 1, first, list(iterator)
 
     same(compiled(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_a_long_int_crosses_a_break():
+    def program(x):
+        long = 1 << 50_000
+        torch._dynamo.graph_break()
+        return x + 1, long.bit_length()
+
+    same(compiled(program, fullgraph=False)(torch.ones(2)), program(torch.ones(2)))

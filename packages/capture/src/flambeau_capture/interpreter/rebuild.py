@@ -297,6 +297,8 @@ class Rebuilder:
         if is_c_iterator(kind):
             return iterator_recipe(self, value)
         if kind is SequenceIterator:
+            if value.exhausted:
+                return CallRecipe(iter, (Const(()),))
             return sequence_iterator_recipe(self, value.sequence, value.index)
         if kind is InterpretedIterator:
             return self.recipe(value.iterator)
