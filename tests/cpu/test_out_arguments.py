@@ -83,3 +83,10 @@ def test_reason() -> None:
     compiled = flambeau.compile(lambda x, o: torch.sum(x, 0, out=o), backend="aot_eager")
     compiled(X, torch.zeros(5, dtype=torch.float64))
     assert [reason.id for reason in flambeau.explain(compiled).breaks] == ["out-argument"]
+
+
+def test_addr_has_the_strides_of_an_elementwise_loop() -> None:
+    def make() -> tuple[torch.Tensor, ...]:
+        return torch.randn(20, 10)[::2].t(), torch.randn(20)[::2], torch.randn(20)[::2]
+
+    assert not differences(torch.addr, make, calls=1, backend="aot_eager")

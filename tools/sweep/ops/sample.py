@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 SAMPLE = (
-    "add", "gather", "index_put", "linalg.cholesky", "max.reduction_with_dim", "softmax", "topk", "view",
+    "add", "addr", "cat", "gather", "index_put", "linalg.cholesky", "max.reduction_with_dim", "softmax", "topk", "view",
 )  # fmt: skip
-SAMPLE_VARIANTS = ("static", "dynamic", "views", "inplace", "errors", "int", "complex")
+SAMPLE_VARIANTS = ("static", "dynamic", "views", "inplace", "out", "errors", "int", "complex")

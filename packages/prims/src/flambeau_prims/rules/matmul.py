@@ -11,7 +11,7 @@ from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import ceil_div, eq
 from flambeau_prims.spec import Spec, contiguous_stride
-from flambeau_prims.strides import broadcast_shapes, same_shape, wrap_dim
+from flambeau_prims.strides import broadcast_shapes, elementwise_layout, same_shape, wrap_dim
 
 if TYPE_CHECKING:
     from flambeau_prims.spec import Size
@@ -170,9 +170,12 @@ def addr(self: Spec, vec1: Spec, vec2: Spec, **_factors: Number) -> Spec:
     """A bias broadcast onto an outer product."""
     if vec1.ndim != 1 or vec2.ndim != 1:
         raise RuntimeError(f"addr: Expected 1-D arguments, but got {vec1.ndim}-D and {vec2.ndim}-D")
-    result = _fresh(self, vec1.shape[0], vec2.shape[0])
-    _check_broadcasts(self, result.shape)
-    return result
+    shape = (vec1.shape[0], vec2.shape[0])
+    _check_broadcasts(self, shape)
+    column = ((vec1.shape[0], 1), (vec1.stride[0], 1))
+    layouts = [(self.shape, self.stride), column, (vec2.shape, vec2.stride)]
+    stride = elementwise_layout(layouts)[1]  # it is one elementwise loop
+    return Spec.of(shape, stride=stride, dtype=self.dtype, device=self.device)
 
 
 @rule(aten.linear.default)
