@@ -17,6 +17,7 @@ unread_arguments.py      containers passed to functions of the program before an
 classes.py       raw class attributes, special methods written in Python
 class_building.py    class statements
 attributes.py, items.py, iteration.py, operations.py    what Python's operations mean on such values
+protocols.py                                           what special methods answer, as CPython takes it
 attribute_writes.py, attribute_overlays.py    setting attributes, and where what was set is seen until exit
 
 formatting.py, keys.py    text, hashes and equality of the program's objects, where native code asks for them
