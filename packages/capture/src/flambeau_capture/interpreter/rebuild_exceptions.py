@@ -22,7 +22,9 @@ def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     if rebuild.machine.was_raised_by_name(error):
         raise GraphBreak("not-resumable", "which parts of a group were raised anew is not kept")
     args = MakeTuple(tuple(rebuild.recipe(item) for item in error.args))
-    state = [(Const(name), rebuild.recipe(item)) for name, item in error.__dict__.items()]
+    state: list[tuple[Recipe, Recipe]] = [
+        (Const(name), rebuild.recipe(item)) for name, item in error.__dict__.items()
+    ]
     state += _fields(rebuild, error)
     chain = error.__cause__, error.__context__
     if not state and chain == (None, None) and type(kind.__init__) is not types.FunctionType:
@@ -32,14 +34,14 @@ def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     return CallRecipe(_made, (Const(kind), args, *links, flag, MakeDict(list(state))))
 
 
-def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Const, Recipe]]:
+def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Recipe, Recipe]]:
     """What the exception's type holds besides its arguments and its `__dict__`: `name` of a NameError, `path` of an ImportError, slots."""
     kind = type(error)
     names = [name for name in _members(kind.__mro__) if getattr(error, name, None) is not None]
     if names and type(kind.__init__) is not types.FunctionType:
         again = kind(*error.args)
         names = [name for name in names if getattr(again, name, None) is not getattr(error, name)]
-    found = []
+    found: list[tuple[Recipe, Recipe]] = []
     for name in names:
         try:
             found.append((Const(name), rebuild.recipe(getattr(error, name))))
