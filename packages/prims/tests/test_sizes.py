@@ -185,6 +185,20 @@ def test_equality_substitutes():
     assert [str(guard) for guard in env.guards if guard.op == "=="] == ["s0 == s1", "s0 == 8"]
 
 
+def test_sizes_made_before_an_equality_divide_by_it():
+    """Operands that are older than an equality do not bring the replaced symbol into new atoms."""
+    env = SizeEnv()
+    b, s, r = env.symbol(4, "b"), env.symbol(9, "s"), env.symbol(5, "r")
+    square = b * b
+    assert sizes.as_int(b) == 4
+    assert square // b == 4 and 18 // b == 4 and 18 % b == 2
+    assert sizes.size_max(b, 3) == 4 and sizes.size_min(b, 7) == 4
+    assert sizes.eq(s, r + 4)  # r is s - 4 from here on
+    for size in (100 // r, 100 % r, sizes.size_max(r, 7), r // s, sizes.size_min(r, r * r)):
+        assert sizes.hint_of(size) in (20, 0, 7, 0, 5)
+        assert isinstance(size, int) or size.symbols() == {"s1"}
+
+
 def test_order_and_truth_are_refused():
     size = SizeEnv().symbol(3, "x")
     for question in (

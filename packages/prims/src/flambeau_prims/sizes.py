@@ -431,6 +431,7 @@ def _mul(env: SizeEnv, left: Expr, right: Size) -> Size:
 
 
 def _floordiv(env: SizeEnv, left: Size, right: Size) -> Size:
+    left, right = current(left), current(right)
     if hint_of(right) == 0 and not env.is_unbacked(right):
         return hint_of(left) // 0  # raises what Python says of ints
     quotient, remainder = _divide(env, left, right)
@@ -450,6 +451,7 @@ def _rfloordiv(env: SizeEnv, left: Expr, right: Size) -> Size:
 
 
 def _mod(env: SizeEnv, left: Size, right: Size) -> Size:
+    left, right = current(left), current(right)
     if hint_of(right) == 0 and not env.is_unbacked(right):
         return hint_of(left) % 0
     _, remainder = _divide(env, left, right)
@@ -569,6 +571,11 @@ UNBACKED_HINT = 64
 
 
 # Questions about sizes
+
+
+def current(size: Size) -> Size:
+    """The size with the equalities applied that were found since it was made."""
+    return size.env.make(dict(size.terms)) if isinstance(size, Expr) else size
 
 
 def hint_of(size: Size) -> int:
@@ -725,6 +732,7 @@ def known_lt(a: Size, b: Size) -> bool:
 
 def size_max(a: Size, b: Size) -> Size:
     """The greater size; an opaque `max(a, b)` if the order is unknown (no guard is taken)."""
+    a, b = current(a), current(b)
     if known_ge(a, b):
         return a
     if known_ge(b, a):
@@ -734,6 +742,7 @@ def size_max(a: Size, b: Size) -> Size:
 
 def size_min(a: Size, b: Size) -> Size:
     """The smaller size; an opaque `min(a, b)` if the order is unknown (no guard is taken)."""
+    a, b = current(a), current(b)
     if known_ge(a, b):
         return b
     if known_ge(b, a):

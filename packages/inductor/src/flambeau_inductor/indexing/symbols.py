@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flambeau_prims.graph import Value
 from flambeau_prims.size_floats import is_float_symbol
-from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes import Expr, current
 from flambeau_runtime.program import Symbol
 
 if TYPE_CHECKING:
@@ -58,11 +58,6 @@ class SymbolSources:
         self.symbols.append(Symbol(made, number, dim))
         shifted = made if constant == 0 else f"({made} - {constant})"
         self.names[unknown.pop()] = shifted if coefficient == 1 else f"({shifted}//{coefficient})"
-
-
-def current(size: object) -> object:
-    """A size with the equalities applied that were found since it was made."""
-    return size.env.make(dict(size.terms)) if isinstance(size, Expr) else size
 
 
 def symbol_name(size: object) -> str | None:
