@@ -77,7 +77,16 @@ def _how(op: OpOverload) -> str | None:
     seeded = torch.Tag.nondeterministic_seeded in op.tags
     if op.namespace != "aten" or shared.view or shared.mutated or seeded or op in _READ_DATA:
         return None
-    return "elements" if torch.Tag.pointwise in op.tags or op in _AS_ELEMENTWISE else "meta"
+    if torch.Tag.pointwise in op.tags or op in _AS_ELEMENTWISE:
+        return "elements"
+    return "meta" if _has_compiled_meta_kernel(op) else None
+
+
+def _has_compiled_meta_kernel(op: OpOverload) -> bool:
+    """Whether C++ answers on meta tensors.  Many operators have a kernel in Python there, which imports torch's compiler."""
+    registrations = torch._C._dispatch_dump(op.name()).splitlines()
+    active = next((line for line in registrations if line.startswith("Meta: ")), "")
+    return "RegisterMeta" in active
 
 
 def _question(arg: Any, elements: bool) -> Iterator[Any]:

@@ -75,6 +75,22 @@ def _check_spatial(self: Spec, spatial: int) -> None:
         )
 
 
+def _check_lengths(self: Spec, spatial: int, kernel: str) -> None:
+    """No dimension but the batch may be empty (ATen/native/Pool.h)."""
+    batched = self.ndim == spatial + 2
+    for dim in range(int(batched), self.ndim):
+        if eq(self.shape[dim], 0) and spatial == 2:
+            raise RuntimeError(
+                "Expected 3D or 4D (batch mode) tensor with optional 0 dim batch size for input, "
+                f"but got:{list(self.shape)}"
+            )
+        if eq(self.shape[dim], 0):
+            raise RuntimeError(
+                f"{kernel}(): Expected input's non-batch dimensions to have positive length, but input has a shape of "
+                f"{list(self.shape)} and non-batch dimension {self.shape[dim]} has length zero!"
+            )
+
+
 def windowed_shape(
     self: Spec,
     spatial: int,
@@ -83,18 +99,22 @@ def windowed_shape(
     padding: Sequence[Size],
     dilation: Sequence[Size],
     ceil_mode: bool,
+    name: str,
 ) -> tuple[Size, ...]:
-    """Self's shape with its last `spatial` dimensions pooled."""
+    """Self's shape with its last `spatial` dimensions pooled; errors speak of `name`."""
     _check_spatial(self, spatial)
     kernel = spread(kernel_size, spatial)
     steps = spread(stride, spatial, kernel)
     pads = spread(padding, spatial)
     dilations = spread(dilation, spatial)
     for pad, extent in zip(pads, kernel, strict=True):
+        if lt(pad, 0):
+            raise RuntimeError(f"pad must be non-negative, but got pad: {pad}")
         if not le(pad * 2, extent):
             raise RuntimeError(
                 f"pad should be at most half of effective kernel size, but got pad={pad}, kernel_size={extent}"
             )
+    _check_lengths(self, spatial, name)
     tail = [
         pooled_size(*sizes, ceil_mode)
         for sizes in zip(self.shape[-spatial:], kernel, steps, pads, dilations, strict=True)
@@ -115,7 +135,7 @@ def max_pool2d_with_indices(
     ceil_mode: bool = False,
 ) -> tuple[Spec, Spec]:
     """Values, and flat positions in each plane."""
-    shape = windowed_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode)
+    shape = windowed_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode, "max_pool2d")
     return formatted(self, shape), formatted(self, shape, torch.int64)
 
 
@@ -138,7 +158,8 @@ def max_pool3d_with_indices(
 ) -> tuple[Spec, Spec]:
     """Values, and flat positions in each volume."""
     _check_volume_format(self)
-    shape = windowed_shape(self, 3, kernel_size, stride, padding, dilation, ceil_mode)
+    name = "max_pool3d_with_indices_out_cpu_template"
+    shape = windowed_shape(self, 3, kernel_size, stride, padding, dilation, ceil_mode, name)
     return formatted(self, shape), formatted(self, shape, torch.int64)
 
 
@@ -173,7 +194,8 @@ def _average_pool(
         raise RuntimeError("divisor must be not zero")
     if is_integral(self.dtype) and self.dtype != torch.int64:
         raise not_implemented(f"avg_pool{spatial}d", self.dtype)
-    return windowed_shape(self, spatial, kernel_size, stride, padding, (1,), ceil_mode)
+    name = f"avg_pool{spatial}d"
+    return windowed_shape(self, spatial, kernel_size, stride, padding, (1,), ceil_mode, name)
 
 
 @rule(aten.avg_pool2d.default)
