@@ -84,7 +84,9 @@ static int shim_failed(Call *call, const char *what)
     char text[600];
     snprintf(text, sizeof text, "%s", why && why[0] ? why : "torch reported the cause on standard error");
     take_gil(call);
-    PyErr_Format(PyExc_RuntimeError, "%s in %s: %s", what, call->ex->name, text);
+    /* The stable interface hands over the text only; a kernel that lacks a dtype raises this type in eager. */
+    PyObject *type = strstr(text, " not implemented for '") ? PyExc_NotImplementedError : PyExc_RuntimeError;
+    PyErr_Format(type, "%s in %s: %s", what, call->ex->name, text);
     return -1;
 }
 
