@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +50,35 @@ def outcome(call: Callable[[], Any]) -> tuple[str, str]:
 def test_raises_as_eager(name: str, dynamic: bool) -> None:
     call = CALLS[name]
     assert outcome(flambeau.compile(call, backend="aot_eager", dynamic=dynamic)) == outcome(call)
+
+
+INTS = torch.ones(2, 3, 8, 8, dtype=torch.int64)
+NO_KERNELS: dict[str, Callable[[], Any]] = {
+    "adaptive_max_pool2d": lambda: F.adaptive_max_pool2d(INTS, 2),
+    "adaptive_max_pool3d": lambda: F.adaptive_max_pool3d(INTS, 2),
+    "adaptive_avg_pool2d": lambda: F.adaptive_avg_pool2d(INTS, 2),
+    "adaptive_avg_pool3d": lambda: F.adaptive_avg_pool3d(INTS, 2),
+    "nearest": lambda: F.interpolate(INTS, scale_factor=2),
+    "nearest of bools": lambda: F.interpolate(INTS[0].bool(), scale_factor=2),
+    "bicubic": lambda: F.interpolate(INTS, scale_factor=2, mode="bicubic"),
+    "bmm of bools": lambda: torch.bmm(INTS[0].bool(), INTS[0].bool()),
+    "addmm of bools": lambda: torch.addmm(*[INTS[0, 0].bool()] * 3),
+    "nll_loss": lambda: F.nll_loss(INTS[0, 0], torch.zeros(8, dtype=torch.int64)),
+    "nll_loss of images": lambda: F.nll_loss(INTS, torch.zeros(2, 8, 8, dtype=torch.int64)),
+    "prelu": lambda: F.prelu(INTS, INTS[0, :, 0, 0]),
+    "exponential_": lambda: INTS.clone().exponential_(),
+    "cauchy_": lambda: INTS.clone().cauchy_(),
+}
+
+
+@pytest.mark.parametrize("name", NO_KERNELS)
+@pytest.mark.parametrize("backend", ["aot_eager", None])
+def test_dtypes_without_kernels(name: str, backend: str | None) -> None:
+    """The type of the error is eager's; which kernel the text names depends on the layout, and on the operator that is called."""
+    call = NO_KERNELS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert outcome(flambeau.compile(call, backend=backend))[0] == outcome(call)[0]
 
 
 def test_a_program_handles_the_error() -> None:

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-_AS_ELEMENTWISE = frozenset({aten.huber_loss.default, aten.smooth_l1_loss.default})
-"""Reductions of elementwise losses, whose checks concern numbers and dtypes only."""
+_AS_ELEMENTWISE = frozenset(
+    {aten.huber_loss.default, aten.smooth_l1_loss.default, aten._prelu_kernel.default}
+)
+"""Reductions of elementwise losses, whose checks concern numbers and dtypes only, and what torch does not tag as pointwise."""
 _READ_DATA = frozenset(
     {aten.allclose.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor}
 )

@@ -8,7 +8,7 @@ import torch
 
 from flambeau_prims.promotion import dtype_name, result_type
 from flambeau_prims.rules.copy import clone
-from flambeau_prims.rules.pointwise import elementwise
+from flambeau_prims.rules.pointwise import elementwise, refuse
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq
 from flambeau_prims.spec import Spec
@@ -115,6 +115,7 @@ def _check_classes(self: Spec, target: Spec, weight: Spec | None) -> Size:
         raise RuntimeError(
             f"expected scalar type Long but found {dtype_name(target.dtype)} (nll_loss target)"
         )
+    refuse("nll_loss_out_frame", self.dtype, self.device, "bic")
     classes = self.shape[-1] if self.ndim < 3 else self.shape[1]
     if weight is not None and not eq(weight.numel, classes):
         raise RuntimeError(

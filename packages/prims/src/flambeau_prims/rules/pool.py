@@ -11,7 +11,7 @@ from flambeau_prims.rules.pointwise import not_implemented, refuse
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import ceil_div, eq, ge, le, lt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import same_shape, stride_for, suggested_format
+from flambeau_prims.strides import is_empty, same_shape, stride_for, suggested_format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -263,12 +263,16 @@ def _adapted(self: Spec, spatial: int, output_size: Sequence[Size]) -> tuple[Siz
 @rule(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(self: Spec, output_size: Sequence[Size]) -> Spec:
     """Means of as many windows as asked for."""
+    if not is_empty(self.shape):
+        refuse("adaptive_avg_pool2d", self.dtype, self.device, "bic")
     return formatted(self, _adapted(self, 2, output_size))
 
 
 @rule(aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool3d(self: Spec, output_size: Sequence[Size]) -> Spec:
     """Means of as many windows as asked for."""
+    if not is_empty(self.shape):
+        refuse("adaptive_avg_pool3d_cpu", self.dtype, self.device, "bic")
     return packed(self, _adapted(self, 3, output_size))
 
 
@@ -287,6 +291,7 @@ def adaptive_avg_pool3d_backward(grad_output: Spec, self: Spec) -> Spec:
 @rule(aten.adaptive_max_pool2d.default)
 def adaptive_max_pool2d(self: Spec, output_size: Sequence[Size]) -> tuple[Spec, Spec]:
     """Maxima of as many windows as asked for, and where they stand."""
+    refuse("adaptive_max_pool2d", self.dtype, self.device, "bic")
     shape = _adapted(self, 2, output_size)
     return formatted(self, shape), formatted(self, shape, torch.int64)
 
@@ -294,6 +299,7 @@ def adaptive_max_pool2d(self: Spec, output_size: Sequence[Size]) -> tuple[Spec, 
 @rule(aten.adaptive_max_pool3d.default)
 def adaptive_max_pool3d(self: Spec, output_size: Sequence[Size]) -> tuple[Spec, Spec]:
     """Maxima of as many windows as asked for, and where they stand."""
+    refuse("adaptive_max_pool3d_cpu", self.dtype, self.device, "bic")
     shape = _adapted(self, 3, output_size)
     return packed(self, shape), packed(self, shape, torch.int64)
 

@@ -37,6 +37,14 @@ def _check_floating(self: Spec, name: str) -> None:
         raise NotImplementedError(f"\"{name}\" not implemented for '{dtype_name(self.dtype)}'")
 
 
+def _check_continuous(self: Spec, name: str) -> None:
+    if is_integral(self.dtype):
+        raise RuntimeError(
+            f"{name} distribution is a continuous probability distribution. dtype must be a floating point but you "
+            f"specified {dtype_name(self.dtype)}"
+        )
+
+
 @rule(aten.bernoulli_.float)
 def bernoulli_(self: Spec, p: float = 0.5, *, generator: Any = None) -> Spec:
     """self."""
@@ -51,13 +59,22 @@ def bernoulli_tensor_(self: Spec, p: Spec, *, generator: Any = None) -> Spec:
     return self
 
 
-@rule(
-    aten.normal_.default,
-    aten.uniform_.default,
-    aten.exponential_.default,
-    aten.cauchy_.default,
-    aten.log_normal_.default,
-)
+@rule(aten.exponential_.default)
+def exponential_(self: Spec, lambd: Number = 1, *, generator: Any = None) -> Spec:
+    """self, which must be floating unless it is empty."""
+    if not is_empty(self.shape):
+        _check_continuous(self, "Exponential")
+    return self
+
+
+@rule(aten.cauchy_.default)
+def cauchy_(self: Spec, median: Number = 0, sigma: Number = 1, *, generator: Any = None) -> Spec:
+    """self, which must be floating."""
+    _check_continuous(self, "Cauchy")
+    return self
+
+
+@rule(aten.normal_.default, aten.uniform_.default, aten.log_normal_.default)
 def fill_floating_(
     self: Spec, *_parameters: Number, generator: Any = None, **_named: Number
 ) -> Spec:

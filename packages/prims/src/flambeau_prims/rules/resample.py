@@ -54,7 +54,9 @@ def upsampled_shape(self: Spec, output_size: Sequence[Size]) -> tuple[Size, ...]
     )
 )
 def upsample(self: Spec, output_size: Sequence[Size], *_options: Any, **_named: Any) -> Spec:
-    """In self's memory format."""
+    """In self's memory format.  Images of bytes are resampled; no kernel takes other integers."""
+    if self.dtype != torch.uint8:
+        refuse("upsample", self.dtype, self.device, "bic")
     return formatted(self, upsampled_shape(self, output_size))
 
 
