@@ -178,7 +178,15 @@ def choices_of_numbers(x: torch.Tensor) -> Any:
     random.shuffle(order)
     scales = random.choices([0.5, 1.0, 2.0], k=3), random.choices(range(9), [1] * 9, k=2)
     first = random.choice([0.25, 0.5]) * random.choice((3, 4))
-    return x * first + order[0], order, scales, OWN.sample(range(20), 4), random.choice(range(5))
+    signs = [random.choice([1.0, -1.0]) == 1.0 for _ in range(8)]
+    return (
+        x * first + order[0],
+        signs,
+        order,
+        scales,
+        OWN.sample(range(20), 4),
+        random.choice(range(5)),
+    )
 
 
 def without_gradients(x: torch.Tensor) -> Any:

@@ -6,12 +6,15 @@ import pytest
 import torch
 from capture_harness import run_graph
 from data_model_programs import CONSUMERS, PROGRAMS, consuming
+from refusal_programs import PROGRAMS as REFUSALS
 
 import flambeau_capture
 from flambeau_capture import CaptureOptions
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])
+@pytest.mark.parametrize(
+    "program", [*PROGRAMS, *REFUSALS], ids=[p.__name__ for p in [*PROGRAMS, *REFUSALS]]
+)
 def test_same_as_eager(program):
     as_eager(program)
 

@@ -119,7 +119,7 @@ def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
         what = type(raw)
         if what is property:
             if raw.fset is None:
-                raise AttributeError(f"property {name!r} of {kind.__name__!r} object has no setter")
+                raw.__set__(obj, value)  # raises
             machine.call(raw.fset, (obj, value), {})
             return
         setter = python_method(machine, what, "__set__")
@@ -201,9 +201,7 @@ def generic_delete(machine: Machine, obj: Any, name: str) -> None:
     raw = lookup(machine, type(obj), name)
     if type(raw) is property:
         if raw.fdel is None:
-            raise AttributeError(
-                f"property {name!r} of {type(obj).__name__!r} object has no deleter"
-            )
+            raw.__delete__(obj)  # raises
         machine.call(raw.fdel, (obj,), {})
         return
     deleter = python_method(machine, type(raw), "__delete__")

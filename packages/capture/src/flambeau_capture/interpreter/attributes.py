@@ -209,7 +209,7 @@ def data_descriptor(
     what = type(raw)
     if what is property:
         if raw.fget is None:
-            raise AttributeError(f"property {name!r} of {kind.__name__!r} object has no getter")
+            return raw.__get__(obj, kind)  # raises
         return machine.call(raw.fget, (obj,), {})
     if what is types.MemberDescriptorType or what is types.GetSetDescriptorType:
         overlay = machine.objects.overlay_of(obj)

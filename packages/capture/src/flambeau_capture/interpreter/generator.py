@@ -23,13 +23,27 @@ if TYPE_CHECKING:
 class InterpretedGenerator(Native):
     """A generator whose body is interpreted."""
 
-    __slots__ = ("__name__", "finished", "frame", "handling", "running", "started")
+    __slots__ = ("finished", "frame", "handling", "name", "running", "started")
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.started = self.running = self.finished = False
         self.handling: BaseException | None = None
-        self.__name__ = frame.code.name
+        self.name = frame.code.name
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    @__name__.setter
+    def __name__(self, name: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError("__name__ must be set to a string object")
+        self.name = name
+
+    @__name__.deleter
+    def __name__(self) -> None:
+        raise TypeError("__name__ must be set to a string object")
 
     @staticmethod
     def instance_of(classes: Any) -> bool:
@@ -43,7 +57,7 @@ class InterpretedGenerator(Native):
 
     def send(self, value: Any) -> Any:
         """Resume with `value` as what the yield expression gives."""
-        self._check_not_running()
+        _check_not_running(self)
         if self.finished:
             raise StopIteration
         if not self.started and value is not None:
@@ -54,16 +68,8 @@ class InterpretedGenerator(Native):
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
         """Raise in the generator where it is suspended."""
-        error = (
-            kind
-            if isinstance(kind, BaseException)
-            else (
-                value
-                if isinstance(value, BaseException)
-                else kind(*(() if value is None else (value,)))
-            )
-        )
-        self._check_not_running()
+        error = _as_exception(self.frame.machine, kind, value)
+        _check_not_running(self)
         if self.finished or not self.started:
             self.finished = True
             raise error
@@ -84,10 +90,6 @@ class InterpretedGenerator(Native):
             return self._resume(raised)
         finally:
             self.running = False
-
-    def _check_not_running(self) -> None:
-        if self.running:
-            raise ValueError("generator already executing")
 
     def _delegate(self) -> Any:
         """The iterator that `yield from` is suspended on, or None."""
@@ -127,7 +129,7 @@ class InterpretedGenerator(Native):
 
     def close(self) -> None:
         """Raise GeneratorExit in the generator."""
-        self._check_not_running()
+        _check_not_running(self)
         if self.finished or not self.started:
             self.finished = True
             return
@@ -200,6 +202,37 @@ class InterpretedGenerator(Native):
             self.finished = True
             raise StopIteration if frame.value is None else StopIteration(frame.value)
         return frame.value
+
+
+def _as_exception(machine: Machine, kind: Any, value: Any) -> BaseException:
+    """What `throw(kind, value)` raises in the generator: also what making the exception raises."""
+    if isinstance(kind, BaseException):
+        return kind
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise TypeError(
+            "exceptions must be classes or instances deriving from BaseException, "
+            f"not {type(kind).__name__}"
+        )
+    if isinstance(value, kind):
+        return value
+    try:
+        given = () if value is None else value if isinstance(value, tuple) else (value,)
+        made = machine.call(kind, given, {})
+    except (GraphBreak, Stopped):
+        raise
+    except BaseException as raised:
+        return raised
+    if isinstance(made, BaseException):
+        return made
+    return TypeError(
+        f"calling {kind!r} should have returned an instance of BaseException, "
+        f"not {type(made).__name__}"
+    )
+
+
+def _check_not_running(generator: InterpretedGenerator) -> None:
+    if generator.running:
+        raise ValueError("generator already executing")
 
 
 def _method(receiver: Any, name: str, machine: Machine) -> Any:

@@ -78,11 +78,14 @@ def draw_number(
     *,
     lower: Any = None,
     upper: Any = None,
+    closed: bool = False,
     can_raise: bool,
 ) -> Any:
-    """A number of the type of `example`, between these bounds where they are known; a float is `lower + (upper - lower) * [0, 1)`."""
-    known = type(lower) in _PLAIN and type(upper) in _PLAIN
-    made = _new_number(machine, example, lower, upper, _within(lower, upper) if known else None)
+    """A number of the type of `example`, between these bounds where they are known.
+
+    A float is `lower + (upper - lower) * [0, 1)`; closed: it is one of several numbers, of which `upper` is the greatest.
+    """
+    made = _new_number(machine, example, lower, upper, closed=closed)
     if made is None:
         raise GraphBreak("host-random", f"{method} gives a {type(example).__name__}")
     _record(machine, draw, (generator, method, *args), kwargs, made, can_raise=can_raise)
@@ -93,20 +96,16 @@ def draw_numbers(
     machine: Machine, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], examples: list[Any], lower: Any, upper: Any
 ) -> list[Any]:  # fmt: skip
     """The numbers in the list that a draw gives, each between these bounds."""
-    made = [
-        _new_number(machine, example, lower, upper, (float(lower), float(upper)))
-        for example in examples
-    ]
+    made = [_new_number(machine, example, lower, upper, closed=True) for example in examples]
     _record(machine, target, args, kwargs, made, can_raise=False)
     return [to_symbolic(number) for number in made]
 
 
-def _new_number(
-    machine: Machine, example: Any, lower: Any, upper: Any, within: tuple[float, float] | None
-) -> Any:
+def _new_number(machine: Machine, example: Any, lower: Any, upper: Any, *, closed: bool) -> Any:
     env = machine.tape.size_env()
     if type(example) is float:
-        return unbacked_float(env, within)
+        known = type(lower) in _PLAIN and type(upper) in _PLAIN
+        return unbacked_float(env, _within(lower, upper, closed=closed) if known else None)
     if type(example) is int:
         most = from_symbolic(upper) if type(upper) is torch.SymInt else upper
         return env.unbacked(lower=lower if type(lower) is int else None, upper=most)
@@ -135,9 +134,9 @@ def _record(
     tape.unbacked.settle(names, [])
 
 
-def _within(lower: float, upper: float) -> tuple[float, float] | None:
-    """The least and the greatest float that a draw between these gives, which is `lower + (upper - lower) * [0, 1)`."""
-    ends = (lower + 0.0, lower + (upper - lower) * BELOW_ONE)
+def _within(lower: float, upper: float, *, closed: bool) -> tuple[float, float] | None:
+    """The least and the greatest float that a draw between these gives; None where they are not finite."""
+    ends = (lower + 0.0, upper + 0.0 if closed else lower + (upper - lower) * BELOW_ONE)
     return (min(ends), max(ends)) if all(map(math.isfinite, ends)) else None
 
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.interpreter.classes import (
+    MISSING,
+    SYMBOLIC_NUMBERS,
+    Native,
+    lookup,
+    python_method,
+)
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.protocols import accept
 from flambeau_capture.reasons import GraphBreak
@@ -55,6 +61,31 @@ class InterpretedIterator(Native):
             value = self.machine.stop_value
             raise StopIteration if value is None else StopIteration(value)
         return item
+
+
+class SizedIterator(InterpretedIterator):
+    """The iterator of an object whose length, or hint of it, is written in Python: `list` and others ask for it, and raise what it raises."""
+
+    __slots__ = ("sized",)
+
+    def __init__(self, machine: Machine, iterator: Any, sized: Any) -> None:
+        super().__init__(machine, iterator)
+        self.sized = sized
+
+    def __length_hint__(self) -> Any:
+        machine, kind = self.machine, type(self.sized)
+        length = python_method(machine, kind, "__len__")
+        if length is not None:
+            try:
+                found = accept(len, "__len__", machine.call(length, (self.sized,), {}))
+                return found if isinstance(found, int) else NotImplemented
+            except TypeError:
+                pass  # then the hint is asked, as `operator.length_hint` does
+        hint = python_method(machine, kind, "__length_hint__")
+        if hint is None:
+            return NotImplemented
+        found = machine.call(hint, (self.sized,), {})
+        return NotImplemented if type(found) in SYMBOLIC_NUMBERS else found
 
 
 class SequenceIterator(Native):
@@ -146,6 +177,8 @@ def native_iterable(machine: Machine, obj: Any) -> Any:
     if kind in _CONTAINERS or issubclass(kind, Native):
         return obj
     iterator = iterate(machine, obj)
+    if python_method(machine, kind, "__len__") or python_method(machine, kind, "__length_hint__"):
+        return SizedIterator(machine, iterator, obj)
     if python_method(machine, type(iterator), "__next__") is not None:
         return InterpretedIterator(machine, iterator)
     return iterator

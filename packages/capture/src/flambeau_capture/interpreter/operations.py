@@ -128,7 +128,9 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         function: Any = op.plain if on_number else op.function
         return machine.tape.call_function(function, (left, right))
     if op.inplace and (
-        op.inplace in _IN_PLACE_FIRST or python_method(machine, left_kind, op.inplace) is not None
+        op.inplace in _IN_PLACE_FIRST
+        or python_method(machine, left_kind, op.inplace) is not None
+        or lookup(machine, left_kind, op.inplace) is None  # refused: `__iadd__ = None`
     ):
         result = _attempt(machine, left, op.inplace, right)
         if result is not NotImplemented:
@@ -148,7 +150,7 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
         overridden = lookup(machine, right_kind, op.right) is not lookup(
             machine, left_kind, op.right
         )
-        if issubclass(right_kind, left_kind) and overridden:
+        if type.__subclasscheck__(left_kind, right_kind) and overridden:
             attempts.reverse()
     for receiver, name, other in attempts:
         result = _attempt(machine, receiver, name, other)
@@ -167,6 +169,8 @@ def _attempt(machine: Machine, receiver: Any, name: str, other: Any) -> Any:
     if name == "__ne__" and raw is object.__ne__:  # which inverts __eq__
         result = _attempt(machine, receiver, "__eq__", other)
         return result if result is NotImplemented else not truth(machine, result)
+    if raw is None:  # `__eq__ = None` refuses, for both operands
+        raise TypeError("'NoneType' object is not callable")
     if type(raw) is not types.WrapperDescriptorType or raw.__objclass__ is object:
         return NotImplemented
     machine.guard_native_read(receiver)
@@ -221,7 +225,7 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
             return native(left, right)
         return machine.tape.call_function(native, (left, right))
     attempts = [(left, op.left, right), (right, op.right, left)]
-    if left_kind is not right_kind and issubclass(right_kind, left_kind):
+    if left_kind is not right_kind and type.__subclasscheck__(left_kind, right_kind):
         attempts.reverse()
     methods = [python_method(machine, type(receiver), name) for receiver, name, _ in attempts]
     if op.left == "__ne__":  # the default __ne__ inverts __eq__

@@ -227,7 +227,7 @@ class Rebuilder:
 
     def _method(self, value: types.MethodType) -> Recipe:
         receiver = value.__self__
-        if isinstance(receiver, Native) and receiver.seen_type() is not None:
+        if isinstance(receiver, Native):  # its function is none of the object that it becomes
             name = Const(value.__func__.__name__)
             return CallRecipe(getattr, (self.recipe(receiver), name))
         return MakeMethod(self.recipe(value.__func__), self.recipe(value.__self__))
@@ -300,7 +300,7 @@ class Rebuilder:
             if value.exhausted:
                 return CallRecipe(iter, (Const(()),))
             return sequence_iterator_recipe(self, value.sequence, value.index)
-        if kind is InterpretedIterator:
+        if issubclass(kind, InterpretedIterator):
             return self.recipe(value.iterator)
         if isinstance(value, InterpretedGenerator):
             return generator_recipe(self, value)

@@ -69,10 +69,10 @@ def RAISE_VARARGS(frame: Frame, arg: int) -> None:
     machine, stack = frame.machine, frame.stack
     if arg == 0:
         raise machine.handling or RuntimeError("No active exception to reraise")
-    cause = _as_exception(frame, stack.pop()) if arg == 2 else None
-    error = _as_exception(frame, stack.pop())
-    if error is None:
-        raise TypeError("exceptions must derive from BaseException")
+    cause = stack.pop() if arg == 2 else None
+    if cause is not None:
+        cause = _as_exception(frame, cause, "exception causes")
+    error = _as_exception(frame, stack.pop(), "exceptions")
     if machine.objects.is_known(error):
         raise GraphBreak(
             "unsupported-mutation",
@@ -100,15 +100,15 @@ def _drop_from_chain(handling: BaseException, error: BaseException) -> None:
         link = context
 
 
-def _as_exception(frame: Frame, value: Any) -> BaseException | None:
+def _as_exception(frame: Frame, value: Any, role: str) -> BaseException:
     if isinstance(value, type) and issubclass(value, BaseException):
         kind, value = value, frame.machine.call(value, (), {})
         if not isinstance(value, BaseException):
             raise TypeError(
                 f"calling {kind!r} should have returned an instance of BaseException, not {type(value)!r}"
             )
-    if value is not None and not isinstance(value, BaseException):
-        raise TypeError("exceptions must derive from BaseException")
+    if not isinstance(value, BaseException):
+        raise TypeError(f"{role} must derive from BaseException")
     return value
 
 

@@ -141,17 +141,18 @@ def load_global(frame: Frame, name: str) -> Any:
     if written:
         found = written.get((id(frame.globals), name))
         if found is not None:
-            if found[1] is DELETED:
-                raise NameError(f"name {name!r} is not defined", name=name)
-            return found[1]
+            return _load_builtin(frame, name) if found[1] is DELETED else found[1]
     try:
         return load_global_value(machine, frame.globals, name)
     except KeyError:
-        pass
-    try:
-        return frame.builtins[name]
-    except KeyError:
-        raise NameError(f"name {name!r} is not defined", name=name) from None
+        pass  # nothing is raised here: the KeyError would be its context
+    return _load_builtin(frame, name)
+
+
+def _load_builtin(frame: Frame, name: str) -> Any:
+    if name not in frame.builtins:
+        raise NameError(f"name {name!r} is not defined", name=name)
+    return frame.builtins[name]
 
 
 def STORE_GLOBAL(frame: Frame, arg: str) -> None:
@@ -159,8 +160,16 @@ def STORE_GLOBAL(frame: Frame, arg: str) -> None:
 
 
 def DELETE_GLOBAL(frame: Frame, arg: str) -> None:
-    load_global(frame, arg)
-    frame.machine.write_global(frame.globals, arg, DELETED)
+    machine = frame.machine
+    written = machine.objects.globals_written.get((id(frame.globals), arg))
+    try:
+        if written is None:
+            load_global_value(machine, frame.globals, arg)
+    except KeyError:
+        written = frame.globals, DELETED
+    if written is not None and written[1] is DELETED:
+        raise NameError(f"name {arg!r} is not defined", name=arg)
+    machine.write_global(frame.globals, arg, DELETED)
 
 
 # ---------------------------------------------------------------- attributes and items

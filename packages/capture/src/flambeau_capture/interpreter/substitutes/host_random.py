@@ -167,7 +167,7 @@ def _choose(
         return None
     if method == "choice":
         return draw_number(
-            machine, generator, method, given, kwargs, examples, lower=least, upper=most, can_raise=False
+            machine, generator, method, given, kwargs, examples, lower=least, upper=most, closed=True, can_raise=False
         )  # fmt: skip
     return draw_numbers(machine, draw, (generator, method, *given), kwargs, chosen, least, most)
 
