@@ -51,6 +51,10 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
     "addbmm_ of another shape": (lambda o, x: o.addbmm_(x[None], x.t()[None]), lambda: shape_of(())),
     "addmm_ of another shape": (lambda o, x: o.addmm_(x, x.t()), lambda: shape_of((1, 4))),
     "baddbmm_ of another shape": (lambda o, x: o.baddbmm_(x[None], x.t()[None]), lambda: shape_of((1, 1, 4))),
+    "matrix_rank": (lambda o, x: torch.linalg.matrix_rank(x, out=o), lambda: shape_of((), torch.long)),
+    "matrix_rank, other dtype": (lambda o, x: torch.linalg.matrix_rank(x, out=o), lambda: shape_of(())),
+    "ndtr, overlapping": (lambda o, x: torch.special.ndtr(x, out=o), lambda: shape_of((1, 5)).expand(4, 5)),
+    "tensordot, overlapping": (lambda o, x: torch.tensordot(x, x, 2, out=o), lambda: shape_of(())),
     "mul of what it writes": (lambda o, x: torch.mul(o, x, out=o), lambda: X.clone()),
     "mul of a part of what it writes": (lambda o, x: torch.mul(o[:3], 2, out=o[1:]), lambda: X.clone()),
 }  # fmt: skip

@@ -33,8 +33,24 @@ CALLS: dict[str, Callable[[], Any]] = {
     "addcmul of bools": lambda: torch.addcmul(BOOLS, BOOLS, BOOLS),
     "addcmul_ of bools": lambda: BOOLS.clone().addcmul_(BOOLS, BOOLS),
     "celu": lambda: F.celu(X, 0.0),
+    "mm of bools": lambda: torch.mm(torch.ones(30, 20, dtype=torch.bool), torch.ones(20, 30, dtype=torch.bool)),
+    "linear of bools": lambda: F.linear(torch.ones(3, 4, dtype=torch.bool), torch.ones(5, 4, dtype=torch.bool)),
+    "bmm of float8": lambda: torch.bmm(X.to(torch.float8_e4m3fn), X.mT.to(torch.float8_e4m3fn)),
+    "prelu of ints": lambda: F.prelu(X.long(), torch.ones(1, dtype=torch.long)),
+    "glu of ints": lambda: F.glu(X.long()),
+    "nll_loss of ints": lambda: F.nll_loss(torch.zeros(3, 4, dtype=torch.long), torch.tensor([0, 1, 2])),
+    "max_pool2d of bools": lambda: F.max_pool2d(IMAGE.bool(), 2),
+    "nearest of ints": lambda: F.interpolate(IMAGE.long(), scale_factor=2),
+    "softmax_backward of ints": lambda: torch._softmax_backward_data(X.long(), X.long(), -1, torch.long),
+    "batch_norm of ints": lambda: torch._native_batch_norm_legit(X.long(), None, None, torch.zeros(3, dtype=torch.long), torch.ones(3, dtype=torch.long), True, 0.1, 1e-5),
+    "soft_margin_loss of ints": lambda: F.soft_margin_loss(X.long(), X.long()),
+    "cauchy_ of ints": lambda: torch.zeros(4, dtype=torch.long).cauchy_(),
+    "exponential_ of bools": lambda: torch.zeros(4, dtype=torch.bool).exponential_(),
+    "exponential_ of no rate": lambda: torch.zeros(4).exponential_(-1.0),
+    "random_ beyond the dtype": lambda: torch.zeros(4, dtype=torch.int8).random_(0, 300),
+    "copy_ to an expanded tensor": lambda: torch.zeros(()).expand(8).copy_(X[0, 0]),
     "acos of float8": lambda: torch.acos(X.to(torch.float8_e4m3fn)),
-}
+}  # fmt: skip
 
 
 def outcome(call: Callable[[], Any]) -> tuple[str, str]:
@@ -90,3 +106,26 @@ def test_a_program_handles_the_error() -> None:
 
     compiled = flambeau.compile(program, fullgraph=True)
     assert torch.equal(compiled(X), X + 1)
+
+
+def test_asking_a_fill_leaves_the_random_state() -> None:
+    def program(x: torch.Tensor) -> Any:
+        try:
+            x.cauchy_()
+        except RuntimeError:
+            return torch.rand(3)
+
+    torch.manual_seed(3)
+    wanted = program(torch.zeros(4, dtype=torch.long))
+    torch.manual_seed(3)
+    assert torch.equal(
+        flambeau.compile(program, backend="aot_eager")(torch.zeros(4, dtype=torch.long)), wanted
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.bool])
+def test_gradient_of_dropout_of_integers_is_float(dtype: torch.dtype) -> None:
+    grad, mask = torch.tensor([1, 0, 1]).to(dtype), torch.tensor([True, True, False])
+    program = torch.ops.aten.native_dropout_backward
+    found = flambeau.compile(lambda g, m: program(g, m, 2.5))(grad, mask)
+    assert found.dtype == torch.float32 and torch.equal(found, program(grad, mask, 2.5))

@@ -3,10 +3,13 @@
     aten.softshrink(f32[8, 4], -0.5)            elementwise: run on one element     -> RuntimeError: lambda must be in range ...
     aten.clamp(b8[8, 4], 0, 1)                                                      -> NotImplementedError: "clamp_cpu" not implemented for 'Bool'
     aten.avg_pool2d(f32[2, 8, 8], [2, 2], [], [-1, -1])    run on meta tensors      -> RefusedByEager
+    aten.mm(b8[64, 32], b8[32, 64])         run on small tensors                    -> NotImplementedError: "addmm_impl_cpu_" not implemented for 'Bool'
 
 A shape rule says what a valid call gives.  Which dtypes a kernel exists for, and which numbers it takes, is asked of the kernel itself.  An elementwise
 operator's answer does not depend on sizes, and one element costs nothing.  Others check shapes as they do on meta tensors; whether that is what eager
-raises only eager says, so such a call is left to it.  The arguments have been found valid by the rule before.
+raises only eager says, so such a call is left to it.  Of dtypes that many kernels do not take (integers, bools, float8), the kernel is run on zeros, every
+size cut to a few: equal sizes stay equal, and only its answer that the dtype is not implemented counts.  The arguments have been found valid by the
+rule before.
 """
 
 from __future__ import annotations
@@ -31,13 +34,25 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _AS_ELEMENTWISE = frozenset(
-    {aten.huber_loss.default, aten.smooth_l1_loss.default, aten._prelu_kernel.default}
+    {
+        aten.huber_loss.default,
+        aten.smooth_l1_loss.default,
+        aten.soft_margin_loss.default,
+        aten._prelu_kernel.default,
+    }
 )
 """Reductions of elementwise losses, whose checks concern numbers and dtypes only, and what torch does not tag as pointwise."""
 _READ_DATA = frozenset(
     {aten.allclose.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor}
 )
 """Operators that raise on meta tensors for want of data, as other errors than NotImplementedError."""
+
+_COMMON = frozenset(
+    {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
+)
+_NO_KERNEL = "not implemented for"
+_SMALL = 8
+"""The largest size of a tensor that a kernel is asked with."""
 
 _Question = tuple[Any, ...]
 _ANSWERS: dict[_Question, Exception | None] = {}
@@ -57,14 +72,30 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     if not devices or not devices <= _devices():
         return
     if question not in _ANSWERS:
-        ask = _ask_elements if how == "elements" else _ask_meta
-        _ANSWERS[question] = ask(op, args, kwargs)
+        _ANSWERS[question] = _ask(how, op, args, kwargs)
     answer = _ANSWERS[question]
     if answer is None:
         return
-    if how == "elements":
+    if how == "elements" or isinstance(answer, NotImplementedError):
         raise type(answer)(*answer.args)
     raise RefusedByEager(f"{op}: {str(answer).partition(chr(10))[0]}", op) from answer
+
+
+def check_fill(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what eager raises where an operator that fills a tensor with random numbers refuses its dtype or the numbers."""
+    kwargs = {name: arg for name, arg in kwargs.items() if name != "generator"}
+    try:
+        question = (op, *_question((args, tuple(kwargs.items())), elements=True))
+    except Unsupported:
+        return
+    if not _takes_generator(op) or args[0].device.type not in _devices():
+        return
+    if question not in _ANSWERS:
+        generator = torch.Generator(args[0].device)  # the program's own draws nothing
+        _ANSWERS[question] = _ask_elements(op, args, {**kwargs, "generator": generator})
+    answer = _ANSWERS[question]
+    if answer is not None:
+        raise type(answer)(*answer.args)
 
 
 @cache
@@ -74,14 +105,19 @@ def _devices() -> frozenset[str]:
 
 
 @cache
+def _takes_generator(op: OpOverload) -> bool:
+    return any(argument.name == "generator" for argument in op._schema.arguments)
+
+
+@cache
 def _how(op: OpOverload) -> str | None:
     shared = aliasing(op)
     seeded = torch.Tag.nondeterministic_seeded in op.tags
-    if op.namespace != "aten" or shared.view or shared.mutated or seeded or op in _READ_DATA:
+    if op.namespace != "aten" or shared.view or seeded or op in _READ_DATA:
         return None
     if torch.Tag.pointwise in op.tags or op in _AS_ELEMENTWISE:
-        return "elements"
-    return "meta" if _has_compiled_meta_kernel(op) else None
+        return None if shared.mutated else "elements"
+    return "meta" if not shared.mutated and _has_compiled_meta_kernel(op) else "kernel"
 
 
 def _has_compiled_meta_kernel(op: OpOverload) -> bool:
@@ -117,11 +153,38 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _ask(how: str, op: OpOverload, args: Any, kwargs: Any) -> Exception | None:
+    if how == "elements":
+        return _ask_elements(op, args, kwargs)
+    answer = _ask_meta(op, args, kwargs) if how == "meta" else None
+    if answer is None and _is_uncommon(args):
+        answer = _run(op, args, kwargs, _SMALL, 0)
+        if not isinstance(answer, NotImplementedError) or _NO_KERNEL not in str(answer):
+            return None  # of the sizes or the contents, which are not the call's
+    return answer
+
+
+def _is_uncommon(args: Any) -> bool:
+    """Whether the first tensor of a call is of a dtype that many kernels do not take."""
+    for arg in args:
+        first = arg[0] if isinstance(arg, (tuple, list)) and arg else arg
+        if isinstance(first, Spec):
+            half = first.dtype in (torch.bfloat16, torch.float16) and first.device.type == "cpu"
+            return half or first.dtype not in _COMMON
+    return False
+
+
 def _ask_elements(op: OpOverload, args: Any, kwargs: Any) -> Exception | None:
+    return _run(op, args, kwargs, 1, 1)
+
+
+def _run(op: OpOverload, args: Any, kwargs: Any, most: int, content: int) -> Exception | None:
+    """What a call raises on tensors of no size above `most` that are full of `content`."""
+
     def stand_in(arg: Any) -> Any:
         if isinstance(arg, Spec):
-            shape = [1 if _number(size) else 0 for size in arg.shape]
-            return torch.ones(shape, dtype=arg.dtype, device=arg.device)
+            shape = [min(int(_number(size)), most) for size in arg.shape]
+            return torch.full(shape, content, device=arg.device).to(arg.dtype)
         if isinstance(arg, (tuple, list)):
             return [stand_in(item) for item in arg]
         return _number(arg)

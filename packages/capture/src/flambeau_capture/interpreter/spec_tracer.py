@@ -58,9 +58,12 @@ class SpecTracer(Tracer):
     def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
         self.written.extend(facts.written(args, kwargs))
         result = super()._mutate(func, facts, args, kwargs, *rest)
-        if facts.functional is not None and not facts.out:
+        if not facts.out:
             rule_args, rule_kwargs, *_ = rest
-            eager_checks.check(facts.functional, rule_args, rule_kwargs)
+            if facts.random:
+                eager_checks.check_fill(func, rule_args, rule_kwargs)
+            else:
+                eager_checks.check(facts.functional or func, rule_args, rule_kwargs)
         return result
 
 

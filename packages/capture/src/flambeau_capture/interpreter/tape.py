@@ -41,7 +41,7 @@ from flambeau_prims.concrete_sizes import (
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
-from flambeau_prims.unsupported import DataDependent, Unsupported
+from flambeau_prims.unsupported import DataDependent, OutArgument, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -93,6 +93,18 @@ _FROM_DATA = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 _HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
 """Methods that change what autograd knows of their tensor, and nothing else."""
+
+
+def _check_written(function: Any, outs: Any, written: list[torch.Tensor]) -> None:
+    """Raise OutArgument if a call has not written to one of its out= arguments.
+
+    Functions of many operators may compute otherwise on tensors such as the tracer's, and forget out= there.
+    """
+    memory = {id(getattr(tensor, "storage_record", None)) for tensor in written}
+    for out in outs if isinstance(outs, (tuple, list)) else (outs,):
+        if isinstance(out, FakeTensor) and id(out.storage_record) not in memory:
+            name = getattr(function, "__name__", repr(function))
+            raise OutArgument(f"{name} writes to its out= argument only when it is not traced")
 
 
 class Tape(Inputs):
@@ -432,6 +444,8 @@ class Tape(Inputs):
             raise GraphBreak(
                 "tensor-attribute", "a tensor is written to after a hook was registered on it"
             )
+        if kwargs.get("out") is not None:
+            _check_written(function, kwargs["out"], tracer.written)
         if type(result) is torch.Tensor and result.is_meta and function in _FROM_DATA:
             return fake_like(result)
         return result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.rules.overloads import overloads
+from flambeau_prims.rules.overloads import check_writable, overloads
 from flambeau_prims.rules.registry import rule, rule_for
 from flambeau_prims.sizes import expect, ge
 from flambeau_prims.spec import Spec
@@ -68,6 +68,7 @@ def contiguous(self: Spec, *, memory_format: torch.memory_format = torch.contigu
 def copy_(self: Spec, src: Spec, non_blocking: bool = False) -> Spec:
     """self, once src is seen to broadcast to it."""
     _check_broadcasts_to(self, src)
+    check_writable(self)
     return self
 
 

@@ -711,5 +711,6 @@ def native_dropout(input: Spec, p: float, train: bool | None) -> tuple[Spec, Spe
 
 @rule(aten.native_dropout_backward.default)
 def native_dropout_backward(grad_output: Spec, mask: Spec, scale: float) -> Spec:
-    """grad * mask * scale."""
-    return _promoted(grad_output, mask)
+    """grad * mask * scale; of a float dtype, as scale is."""
+    result = _promoted(grad_output, mask)
+    return result.replace(dtype=torch.get_default_dtype()) if is_integral(result.dtype) else result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.promotion import Number, dtype_name, is_integral
+from flambeau_prims.promotion import Number
 from flambeau_prims.rules.factory import empty_like, fresh
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import elementwise, refuse
@@ -14,7 +14,7 @@ from flambeau_prims.rules.registry import rule
 from flambeau_prims.size_floats import as_float
 from flambeau_prims.sizes import lt
 from flambeau_prims.spec import Spec
-from flambeau_prims.strides import is_empty, preserved_stride
+from flambeau_prims.strides import preserved_stride
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,19 +32,6 @@ def _check_probability(p: float) -> None:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
 
 
-def _check_floating(self: Spec, name: str) -> None:
-    if is_integral(self.dtype) and not is_empty(self.shape):
-        raise NotImplementedError(f"\"{name}\" not implemented for '{dtype_name(self.dtype)}'")
-
-
-def _check_continuous(self: Spec, name: str) -> None:
-    if is_integral(self.dtype):
-        raise RuntimeError(
-            f"{name} distribution is a continuous probability distribution. dtype must be a floating point but you "
-            f"specified {dtype_name(self.dtype)}"
-        )
-
-
 @rule(aten.bernoulli_.float)
 def bernoulli_(self: Spec, p: float = 0.5, *, generator: Any = None) -> Spec:
     """self."""
@@ -59,27 +46,17 @@ def bernoulli_tensor_(self: Spec, p: Spec, *, generator: Any = None) -> Spec:
     return self
 
 
-@rule(aten.exponential_.default)
-def exponential_(self: Spec, lambd: Number = 1, *, generator: Any = None) -> Spec:
-    """self, which must be floating unless it is empty."""
-    if not is_empty(self.shape):
-        _check_continuous(self, "Exponential")
-    return self
-
-
-@rule(aten.cauchy_.default)
-def cauchy_(self: Spec, median: Number = 0, sigma: Number = 1, *, generator: Any = None) -> Spec:
-    """self, which must be floating."""
-    _check_continuous(self, "Cauchy")
-    return self
-
-
-@rule(aten.normal_.default, aten.uniform_.default, aten.log_normal_.default)
+@rule(
+    aten.normal_.default,
+    aten.uniform_.default,
+    aten.exponential_.default,
+    aten.cauchy_.default,
+    aten.log_normal_.default,
+)
 def fill_floating_(
     self: Spec, *_parameters: Number, generator: Any = None, **_named: Number
 ) -> Spec:
-    """self, which must be floating."""
-    _check_floating(self, "random fill")
+    """self, which must be floating (eager has an error of its own for each operator: `eager_checks.check_fill`)."""
     return self
 
 
