@@ -162,6 +162,8 @@ def generic_load(machine: Machine, obj: Any, name: str) -> Any:
     raw = lookup(machine, kind, name)
     if name == "__dict__":
         return instance_dict(machine, obj)
+    if kind is types.TracebackType:
+        raise GraphBreak("traceback", f"{name} of a traceback is read")
     if name == "__traceback__" and isinstance(obj, BaseException):
         frame = machine.frame
         if frame is not None and not machine.is_library(frame.globals):

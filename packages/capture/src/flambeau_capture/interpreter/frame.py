@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.partial_reads import PARTIAL_READS, Unread, use_in
 from flambeau_capture.interpreter.pending_text import PendingText
+from flambeau_capture.interpreter.tracebacks import raised_in
 from flambeau_capture.interpreter.uses import Use
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.resume_code import Raiser
@@ -174,10 +175,10 @@ def unwind(frame: Frame, error: BaseException, step: int = 0) -> None:
     index = frame.ip - 1
     target = frame.code.unwinds[index]
     error = frame.machine.translate_error(error, frame, step)
+    error.__traceback__ = raised_in(frame, error)
     if target is None:
         frame.machine.note_error(frame, error, step)
         raise error
-    error.__traceback__ = None  # it holds our frames; the program is told that tracebacks break
     stack = frame.stack
     del stack[target.depth :]
     if target.push_lasti:

@@ -34,6 +34,7 @@ from flambeau_capture.interpreter.switches import Switches
 from flambeau_capture.interpreter.symbolic import name_plainly
 from flambeau_capture.interpreter.tape import Tape
 from flambeau_capture.interpreter.torch_functions import PYTHON_FUNCTIONS
+from flambeau_capture.interpreter.tracebacks import made_part
 from flambeau_capture.origins import (
     CallOf,
     CellContents,
@@ -89,7 +90,7 @@ def _is_ours(error: BaseException) -> bool:
     What the program does is done for it by calls (getattr, descriptors) and explicit raises, never by our own reads.
     """
     traceback = error.__traceback__
-    if traceback is None:
+    if traceback is None or made_part(error) is not None:
         return False
     while traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -309,6 +309,8 @@ class Rebuilder:
             if native is not None:
                 return native
             raise GraphBreak("generator-escapes", "a generator or iterator is returned or stored")
+        if kind is types.TracebackType:
+            raise GraphBreak("traceback", "a traceback is stored")
         if isinstance(value, BaseException):
             return exception_recipe(self, value)
         if isinstance(value, tuple):

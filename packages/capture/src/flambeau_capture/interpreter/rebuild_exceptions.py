@@ -1,4 +1,4 @@
-"""Recipes of exceptions that the frame has made: with their chain and notes, without a traceback, which begins where they are raised."""
+"""Recipes of exceptions that the frame has made: with their chain, notes and traceback."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.interpreter.tracebacks import made_part, traceback_recipe
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const, MakeDict, MakeTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from flambeau_capture.interpreter.rebuild import Rebuilder
     from flambeau_capture.record import Recipe
 
 
 def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
-    """The exception, made anew."""
+    """The exception, made anew, with the places where it has been raised."""
+    made, traceback = _untraced_recipe(rebuild, error), made_part(error)
+    if traceback is None:
+        return made
+    return CallRecipe(_with_traceback, (made, traceback_recipe(traceback)))
+
+
+def _untraced_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     kind = type(error)
     if rebuild.machine.was_raised_by_name(error):
         raise GraphBreak("not-resumable", "which parts of a group were raised anew is not kept")
@@ -65,23 +71,9 @@ def _members(bases: tuple[type, ...]) -> tuple[str, ...]:
     )
 
 
-def handled_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
-    """An exception that is being handled: it has a traceback, which CPython 3.11 takes for granted where a with-block ends."""
-    return CallRecipe(_with_place, (rebuild.recipe(error),))
-
-
-def _with_place(error: BaseException) -> BaseException:
-    if error.__traceback__ is None:
-        error.__traceback__ = types.TracebackType(None, _PLACE.gi_frame, -1, 1)
+def _with_traceback(error: BaseException, traceback: types.TracebackType) -> BaseException:
+    error.__traceback__ = traceback
     return error
-
-
-def _place() -> Iterator[None]:
-    yield
-
-
-_PLACE: Any = _place()
-"""A generator that is never begun: its frame holds nothing, and no frame called it."""
 
 
 def _made(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flambeau_capture.interpreter.decode import decode
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
-from flambeau_capture.interpreter.rebuild_exceptions import handled_recipe
+from flambeau_capture.interpreter.tracebacks import raised_in
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Const
 from flambeau_capture.resume_code import Raiser, Source, argument_order, resumed_from
@@ -68,6 +68,15 @@ class Original:
         return offset if self.resumed is None else offset - self.resumed.start
 
 
+def _handled_recipe(frame: Frame, rebuild: Rebuilder, error: BaseException | None) -> Recipe:
+    """An exception that is being handled: it has a traceback, which CPython 3.11 takes for granted where a with-block ends."""
+    if error is None:
+        return Const(None)
+    if error.__traceback__ is None:  # the program has taken it away
+        error.__traceback__ = raised_in(frame, error)
+    return rebuild.recipe(error)
+
+
 def stack_recipes(
     frame: Frame, original: Original, rebuild: Rebuilder, handling: BaseException | None
 ) -> tuple[tuple[str | int, ...], dict[int, Recipe], BaseException | None]:
@@ -82,7 +91,7 @@ def stack_recipes(
             kinds.append(NULL_KIND)
         elif isinstance(entry, Handled):
             kinds.append(HANDLED)
-            values[at] = Const(None) if handling is None else handled_recipe(rebuild, handling)
+            values[at] = _handled_recipe(frame, rebuild, handling)
             handling = entry.previous
         elif isinstance(entry, Raiser):
             kinds.append(original.offset(entry))

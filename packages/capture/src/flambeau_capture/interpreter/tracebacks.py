@@ -1,0 +1,96 @@
+"""Tracebacks of the exceptions that the frame raises, which name the program's functions and lines as those of an eager run do.
+
+An entry of a traceback holds a frame, and an interpreted frame has none.  A generator that is never begun gives one: its code has the
+name, file and positions of the program's function, it holds no locals, and no frame called it.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flambeau_capture.record import CallRecipe, Const
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.record import Recipe
+
+
+class _Place(NamedTuple):
+    """Where an exception passed: an instruction of a function, by a stand-in for its code."""
+
+    code: types.CodeType
+    namespace: dict[str, Any]
+    offset: int
+    line: int
+
+
+def raised_in(frame: Frame, error: BaseException) -> types.TracebackType | None:
+    """The traceback of `error` as it leaves the instruction of `frame` that raised it, or re-raised it by name."""
+    behind = made_part(error)
+    index = frame.ip - 1
+    code = frame.code.code_reference()
+    if code is None or (behind is not None and frame.code.names_at[index] == "RERAISE"):
+        return behind
+    stand_in = _PLACE.replace(
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+        co_linetable=code.co_linetable,
+    )
+    offset, line = 2 * frame.code.offsets[index], frame.code.line(index)
+    return _entry(_Place(stand_in, frame.globals, offset, line), behind)
+
+
+def made_part(error: BaseException) -> types.TracebackType | None:
+    """The entries of the traceback of `error` that stand for frames of the program; those in front of them are the interpreter's."""
+    traceback = error.__traceback__
+    while traceback is not None and not is_made(traceback):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def is_made(traceback: types.TracebackType) -> bool:
+    """Whether an entry stands for an interpreted frame."""
+    return _MARK in traceback.tb_frame.f_code.co_consts[-1:]
+
+
+def traceback_recipe(traceback: types.TracebackType) -> Recipe:
+    """A traceback made anew in each call: a program may cut and join tracebacks."""
+    places = []
+    link: types.TracebackType | None = traceback
+    while link is not None:
+        frame = link.tb_frame
+        places.append(_Place(frame.f_code, frame.f_globals, link.tb_lasti, link.tb_lineno))
+        link = link.tb_next
+    return CallRecipe(_chain, (Const(_Places(places)),))
+
+
+class _Places:
+    """Places from the outermost to the innermost; one constant of a record."""
+
+    def __init__(self, places: list[_Place]) -> None:
+        self.places = places
+
+
+def _chain(found: _Places) -> types.TracebackType | None:
+    made = None
+    for place in reversed(found.places):
+        made = _entry(place, made)
+    return made
+
+
+def _entry(place: _Place, behind: types.TracebackType | None) -> types.TracebackType:
+    begun_never = types.FunctionType(place.code, place.namespace)()
+    return types.TracebackType(behind, begun_never.gi_frame, place.offset, place.line)
+
+
+def _place() -> Iterator[None]:
+    yield
+
+
+_MARK = object()
+_PLACE = _place.__code__.replace(co_consts=(*_place.__code__.co_consts, _MARK))

@@ -1,0 +1,133 @@
+"""Tracebacks of exceptions that compiled frames raise and handle: in `__exit__`, behind graph breaks and in what is returned."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+
+import pytest
+import torch
+from capture_harness import run_graph
+
+import flambeau_capture
+
+
+class Noting:
+    """A context manager that keeps what `describe` says of the traceback it is given."""
+
+    def __init__(self, describe):
+        self.describe = describe
+        self.seen = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.seen.append(self.describe(trace))
+        return True
+
+
+def places(trace):
+    return [(frame.name, frame.lineno, frame.colno) for frame in traceback.extract_tb(trace)]
+
+
+def fails():
+    return [].index(3)
+
+
+def given_to_exit(x):
+    with Noting(lambda trace: trace is not None) as manager:
+        fails()
+    return x + 1, manager.seen
+
+
+def given_to_exit_behind_a_break(x):
+    with Noting(lambda trace: trace is not None) as manager:
+        torch._dynamo.graph_break()
+        fails()
+    return x + 1, manager.seen
+
+
+def read_in_exit(x):
+    with Noting(places) as manager:
+        fails()
+    return x + 1, manager.seen
+
+
+def given_to_a_callback(x):
+    seen = []
+    with contextlib.ExitStack() as stack:
+        stack.push(lambda kind, error, trace: seen.append((kind, trace is None)) or True)
+        fails()
+    return x + 1, seen
+
+
+def read_behind_a_break(x):
+    try:
+        fails()
+    except ValueError as error:
+        torch._dynamo.graph_break()
+        return x + 1, places(error.__traceback__)
+
+
+def formatted_behind_a_break(x):
+    try:
+        try:
+            fails()
+        except ValueError as error:
+            raise KeyError("k") from error
+    except KeyError:
+        torch._dynamo.graph_break()
+        return x + 1, traceback.format_exc()
+
+
+def kept_over_a_break(x):
+    try:
+        fails()
+    except ValueError as error:
+        kept = error
+    torch._dynamo.graph_break()
+    return x + 1, places(kept.__traceback__)
+
+
+def stored(x):
+    with Noting(lambda trace: trace) as manager:
+        fails()
+    return x + 1, [places(trace) for trace in manager.seen]
+
+
+PROGRAMS = [
+    given_to_exit, given_to_exit_behind_a_break, read_in_exit, given_to_a_callback, read_behind_a_break, formatted_behind_a_break,
+    kept_over_a_break, stored,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])
+def test_same_as_eager(program):
+    x = torch.ones(3)
+    compiled = flambeau_capture.compile(program, backend=run_graph)
+    wanted = repr(program(x))
+    for _ in range(2):
+        assert repr(compiled(x)) == wanted
+
+
+@pytest.mark.parametrize("program", [given_to_exit, given_to_a_callback])
+def test_exit_is_given_one_in_the_graph(program):
+    options = flambeau_capture.CaptureOptions(fullgraph=True)
+    compiled = flambeau_capture.compile(program, backend=run_graph, options=options)
+    x = torch.ones(3)
+    assert repr(compiled(x)) == repr(program(x))
+
+
+def test_a_returned_exception_names_where_it_was_raised():
+    def returned(x):
+        try:
+            fails()
+        except ValueError as error:
+            return error
+
+    compiled = flambeau_capture.compile(returned, backend=run_graph)
+    wanted = places(returned(torch.ones(3)).__traceback__)
+    first, second = compiled(torch.ones(3)), compiled(torch.ones(3))
+    assert places(first.__traceback__) == places(second.__traceback__) == wanted
+    assert first.__traceback__ is not second.__traceback__
