@@ -15,6 +15,7 @@ import torch
 
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
+from flambeau_capture.interpreter.identity import address_read
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.pending_text import (
     PendingText,
@@ -52,6 +53,7 @@ _PLAIN = frozenset(
         slice,
     }
 )
+_SHOWING_ADDRESSES = (object.__repr__, types.FunctionType.__repr__)
 _TEXT_METHODS = ("__str__", "__repr__", "__format__")
 _NUMBERS = frozenset({torch.SymInt, torch.SymFloat})
 _HOLDERS = frozenset({list, tuple, dict, collections.deque, collections.OrderedDict, torch.Size})
@@ -143,6 +145,8 @@ def formattable(machine: Machine, value: Any) -> Any:
         for item in exception_arguments(machine, value):
             if formattable(machine, item) is not item:
                 return InterpretedText(machine, value)
+    if kind.__repr__ in _SHOWING_ADDRESSES:
+        address_read(machine, value)
     return value
 
 

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.constant_types import IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.origins import Origin
+
+
+_OF_THE_PROGRAM = (IDENTITY_TYPES - {types.FunctionType}) | SCALARS | TORCH_CONSTANTS | {type, str}
+"""Types of which records hold the very objects."""
 
 
 def identical(machine: Machine, left: Any, right: Any) -> bool:
@@ -47,6 +53,15 @@ def observe(machine: Machine, value: Any) -> None:
     elif type(value) is tuple:
         for item in value:
             observe(machine, item)
+
+
+def address_read(machine: Machine, value: Any) -> None:
+    """The program has read `id(value)`, or a hash that is made of it: what the frame has made must not be rebuilt as another object."""
+    frame = machine.frame
+    if frame is None or machine.is_library(frame.globals) or type(value) in _OF_THE_PROGRAM:
+        return
+    if _origin_of(machine, value) is None:
+        machine.addresses_read[id(value)] = value
 
 
 def _origin_of(machine: Machine, value: Any) -> Origin | None:

@@ -121,6 +121,8 @@ class Machine:
         self.dynamic_ints = dynamic.mode is not False
         self.frame: Frame | None = None
         self.handling: BaseException | None = None
+        self.addresses_read: dict[int, Any] = {}
+        """Objects by the `id` that the program has read."""
         self.groups_raised: dict[int, BaseException] = {}
         """What `except*` has taken and a `raise` has named."""
         self.depth = 0

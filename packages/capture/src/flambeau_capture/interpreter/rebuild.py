@@ -96,6 +96,11 @@ class Rebuilder:
         if found is not None:
             return found[1]
         made = self._recipe(value, kind)
+        if id(value) in self.machine.addresses_read and not isinstance(made, (Const, FromOrigin)):
+            raise GraphBreak(
+                "unsupported-result",
+                f"a {kind.__qualname__} outlives the frame, which has read its id",
+            )
         self._made.setdefault(id(value), (value, made))
         return made
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter import attribute_writes, attributes, native, operations
+from flambeau_capture.interpreter import attribute_writes, attributes, identity, native, operations
 from flambeau_capture.interpreter.class_building import new_class
 from flambeau_capture.interpreter.classes import MISSING, SYMBOLIC_NUMBERS, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND, whole_local
@@ -184,12 +184,18 @@ def _id(machine: Machine, args: Any, kwargs: Any) -> int:
         found = machine.tape.input_of(obj)
         obj = obj if found is None else found[0]
     shadow = machine.objects.shadows.get(id(obj))
-    return id(obj if shadow is None else shadow.real)
+    if shadow is not None:
+        return id(shadow.real)
+    identity.address_read(machine, obj)
+    return id(obj)
 
 
 @substitute_for(hash)
 def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
-    method = python_method(machine, type(args[0]), "__hash__")
+    kind = type(args[0])
+    method = python_method(machine, kind, "__hash__")
+    if kind.__hash__ is object.__hash__:
+        identity.address_read(machine, args[0])
     return hash(concrete_key(args[0])) if method is None else machine.call(method, args, {})
 
 
