@@ -294,6 +294,7 @@ typedef struct {
     int has_varargs;
     int has_varkeywords;
     int count;          /* length of the bound array */
+    char keeps_frames;  /* whether tracebacks keep our own frames */
 } Compiled;
 
 /* The hit entry moves to the front, so that a stable program tests one guard program a call. */
@@ -573,7 +574,10 @@ compiled_vectorcall(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
         return result;
     }
     Py_INCREF(self); /* the call may drop the caller's last reference */
-    if (LIKELY(kwnames == NULL && nargs == self->positional && self->count == self->positional)) {
+    if (self->on_miss == NULL && PyTuple_GET_SIZE(self->entries) == 0) {
+        result = PyObject_Vectorcall(self->function, args, nargsf, kwnames);
+    }
+    else if (LIKELY(kwnames == NULL && nargs == self->positional && self->count == self->positional)) {
         Invocation call = {self->function, args, nargsf, NULL, args, nargs};
         result = call_bound(self, &call);
     }
@@ -582,6 +586,9 @@ compiled_vectorcall(PyObject *object, PyObject *const *args, size_t nargsf, PyOb
     }
     else {
         result = call_large(self, args, nargsf, kwnames);
+    }
+    if (UNLIKELY(result == NULL) && !self->keeps_frames) {
+        trim_raised(self->on_miss == NULL ? self->code : NULL);
     }
     Py_DECREF(self);
     return result;
@@ -742,6 +749,7 @@ static PyMemberDef compiled_members[] = {
     {"__wrapped__", T_OBJECT_EX, offsetof(Compiled, function), READONLY, "The original function."},
     {"on_miss", T_OBJECT, offsetof(Compiled, on_miss), 0, "Called with the bound arguments when no entry serves."},
     {"state", T_OBJECT, offsetof(Compiled, state), 0, "What Python keeps about this callable."},
+    {"keeps_frames", T_BOOL, offsetof(Compiled, keeps_frames), 0, "Whether tracebacks of errors keep our own frames."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -3,6 +3,7 @@
  *   tensor.c    reads a tensor's fields and torch's thread-local state, without torch headers
  *   program.c   GuardProgram: a flat program that loads origins and checks guards
  *   compiled.c  Entry and Compiled: argument binding, the entries of a callable, its fast path
+ *   traceback.c takes our own frames out of tracebacks
  *   hook.c      the PEP 523 frame-evaluation hook (the only file that sees CPython-internal structures)
  *   module.c    the module
  *
@@ -87,6 +88,12 @@ typedef enum {
 Service entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound, Py_ssize_t count, PyObject **result);
 
 extern PyMethodDef compiled_functions[];
+
+/* ---- traceback.c ---- */
+
+/* Takes our own frames out of the traceback of the exception that is set.  With `code`, only those of a function of ours that has this code. */
+void trim_raised(PyObject *code);
+extern PyMethodDef traceback_functions[];
 
 /* ---- hook.c ---- */
 

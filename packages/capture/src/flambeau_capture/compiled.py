@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from flambeau_capture.capturing import CAPTURING, capturing
+from flambeau_capture.core import core_is_native
 from flambeau_capture.entry import (
     Backend,
     EntryInfo,
@@ -98,6 +99,8 @@ class CompiledState:
     def new_callable(self) -> Any:
         """The callable that this state stands behind."""
         compiled = Compiled(self.function, self.on_miss, self)
+        if self.options.own_frames and core_is_native():
+            compiled.keeps_frames = True
         self.attach(compiled)
         return compiled
 

@@ -26,6 +26,7 @@ class CaptureOptions:
     speculate: where the program decides by what is in a tensor, go the way that the call being captured goes, and check that as the graph runs;
         otherwise that is a graph break.
     exporting: what torch.compiler.is_exporting answers; set by `export`.
+    own_frames: tracebacks of the program's errors keep the frames of this package and of those it is used with.
     guard_filter_fn: says which guards to keep (guards/filtering.py), at the user's own risk; None keeps all.
     """
 
@@ -39,4 +40,5 @@ class CaptureOptions:
     dynamic_shapes: MarksByOrigin | None = ()
     speculate: bool = True
     exporting: bool = False
+    own_frames: bool = False
     guard_filter_fn: GuardFilter | None = None

@@ -177,6 +177,11 @@ Compiled: Any = PythonCompiled if core is None else core.Compiled
 """The type of compiled callables in this process."""
 
 
+def without_frame(function: types.FunctionType) -> Any:
+    """A callable that calls a function of ours, whose frame tracebacks do not show; the function itself without the C core."""
+    return function if core is None else core.Compiled(function)
+
+
 def _binder(code: types.CodeType) -> types.CodeType:
     """Code with the same parameters that returns their values as a flat tuple, in the order of the fast locals."""
     names = code.co_varnames

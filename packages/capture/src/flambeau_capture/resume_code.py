@@ -31,6 +31,7 @@ from flambeau_capture.bytecode import (
     instructions,
     instructions_in,
 )
+from flambeau_capture.core import core
 from flambeau_capture.exception_table import (
     Protected,
     read_exception_table,
@@ -98,18 +99,22 @@ class Tail(functools.partial):  # type: ignore[type-arg]
     __slots__ = ()
 
 
-def run_to_end(value: Any) -> Any:
+def _run_to_end(value: Any) -> Any:
     """The value of a suspended frame: makes the calls that stand for it, one after another, at the same depth."""
     while type(value) is Tail:
         value = value()
     return value
 
 
-def run_frame(function: types.FunctionType, /, *arguments: Any) -> Any:
+def _run_frame(function: types.FunctionType, /, *arguments: Any) -> Any:
     """`call` and `perform` functions as the frame above sees them: their value."""
     value = function(*arguments)
     del arguments  # what the frame no longer needs is freed before it goes on
-    return run_to_end(value)
+    return _run_to_end(value)
+
+
+run_to_end, run_frame = (_run_to_end, _run_frame) if core is None else core.make_runners(Tail)
+"""Of the C core, where there is one, so that they have no frame in the program's tracebacks."""
 
 
 # ---------------------------------------------------------------- making functions

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from flambeau_capture.python_core import without_frame
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -65,6 +67,7 @@ class CompiledModule(nn.Module):
         ours = backend is None or backend == "inductor"
         return chosen | {"backend": "flambeau" if ours else backend}
 
+    @without_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled module.  Hooks of the original run as part of it; hooks on this wrapper, and a `forward` assigned to it, around it."""
         own = self.__dict__

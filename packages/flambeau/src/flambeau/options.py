@@ -93,6 +93,7 @@ def resolve(
     if environment.sanitize:
         changes["runtime"]["sanitize"] = True
     if environment.check:
+        changes["capture"]["own_frames"] = True
         changes["autograd"]["check"] = True
         changes["inductor"]["debug_checks"] = True
         changes["runtime"]["debug"] = True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.origins import ABSENT, Constant, TypeAttribute
+from flambeau_capture.python_core import Compiled
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -101,6 +102,8 @@ def python_method(machine: Machine, cls: type, name: str) -> types.FunctionType 
                 found = raw
             elif isinstance(raw, (staticmethod, classmethod)):
                 found = raw.__func__
+            elif type(raw) is Compiled:
+                found = raw.__wrapped__
         cache[key] = found
     return found
 
