@@ -177,7 +177,7 @@ Compiled: Any = PythonCompiled if core is None else core.Compiled
 """The type of compiled callables in this process."""
 
 
-def without_frame(function: types.FunctionType) -> Any:
+def without_frame(function: Callable[..., Any]) -> Any:
     """A callable that calls a function of ours, whose frame tracebacks do not show; the function itself without the C core."""
     return function if core is None else core.Compiled(function)
 

@@ -44,8 +44,8 @@ class Options:
 
 
 STAGES = ("capture", "autograd", "inductor", "runtime")
-_NOT_OPTIONS = frozenset({"fullgraph", "dynamic", "dynamic_shapes", "exporting"})
-"""Fields of CaptureOptions that are arguments of `compile`, or that `export` sets."""
+_NOT_OPTIONS = frozenset({"fullgraph", "dynamic", "dynamic_shapes", "exporting", "own_frames"})
+"""Fields of CaptureOptions that are arguments of `compile`, or that `export` or the environment sets."""
 
 
 def known_options() -> dict[str, list[str]]:
