@@ -40,3 +40,11 @@ def as_eager(program):
     wanted = repr(program(x))
     for _ in range(2):
         assert repr(compiled(x)) == wanted
+
+
+def test_recompiles_for_ints_too_long_to_print():
+    compiled = flambeau_capture.compile(lambda x, n: (x + 1, n % 7), backend=run_graph)
+    for n in (10**5000, 10**5001, 10**5002):
+        found, rest = compiled(torch.ones(3), n)
+        assert rest == n % 7
+        torch.testing.assert_close(found, torch.full((3,), 2.0))

@@ -51,10 +51,16 @@ def constants_equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+_PRINTED_BITS = 1024
+"""Longer ints are not printed in base ten: that is slow, and refused from `sys.get_int_max_str_digits()` on."""
+
+
 def brief(value: Any) -> str:
     """A short text of a value that runs no user code."""
     if value is origins.ABSENT:
         return "absent"
+    if isinstance(value, int) and value.bit_length() > _PRINTED_BITS:
+        return f"an int of {value.bit_length()} bits"
     if is_constant(value):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."

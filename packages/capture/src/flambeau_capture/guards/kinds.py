@@ -112,6 +112,11 @@ class TYPE(GuardKind):
         return f"is of type {type_name(type(value))}, was {guard.payload.text}"
 
 
+def _shown(constant: Any) -> str:
+    """The text of a constant; ints may be too long for `repr`."""
+    return brief(constant) if isinstance(constant, int) else repr(constant)
+
+
 @guard_kind
 class EQUALS(GuardKind):
     """Equal to this constant, in type at every level and in the bits of floats.
@@ -147,11 +152,11 @@ class EQUALS(GuardKind):
 
     @classmethod
     def text(cls, guard: Guard) -> str:
-        return f"== {guard.payload!r}"
+        return f"== {_shown(guard.payload)}"
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
-        return f"is {brief(value)}, was {guard.payload!r}"
+        return f"is {brief(value)}, was {_shown(guard.payload)}"
 
 
 @guard_kind
