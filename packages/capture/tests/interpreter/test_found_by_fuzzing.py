@@ -7,6 +7,7 @@ import contextlib
 import copy
 import datetime
 import functools
+import itertools
 import random
 import typing
 
@@ -218,6 +219,18 @@ def test_an_iterator_goes_on_where_it_was_beside_a_value_that_holds_itself():
             seen.append(m)
             x = x * x.sum().item()
         return seen, x, held[0][0] is held, held[0][1][1] is held
+
+    agree(program, (X,), (X,))
+
+
+def test_a_group_is_left_where_it_is_at_a_break():
+    def program(x):
+        groups = itertools.groupby([1, 1, 2, 2, 3])
+        _, group = next(groups)
+        next(group)
+        x = x * x.sum().item()
+        key, group = next(groups)
+        return key, list(group), x
 
     agree(program, (X,), (X,))
 

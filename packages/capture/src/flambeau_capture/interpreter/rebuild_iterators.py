@@ -25,10 +25,14 @@ _BUILTIN_ITERATORS: tuple[type, ...] = (
 )  # fmt: skip
 
 
+_FORGETFUL = (itertools.groupby, itertools._grouper)  # type: ignore[attr-defined]
+"""Between two items of a group, `groupby.__reduce__` leaves the group out."""
+
+
 def is_c_iterator(kind: type) -> bool:
     """Whether iterators of this type say how they can be made again."""
     return kind in _BUILTIN_ITERATORS or (
-        kind.__module__ == "itertools" and hasattr(kind, "__next__")
+        kind.__module__ == "itertools" and hasattr(kind, "__next__") and kind not in _FORGETFUL
     )
 
 
