@@ -482,7 +482,8 @@ static int count_unversioned(const Executor *ex, PyObject *const *args)
 {
     int count = 0;
     for (Py_ssize_t i = 0; i < ex->n_mutated; i++) {
-        const int is_inference = asks(torch_api.is_inference, args[ex->mutated[i]]);
+        const int64_t at = ex->mutated[i];
+        const int is_inference = asks(torch_api.is_inference, args[at < 0 ? ~at : at]);
         if (is_inference < 0) return -1;
         count += is_inference;
     }
@@ -496,6 +497,7 @@ static int count_unversioned(const Executor *ex, PyObject *const *args)
 static int bump_versions(const Executor *ex, PyObject *const *args, int unversioned)
 {
     for (Py_ssize_t i = 0; i < ex->n_mutated; i++) {
+        if (ex->mutated[i] < 0) continue; /* the program says that its counter stays */
         PyObject *arg = args[ex->mutated[i]];
         const int skip = unversioned ? asks(torch_api.is_inference, arg) : 0;
         if (skip < 0) return -1;

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_autograd.aliases import Alias, AliasMap, argument_named
-from flambeau_autograd.functional_forms import UNDECLARED, FunctionalForm, functional_form
+from flambeau_autograd.functional_forms import (
+    UNCOUNTED,
+    UNDECLARED,
+    FunctionalForm,
+    functional_form,
+)
 from flambeau_autograd.reasons import MutationInBackward, NoFunctionalForm, ViewWrite
 from flambeau_autograd.scatters import LAZY, scatter
 from flambeau_prims import sizes
@@ -50,7 +55,8 @@ def functionalize(
     results += [work.output(out) for out in tape.outputs[count:]]
     if work.writes() != writes:
         raise MutationInBackward("the backward writes to an input of the forward")
-    return Graph(list(tape.inputs), work.nodes, results, writes, tape.env, tape.name)
+    uncounted = work.uncounted(target for target, _ in writes)
+    return Graph(list(tape.inputs), work.nodes, results, writes, tape.env, tape.name, uncounted)
 
 
 class _Memory:
@@ -70,6 +76,8 @@ class _Functionalizer:
         self._inputs = tape.inputs
         self._aliases = aliases
         self._memory: dict[Alias, _Memory] = {}
+        self._counted: set[Alias] = set()
+        """Memory that operators have written which move version counters."""
         # What an alias holds, and the version of its memory at which it was so.
         self._current: dict[Alias, tuple[Value, int]] = {}
         self._where = ""
@@ -84,6 +92,8 @@ class _Functionalizer:
         """Append the functional form of `nodes`."""
         for node in nodes:
             self._where = node.where
+            if aliasing(node.op).mutated and node.op not in UNCOUNTED:
+                self._counted.update(self._aliases[value].root for value in _written(node))
             if node.op in UNDECLARED and self._trains(node):
                 self._write_functional(node, UNDECLARED[node.op])
                 continue
@@ -117,6 +127,10 @@ class _Functionalizer:
                 if current is not value:
                     found.append((value, current))
         return found
+
+    def uncounted(self, written: Iterable[Value]) -> frozenset[Value]:
+        """Those of the written inputs whose version counters no operator has moved."""
+        return frozenset(v for v in written if self._aliases[v].root not in self._counted)
 
     # Calls of each kind
 
@@ -367,6 +381,15 @@ def _require_whole(alias: Alias) -> None:
 
 _DRAWS = {aten.bernoulli_.float, aten.bernoulli_.Tensor, aten.normal_.default}
 _OVERWRITES = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
+
+
+def _written(node: Node) -> Iterable[Value]:
+    """The Values that an operator writes to by its schema."""
+    for name in aliasing(node.op).mutated:
+        written = argument_named(node, name)
+        for value in written if isinstance(written, (list, tuple)) else [written]:
+            if isinstance(value, Value):
+                yield value
 
 
 def _specs_in(arg: Any) -> Any:

@@ -207,7 +207,13 @@ def _build(joint: _Joint, copies: dict[Value, Value], forward_nodes: list[Node])
             outputs.append(kept)
         sources.append(places[kept])
     forward = Graph(
-        list(joint.inputs), forward_nodes, outputs, list(graph.writes), graph.env, "forward"
+        list(joint.inputs),
+        forward_nodes,
+        outputs,
+        list(graph.writes),
+        graph.env,
+        "forward",
+        graph.uncounted,
     )
 
     body = _backward_nodes(joint, set(saved))

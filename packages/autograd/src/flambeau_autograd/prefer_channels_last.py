@@ -76,6 +76,7 @@ class _Converter:
             writes=[(target, self.restored(value)) for target, value in graph.writes],
             env=graph.env,
             name=graph.name,
+            uncounted=graph.uncounted,
         )
 
     def node(self, node: Node) -> None:

@@ -112,6 +112,7 @@ class Graph:
     `outputs` may hold Values, Sizes (a symbolic int the program returns) and None.
     `writes` lists the mutations of inputs that remain after functionalization, as (input, new value): at exit the
     input's memory must hold the value, cast and laid out as the input is.
+    `uncounted` are those of the written inputs whose version counters stay, as eager leaves them where batch norm writes its statistics.
     `env` owns the symbolic sizes, or is None when every size is an int.
     """
 
@@ -121,6 +122,7 @@ class Graph:
     writes: list[tuple[Value, Value]] = field(default_factory=list)
     env: SizeEnv | None = None
     name: str = "graph"
+    uncounted: frozenset[Value] = frozenset()
 
     def users(self) -> dict[Value, list[Node]]:
         """For each Value, the nodes that read it, each once, in order."""
@@ -197,6 +199,10 @@ def format_graph(graph: Graph) -> str:
     )
     lines = [f"{graph.name}({head}) {{"]
     lines += [f"  {format_node(node)}" for node in graph.nodes]
-    lines += [f"  write {target.name} <- {value.name}" for target, value in graph.writes]
+    lines += [
+        f"  write {target.name} <- {value.name}"
+        + (" (uncounted)" if target in graph.uncounted else "")
+        for target, value in graph.writes
+    ]
     lines += [f"  return ({', '.join(repr(out) for out in graph.outputs)})", "}"]
     return "\n".join(lines)

@@ -391,7 +391,10 @@ class Assembler:
             symbols=_pack(symbols),
             inputs=_pack([self.slots.get(name, -1) for name in program.inputs]),
             outputs=_pack(outputs),
-            mutated=_pack([positions[name] for name in program.mutated]),
+            # ~position: mutated, and its version counter stays
+            mutated=_pack(
+                [~positions[n] if n in program.uncounted else positions[n] for n in program.mutated]
+            ),
         )
 
     def _postfix(self, text: str) -> list[int]:

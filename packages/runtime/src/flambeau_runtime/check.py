@@ -65,6 +65,9 @@ def check_program(program: Program) -> None:
     for name in program.mutated:
         if name not in program.inputs:
             raise ProgramError(f"{program.name}: mutated {name} is not an input")
+    for name in program.uncounted:
+        if name not in program.mutated:
+            raise ProgramError(f"{program.name}: uncounted {name} is not mutated")
 
 
 def _check_symbols(program: Program, tensors: dict[str, Tensor]) -> set[str]:

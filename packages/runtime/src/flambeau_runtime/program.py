@@ -197,7 +197,8 @@ class Program:
     """A compiled graph.  Calling it takes one argument per `inputs` entry (tensors, and ints or floats for number inputs) and returns a
     tuple with one entry per `outputs` entry: a tensor's name, a Dim under Expr (an int result), or None.
 
-    Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps their version counters.
+    Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps their version counters, but
+    for those in `uncounted`.
     """
 
     inputs: tuple[str, ...]
@@ -209,3 +210,4 @@ class Program:
     outputs: tuple[str | Expr | None, ...]
     mutated: tuple[str, ...] = ()
     name: str = "program"
+    uncounted: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any
 from flambeau_runtime import program as program_types
 from flambeau_runtime.program import Program
 
-FORMAT = 1
+FORMAT = 2
 
 _TYPES = {
     name: cls

@@ -80,7 +80,7 @@ class PythonExecutor:
             for step in program.steps:
                 self._run(step, values, sizes)
         for name in program.mutated:
-            if name in unversioned:
+            if name in unversioned or name in program.uncounted:
                 continue
             torch.autograd.graph.increment_version(values[name])
         return tuple(

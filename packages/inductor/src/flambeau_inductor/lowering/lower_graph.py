@@ -308,6 +308,8 @@ class _GraphLowering:
             else:
                 self.copy_value(value, target)
             self.lowered.mutated.append(self.memory[target])
+            if target in self.graph.uncounted:
+                self.lowered.uncounted.append(self.memory[target])
 
 
 def _is_empty(shape: Sequence[Size]) -> bool:

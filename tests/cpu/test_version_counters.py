@@ -1,0 +1,58 @@
+"""Version counters of tensors that a compiled program writes move where eager moves them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import flambeau
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Program = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def norm(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(x, mean, var, training=True)
+
+
+def legit(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    return torch._native_batch_norm_legit(x, None, None, mean, var, True, 0.1, 1e-5)[0]
+
+
+def norm_and_write(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    mean.mul_(2)
+    return F.batch_norm(x, mean, var, training=True)
+
+
+def write(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    var.add_(1)
+    return x * var[0]
+
+
+def versions(program: Program, *, grad: bool) -> tuple[list[int], list[torch.Tensor]]:
+    torch.manual_seed(0)
+    tensors = [torch.randn(4, 3, 5, requires_grad=grad), torch.zeros(3), torch.ones(3)]
+    program(*tensors)
+    return [tensor._version for tensor in tensors], tensors
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("program", [norm, legit, norm_and_write, write])
+def test_counters_are_eagers(program: Program, grad: bool) -> None:
+    wanted, theirs = versions(program, grad=grad)
+    found, ours = versions(flambeau.compile(program), grad=grad)
+    assert found == wanted
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("executor", ["c", "python"])
+def test_statistics_that_are_only_updated_stay_uncounted(executor: str) -> None:
+    wanted, _ = versions(norm, grad=False)
+    assert wanted == [0, 0, 0], "eager's batch norm counts no write"
+    compiled = flambeau.compile(norm, options={"executor": executor})
+    assert versions(compiled, grad=False)[0] == wanted
