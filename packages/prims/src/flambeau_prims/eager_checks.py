@@ -50,6 +50,10 @@ _READ_DATA = frozenset(
 _COMMON = frozenset(
     {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
 )
+_CHECKED_NUMBERS = frozenset(
+    {"dim", "dims", "dtype", "input_dtype", "kernel_size", "stride", "padding", "dilation"}
+)
+"""Numbers that kernels check against their tensors' shapes."""
 _NO_KERNEL = "not implemented for"
 _SMALL = 8
 """The largest size of a tensor that a kernel is asked with."""
@@ -120,6 +124,19 @@ def _how(op: OpOverload) -> str | None:
     return "meta" if not shared.mutated and _has_compiled_meta_kernel(op) else "kernel"
 
 
+@cache
+def _takes_no_sizes(op: OpOverload) -> bool:
+    """Whether the kernel learns sizes from its tensors alone.
+
+    `native_group_norm(x, weight, bias, N, C, HxW, ...)` believes its numbers: on a smaller stand-in
+    it writes beyond it.
+    """
+    return all(
+        "int" not in str(argument.type).lower() or argument.name in _CHECKED_NUMBERS
+        for argument in op._schema.arguments
+    )
+
+
 def _has_compiled_meta_kernel(op: OpOverload) -> bool:
     """Whether C++ answers on meta tensors.  Many operators have a kernel in Python there, which imports torch's compiler."""
     registrations = torch._C._dispatch_dump(op.name()).splitlines()
@@ -157,7 +174,7 @@ def _ask(how: str, op: OpOverload, args: Any, kwargs: Any) -> Exception | None:
     if how == "elements":
         return _ask_elements(op, args, kwargs)
     answer = _ask_meta(op, args, kwargs) if how == "meta" else None
-    if answer is None and _is_uncommon(args):
+    if answer is None and _takes_no_sizes(op) and _is_uncommon(args):
         answer = _run(op, args, kwargs, _SMALL, 0)
         if not isinstance(answer, NotImplementedError) or _NO_KERNEL not in str(answer):
             return None  # of the sizes or the contents, which are not the call's
@@ -165,12 +182,15 @@ def _ask(how: str, op: OpOverload, args: Any, kwargs: Any) -> Exception | None:
 
 
 def _is_uncommon(args: Any) -> bool:
-    """Whether the first tensor of a call is of a dtype that many kernels do not take."""
+    """Whether the first tensor of a call is one of the CPU, of a dtype that many kernels do not take.
+
+    On a GPU nothing is asked: a kernel that asserts there ends the process's use of it.
+    """
     for arg in args:
         first = arg[0] if isinstance(arg, (tuple, list)) and arg else arg
         if isinstance(first, Spec):
-            half = first.dtype in (torch.bfloat16, torch.float16) and first.device.type == "cpu"
-            return half or first.dtype not in _COMMON
+            half = first.dtype in (torch.bfloat16, torch.float16)
+            return first.device.type == "cpu" and (half or first.dtype not in _COMMON)
     return False
 
 
