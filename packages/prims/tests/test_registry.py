@@ -110,6 +110,4 @@ def test_rare_operators_refuse_sizes_in_the_data():
 
 def test_operators_without_a_meta_kernel_have_no_rule():
     with pytest.raises(NoRule, match="no-shape-rule"):
-        infer(
-            aten.fake_quantize_per_tensor_affine_cachemask.default, (Spec.of((4,)), 0.1, 0, 0, 255)
-        )
+        infer(aten.to_mkldnn.default, (Spec.of((4,)),))

@@ -369,9 +369,15 @@ def _randperm(rng: random.Random) -> Any:
     return (rng.randint(0, 6),)
 
 
-@calls(aten.normal_.default, aten.uniform_.default, aten.bernoulli_.float)
-def _fill_randomly(rng: random.Random) -> Any:
+@calls(aten.bernoulli_.float)
+def _fill_with_bits(rng: random.Random) -> Any:
     return (anything(rng, shape(rng)).clone(),)
+
+
+@calls(aten.normal_.default, aten.uniform_.default)
+def _fill_randomly(rng: random.Random) -> Any:
+    """Of dtypes that eager takes: the others are `eager_checks.check_fill`'s to refuse."""
+    return (tensor(rng, shape(rng)).clone(),)
 
 
 @calls(aten.multinomial.default)
