@@ -519,7 +519,7 @@ def test_a_compiled_gradient_is_not_differentiated_again_silently() -> None:
     compiled = flambeau.compile(lambda x: (x.exp() * x.sin()).sum())
     x = torch.randn(3, requires_grad=True)
     (gradient,) = torch.autograd.grad(compiled(x), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+    with pytest.raises(RuntimeError, match="was differentiated twice"):
         gradient.sum().backward()
 
 

@@ -300,14 +300,6 @@ def writes_to_another_dtype(x=torch.ones(3, 3), out=torch.zeros(3, dtype=torch.f
     return torch.sum(x, 0, out=out)
 
 
-@example("refused-by-eager")
-def pools_with_negative_padding(x=torch.ones(1, 3, 8, 8)):
-    try:
-        return nn.functional.avg_pool2d(x, 2, padding=-1)
-    except RuntimeError:
-        return x + 1
-
-
 @example("higher-order-operator")
 def checkpoints(x=torch.ones(3)):
     return checkpoint(torch.sin, x, use_reentrant=True)

@@ -217,12 +217,6 @@ _reason(
     "give a tensor of the result's own shape and dtype, which shares no memory with the operands",
 )
 _reason(
-    "refused-by-eager",
-    "torch's checks refuse the arguments of an operator",
-    "the call runs eagerly, and raises the error that eager raises",
-    "correct the arguments; the message says what is wrong with them",
-)
-_reason(
     "parameter-made",
     "an nn.Parameter was made, or a module with its parameters copied",
     "a graph returns tensors; parameters are leaves of their own, which autograd accumulates into: they are made between graphs",

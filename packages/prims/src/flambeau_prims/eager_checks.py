@@ -1,15 +1,13 @@
-"""What eager says of an operator's arguments: its own checks, run on stand-ins for the tensors.
+"""What eager says of an operator's arguments: its own kernels, run on stand-ins for the tensors.
 
-    aten.softshrink(f32[8, 4], -0.5)            elementwise: run on one element     -> RuntimeError: lambda must be in range ...
-    aten.clamp(b8[8, 4], 0, 1)                                                      -> NotImplementedError: "clamp_cpu" not implemented for 'Bool'
-    aten.avg_pool2d(f32[2, 8, 8], [2, 2], [], [-1, -1])    run on meta tensors      -> RefusedByEager
-    aten.mm(b8[64, 32], b8[32, 64])         run on small tensors                    -> NotImplementedError: "addmm_impl_cpu_" not implemented for 'Bool'
+    aten.softshrink(f32[8, 4], -0.5)      elementwise: run on one element   -> RuntimeError: lambda must be in range ...
+    aten.clamp(b8[8, 4], 0, 1)                                              -> NotImplementedError: "clamp_cpu" not implemented for 'Bool'
+    aten.cumsum(f8[80], 0)                run on eight zeros                -> NotImplementedError: ... not implemented for 'Float8_e4m3fn'
 
-A shape rule says what a valid call gives.  Which dtypes a kernel exists for, and which numbers it takes, is asked of the kernel itself.  An elementwise
-operator's answer does not depend on sizes, and one element costs nothing.  Others check shapes as they do on meta tensors; whether that is what eager
-raises only eager says, so such a call is left to it.  Of dtypes that many kernels do not take (integers, bools, float8), the kernel is run on zeros, every
-size cut to a few: equal sizes stay equal, and only its answer that the dtype is not implemented counts.  The arguments have been found valid by the
-rule before.
+A shape rule says what a valid call gives.  Which dtypes a kernel exists for, and which numbers it
+takes, is asked of the kernel itself.  An elementwise operator's answer does not depend on sizes,
+and one element costs nothing.  Other kernels are asked about uncommon dtypes only.  The rule has
+found the arguments' shapes valid before.
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.meta_fallback import infer_on_meta
 from flambeau_prims.rules.registry import aliasing
 from flambeau_prims.size_floats import FloatExpr, is_unbacked
 from flambeau_prims.sizes import Expr, hint_of
 from flambeau_prims.spec import Spec
-from flambeau_prims.unsupported import RefusedByEager, Unsupported
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +42,7 @@ _AS_ELEMENTWISE = frozenset(
 _READ_DATA = frozenset(
     {aten.allclose.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor}
 )
-"""Operators that raise on meta tensors for want of data, as other errors than NotImplementedError."""
+"""Operators that read their tensors' contents, which stand-ins do not have."""
 
 _COMMON = frozenset(
     {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
@@ -64,7 +61,7 @@ _ANSWERS: dict[_Question, Exception | None] = {}
 
 
 def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what eager raises for these arguments (tensors given as Specs), or RefusedByEager where it is to be asked."""
+    """Raise what eager raises for these arguments (tensors given as Specs)."""
     how = _how(op)
     if how is None:
         return
@@ -80,9 +77,7 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     answer = _ANSWERS[question]
     if answer is None:
         return
-    if how == "elements" or isinstance(answer, NotImplementedError):
-        raise type(answer)(*answer.args)
-    raise RefusedByEager(f"{op}: {str(answer).partition(chr(10))[0]}", op) from answer
+    raise type(answer)(*answer.args)
 
 
 def check_fill(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -121,7 +116,20 @@ def _how(op: OpOverload) -> str | None:
         return None
     if torch.Tag.pointwise in op.tags or op in _AS_ELEMENTWISE:
         return None if shared.mutated else "elements"
-    return "meta" if not shared.mutated and _has_compiled_meta_kernel(op) else "kernel"
+    return "kernel"
+
+
+@cache
+def _takes_no_sizes(op: OpOverload) -> bool:
+    """Whether the kernel learns sizes from its tensors alone.
+
+    `native_group_norm(x, weight, bias, N, C, HxW, ...)` believes its numbers: on a smaller stand-in
+    it writes beyond it.
+    """
+    return all(
+        "int" not in str(argument.type).lower() or argument.name in _CHECKED_NUMBERS
+        for argument in op._schema.arguments
+    )
 
 
 @cache
@@ -173,12 +181,12 @@ def _number(value: Any) -> Any:
 def _ask(how: str, op: OpOverload, args: Any, kwargs: Any) -> Exception | None:
     if how == "elements":
         return _ask_elements(op, args, kwargs)
-    answer = _ask_meta(op, args, kwargs) if how == "meta" else None
-    if answer is None and _takes_no_sizes(op) and _is_uncommon(args):
-        answer = _run(op, args, kwargs, _SMALL, 0)
-        if not isinstance(answer, NotImplementedError) or _NO_KERNEL not in str(answer):
-            return None  # of the sizes or the contents, which are not the call's
-    return answer
+    if not _takes_no_sizes(op) or not _is_uncommon(args):
+        return None
+    answer = _run(op, args, kwargs, _SMALL, 0)
+    if isinstance(answer, NotImplementedError) and _NO_KERNEL in str(answer):
+        return answer
+    return None  # of the sizes or the contents, which are not the call's
 
 
 def _is_uncommon(args: Any) -> bool:
@@ -212,30 +220,6 @@ def _run(op: OpOverload, args: Any, kwargs: Any, most: int, content: int) -> Exc
     try:
         with torch.no_grad():
             op(*map(stand_in, args), **{name: stand_in(arg) for name, arg in kwargs.items()})
-    except Exception as error:
-        return error.with_traceback(None)
-    return None
-
-
-def _ask_meta(op: OpOverload, args: Any, kwargs: Any) -> Exception | None:
-    def concrete(arg: Any) -> Any:
-        if isinstance(arg, Spec):
-            return Spec.of(
-                [_number(size) for size in arg.shape],
-                stride=[_number(stride) for stride in arg.stride],
-                dtype=arg.dtype,
-                device=arg.device,
-            )
-        if isinstance(arg, (tuple, list)):
-            return tuple(map(concrete, arg))
-        return _number(arg)
-
-    try:
-        infer_on_meta(
-            op, tuple(map(concrete, args)), {name: concrete(arg) for name, arg in kwargs.items()}
-        )
-    except Unsupported:
-        return None  # no meta kernel
     except Exception as error:
         return error.with_traceback(None)
     return None

@@ -64,13 +64,6 @@ class OutArgument(Unsupported):
     hint = "give a tensor of the result's own shape and dtype, which shares no memory with the operands"
 
 
-class RefusedByEager(Unsupported):
-    """Torch's own checks refuse the arguments, and eager is to say so."""
-
-    reason = "refused-by-eager"
-    hint = "correct the arguments"
-
-
 class OutsideKnownMemory(Unsupported):
     """`as_strided` reads memory of an input beyond what the input itself has, and no guard says how much there is."""
 
