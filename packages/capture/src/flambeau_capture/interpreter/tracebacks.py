@@ -6,6 +6,7 @@ name, file and positions of the program's function, it holds no locals, and no f
 
 from __future__ import annotations
 
+import dis
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,15 +35,27 @@ def raised_in(frame: Frame, error: BaseException) -> types.TracebackType | None:
     code = frame.code.code_reference()
     if code is None or (behind is not None and frame.code.names_at[index] == "RERAISE"):
         return behind
-    stand_in = _PLACE.replace(
+    stand_in = _stand_in(code)
+    offset, line = 2 * frame.code.offsets[index], frame.code.line(index)
+    return _entry(_Place(stand_in, frame.globals, offset, line), behind)
+
+
+def _stand_in(code: types.CodeType) -> types.CodeType:
+    """A generator's code with the name, file and positions of `code`, and of its length.
+
+    CPython's tracing writes a line for each instruction that the position table names into an array
+    as long as the instructions: where the table is longer, it writes beyond it.
+    """
+    size = max(len(code.co_code), len(_PLACE.co_code))
+    beyond = (size - len(code.co_code)) // 2
+    return _PLACE.replace(
+        co_code=_PLACE.co_code + _NOP * ((size - len(_PLACE.co_code)) // 2),
         co_name=code.co_name,
         co_qualname=code.co_qualname,
         co_filename=code.co_filename,
         co_firstlineno=code.co_firstlineno,
-        co_linetable=code.co_linetable,
+        co_linetable=code.co_linetable + _NO_POSITION * beyond,
     )
-    offset, line = 2 * frame.code.offsets[index], frame.code.line(index)
-    return _entry(_Place(stand_in, frame.globals, offset, line), behind)
 
 
 def made_part(error: BaseException) -> types.TracebackType | None:
@@ -92,5 +105,8 @@ def _place() -> Iterator[None]:
     yield
 
 
+_NOP = bytes((dis.opmap["NOP"], 0))
+_NO_POSITION = bytes((0xF8,))
+"""The entry of a position table for one instruction without a position (CPython's Objects/locations.md, code 15)."""
 _MARK = object()
 _PLACE = _place.__code__.replace(co_consts=(*_place.__code__.co_consts, _MARK))
