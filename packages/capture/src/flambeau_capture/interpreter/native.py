@@ -244,9 +244,17 @@ def prepare_arguments(
 
 
 def _refuse_live_iterators(machine: Machine, values: Iterable[Any]) -> None:
-    """An iterator that existed before the call is advanced by the interpreter only: capture may run more than once."""
+    """A C iterator that existed before the call is advanced by the interpreter only: capture may run more than once.
+
+    One with a `__next__` written in Python is interpreted, and what it writes is a side effect.
+    """
     for value in values:
-        if machine.objects.is_known(value) and hasattr(type(value), "__next__"):
+        kind = type(value)
+        if (
+            machine.objects.is_known(value)
+            and hasattr(kind, "__next__")
+            and python_method(machine, kind, "__next__") is None
+        ):
             raise GraphBreak(
                 "unstable-iteration", f"a {type(value).__name__} made outside the function is used"
             )
