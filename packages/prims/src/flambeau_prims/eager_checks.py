@@ -132,26 +132,6 @@ def _takes_no_sizes(op: OpOverload) -> bool:
     )
 
 
-@cache
-def _takes_no_sizes(op: OpOverload) -> bool:
-    """Whether the kernel learns sizes from its tensors alone.
-
-    `native_group_norm(x, weight, bias, N, C, HxW, ...)` believes its numbers: on a smaller stand-in
-    it writes beyond it.
-    """
-    return all(
-        "int" not in str(argument.type).lower() or argument.name in _CHECKED_NUMBERS
-        for argument in op._schema.arguments
-    )
-
-
-def _has_compiled_meta_kernel(op: OpOverload) -> bool:
-    """Whether C++ answers on meta tensors.  Many operators have a kernel in Python there, which imports torch's compiler."""
-    registrations = torch._C._dispatch_dump(op.name()).splitlines()
-    active = next((line for line in registrations if line.startswith("Meta: ")), "")
-    return "RegisterMeta" in active
-
-
 def _question(arg: Any, elements: bool) -> Iterator[Any]:
     """What an answer depends on, hashable; sizes and numbers as they are on this call."""
     if isinstance(arg, Spec):
