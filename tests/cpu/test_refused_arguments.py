@@ -29,6 +29,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "gelu": lambda: F.gelu(X, approximate="asdf"),
     "softshrink": lambda: F.softshrink(X, lambd=-0.5),
     "amax": lambda: torch.ones([1] * 65).amax(0),
+    "amax of 65 dims": lambda: torch.ones(1).reshape([1] * 65).amax(tuple(range(65))),
     "clamp of bools": lambda: torch.clamp(BOOLS, BOOLS, BOOLS),
     "addcmul of bools": lambda: torch.addcmul(BOOLS, BOOLS, BOOLS),
     "addcmul_ of bools": lambda: BOOLS.clone().addcmul_(BOOLS, BOOLS),

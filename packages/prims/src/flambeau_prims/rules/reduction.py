@@ -29,6 +29,8 @@ def reduced_dims(ndim: int, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     """The dimensions a reduction removes; None and () mean all."""
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(ndim))
+    if ndim > 64:  # a bit for each in ATen/WrapDimUtilsMulti.h
+        raise RuntimeError("only tensors with up to 64 dims are supported")
     dims = wrap_dims((dim,) if isinstance(dim, int) else dim, ndim)
     return dims if ndim else ()
 
