@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from tools.fuzz.generate import Source
 
 
-KNOWN = {
-    "view_as_real doesn't work on unresolved conjugated tensors": "parts of lazily conjugated tensors",
-    "C++ kernels do not take torch.complex": "writes into complex tensors and their parts",
-}
-"""Defects that are being mended, by what the difference says: such programs are counted, and do not fail.  Entries go as soon as they are mended."""
-
-
-def is_known(text: str) -> bool:
-    """Whether a difference is a defect that is being mended."""
-    return any(symptom in text for symptom in KNOWN)
-
-
 def difference(source: Source, **options: Any) -> str | None:
     """The first difference between compiled and eager, or None; also None for a program that is not valid Python."""
     try:
@@ -90,7 +78,5 @@ def check(seed: int, **options: Any) -> str | None:
     text = difference(source, **options)
     if text is None:
         return None
-    if is_known(text):
-        return f"seed {seed}: {text}"
     small = shrink(source, **options)
     return f"seed {seed}: {difference(small, **options)}\n\n{small.text()}"
