@@ -6,6 +6,8 @@ import operator
 import sys
 from abc import ABCMeta
 
+import torch
+
 
 def raised(function, *args):
     """The type, message and context of what a call raises; its value, where it raises nothing."""
@@ -214,8 +216,53 @@ def contexts_of_errors(x):
     return raised(name), raised(cause), raised(cause_that_is_none)
 
 
+class Named:
+    def __call__(self):
+        pass
+
+    def __str__(self):
+        return "a named one"
+
+
+class Mapping:
+    def keys(self):
+        return ("a",)
+
+    def __getitem__(self, key):
+        return 1
+
+
+def arguments_that_cannot_be_unpacked(x):
+    def function(a=0):
+        return a
+
+    empty, twice = {}, {"a": 2}
+    calls = [
+        lambda: function(*3),
+        lambda: function(**3),
+        lambda: function(*(1,), *3),
+        lambda: function(**empty, **3),
+        lambda: function(**{1: 2}),
+        lambda: function(**{1: 2}, **{1: 2}),
+        lambda: function(a=1, **twice),
+        lambda: function(a=1, **Mapping()),
+        lambda: function(**Mapping()),
+        lambda: len(*None),
+        lambda: dict(*3, **4),
+        lambda: [].append(*3),
+        lambda: Named()(*3),
+        lambda: Named()(**3),
+        lambda: torch.add(*3),
+        lambda: torch.nn.Linear(*3),
+        lambda: x.sum(*3),
+        lambda: x.sum(**3),
+        lambda: {**3},
+    ]
+    return [raised(call) for call in calls], x.sum.__qualname__, x.__add__.__qualname__
+
+
 PROGRAMS = [
     methods_that_are_none, virtual_subclasses_are_asked_second, names_of_generators, exceptions_that_are_not_made,
     methods_of_generators_across_breaks, lengths_are_asked, hints_are_asked, properties_without_functions, deleted_globals,
-    contexts_of_errors,
+    contexts_of_errors, arguments_that_cannot_be_unpacked,
 ]  # fmt: skip

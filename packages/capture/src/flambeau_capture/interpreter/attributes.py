@@ -99,6 +99,11 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
     if kind is types.MethodType:
         if name in ("__func__", "__self__"):
             return getattr(obj, name)
+        if name == "__qualname__" and isinstance(obj.__self__, torch.Tensor):
+            if (
+                type(obj.__func__) is not types.FunctionType
+            ):  # of a method written in C: by the object
+                return f"{machine.tape.real_type(obj.__self__).__qualname__}.{obj.__name__}"
         return load_attr(machine, obj.__func__, name)
     if issubclass(kind, threading.local):
         raise break_of_thread(kind, name)

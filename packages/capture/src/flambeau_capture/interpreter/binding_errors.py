@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import types
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flambeau_capture.interpreter.attributes import load_attr
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
 
 _SIGNATURE_FLAGS = 0x04 | 0x08  # CO_VARARGS, CO_VARKEYWORDS
 
@@ -33,3 +38,24 @@ def raise_binding_error(
     stub.__qualname__ = function.__qualname__
     stub(*args, **kwargs)
     raise AssertionError(f"the arguments of {function.__qualname__} fit")
+
+
+def raise_unpacking_error(
+    machine: Machine, function: Any, stars: str, wanted: str, value: Any
+) -> NoReturn:
+    """Raise what `function(*value)` or `function(**value)` raises if `value` cannot be unpacked."""
+    name, kind = function_text(machine, function), type(value).__name__
+    raise TypeError(f"{name} argument after {stars} must be {wanted}, not {kind}")
+
+
+def function_text(machine: Machine, function: Any) -> str:
+    """How CPython's errors name what is called."""
+    try:
+        name = load_attr(machine, function, "__qualname__")
+    except AttributeError:
+        return str(machine.call(str, (function,), {}))
+    try:
+        module = load_attr(machine, function, "__module__")
+    except AttributeError:
+        module = None
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"

@@ -182,3 +182,14 @@ def native_iterable(machine: Machine, obj: Any) -> Any:
     if python_method(machine, type(iterator), "__next__") is not None:
         return InterpretedIterator(machine, iterator)
     return iterator
+
+
+def starred(machine: Machine, obj: Any) -> Any:
+    """What `*obj` in a call or a list gives, as `native_iterable`; None if the object cannot be iterated."""
+    try:
+        items = native_iterable(machine, obj)
+    except TypeError:
+        if hasattr(type(obj), "__iter__"):
+            raise
+        return None
+    return items if hasattr(type(items), "__iter__") else None

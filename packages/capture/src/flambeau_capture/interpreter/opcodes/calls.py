@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_capture.bytecode import NULL_AFTER
+from flambeau_capture.interpreter.binding_errors import raise_unpacking_error
 from flambeau_capture.interpreter.frame import NULL
-from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.iteration import native_iterable, starred
 from flambeau_capture.interpreter.unread_arguments import read_texts, settle
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
             dict(native_iterable(machine, kwargs)) if not isinstance(kwargs, dict) else dict(kwargs)
         )
     if type(args) is not tuple:
-        args = tuple(native_iterable(machine, args))
+        items = starred(machine, args)
+        if items is None:
+            raise_unpacking_error(machine, function, "*", "an iterable", args)
+        args = tuple(items)
     kwargs = dict(kwargs)
     if machine.texts_of_numbers:
         args, kwargs = read_texts(machine, function, args, kwargs)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.bytecode import NULL_AFTER
 from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.interpreter.binding_errors import function_text, raise_unpacking_error
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup
 from flambeau_capture.interpreter.formatting import format_value
 from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.iteration import native_iterable, starred
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.pending_text import concatenated
 
@@ -93,13 +95,8 @@ def MAP_ADD(frame: Frame, arg: int) -> None:
 def LIST_EXTEND(frame: Frame, arg: int) -> None:
     stack = frame.stack
     value = stack.pop()
-    try:
-        items = native_iterable(frame.machine, value)
-    except TypeError:
-        if hasattr(type(value), "__iter__"):
-            raise
-        items = None
-    if items is None or not hasattr(type(items), "__iter__"):
+    items = starred(frame.machine, value)
+    if items is None:
         kind = type(value).__name__
         raise TypeError(f"Value after * must be an iterable, not {kind}")
     stack[-arg].extend(items)
@@ -112,28 +109,37 @@ def SET_UPDATE(frame: Frame, arg: int) -> None:
 
 
 def DICT_UPDATE(frame: Frame, arg: int) -> None:
-    other = frame.stack.pop()
-    frame.stack[-arg].update(_as_dict(frame, other))
+    mapping = frame.stack.pop()
+    entries = _as_dict(frame, mapping)
+    if entries is None:
+        raise TypeError(f"{type(mapping).__name__!r} object is not a mapping")
+    frame.stack[-arg].update(entries)
 
 
 def DICT_MERGE(frame: Frame, arg: int) -> None:
-    other = _as_dict(frame, frame.stack.pop())
-    target = frame.stack[-arg]
-    for key in other:
+    stack = frame.stack
+    mapping = stack.pop()
+    # Below the dict stand the positional arguments and the function.
+    function = stack[-arg - (3 if NULL_AFTER else 2)]
+    entries, target = _as_dict(frame, mapping), stack[-arg]
+    if entries is None:
+        raise_unpacking_error(frame.machine, function, "**", "a mapping", mapping)
+    for key in entries:
         if key in target:
-            raise TypeError(f"got multiple values for keyword argument {key!r}")
-    target.update(other)
+            name = function_text(frame.machine, function)
+            raise TypeError(f"{name} got multiple values for keyword argument '{key}'")
+    target.update(entries)
 
 
-def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any]:
-    """The entries of a mapping; one written in Python is read through its `keys()` and `__getitem__`."""
+def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any] | None:
+    """The entries of a mapping, None of anything else; one written in Python is read through its `keys()` and `__getitem__`."""
     machine = frame.machine
     if isinstance(mapping, dict) and not machine.objects.is_known(mapping):
         return mapping
     try:
         keys = load_attr(machine, mapping, "keys")
     except AttributeError:
-        raise TypeError(f"{type(mapping).__name__!r} object is not a mapping") from None
+        return None
     return {
         key: load_item(machine, mapping, key)
         for key in native_iterable(machine, machine.call(keys, (), {}))
