@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
+import unittest
 
 import pytest
 import torch
 from capture_harness import run_graph
 
 import flambeau_capture
+
+CASE = unittest.TestCase()
 
 
 class Noting:
@@ -96,9 +100,93 @@ def stored(x):
     return x + 1, [places(trace) for trace in manager.seen]
 
 
+def in_assert_raises(x):
+    with CASE.assertRaises(ValueError) as manager:
+        fails()
+    return x + 1, str(manager.exception), manager.exception.__traceback__
+
+
+def lines_of(trace):
+    found = []
+    while trace is not None:
+        found.append(trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def lines_of_the_handled(x):
+    try:
+        fails()
+    except ValueError as error:
+        own = error.__traceback__ is sys.exc_info()[2]
+        return x + 1, own, lines_of(error.__traceback__), lines_of(sys.exc_info()[2])
+
+
+def lines_of_a_raised_again(x):
+    try:
+        try:
+            fails()
+        except ValueError as error:
+            trace = error.__traceback__
+            raise KeyError("k").with_traceback(trace) from error
+    except KeyError as error:
+        cause = error.__cause__
+        return x + 1, lines_of(error.__traceback__), lines_of(cause.__traceback__)
+
+
+def keeps_an_error():
+    try:
+        fails()
+    except ValueError as error:
+        yield error
+    yield "left"
+
+
+def generator_cleared(x):
+    generator = keeps_an_error()
+    error = next(generator)
+    traceback.clear_frames(error.__traceback__)
+    return x + 1, list(generator)
+
+
+def generator_that_raised(x):
+    def failing():
+        yield 1
+        fails()
+
+    generator = failing()
+    with CASE.assertRaises(ValueError):
+        list(generator)
+    return x + 1, list(generator)
+
+
+def generator_handles_what_its_caller_does(x):
+    def handling():
+        try:
+            yield None
+        except ValueError:
+            yield sys.exc_info()[0]
+            yield sys.exc_info()[0]
+        yield sys.exc_info()[0]
+
+    generator = handling()
+    seen = [next(generator)]
+    try:
+        fails()
+    except ValueError as error:
+        seen.append(generator.throw(error))
+    seen.append(next(generator))
+    try:
+        {}["k"]
+    except KeyError:
+        seen.append(next(generator))
+    return x + 1, seen
+
+
 PROGRAMS = [
     given_to_exit, given_to_exit_behind_a_break, read_in_exit, given_to_a_callback, read_behind_a_break, formatted_behind_a_break,
-    kept_over_a_break, stored,
+    kept_over_a_break, stored, in_assert_raises, lines_of_the_handled, lines_of_a_raised_again, generator_cleared, generator_that_raised,
+    generator_handles_what_its_caller_does,
 ]  # fmt: skip
 
 
@@ -111,7 +199,18 @@ def test_same_as_eager(program):
         assert repr(compiled(x)) == wanted
 
 
-@pytest.mark.parametrize("program", [given_to_exit, given_to_a_callback])
+@pytest.mark.parametrize(
+    "program",
+    [
+        given_to_exit,
+        given_to_a_callback,
+        in_assert_raises,
+        lines_of_the_handled,
+        lines_of_a_raised_again,
+        generator_that_raised,
+        generator_handles_what_its_caller_does,
+    ],
+)
 def test_exit_is_given_one_in_the_graph(program):
     options = flambeau_capture.CaptureOptions(fullgraph=True)
     compiled = flambeau_capture.compile(program, backend=run_graph, options=options)

@@ -36,6 +36,7 @@ from flambeau_capture.interpreter.objects import DELETED
 from flambeau_capture.interpreter.partial_reads import PARTIAL_READS
 from flambeau_capture.interpreter.program_functions import function_part
 from flambeau_capture.interpreter.tensors import load_tensor_attribute
+from flambeau_capture.interpreter.tracebacks import is_made, own_traceback
 from flambeau_capture.origins import (
     MODULE_TABLES,
     Attribute,
@@ -65,6 +66,8 @@ _NATIVE_VALUES = frozenset(
 _NATIVE_OBJECTS = IDENTITY_TYPES - {types.FunctionType, types.ModuleType}
 """Objects that are guarded by identity: their attributes are theirs for good."""
 
+_TRACEBACK_LINKS = ("tb_next", "tb_lineno", "tb_lasti")
+"""What a traceback of interpreted frames shows as eager's does: all but its frames."""
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _instance_dict = object.__getattribute__
 
@@ -167,11 +170,14 @@ def generic_load(machine: Machine, obj: Any, name: str) -> Any:
     raw = lookup(machine, kind, name)
     if name == "__dict__":
         return instance_dict(machine, obj)
-    if kind is types.TracebackType:
+    if kind is types.TracebackType and not (
+        name in _TRACEBACK_LINKS and not machine.objects.is_known(obj) and is_made(obj)
+    ):
         raise GraphBreak("traceback", f"{name} of a traceback is read")
     if name == "__traceback__" and isinstance(obj, BaseException):
-        frame = machine.frame
-        if frame is not None and not machine.is_library(frame.globals):
+        if not machine.objects.is_known(obj):
+            return own_traceback(obj)
+        if machine.frame is not None and not machine.is_library(machine.frame.globals):
             raise GraphBreak("traceback", f"__traceback__ of a {kind.__name__} is read")
     if name == "__class__" and isinstance(raw, types.GetSetDescriptorType):
         return kind

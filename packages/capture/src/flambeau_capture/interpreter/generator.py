@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.bytecode import VERSION
 from flambeau_capture.interpreter.attributes import load_attr
 from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.frame import RETURN, Frame, Stopped, run, unwind
+from flambeau_capture.interpreter.frame import RETURN, Frame, Handled, Stopped, run, unwind
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -175,7 +175,9 @@ class InterpretedGenerator(Native):
         """Run on to the next yield; `ready` says that the stack is as the next instruction expects it."""
         frame, machine = self.frame, self.frame.machine
         handling = machine.handling
-        if self.handling is not None:
+        own = _handled(frame)
+        if own is not None:
+            own.previous = handling  # what its caller handles now, whoever called it before
             machine.handling = self.handling
         frame.parent = machine.frame
         self.running = True
@@ -196,12 +198,17 @@ class InterpretedGenerator(Native):
         finally:
             frame.parent = None  # else the generator would keep alive what holds it
             self.running = False
-            self.handling = machine.handling if machine.handling is not handling else None
+            self.handling = None if _handled(frame) is None else machine.handling
             machine.handling = handling
         if signal == RETURN:
             self.finished = True
             raise StopIteration if frame.value is None else StopIteration(frame.value)
         return frame.value
+
+
+def _handled(frame: Frame) -> Handled | None:
+    """The outermost exception that a generator handles itself."""
+    return next((value for value in frame.stack if type(value) is Handled), None)
 
 
 def _as_exception(machine: Machine, kind: Any, value: Any) -> BaseException:

@@ -7,9 +7,11 @@ name, file and positions of the program's function, it holds no locals, and no f
 from __future__ import annotations
 
 import dis
+import inspect
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const
 
 if TYPE_CHECKING:
@@ -35,13 +37,14 @@ def raised_in(frame: Frame, error: BaseException) -> types.TracebackType | None:
     code = frame.code.code_reference()
     if code is None or (behind is not None and frame.code.names_at[index] == "RERAISE"):
         return behind
-    stand_in = _stand_in(code)
+    resumable = bool(code.co_flags & inspect.CO_GENERATOR) and frame.code.unwinds[index] is not None
+    stand_in = _stand_in(code, _RESUMABLE_MARK if resumable else _MARK)
     offset, line = 2 * frame.code.offsets[index], frame.code.line(index)
     return _entry(_Place(stand_in, frame.globals, offset, line), behind)
 
 
-def _stand_in(code: types.CodeType) -> types.CodeType:
-    """A generator's code with the name, file and positions of `code`, and of its length.
+def _stand_in(code: types.CodeType, mark: object) -> types.CodeType:
+    """A generator's code with the name, file and positions of `code`, and of its length; `mark` is its last constant.
 
     CPython's tracing writes a line for each instruction that the position table names into an array
     as long as the instructions: where the table is longer, it writes beyond it.
@@ -49,6 +52,7 @@ def _stand_in(code: types.CodeType) -> types.CodeType:
     size = max(len(code.co_code), len(_PLACE.co_code))
     beyond = (size - len(code.co_code)) // 2
     return _PLACE.replace(
+        co_consts=(*_PLACE.co_consts, mark),
         co_code=_PLACE.co_code + _NOP * ((size - len(_PLACE.co_code)) // 2),
         co_name=code.co_name,
         co_qualname=code.co_qualname,
@@ -66,9 +70,29 @@ def made_part(error: BaseException) -> types.TracebackType | None:
     return traceback
 
 
+def own_traceback(error: BaseException) -> types.TracebackType | None:
+    """The traceback of an exception of the frame, as the program may read it."""
+    traceback = error.__traceback__
+    if traceback is not None and not is_made(traceback):
+        raise GraphBreak("traceback", f"__traceback__ of a {type(error).__name__} is read")
+    return traceback
+
+
 def is_made(traceback: types.TracebackType) -> bool:
     """Whether an entry stands for an interpreted frame."""
-    return _MARK in traceback.tb_frame.f_code.co_consts[-1:]
+    return any(mark in _MARKS for mark in traceback.tb_frame.f_code.co_consts[-1:])
+
+
+def has_locals(traceback: types.TracebackType | None) -> bool:
+    """Whether an entry may hold the locals of a frame that clearing would end: one that is not ours, or of a generator that handled the error.
+
+    The locals of an interpreted function end with it, whatever its exceptions' tracebacks show.
+    """
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_consts[-1:] != (_MARK,):
+            return True
+        traceback = traceback.tb_next
+    return False
 
 
 def traceback_recipe(traceback: types.TracebackType) -> Recipe:
@@ -108,5 +132,14 @@ def _place() -> Iterator[None]:
 _NOP = bytes((dis.opmap["NOP"], 0))
 _NO_POSITION = bytes((0xF8,))
 """The entry of a position table for one instruction without a position (CPython's Objects/locations.md, code 15)."""
-_MARK = object()
-_PLACE = _place.__code__.replace(co_consts=(*_place.__code__.co_consts, _MARK))
+_PLACE = _place.__code__
+
+
+class _Mark:
+    """A constant that only stand-ins have."""
+
+
+_MARK = _Mark()
+_RESUMABLE_MARK = _Mark()
+"""Of a generator that may have handled the exception, and go on."""
+_MARKS = (_MARK, _RESUMABLE_MARK)

@@ -19,6 +19,7 @@ from flambeau_capture.interpreter.substitutes.registry import (
     substitute_if_new,
 )
 from flambeau_capture.interpreter.symbolic import concrete_key
+from flambeau_capture.interpreter.tracebacks import own_traceback
 from flambeau_capture.origins import GlobalsDict
 from flambeau_capture.reasons import GraphBreak
 
@@ -245,10 +246,10 @@ if sys.version_info >= (3, 12):
 @substitute_for(sys.exc_info)
 def _exc_info(machine: Machine, args: Any, kwargs: Any) -> Any:
     error = machine.handling
-    if (
-        error is not None
-        and machine.frame is not None
-        and not machine.is_library(machine.frame.globals)
-    ):
+    if error is None:
+        return None, None, None
+    if not machine.objects.is_known(error):
+        return type(error), error, own_traceback(error)
+    if machine.frame is not None and not machine.is_library(machine.frame.globals):
         raise GraphBreak("traceback", "call of sys.exc_info")
-    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    return type(error), error, error.__traceback__

@@ -11,11 +11,13 @@ import functools
 import logging
 import sys
 import traceback
+import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.classes import MISSING
 from flambeau_capture.interpreter.formatting import (
     holds_pending,
     holds_tensor,
@@ -25,6 +27,7 @@ from flambeau_capture.interpreter.formatting import (
 from flambeau_capture.interpreter.pending_text import PendingText, needs_characters
 from flambeau_capture.interpreter.substitutes.registry import breaking, substitute_for
 from flambeau_capture.interpreter.text_templates import percent
+from flambeau_capture.interpreter.tracebacks import has_locals
 from flambeau_capture.origins import Constant
 from flambeau_capture.reasons import GraphBreak
 
@@ -277,3 +280,16 @@ for _function in (
     traceback.walk_tb, traceback.walk_stack, traceback.print_last,
 ):  # fmt: skip
     substitute_for(_function)(breaking("traceback", f"call of traceback.{_function.__qualname__}"))
+
+
+@substitute_for(traceback.clear_frames)
+def _clear_frames(machine: Machine, args: Any, kwargs: Any) -> None:
+    """Interpreted frames that have ended hold no locals, and clearing those that run is refused: nothing is left to do."""
+    trace = (*args, *kwargs.values())[0] if len(args) + len(kwargs) == 1 else MISSING
+    ended = trace is None or (
+        type(trace) is types.TracebackType
+        and not machine.objects.is_known(trace)
+        and not has_locals(trace)
+    )
+    if not ended or not kwargs.keys() <= {"tb"}:
+        machine.interpret(traceback.clear_frames, args, kwargs)
