@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import os
 from collections import Counter
 
 import torch
@@ -424,8 +425,70 @@ def deep_recursion(x):
     return descend(700, x)
 
 
+def reversed_an_item_at_a_time(x):
+    log = []
+
+    class Sequence:
+        def __len__(self):
+            log.append("len")
+            return 4
+
+        def __getitem__(self, index):
+            log.append(index)
+            return index * 10
+
+    class Pair(tuple):
+        def __getitem__(self, index):
+            log.append(index)
+            return tuple.__getitem__(self, index) + 1
+
+    class Sizeless:
+        def __getitem__(self, index):
+            return index
+
+    class Itemless:
+        def __len__(self):
+            return 3
+
+    items, pair = reversed(Sequence()), reversed(Pair((1, 2)))
+    found = [next(items), log.append("between"), next(items), next(pair), type(items).__name__]
+    for wrong in (Sizeless(), Itemless()):
+        try:
+            reversed(wrong)
+        except TypeError as error:
+            found.append(str(error))
+    torch._dynamo.graph_break()
+    return x + 1, found, next(pair), next(items), list(items), list(items), log
+
+
+def structures_of_c(x):
+    status = os.stat_result(range(10))
+    return x + 1, repr(status), f"{status}", str([status]), "%s" % (status,)  # noqa: UP031
+
+
+class NamesItself:
+    def plainly(self):
+        return super().__repr__()[:1]
+
+    def in_a_cell(self):
+        return super().__repr__()[:1], lambda: self
+
+
+def first_argument_in_a_cell(x):
+    instance = NamesItself()
+    cell = (lambda: instance).__closure__[0]
+    found = [NamesItself.plainly(instance), NamesItself.in_a_cell(instance)[0]]
+    for method in (NamesItself.plainly, NamesItself.in_a_cell):
+        try:
+            method(cell)
+        except TypeError as error:
+            found.append(str(error))
+    return x + 1, found
+
+
 PROGRAMS = [
     extremes, copies_of_generators, function_of_an_extension, profiled, traced_by_fx, minimised, delegating_across_breaks, deep_recursion,
     index_with_bounds, not_implemented, reflected, slots_across_a_break, slots_of_the_program, assignments_that_are_refused,
     malformed_patterns, wrong_arguments,
+    reversed_an_item_at_a_time, structures_of_c, first_argument_in_a_cell,
 ]  # fmt: skip

@@ -47,6 +47,7 @@ speculation.py, observation.py, repeatable.py    branches on data that are taken
 rebuild.py       recipes for what leaves the frame
 effects.py, context_writes.py    what the frame did to what existed before, and to context variables
 rebuild_exceptions.py, rebuild_generators.py, rebuild_iterators.py    those of values that only a graph break meets
+rebuild_types.py                       those of generic types
 tracebacks.py                          tracebacks of interpreted frames, with the program's names and lines
 suspend.py, suspended_frame.py, liveness.py    the frames at a graph break, and which of their locals are still needed
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import math
@@ -48,6 +49,13 @@ if TYPE_CHECKING:
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
+_TYPING_EFFECTS = frozenset(
+    {
+        "overload", "get_overloads", "clear_overloads", "reveal_type", "final", "override", "no_type_check", "no_type_check_decorator",
+        "runtime_checkable", "runtime", "dataclass_transform",
+    }
+)  # fmt: skip
+"""Functions of the typing modules that print, keep what they are given, or write to it."""
 KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
 """Modules of Triton that build and launch kernels, which is not the program's business: neither followed nor captured."""
 _GETTERS = (operator.itemgetter, operator.attrgetter)
@@ -447,11 +455,18 @@ def _call_partial(
 def _call_typing(
     machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A function of the typing modules: about types only, so native; but calling `Generic[int]` makes an instance."""
-    if function.__name__ == "__call__" and hasattr(args[0], "__origin__"):
-        made = construct(machine, args[0].__origin__, args[1:], kwargs)
+    """A function of the typing modules: about types only, so native, but for three kinds.
+
+    Calling `Generic[int]` makes an instance; some functions have effects; some name what they make after their caller's module.
+    """
+    name = function.__name__
+    if name in _TYPING_EFFECTS or "_caller" in function.__code__.co_names:
+        return call_function(machine, function, args, kwargs)
+    if name == "__call__" and hasattr(args[0], "__origin__") and getattr(args[0], "_inst", True):
+        made = call(machine, args[0].__origin__, args[1:], kwargs)
         if hasattr(made, "__dict__"):
-            store_attr(machine, made, "__orig_class__", args[0])
+            with contextlib.suppress(AttributeError):
+                store_attr(machine, made, "__orig_class__", args[0])
         return made
     return function(*args, **kwargs)
 
@@ -575,4 +590,8 @@ def _construct_native(
     ):
         raise GraphBreak("unknown-c-function", f"a {cls.__module__}.{cls.__qualname__} is made")
     args, kwargs = prepare_arguments(machine, cls, args, kwargs)
-    return cls(*args, **kwargs)
+    made = cls(*args, **kwargs)
+    if cls.__module__ == "typing" and getattr(made, "__module__", None) == __name__:
+        assert machine.frame is not None
+        made.__module__ = machine.frame.globals.get("__name__", "__main__")
+    return made

@@ -42,6 +42,7 @@ from flambeau_capture.interpreter.rebuild_iterators import (
     iterator_recipe,
     sequence_iterator_recipe,
 )
+from flambeau_capture.interpreter.rebuild_types import alias_recipe, typing_recipe
 from flambeau_capture.interpreter.subclasses import as_subclass, with_attributes
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import (
@@ -142,6 +143,12 @@ class Rebuilder:
                 return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
         if kind in _WRAPPERS and id(value.__wrapped__) in self.machine.made_functions:
             return self._wrapper(value, kind)
+        if kind is types.GenericAlias:
+            return alias_recipe(self, value)
+        if kind.__module__ == "typing":
+            named = typing_recipe(self, value)
+            if named is not None:
+                return named
         if kind in IDENTITY_TYPES or isinstance(
             value, (type, enum.Enum, types.ModuleType, types.UnionType, re.Match)
         ):

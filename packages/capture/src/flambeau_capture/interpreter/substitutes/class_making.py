@@ -117,6 +117,9 @@ def _makes_classes(function: Any) -> None:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         made = function(*args, **kwargs)
         if isinstance(made, type):
+            if made.__module__ == __name__:  # named after the function's caller
+                assert machine.frame is not None
+                made.__module__ = machine.frame.globals.get("__name__", "__main__")
             adopt_class(machine, made)
         return made
 
@@ -125,9 +128,8 @@ def _makes_classes(function: Any) -> None:
 
 for _function in (
     collections.namedtuple,
-    typing.NamedTuple,
+    typing._make_nmtuple,  # type: ignore[attr-defined]
     typing.NamedTupleMeta,  # type: ignore[attr-defined]
-    typing.TypedDict,
     typing._TypedDictMeta,  # type: ignore[attr-defined]
     dataclasses.make_dataclass,
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -122,6 +123,21 @@ def _vars(machine: Machine, args: Any, kwargs: Any) -> Any:
     )
 
 
+@substitute_for(typing._caller)  # type: ignore[attr-defined]
+def _module_of_caller(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """The name of the module whose function has called the function of `typing` that asks, or one `depth` calls further out."""
+
+    def named(depth: int = 1, default: str = "__main__") -> Any:
+        frame = machine.frame
+        for _ in range(depth):
+            frame = None if frame is None else frame.parent
+        if frame is None:
+            raise GraphBreak("unknown-c-function", "call of sys._getframe")
+        return frame.globals.get("__name__", default)
+
+    return named(*args, **kwargs)
+
+
 @substitute_for(super)
 def _super(machine: Machine, args: Any, kwargs: Any) -> Any:
     if args:
@@ -135,7 +151,9 @@ def _super(machine: Machine, args: Any, kwargs: Any) -> Any:
         raise RuntimeError("super(): __class__ cell not found")
     cls = frame.locals[names.index("__class__")].cell_contents
     first = whole_local(frame, 0)
-    return super(cls, first.cell_contents if isinstance(first, types.CellType) else first)
+    return super(
+        cls, first.cell_contents if names[0] in frame.function.__code__.co_cellvars else first
+    )
 
 
 @substitute_for(dir)
