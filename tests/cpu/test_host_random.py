@@ -5,7 +5,9 @@ Every program draws in one graph, without a break, unless it says otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import unittest.mock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -575,3 +577,25 @@ def test_branches(program: Any, fullgraph: bool, backend: str) -> None:
     for seed in range(8):
         x = torch.randn(3)
         same(outcome(compiled, seed, x), outcome(program, seed, x))
+
+
+def test_replaced_methods_are_called() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x * random.gammavariate(1.0, 3.14), random.uniform(0, 8)
+
+    compiled = flambeau.compile(program, backend="eager")
+    for draws in ([], [0.5, 0.25], []):
+        with (
+            unittest.mock.patch("random.Random.random", side_effect=draws * 2)
+            if draws
+            else (contextlib.nullcontext())
+        ):
+            random.seed(0)
+            wanted = program(torch.ones(2))
+            random.seed(0)
+            found = compiled(torch.ones(2))
+        assert repr(found) == repr(wanted)
+    compiled = flambeau.compile(program, backend="eager")
+    with unittest.mock.patch("random.Random.random", side_effect=[0.5, 0.25]):
+        found = compiled(torch.ones(2))
+    assert found[1] == 2.0

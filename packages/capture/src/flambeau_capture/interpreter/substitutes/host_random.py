@@ -65,9 +65,22 @@ def _is_plain(machine: Machine, generator: Any) -> bool:
     return type(generator) is _RANDOM and vars(generator).keys() <= {"gauss_next"}
 
 
+_METHODS = dict(vars(_RANDOM))
+"""Python's own methods, which a program may replace (`unittest.mock.patch("random.Random.random")`)."""
+
+
+def _check_methods(machine: Machine) -> None:
+    """GraphBreak where a method of `random.Random` has been replaced, which the draws of its other methods call."""
+    replaced = [name for name, found in vars(_RANDOM).items() if _METHODS.get(name) is not found]
+    replaced += [name for cls, name in machine.objects.classes_written if cls is _RANDOM]
+    if replaced:
+        raise GraphBreak("host-random", f"random.Random.{replaced[0]} has been replaced")
+
+
 def _drawing(method: str, function: Any) -> Substitute:
     def substitute(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         generator, *rest = args
+        _check_methods(machine)
         if not _is_plain(machine, generator):
             if hasattr(function, "__code__"):
                 return machine.interpret(function, args, kwargs)
