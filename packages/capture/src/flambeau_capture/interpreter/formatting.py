@@ -140,7 +140,12 @@ def formattable(machine: Machine, value: Any) -> Any:
             return value
         return collections.deque(items, value.maxlen) if kind is collections.deque else kind(items)
     if isinstance(value, tuple):
-        return tuple(formattable(machine, item) for item in value)
+        items = [formattable(machine, item) for item in value]
+        if kind.__repr__ is tuple.__repr__:
+            return tuple(items)
+        # A structure of C (`os.stat_result`) names its fields.
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else kind(items)
     if isinstance(value, BaseException):
         for item in exception_arguments(machine, value):
             if formattable(machine, item) is not item:

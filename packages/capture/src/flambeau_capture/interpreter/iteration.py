@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.rebuild import Rebuilder
+    from flambeau_capture.record import Recipe
 
 EXHAUSTED = object()
 """What `advance` returns at the end; `Machine.stop_value` then holds the StopIteration's value."""
@@ -110,6 +112,24 @@ class SequenceIterator(Native):
             raise StopIteration from None
         self.index += 1
         return item
+
+
+class ReversibleSequence(Native):
+    """Presents a sequence whose `__len__` or `__getitem__` is written in Python to `reversed`, which asks for an item at a time."""
+
+    __slots__ = ("machine", "sequence")
+
+    def __init__(self, machine: Machine, sequence: Any) -> None:
+        self.machine, self.sequence = machine, sequence
+
+    def __len__(self) -> Any:
+        return self.machine.call(len, (self.sequence,), {})
+
+    def __getitem__(self, index: int) -> Any:
+        return load_item(self.machine, self.sequence, index)
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe | None:
+        return rebuild.recipe(self.sequence)
 
 
 def iterate(machine: Machine, obj: Any) -> Any:

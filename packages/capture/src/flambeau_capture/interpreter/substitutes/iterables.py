@@ -11,8 +11,13 @@ import torch
 
 from flambeau_capture.interpreter import native, operations
 from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
-from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate, native_iterable
+from flambeau_capture.interpreter.iteration import (
+    EXHAUSTED,
+    ReversibleSequence,
+    advance,
+    iterate,
+    native_iterable,
+)
 from flambeau_capture.interpreter.partial_reads import AppendTarget
 from flambeau_capture.interpreter.substitutes.registry import substitute_for
 
@@ -58,13 +63,13 @@ def _reversed(machine: Machine, args: Any, kwargs: Any) -> Any:
     method = python_method(machine, type(obj), "__reversed__")
     if method is not None:
         return machine.call(method, (obj,), {})
-    if (
+    if lookup(machine, type(obj), "__reversed__") is MISSING and (
         python_method(machine, type(obj), "__getitem__") is not None
-        and lookup(machine, type(obj), "__reversed__") is MISSING
-        and not isinstance(obj, (dict, list, tuple))
+        or python_method(machine, type(obj), "__len__") is not None
     ):
-        size = operations.length(machine, obj)
-        return iter([load_item(machine, obj, index) for index in range(size - 1, -1, -1)])
+        if lookup(machine, type(obj), "__getitem__") is MISSING:
+            raise TypeError(f"{type(obj).__name__!r} object is not reversible")
+        return reversed(ReversibleSequence(machine, obj))
     return reversed(obj)
 
 
