@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -179,6 +180,29 @@ def test_a_long_chain_is_compiled_in_kernels_of_bounded_size(family: str) -> Non
     launches = [step for step in made.steps if isinstance(step, Launch)]
     assert max(len(launch.buffers) for launch in launches) <= 256
     assert len(launches) < 12
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_long_chains_of_views_take_time_in_proportion(writes: bool) -> None:
+    """The work that grew with the square of the length was torch's, in C++: only a clock sees it."""
+
+    def seconds(n: int) -> float:
+        def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = x
+            for i in range(n):
+                y = y.t() if i % 2 else y.transpose(0, 1)
+            return (y.add_(1) if writes else y + 1), x
+
+        x = torch.randn(4, 5)
+        compiled, wanted = flambeau.compile(function, fullgraph=True), function(x.clone())
+        before = time.process_time()
+        torch.testing.assert_close(compiled(x), wanted)
+        assert report_of(compiled).graphs[0].fallback is None
+        return time.process_time() - before
+
+    seconds(10)
+    once, twice = seconds(1500), seconds(4500)
+    assert twice < 6 * once, (once, twice)
 
 
 def test_deep_expressions_leave_the_users_stack_alone() -> None:

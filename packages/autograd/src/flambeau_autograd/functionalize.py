@@ -262,32 +262,37 @@ class _Functionalizer:
 
     def _read(self, alias: Alias) -> Value:
         memory = self._memory[alias.root]
-        found = self._current.get(alias)
-        if found is not None and found[1] == memory.version:
-            return found[0]
-        assert alias.parent is not None and alias.step is not None
-        base = self._read(alias.parent)
-        value = self._replay(memory, alias, base)
-        self._current[alias] = (value, memory.version)
+        stale: list[Alias] = []
+        while (found := self._current.get(alias)) is None or found[1] != memory.version:
+            assert alias.parent is not None and alias.step is not None
+            stale.append(alias)
+            alias = alias.parent
+        value = found[0]
+        for view in reversed(stale):
+            value = self._replay(memory, view, value)
+            self._current[view] = (value, memory.version)
         return value
 
     def _write(self, alias: Alias, new: Value) -> None:
         memory = self._memory[alias.root]
-        if alias.parent is None:
-            new = self._laid_out(new, alias.spec)
-            memory.version += 1
-            memory.replays.clear()
-        else:
+        views: list[tuple[Alias, Value]] = []
+        while alias.parent is not None:
             base = self._read(alias.parent)
             if alias.step is not None and alias.step.op is aten.as_strided.default:
                 _require_whole(alias)
             if dense_order(base.spec) is None:
                 # The scatter operators keep the gaps of their operand, which no compiled graph could.
                 base = self._emit(aten.clone.default, base, memory_format=torch.contiguous_format)
-            self._write(alias.parent, scatter(self._emit, base, new, alias))
-            if not same_layout(new.spec, alias.spec):
-                return  # to be read back from the base, which has the traced strides
+            views.append((alias, new))
+            alias, new = alias.parent, scatter(self._emit, base, new, alias)
+        new = self._laid_out(new, alias.spec)
+        memory.version += 1
+        memory.replays.clear()
         self._current[alias] = (new, memory.version)
+        for view, written in views:
+            if same_layout(written.spec, view.spec):
+                self._current[view] = (written, memory.version)
+            # Else it is read back from the base, which has the traced strides.
 
     def _replay(self, memory: _Memory, alias: Alias, base: Value) -> Value:
         """Take the view `alias` of the current contents of its parent."""

@@ -41,6 +41,7 @@ from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import Unsupported
+from flambeau_prims.view_chains import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -280,7 +281,10 @@ class _JointTracer:
             where, region = node.meta.get("where", ""), node.meta.get("region", 0)
             self._tracer.where = Place(where, region) if region else where
             first, saves = len(self._tracer.nodes), node.meta.get("region_saves")
-            bound[node] = self._call(node, args, kwargs)
+            result = self._call(node, args, kwargs)
+            if type(result) is FakeTensor and not any(result is arg for arg in args):
+                result = shortened(result)
+            bound[node] = result
             for made in self._tracer.nodes[first:] if saves is not None else ():
                 if saves(made.op):
                     made.where = where

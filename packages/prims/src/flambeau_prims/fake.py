@@ -58,6 +58,10 @@ class StorageRecord:
         self.version += 1
 
 
+ONE_OF_SEVERAL = -(1 << 62)
+"""`FakeTensor.chain` of a view that autograd refuses writes to."""
+
+
 class FakeTensor(torch.Tensor):
     """A tensor without data.  Made by `make_fake` (Tracer.fake is the caller's way)."""
 
@@ -67,6 +71,10 @@ class FakeTensor(torch.Tensor):
     storage_record: StorageRecord
     literal: torch.Tensor | None
     """The contents that the tensor was made with, if the program's text gives them (`torch.tensor([1, 2])`)."""
+    chain = 0
+    """Through how many views it is a view of its base; negative if one of them is one of several results of a call."""
+    no_grad_view = False
+    """Whether one of these views was made without gradients."""
 
     @property
     def contents(self) -> torch.Tensor | None:

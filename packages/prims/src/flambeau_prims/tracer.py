@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import (
 
 from flambeau_prims import operator_facts
 from flambeau_prims.fake import (
+    ONE_OF_SEVERAL,
     FakeTensor,
     StorageRecord,
     carry_lazy_bits,
@@ -231,6 +232,7 @@ class Tracer(TorchDispatchMode):
             value = None
             if isinstance(spec, Spec):
                 fake = self._output(spec, facts, index, args, kwargs)
+                fake.chain = ONE_OF_SEVERAL
                 if self.record:
                     fake.value = value = Value(self._name(facts.stem), spec, node)
                 items.append(fake)
@@ -257,6 +259,9 @@ class Tracer(TorchDispatchMode):
         if facts.any_geometry:
             require_inside(spec, source.storage_record)
         fake = make_fake(spec, source.storage_record, inference=source.is_inference())
+        fake.chain = source.chain + 1
+        if source.no_grad_view or not torch.is_grad_enabled():
+            fake.no_grad_view = True
         if facts.lazy or source.is_conj() or source.is_neg():
             if facts.any_geometry:
                 raise Unsupported(f"{facts.op} of a lazily conjugated or negated tensor")

@@ -42,6 +42,7 @@ from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.unsupported import DataDependent, OutArgument, Unsupported
+from flambeau_prims.view_chains import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -446,6 +447,8 @@ class Tape(Inputs):
             )
         if kwargs.get("out") is not None:
             _check_written(function, kwargs["out"], tracer.written)
+        if type(result) is FakeTensor:
+            return result if id(result) in self._values else shortened(result)
         if type(result) is torch.Tensor and result.is_meta and function in _FROM_DATA:
             return fake_like(result)
         return result
