@@ -486,9 +486,20 @@ def first_argument_in_a_cell(x):
     return x + 1, found
 
 
+def printing_that_is_refused(x):
+    found = []
+    for wrong in ({"sep": 3}, {"end": b""}, {"file": ""}, {"file": 3}, {"nope": 3}):
+        try:
+            print("", **wrong)
+        except (TypeError, AttributeError) as error:
+            found.append(repr(error))
+    return x + 1, found
+
+
 PROGRAMS = [
     extremes, copies_of_generators, function_of_an_extension, profiled, traced_by_fx, minimised, delegating_across_breaks, deep_recursion,
     index_with_bounds, not_implemented, reflected, slots_across_a_break, slots_of_the_program, assignments_that_are_refused,
     malformed_patterns, wrong_arguments,
     reversed_an_item_at_a_time, structures_of_c, first_argument_in_a_cell,
+    printing_that_is_refused,
 ]  # fmt: skip

@@ -87,3 +87,26 @@ def test_ids_within_the_frame_are_one_graph():
     options = flambeau_capture.CaptureOptions(fullgraph=True)
     compiled = flambeau_capture.compile(counts, backend=run_graph, options=options)
     torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 3.0))
+
+
+class Numbered:
+    def __repr__(self):
+        return f"number {id(self)}"
+
+
+@pytest.mark.parametrize("read", [id, hash, repr, lambda item: f"{object.__repr__(item)}"])
+def test_addresses_of_given_objects_are_guarded(read):
+    compiled = flambeau_capture.compile(lambda x, item: (x + 1, read(item)), backend=run_graph)
+    for item in [Numbered(), Numbered(), Numbered()]:
+        assert compiled(torch.ones(3), item)[1] == read(item)
+
+
+def test_orders_by_address_are_guarded():
+    compiled = flambeau_capture.compile(
+        lambda x, items: (x + 1, sorted(items, key=id)), backend=run_graph
+    )
+    items = [Numbered(), Numbered(), [0], [1], torch.ones(1)]
+    for _ in items:
+        items.append(items.pop(0))
+        found = compiled(torch.ones(3), items)[1]
+        assert list(map(id, found)) == sorted(map(id, items))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.constant_types import IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+from flambeau_capture.origins import CallOf
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -56,12 +57,27 @@ def observe(machine: Machine, value: Any) -> None:
 
 
 def address_read(machine: Machine, value: Any) -> None:
-    """The program has read `id(value)`, or a hash that is made of it: what the frame has made must not be rebuilt as another object."""
+    """The program has read `id(value)`, or a hash that is made of it.
+
+    What the frame has made must not be rebuilt as another object; another object of the program has another address.
+    """
     frame = machine.frame
     if frame is None or machine.is_library(frame.globals) or type(value) in _OF_THE_PROGRAM:
         return
-    if _origin_of(machine, value) is None:
+    origin = _origin_of(machine, value)
+    if origin is None:
         machine.addresses_read[id(value)] = value
+    else:
+        machine.guard("EQUALS", CallOf(id, (origin,)), id(real_object(machine, value)))
+
+
+def real_object(machine: Machine, value: Any) -> Any:
+    """The object of the program that a fake tensor or a shadow stands for; others are themselves."""
+    if isinstance(value, torch.Tensor):
+        found = machine.tape.input_of(value)
+        return value if found is None else found[0]
+    shadow = machine.objects.shadows.get(id(value))
+    return value if shadow is None else shadow.real
 
 
 def _origin_of(machine: Machine, value: Any) -> Origin | None:

@@ -198,15 +198,8 @@ def _callable(machine: Machine, args: Any, kwargs: Any) -> bool:
 
 @substitute_for(id)
 def _id(machine: Machine, args: Any, kwargs: Any) -> int:
-    obj = args[0]
-    if isinstance(obj, torch.Tensor):
-        found = machine.tape.input_of(obj)
-        obj = obj if found is None else found[0]
-    shadow = machine.objects.shadows.get(id(obj))
-    if shadow is not None:
-        return id(shadow.real)
-    identity.address_read(machine, obj)
-    return id(obj)
+    identity.address_read(machine, args[0])
+    return id(identity.real_object(machine, args[0]))
 
 
 @substitute_for(hash)

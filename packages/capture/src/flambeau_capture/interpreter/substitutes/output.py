@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import io
 import logging
 import sys
 import traceback
@@ -79,6 +80,14 @@ def _pending(machine: Machine, value: Any) -> Any:
 
 @substitute_for(print)
 def _print(machine: Machine, args: Any, kwargs: Any) -> None:
+    if any(
+        not isinstance(kwargs.get(name), (str, PendingText, types.NoneType))
+        for name in ("sep", "end")
+    ):
+        print(sep=kwargs.get("sep"), end=kwargs.get("end"), file=io.StringIO())  # which says so
+    file = kwargs.get("file")
+    if not callable(getattr(sys.stdout if file is None else file, "write", None)):
+        raise GraphBreak("side-effect", "print() to an object that cannot be written to")
     if kwargs.get("file") is None and (id(vars(sys)), "stdout") in machine.objects.globals_written:
         raise GraphBreak("side-effect", "print() to a sys.stdout that the frame has replaced")
     shown = []
