@@ -48,6 +48,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
         lambda x, y: torch.softmax(x @ y, -1),
         [(torch.randn(a, b), torch.randn(b, c)) for a, b, c in ((4, 5, 6), (5, 5, 6), (7, 3, 2))],
     ),
+    "none of them": (
+        lambda x, n: x.reshape(x.shape[1], x.shape[0]) * n + n,
+        [(torch.randn(size, 8), size) for size in (5, 0, 6, 0, 1)],
+    ),
+    "variance": (lambda x: torch.var_mean(x, correction=0.5), rows(5, 6, 9)),
+    "deviation": (lambda x: x.std(0), rows(5, 6, 9, 2)),
     "transposed": (lambda x: x.cumsum(0), [(torch.randn(8, size).t(),) for size in (5, 6, 9)]),
     "offset": (lambda x: x.relu() + 1, [(torch.randn(size, 9)[1:, 1:],) for size in (5, 6, 9)]),
     "convolution": (CONV, [(torch.randn(n, 3, h, h),) for n, h in ((2, 8), (3, 8), (4, 10))]),
@@ -55,7 +61,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]]]] = {
     "writes": (writes, rows(5, 6, 9)),
 }
 
-TRAINED = PROGRAMS.keys() - {"writes", "offset", "int"}
+TRAINED = PROGRAMS.keys() - {"writes", "offset", "int", "none of them"}
 # None meets static sizes first, then symbolic ones.
 CASES = [(name, None) for name in PROGRAMS]
 CASES += [(name, True) for name in ("branch", "float", "data-dependent", "writes")]
@@ -128,8 +134,9 @@ def test_our_capture_with_torchs_kernels() -> None:
     assert len(flambeau.explain(compiled).graphs) == 1
 
 
-def test_one_graph_serves_all_sizes_in_both_directions() -> None:
-    program, _ = PROGRAMS["pointwise"]
+@pytest.mark.parametrize("name", ["pointwise", "variance"])
+def test_one_graph_serves_all_sizes_in_both_directions(name: str) -> None:
+    program, _ = PROGRAMS[name]
     graphs = []
     theirs = torch.compile(program, backend=_counting("flambeau", graphs), dynamic=True)
     for (x,) in rows(5, 6, 9, 3):

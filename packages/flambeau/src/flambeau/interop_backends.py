@@ -163,17 +163,24 @@ class _Inputs:
         )
 
     def _make_symbol(self, name: str, hint: int) -> None:
+        """A symbol of torch's for one of ours.
+
+        torch takes a symbol that is not negative for positive.  So one of ours is guarded to be positive, or specialised where it is 0.
+        """
         from torch.fx.experimental.symbolic_shapes import DimDynamic
 
         assert self._env is not None
         ours = self._env.bare_symbol(name)
         lower = self._env.ranges.bounds(ours)[0]
+        not_negative = lower is not None and lower >= 0
+        if not_negative and sizes.eq(ours, 0):
+            return
         source = _Input(name)
         theirs = self._shape_env.create_symbol(
             hint,
             source,
             dynamic_dim=DimDynamic.DYNAMIC,
-            positive=True if lower is not None and lower >= 0 else None,
+            positive=True if not_negative else None,
             do_not_specialize_zero_one=lower is None or lower < 2,
         )
         self._symbols[theirs.name] = ours

@@ -12,12 +12,15 @@ import functools
 import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flambeau_prims import sizes
-from flambeau_prims.size_floats import PLAIN, Condition, decide
+from flambeau_prims.size_floats import PLAIN, Condition, FloatExpr, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from flambeau_prims.size_floats import Number
     from flambeau_prims.size_ranges import SizeGuard
     from flambeau_prims.sizes import Expr, Size
 
@@ -107,7 +110,7 @@ def take_guards(expressions: Iterable[Any], symbols: Mapping[str, Expr]) -> None
 def give_guards(guards: Iterable[SizeGuard], symbols: Mapping[str, Any]) -> None:
     """Have torch's ShapeEnv take guards of ours; `symbols` are its SymInts by our names."""
     for guard in guards:
-        sides = (size_to_torch(guard.lhs, symbols), size_to_torch(guard.rhs, symbols))
+        sides = (number_to_torch(guard.lhs, symbols), number_to_torch(guard.rhs, symbols))
         # Asking a SymBool is how a ShapeEnv takes a guard.
         if bool(PLAIN[guard.op](*sides)) is not guard.holds:
             raise AssertionError(f"the guard {guard} does not hold in torch's ShapeEnv")
@@ -116,6 +119,23 @@ def give_guards(guards: Iterable[SizeGuard], symbols: Mapping[str, Any]) -> None
 def size_to_torch(size: Size, symbols: Mapping[str, Any]) -> Any:
     """A size as an int or torch.SymInt."""
     return size.env.evaluate(size, symbols) if isinstance(size, sizes.Expr) else size
+
+
+_FLOAT_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+    "min": torch.sym_min, "max": torch.sym_max, "float": torch.sym_float, "abs": abs,
+}  # fmt: skip
+"""By the op of a FloatExpr: torch's function of SymInts and SymFloats, where it has one."""
+
+
+def number_to_torch(number: Number, symbols: Mapping[str, Any]) -> Any:
+    """A size or a float of sizes as a number of torch's.  A float that torch has no form for is specialised, with guards of torch's."""
+    if not isinstance(number, FloatExpr):
+        return size_to_torch(number, symbols) if isinstance(number, sizes.Expr) else number
+    if number.op in _FLOAT_FUNCTIONS:
+        return _FLOAT_FUNCTIONS[number.op](*(number_to_torch(arg, symbols) for arg in number.args))
+    return number.evaluate({name: int(symbols[name]) for name in number.symbols()})
 
 
 def current(symbol: Expr) -> Size:
