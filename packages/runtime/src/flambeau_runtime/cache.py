@@ -66,10 +66,11 @@ def binding(kind: str, key: str) -> str:
 
 
 class Cache:
-    """A content-addressed store under `root`."""
+    """A content-addressed store under `root`; a relative one counts from the directory that is current now."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        # Compilers run in a folder of the cache, where a relative path means something else.
+        self.root = root.absolute()
 
     def lookup(self, kind: str, key: str) -> Path | None:
         """The verified object stored under a key, or None."""

@@ -37,6 +37,15 @@ def test_store_and_lookup(cache):
     assert stat.S_IMODE(cache.root.stat().st_mode) == 0o700
 
 
+def test_a_relative_root_counts_from_where_it_was_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache = Cache(Path("cache"))
+    monkeypatch.chdir("/")
+    with cache.working_directory() as folder:
+        assert folder.is_absolute()
+    assert cache.store("cpp", KEY, CONTENT, ".so").is_relative_to(tmp_path)
+
+
 def test_keys_are_delimited():
     assert (
         len({key_of("a", "b"), key_of("ab"), key_of("ab", ""), key_of("", "ab"), key_of("b", "a")})
