@@ -8,7 +8,7 @@ import io
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 import flambeau
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -64,6 +65,41 @@ def test_copies(loaded: bool, tmp_path: Path) -> None:
         torch.testing.assert_close(other(x), module(x))
     assert copy.copy(compiled)._orig_mod is module
     assert copy.deepcopy(compiled)._orig_mod is not module
+
+
+def double(module: nn.Module, args: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+    return out * 2
+
+
+class AddsItsBias:
+    """A `forward` bound to a module, as accelerate assigns one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return type(self.module).forward(self.module, x) + self.module[0].bias.sum()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_copies_keep_what_is_put_on_the_wrapper(copied: Callable[[Any], Any]) -> None:
+    compiled, x = flambeau.compile(model()), torch.randn(2, 3)
+    compiled.register_forward_hook(double)
+    compiled.register_buffer("steps", torch.zeros(1))
+    compiled.forward = AddsItsBias(compiled)
+    other = copied(compiled)
+    torch.testing.assert_close(other(x), compiled(x))
+    assert list(other.state_dict()) == list(compiled.state_dict())
+    if copied is not copy.copy:
+        assert other.forward.module is other
+        with torch.no_grad():
+            compiled[0].bias.add_(1)
+            compiled._orig_mod[2].weight.zero_()
+        assert not torch.allclose(other(x), compiled(x))
+        other._forward_hooks.clear()
+        assert compiled._forward_hooks
 
 
 def test_state_dict() -> None:

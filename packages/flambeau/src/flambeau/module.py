@@ -28,7 +28,8 @@ _OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backw
 class CompiledModule(nn.Module):
     """What `flambeau.compile(module)` returns.
 
-    Copies (deepcopy, pickle) hold a copy of the module and compile anew: compiled code belongs to one process and one module.
+    Copies (deepcopy, pickle) hold a copy of the module and of what the wrapper has (hooks), and compile anew: compiled code belongs to
+    one process and one module.
     """
 
     _orig_mod: nn.Module
@@ -141,10 +142,21 @@ class CompiledModule(nn.Module):
         return f"CompiledModule(\n  (_orig_mod): {body}\n)"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
-        return self._recompile(copy.deepcopy(self._orig_mod, memo))
+        copied = self._recompile(copy.deepcopy(self._orig_mod, memo))
+        memo[id(self)] = copied  # a hook or a `forward` bound to this module is bound to the copy
+        copied.__dict__.update(copy.deepcopy(self._own_state(), memo))
+        return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_compile_again, (self._recompile, self._orig_mod))
+        return (_compile_again, (self._recompile, self._orig_mod), self._own_state())
+
+    def _own_state(self) -> dict[str, Any]:
+        """What the wrapper holds besides what every new one makes anew: hooks, a `forward` assigned to it."""
+        fresh = ("_compiled", "_recompile")
+        return {name: value for name, value in self.__dict__.items() if name not in fresh}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
 
 def _compile_again(
