@@ -34,6 +34,24 @@ def write(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tenso
     return x * var[0]
 
 
+def many_writes(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    var.add_(1)
+    var[0] = 2
+    var.view(-1).mul_(3)
+    mean.sub_(1).sub_(0)
+    return x * var[0]
+
+
+def writes_in_a_loop(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+    for i in range(len(mean)):
+        mean[i] = i
+    torch._foreach_add_([mean, var], 1)
+    with torch.no_grad():
+        x.mul_(2)
+        x.t_() if x.ndim == 2 else x.add_(1)
+    return x * mean[0]
+
+
 def versions(program: Program, *, grad: bool) -> tuple[list[int], list[torch.Tensor]]:
     torch.manual_seed(0)
     tensors = [torch.randn(4, 3, 5, requires_grad=grad), torch.zeros(3), torch.ones(3)]
@@ -42,12 +60,22 @@ def versions(program: Program, *, grad: bool) -> tuple[list[int], list[torch.Ten
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("program", [norm, legit, norm_and_write, write])
+@pytest.mark.parametrize(
+    "program", [norm, legit, norm_and_write, write, many_writes, writes_in_a_loop]
+)
 def test_counters_are_eagers(program: Program, grad: bool) -> None:
     wanted, theirs = versions(program, grad=grad)
     found, ours = versions(flambeau.compile(program), grad=grad)
     assert found == wanted
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("executor", ["c", "python"])
+@pytest.mark.parametrize("program", [many_writes, writes_in_a_loop])
+def test_each_write_counts(program: Program, executor: str) -> None:
+    wanted, _ = versions(program, grad=False)
+    compiled = flambeau.compile(program, options={"executor": executor}, fullgraph=True)
+    assert versions(compiled, grad=False)[0] == wanted
 
 
 @pytest.mark.parametrize("executor", ["c", "python"])

@@ -13,6 +13,7 @@ read back from its base.  No Value is lazily conjugated or negated: such a view 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,12 +52,12 @@ def functionalize(
     work.run(tape.nodes[:split])
     results = [work.output(out) for out in tape.outputs[:count]]
     writes = work.writes()
+    counts = work.counts(target for target, _ in writes)
     work.run(tape.nodes[split:])
     results += [work.output(out) for out in tape.outputs[count:]]
     if work.writes() != writes:
         raise MutationInBackward("the backward writes to an input of the forward")
-    uncounted = work.uncounted(target for target, _ in writes)
-    return Graph(list(tape.inputs), work.nodes, results, writes, tape.env, tape.name, uncounted)
+    return Graph(list(tape.inputs), work.nodes, results, writes, tape.env, tape.name, counts)
 
 
 class _Memory:
@@ -76,8 +77,8 @@ class _Functionalizer:
         self._inputs = tape.inputs
         self._aliases = aliases
         self._memory: dict[Alias, _Memory] = {}
-        self._counted: set[Alias] = set()
-        """Memory that operators have written which move version counters."""
+        self._counts: Counter[Alias] = Counter()
+        """How many writes that move version counters each memory has seen."""
         # What an alias holds, and the version of its memory at which it was so.
         self._current: dict[Alias, tuple[Value, int]] = {}
         self._where = ""
@@ -93,7 +94,7 @@ class _Functionalizer:
         for node in nodes:
             self._where = node.where
             if aliasing(node.op).mutated and node.op not in UNCOUNTED:
-                self._counted.update(self._aliases[value].root for value in _written(node))
+                self._counts.update(self._aliases[value].root for value in _written(node))
             if node.op in UNDECLARED and self._trains(node):
                 self._write_functional(node, UNDECLARED[node.op])
                 continue
@@ -128,9 +129,9 @@ class _Functionalizer:
                     found.append((value, current))
         return found
 
-    def uncounted(self, written: Iterable[Value]) -> frozenset[Value]:
-        """Those of the written inputs whose version counters no operator has moved."""
-        return frozenset(v for v in written if self._aliases[v].root not in self._counted)
+    def counts(self, written: Iterable[Value]) -> dict[Value, int]:
+        """How often the operators so far have moved the version counter of each written input."""
+        return {value: self._counts[self._aliases[value].root] for value in written}
 
     # Calls of each kind
 

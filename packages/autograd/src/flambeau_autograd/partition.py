@@ -213,7 +213,7 @@ def _build(joint: _Joint, copies: dict[Value, Value], forward_nodes: list[Node])
         list(graph.writes),
         graph.env,
         "forward",
-        graph.uncounted,
+        graph.write_counts,
     )
 
     body = _backward_nodes(joint, set(saved))

@@ -76,7 +76,7 @@ class _Converter:
             writes=[(target, self.restored(value)) for target, value in graph.writes],
             env=graph.env,
             name=graph.name,
-            uncounted=graph.uncounted,
+            write_counts=graph.write_counts,
         )
 
     def node(self, node: Node) -> None:

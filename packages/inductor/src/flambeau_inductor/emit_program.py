@@ -83,7 +83,9 @@ class _Emitter:
             inputs=tuple(lowered.inputs), tensors=tuple(self.tensors.values()), symbols=lowered.symbols,
             sources=tuple(self.sources), kernels=tuple(self.kernels), steps=tuple(self.steps), outputs=outputs,
             mutated=tuple(dict.fromkeys(lowered.mutated)), name=lowered.graph.name,
-            uncounted=tuple(dict.fromkeys(lowered.uncounted)),
+            write_counts=tuple(
+                lowered.write_counts[name] for name in dict.fromkeys(lowered.mutated)
+            ),
         )  # fmt: skip
 
     def launches(self, scheduled: dict[int, ScheduledKernel]) -> dict[int, rt.Launch]:

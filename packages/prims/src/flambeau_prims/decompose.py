@@ -60,7 +60,7 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
         writes=[(target, new(value)) for target, value in graph.writes],
         env=graph.env,
         name=graph.name,
-        uncounted=graph.uncounted,
+        write_counts=graph.write_counts,
     )
 
 

@@ -112,7 +112,8 @@ class Graph:
     `outputs` may hold Values, Sizes (a symbolic int the program returns) and None.
     `writes` lists the mutations of inputs that remain after functionalization, as (input, new value): at exit the
     input's memory must hold the value, cast and laid out as the input is.
-    `uncounted` are those of the written inputs whose version counters stay, as eager leaves them where batch norm writes its statistics.
+    `write_counts` says how many writes of the program the version counter of a written input counts, one where it says nothing; eager
+    counts none where batch norm writes its statistics.
     `env` owns the symbolic sizes, or is None when every size is an int.
     """
 
@@ -122,7 +123,7 @@ class Graph:
     writes: list[tuple[Value, Value]] = field(default_factory=list)
     env: SizeEnv | None = None
     name: str = "graph"
-    uncounted: frozenset[Value] = frozenset()
+    write_counts: dict[Value, int] = field(default_factory=dict)
 
     def users(self) -> dict[Value, list[Node]]:
         """For each Value, the nodes that read it, each once, in order."""
@@ -201,7 +202,7 @@ def format_graph(graph: Graph) -> str:
     lines += [f"  {format_node(node)}" for node in graph.nodes]
     lines += [
         f"  write {target.name} <- {value.name}"
-        + (" (uncounted)" if target in graph.uncounted else "")
+        + (f" (counted {count})" if (count := graph.write_counts.get(target, 1)) != 1 else "")
         for target, value in graph.writes
     ]
     lines += [f"  return ({', '.join(repr(out) for out in graph.outputs)})", "}"]

@@ -391,9 +391,13 @@ class Assembler:
             symbols=_pack(symbols),
             inputs=_pack([self.slots.get(name, -1) for name in program.inputs]),
             outputs=_pack(outputs),
-            # ~position: mutated, and its version counter stays
             mutated=_pack(
-                [~positions[n] if n in program.uncounted else positions[n] for n in program.mutated]
+                [
+                    entry
+                    for name, count in program.counted_writes()
+                    # A position for each bump; ~position: mutated, and its version counter stays
+                    for entry in [positions[name]] * count or [~positions[name]]
+                ]
             ),
         )
 

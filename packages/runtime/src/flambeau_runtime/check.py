@@ -65,9 +65,8 @@ def check_program(program: Program) -> None:
     for name in program.mutated:
         if name not in program.inputs:
             raise ProgramError(f"{program.name}: mutated {name} is not an input")
-    for name in program.uncounted:
-        if name not in program.mutated:
-            raise ProgramError(f"{program.name}: uncounted {name} is not mutated")
+    if program.write_counts and len(program.write_counts) != len(program.mutated):
+        raise ProgramError(f"{program.name}: write_counts has not one entry for each mutated input")
 
 
 def _check_symbols(program: Program, tensors: dict[str, Tensor]) -> set[str]:

@@ -197,8 +197,8 @@ class Program:
     """A compiled graph.  Calling it takes one argument per `inputs` entry (tensors, and ints or floats for number inputs) and returns a
     tuple with one entry per `outputs` entry: a tensor's name, a Dim under Expr (an int result), or None.
 
-    Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps their version counters, but
-    for those in `uncounted`.
+    Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps their version counters, each as often
+    as `write_counts` says, which has an entry for each of them, or none where each is bumped once.
     """
 
     inputs: tuple[str, ...]
@@ -210,4 +210,9 @@ class Program:
     outputs: tuple[str | Expr | None, ...]
     mutated: tuple[str, ...] = ()
     name: str = "program"
-    uncounted: tuple[str, ...] = ()
+    write_counts: tuple[int, ...] = ()
+
+    def counted_writes(self) -> list[tuple[str, int]]:
+        """Each mutated input, and how often its version counter is bumped."""
+        counts = self.write_counts or (1,) * len(self.mutated)
+        return list(zip(self.mutated, counts, strict=True))

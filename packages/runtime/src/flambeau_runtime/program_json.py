@@ -14,7 +14,7 @@ from typing import Any
 from flambeau_runtime import program as program_types
 from flambeau_runtime.program import Program
 
-FORMAT = 2
+FORMAT = 3
 
 _TYPES = {
     name: cls

@@ -42,8 +42,8 @@ def format_program(program: Program) -> str:
     lines += [f"  {format_step(step, tensors)}" for step in program.steps]
     if program.mutated:
         lines.append(f"  mutated {', '.join(program.mutated)}")
-    if program.uncounted:
-        lines.append(f"  uncounted {', '.join(program.uncounted)}")
+    if any(count != 1 for count in program.write_counts):
+        lines.append(f"  write counts {', '.join(map(str, program.write_counts))}")
     outputs = [out.text if isinstance(out, Expr) else str(out) for out in program.outputs]
     lines += [f"  return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})", "}"]
     return "\n".join(lines)

@@ -79,10 +79,9 @@ class PythonExecutor:
         with torch._C._ExcludeDispatchKeyGuard(self._excluded):
             for step in program.steps:
                 self._run(step, values, sizes)
-        for name in program.mutated:
-            if name in unversioned or name in program.uncounted:
-                continue
-            torch.autograd.graph.increment_version(values[name])
+        for name, count in program.counted_writes():
+            for _ in range(0 if name in unversioned else count):
+                torch.autograd.graph.increment_version(values[name])
         return tuple(
             evaluate(out.text, sizes)
             if isinstance(out, Expr)

@@ -308,8 +308,7 @@ class _GraphLowering:
             else:
                 self.copy_value(value, target)
             self.lowered.mutated.append(self.memory[target])
-            if target in self.graph.uncounted:
-                self.lowered.uncounted.append(self.memory[target])
+            self.lowered.write_counts[self.memory[target]] = self.graph.write_counts.get(target, 1)
 
 
 def _is_empty(shape: Sequence[Size]) -> bool:
