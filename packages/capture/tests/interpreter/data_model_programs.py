@@ -6,6 +6,7 @@ import collections
 import copy
 import functools
 import os
+import types
 from collections import Counter
 
 import torch
@@ -496,10 +497,71 @@ def printing_that_is_refused(x):
     return x + 1, found
 
 
+class Shown:
+    def __repr__(self):
+        return repr(self.value)
+
+
+def texts_within_themselves(x):
+    found = []
+    for make in (
+        lambda item: [item],
+        lambda item: (item,),
+        lambda item: {item},
+        lambda item: frozenset([item]),
+        lambda item: {1: item},
+        lambda item: collections.deque([item], 3),
+        lambda item: collections.OrderedDict({1: item}),
+    ):
+        item = Shown()
+        item.value = make(item)
+        found.append(repr(item.value))
+    return x + 1, found
+
+
+class Counted(int):
+    hashed = 0
+
+    def __hash__(self):
+        self.hashed += 1
+        return int.__hash__(self)
+
+
+class Kept:
+    kept = None
+
+    def __hash__(self):
+        if self.kept is None:
+            self.kept = 5
+        return self.kept
+
+
+def hashes_with_effects(x):
+    table = dict.fromkeys(map(Counted, range(3)))
+    found = [[key.hashed for key in table]]
+    copies = set(table), frozenset(table), dict.fromkeys(set(table), 1)
+    found += [[key.hashed for key in table], [len(copy) for copy in copies]]
+    key, kept = Counted(4), Kept()
+    {key: 1}[key] += 1
+    return x + 1, found, key in {key}, key.hashed, {kept: 1}[kept], kept.kept
+
+
+def class_of_a_generator(x):
+    generator = (i for i in range(3))
+
+    @types.coroutine
+    def make():
+        return generator
+
+    wrapper = make()
+    classes = generator.__class__ is types.GeneratorType, type(generator) is generator.__class__
+    return x + 1, classes, wrapper.__await__() is generator, next(wrapper)
+
+
 PROGRAMS = [
     extremes, copies_of_generators, function_of_an_extension, profiled, traced_by_fx, minimised, delegating_across_breaks, deep_recursion,
     index_with_bounds, not_implemented, reflected, slots_across_a_break, slots_of_the_program, assignments_that_are_refused,
     malformed_patterns, wrong_arguments,
     reversed_an_item_at_a_time, structures_of_c, first_argument_in_a_cell,
-    printing_that_is_refused,
+    printing_that_is_refused, texts_within_themselves, hashes_with_effects, class_of_a_generator,
 ]  # fmt: skip

@@ -56,7 +56,12 @@ _PLAIN = frozenset(
 _SHOWING_ADDRESSES = (object.__repr__, types.FunctionType.__repr__)
 _TEXT_METHODS = ("__str__", "__repr__", "__format__")
 _NUMBERS = frozenset({torch.SymInt, torch.SymFloat})
-_HOLDERS = frozenset({list, tuple, dict, collections.deque, collections.OrderedDict, torch.Size})
+_WITHIN_ITSELF: dict[type, str] = {
+    list: "[...]", tuple: "(...)", dict: "{...}", collections.deque: "[...]", collections.OrderedDict: "...", torch.Size: "(...)",
+    set: "set(...)", frozenset: "frozenset(...)",
+}  # fmt: skip
+"""Type of container -> its text inside of its own text."""
+_HOLDERS = frozenset(_WITHIN_ITSELF)
 
 
 def is_pending(value: Any) -> bool:
@@ -247,9 +252,7 @@ def _text_of_holder(machine: Machine, value: Any, conversion: Callable[[Any], st
     if conversion is ascii:
         return _in_ascii(value)
     if any(value is outer for outer in machine.shown):
-        raise GraphBreak(
-            "data-dependent", "a container with tensors that holds itself is formatted"
-        )
+        return _WITHIN_ITSELF[type(value)]
     if isinstance(value, dict) and machine.objects.is_known(value):
         value = machine.whole_dict(value)
     machine.shown.append(value)
@@ -280,6 +283,10 @@ def _holder_text(machine: Machine, value: Any) -> Any:
         return _enclosed("(", items, ",)" if len(items) == 1 else ")")
     if kind is list:
         return _enclosed("[", items, "]")
+    if kind is set:
+        return _enclosed("{", items, "}")
+    if kind is frozenset:
+        return _enclosed("frozenset({", items, "})")
     bound = "" if value.maxlen is None else f", maxlen={value.maxlen}"
     return _enclosed("deque([", items, f"]{bound})")
 

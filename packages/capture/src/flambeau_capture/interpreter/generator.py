@@ -31,6 +31,11 @@ class InterpretedGenerator(Native):
         self.handling: BaseException | None = None
         self.name = frame.code.name
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The type that the program sees."""
+        return types.GeneratorType
+
     @property
     def __name__(self) -> str:
         return self.name

@@ -12,6 +12,7 @@ import torch
 
 from flambeau_capture.interpreter.classes import is_trusted, python_method
 from flambeau_capture.interpreter.identity import observe, tell_apart
+from flambeau_capture.interpreter.objects import slot_values
 from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.reasons import GraphBreak
 
@@ -79,10 +80,32 @@ def _interpreted_hash(machine: Machine, value: Any) -> int:
     method = python_method(machine, type(value), "__hash__")
     if method is None:
         return hash(value)
-    found = machine.call(method, (value,), {})
+    found = _call_without_effects(machine, method, value)
     if type(found) is int and -(1 << 63) <= found < 1 << 63:
         return -2 if found == -1 else found
     return hash(found)
+
+
+def _call_without_effects(machine: Machine, method: Any, value: Any) -> Any:
+    """What a `__hash__` gives that native code is to call as often as it likes; one that keeps its answer in the object may do so."""
+    before = _attributes(machine, value)
+    found = machine.call(method, (value,), {})
+    kept = _attributes(machine, value)
+    if not _same(before, kept):
+        machine.call(method, (value,), {})
+        if not _same(kept, _attributes(machine, value)):
+            name = type(value).__qualname__
+            raise GraphBreak("unknown-c-function", f"the __hash__ of a {name}, a key, has effects")
+    return found
+
+
+def _attributes(machine: Machine, value: Any) -> dict[str, Any]:
+    own = getattr(value, "__dict__", None) or {}
+    return {**own, **slot_values(value), **(machine.objects.overlay_of(value) or {})}
+
+
+def _same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    return left.keys() == right.keys() and all(left[name] is right[name] for name in left)
 
 
 def _check_equality(machine: Machine, left: Any, right: Any) -> None:
