@@ -348,6 +348,7 @@ class _Maker:
         else:
             self.emit("PUSH_NULL")
             self.emit("LOAD_FAST", following)
+        self.emit("DELETE_FAST", following)  # not among the locals that a traceback shows
         if VERSION < (3, 12):
             self.emit("PRECALL", 0)
         self.emit("CALL", 0)
