@@ -7,7 +7,7 @@ import pytest
 from tools.fuzz.python_check import first_difference
 
 
-@pytest.mark.parametrize(("seed", "dynamic"), [(0, None), (1, None), (2, True)])
+@pytest.mark.parametrize(("seed", "dynamic"), [(0, None), (1, None), (2, True), (3, None)])
 def test_random_python_programs(seed: int, dynamic: bool | None) -> None:
     ran, text = first_difference(15, seed, dynamic=dynamic)
     assert text is None, text

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tools.fuzz.python_data_model import data_model
+from tools.fuzz.python_observed import observed
 
 
 class Expressions:
@@ -43,6 +44,8 @@ def idiom(of: Expressions) -> list[str]:
         _texts,
         data_model,
         data_model,
+        observed,
+        observed,
     )
     return group(of).strip("\n").split("\n")
 

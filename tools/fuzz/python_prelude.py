@@ -1,7 +1,7 @@
 """What every random program finds in its module: classes, functions, generators and a module with state."""
 
 PRELUDE = '''
-import collections, contextlib, copy, dataclasses, functools, itertools, operator
+import collections, contextlib, copy, dataclasses, functools, itertools, operator, traceback
 import torch
 
 COUNTER = 0

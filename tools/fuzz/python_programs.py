@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tools.fuzz.python_data_model import DATA_MODEL
 from tools.fuzz.python_idioms import Expressions, idiom
+from tools.fuzz.python_observed import OBSERVERS
 from tools.fuzz.python_prelude import PRELUDE
 
 _TENSORS = ("x", "y", "t", "u", "x", "y", "t", "u", "z", "v", "w", "i")
@@ -302,7 +303,7 @@ def programs(draw: st.DrawFn) -> str:
         lines += _statement(draw, 2, in_loop=False)
     lines.append(f"return {_any(draw, 2)}, t, u, k, seen, made, named, other")
     body = "\n".join(f"    {line}" for line in lines)
-    text = f"{PRELUDE}{DATA_MODEL}\n\ndef program(x, y, n, flag, items, table, thing, z, v, w, i, b, net):\n{body}\n"
+    text = f"{PRELUDE}{DATA_MODEL}{OBSERVERS}\n\ndef program(x, y, n, flag, items, table, thing, z, v, w, i, b, net):\n{body}\n"
     try:
         compile(text, "<program>", "exec")
     except SyntaxError:  # such as a walrus where this version of the grammar has none

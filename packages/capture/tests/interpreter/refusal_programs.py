@@ -261,8 +261,23 @@ def arguments_that_cannot_be_unpacked(x):
     return [raised(call) for call in calls], x.sum.__qualname__, x.__add__.__qualname__
 
 
+def dtypes_that_kernels_refuse(x):
+    b, c = x > 0, x.to(torch.complex64)
+    calls = [
+        lambda: -b,
+        lambda: torch.neg(b),
+        lambda: b - b,
+        lambda: torch.sign(c),
+        lambda: c.softmax(0),
+        lambda: c.unsqueeze(1).softmax(0),
+        lambda: x & 1,
+        lambda: torch.floor(c),
+    ]
+    return [raised(call) for call in calls]
+
+
 PROGRAMS = [
     methods_that_are_none, virtual_subclasses_are_asked_second, names_of_generators, exceptions_that_are_not_made,
     methods_of_generators_across_breaks, lengths_are_asked, hints_are_asked, properties_without_functions, deleted_globals,
-    contexts_of_errors, arguments_that_cannot_be_unpacked,
+    contexts_of_errors, arguments_that_cannot_be_unpacked, dtypes_that_kernels_refuse,
 ]  # fmt: skip

@@ -80,6 +80,27 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     raise type(answer)(*answer.args)
 
 
+def refusal(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], error: NotImplementedError
+) -> Exception:
+    """The error of eager's kernel where a rule has refused a dtype by `error`; that one where the kernel cannot be asked."""
+    how = _how(op)
+    if how is None or (how == "kernel" and not _takes_no_sizes(op)):
+        return error
+    try:
+        question = ("refused", op, *_question((args, tuple(kwargs.items())), how == "elements"))
+    except Unsupported:
+        return error
+    devices = {item[2].type for item in question if type(item) is tuple}
+    if devices != {"cpu"}:
+        return error
+    if question not in _ANSWERS:
+        most, content = (1, 1) if how == "elements" else (_SMALL, 0)
+        _ANSWERS[question] = _run(op, args, kwargs, most, content)
+    answer = _ANSWERS[question]
+    return error if answer is None else type(answer)(*answer.args)
+
+
 def check_fill(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what eager raises where an operator that fills a tensor with random numbers refuses its dtype or the numbers."""
     kwargs = {name: arg for name, arg in kwargs.items() if name != "generator"}

@@ -51,9 +51,14 @@ class SpecTracer(Tracer):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _infer(self, key: Any, func: Any, rule_args: Any, rule_kwargs: Any) -> Any:
-        result = super()._infer(key, func, rule_args, rule_kwargs)
-        eager_checks.check(func, rule_args, rule_kwargs)
-        return result
+        try:
+            result = super()._infer(key, func, rule_args, rule_kwargs)
+        except NotImplementedError as error:
+            refused = eager_checks.refusal(func, rule_args, rule_kwargs, error)
+        else:
+            eager_checks.check(func, rule_args, rule_kwargs)
+            return result
+        raise refused
 
     def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
         self.written.extend(facts.written(args, kwargs))
