@@ -37,18 +37,9 @@ def _own_cache(
 @pytest.fixture(scope="session", autouse=True)
 def _code_is_checked() -> Iterator[None]:
     """Each code object that is assembled in a test is one that CPython's compiler could have made."""
-    from flambeau_capture.code_check import check_code
-    from flambeau_capture.resume_code import _Maker
+    from flambeau_capture.code_check import assembled_code_checked
 
-    assemble = _Maker.finished
-
-    def checked(maker: Any, handlers: Any) -> Any:
-        code = assemble(maker, handlers)
-        check_code(code)
-        return code
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Maker, "finished", checked)
+    with assembled_code_checked():
         yield
 
 

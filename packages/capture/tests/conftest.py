@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from flambeau_capture.code_check import check_code
-from flambeau_capture.resume_code import _Maker
+from flambeau_capture.code_check import assembled_code_checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +27,5 @@ def _seed(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _code_is_checked() -> Iterator[None]:
     """Each code object that is assembled in a test is one that CPython's compiler could have made."""
-    assemble = _Maker.finished
-
-    def checked(maker, handlers):
-        code = assemble(maker, handlers)
-        check_code(code)
-        return code
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Maker, "finished", checked)
+    with assembled_code_checked():
         yield

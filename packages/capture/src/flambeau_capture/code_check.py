@@ -8,12 +8,14 @@ process.  Code that is assembled here is checked so in every test.  Sources: Obj
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import inspect
 from typing import TYPE_CHECKING
 
 from flambeau_capture.bytecode import ENDS, VERSION, Instruction, cell_slots, instructions
 from flambeau_capture.exception_table import Protected, read_exception_table
+from flambeau_capture.resume_code import _Maker
 
 if TYPE_CHECKING:
     import types
@@ -34,6 +36,23 @@ def check_code(code: types.CodeType) -> None:
     problem = next(_problems(code), None)
     if problem is not None:
         raise ValueError(f"{code.co_qualname}: {problem}")
+
+
+@contextlib.contextmanager
+def assembled_code_checked() -> Iterator[None]:
+    """Check each code object that is assembled meanwhile, in all threads.  For tests, which enter it once."""
+    assemble = _Maker.finished
+
+    def checked(maker: _Maker, handlers: list[Protected]) -> types.CodeType:
+        code = assemble(maker, handlers)
+        check_code(code)
+        return code
+
+    _Maker.finished = checked  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _Maker.finished = assemble  # type: ignore[method-assign]
 
 
 def _problems(code: types.CodeType) -> Iterator[str]:

@@ -15,7 +15,7 @@ whose node lists the written argument's own Value as its result, and views, whos
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import (
@@ -58,6 +58,19 @@ _PLAIN = frozenset(
 _TAGGED = frozenset((float, bool, complex))
 _FOLDED_NUMEL = 256
 """Literals up to this many elements are computed with while tracing."""
+
+
+class MutatingCall(NamedTuple):
+    """A call of an in-place or out= operator: its arguments as given, as rules take them (Specs), as nodes hold them (Values)."""
+
+    func: Any
+    facts: OperatorFacts
+    args: Any
+    kwargs: Any
+    rule_args: Any
+    rule_kwargs: Any
+    values: Any
+    value_kwargs: Any
 
 
 class Tracer(TorchDispatchMode):
@@ -181,7 +194,9 @@ class Tracer(TorchDispatchMode):
             rule_kwargs, value_kwargs = {}, {}
         if facts.mutated:
             return self._mutate(
-                func, facts, args, kwargs or {}, rule_args, rule_kwargs, values, value_kwargs
+                MutatingCall(
+                    func, facts, args, kwargs or {}, rule_args, rule_kwargs, values, value_kwargs
+                )
             )
         result = self._infer(tuple(key), func, rule_args, rule_kwargs)
         if type(result) is Spec:
@@ -268,35 +283,23 @@ class Tracer(TorchDispatchMode):
             carry_lazy_bits(source, fake, facts.lazy)
         return fake
 
-    def _mutate(
-        self,
-        func: Any,
-        facts: OperatorFacts,
-        args: Any,
-        kwargs: Any,
-        rule_args: Any,
-        rule_kwargs: Any,
-        values: Any,
-        value_kwargs: Any,
-    ) -> Any:
+    def _mutate(self, call: MutatingCall) -> Any:
         """An in-place or out= operator: its results are its own arguments, whose Specs stay (and rarely new tensors too)."""
+        facts, args, kwargs = call.facts, call.args, call.kwargs
         if facts.changes_metadata:
-            return self._change_metadata(
-                func, facts, args, rule_args, rule_kwargs, values, value_kwargs
-            )
+            return self._change_metadata(call)
+        value_kwargs = call.value_kwargs
         if facts.out:
-            value_kwargs = self._prepare_out(
-                func, facts, args, kwargs, rule_args, rule_kwargs, value_kwargs
-            )
+            value_kwargs = self._prepare_out(call)
         else:
-            facts.check_mutation(rule_args, rule_kwargs)
+            facts.check_mutation(call.rule_args, call.rule_kwargs)
         if facts.checks_overlap:
             self._check_overlap(args)
         fresh: Any = None
         if None in facts.aliases:
-            fresh = infer(func, rule_args, rule_kwargs)
+            fresh = infer(call.func, call.rule_args, call.rule_kwargs)
             fresh = fresh if isinstance(fresh, (tuple, list)) else (fresh,)
-        node = Node(func, values, value_kwargs, (), self.where)
+        node = Node(call.func, call.values, value_kwargs, (), self.where)
         items: list[Any] = []
         outputs: list[Value | None] = []
         for index, name in enumerate(facts.aliases):
@@ -316,23 +319,15 @@ class Tracer(TorchDispatchMode):
             return None
         return items[0] if len(items) == 1 else tuple(items)
 
-    def _prepare_out(
-        self,
-        func: Any,
-        facts: OperatorFacts,
-        args: Any,
-        kwargs: Any,
-        rule_args: Any,
-        rule_kwargs: Any,
-        value_kwargs: Any,
-    ) -> Any:
+    def _prepare_out(self, call: MutatingCall) -> Any:
         """Give out= tensors the results' shapes; returns the node's kwargs, with the Values that they have then."""
-        results = facts.out_results(rule_args, rule_kwargs)
+        facts, kwargs = call.facts, call.kwargs
+        results = facts.out_results(call.rule_args, call.rule_kwargs)
         if results is None:
-            return value_kwargs
+            return call.value_kwargs
         outs = [kwargs[name] for name in facts.mutated]
-        rest = [args, {name: arg for name, arg in kwargs.items() if name not in facts.mutated}]
-        for fake, spec in to_resize(func, outs, results, rest):
+        others = {name: arg for name, arg in kwargs.items() if name not in facts.mutated}
+        for fake, spec in to_resize(call.func, outs, results, [call.args, others]):
             fake.storage_record = StorageRecord()
             fake.storage_record.first = spec
             set_geometry(fake, spec)
@@ -359,22 +354,13 @@ class Tracer(TorchDispatchMode):
                 ):
                     operator_facts.check_overlap(target.spec, operand.spec)
 
-    def _change_metadata(
-        self,
-        func: Any,
-        facts: OperatorFacts,
-        args: Any,
-        rule_args: Any,
-        rule_kwargs: Any,
-        values: Any,
-        value_kwargs: Any,
-    ) -> Any:
+    def _change_metadata(self, call: MutatingCall) -> Any:
         """`x.squeeze_()` and the like: recorded as the view that x becomes; refused where x exists outside the graph."""
-        fake = args[0]
+        func, facts, fake = call.func, call.facts, call.args[0]
         form = facts.view_form
         if form is None or not isinstance(fake, FakeTensor):
             raise MetadataMutation(f"{func} changes the sizes or strides of its argument", func)
-        spec = infer(form, rule_args, rule_kwargs)
+        spec = infer(form, call.rule_args, call.rule_kwargs)
         if facts.any_geometry:
             require_inside(spec, fake.storage_record)
         if spec is not fake.spec:
@@ -385,7 +371,7 @@ class Tracer(TorchDispatchMode):
                 )
             set_geometry(fake, spec)
         if self.record:
-            node = Node(form, values, value_kwargs, (), self.where)
+            node = Node(form, call.values, call.value_kwargs, (), self.where)
             fake.value = Value(self._name(facts.stem), spec, node)
             node.outputs = (fake.value,)
             self.nodes.append(node)

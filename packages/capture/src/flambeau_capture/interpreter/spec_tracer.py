@@ -10,7 +10,7 @@ import torch
 from flambeau_prims import eager_checks
 from flambeau_prims.operator_facts import is_check
 from flambeau_prims.raising import can_raise
-from flambeau_prims.tracer import Tracer
+from flambeau_prims.tracer import MutatingCall, Tracer
 
 if TYPE_CHECKING:
     from flambeau_prims.fake import FakeTensor
@@ -60,15 +60,16 @@ class SpecTracer(Tracer):
             return result
         raise refused
 
-    def _mutate(self, func: Any, facts: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
-        self.written.extend(facts.written(args, kwargs))
-        result = super()._mutate(func, facts, args, kwargs, *rest)
+    def _mutate(self, call: MutatingCall) -> Any:
+        facts = call.facts
+        self.written.extend(facts.written(call.args, call.kwargs))
+        result = super()._mutate(call)
         if not facts.out:
-            rule_args, rule_kwargs, *_ = rest
             if facts.random:
-                eager_checks.check_fill(func, rule_args, rule_kwargs)
+                eager_checks.check_fill(call.func, call.rule_args, call.rule_kwargs)
             else:
-                eager_checks.check(facts.functional or func, rule_args, rule_kwargs)
+                checked = facts.functional or call.func
+                eager_checks.check(checked, call.rule_args, call.rule_kwargs)
         return result
 
 
