@@ -19,6 +19,7 @@ BOOLS = X > 0
 
 CALLS: list[Callable[[], Any]] = [
     lambda: torch.zeros(2, -3), lambda: torch.ones(-1), lambda: torch.eye(-1), lambda: X.new_zeros(-2), lambda: torch.empty(2, -2),
+    lambda: torch.dist(BOOLS, BOOLS), lambda: torch.dist(BOOLS, X), lambda: torch.dist(GRID, GRID),
     lambda: BOOLS - BOOLS, lambda: BOOLS - True, lambda: X - BOOLS, lambda: torch.rsub(BOOLS, BOOLS), lambda: torch.rsub(X, BOOLS),
     lambda: X & X, lambda: X | X, lambda: X ^ X, lambda: X << 1, lambda: X >> 1, lambda: torch.bitwise_left_shift(X, X), lambda: ~X,
     lambda: torch.gcd(X, X), lambda: X.clone().__ilshift__(1), lambda: torch.bitwise_and(X, 1.5),

@@ -8,7 +8,7 @@ import torch
 
 from flambeau_prims.promotion import Number, dtype_name, is_integral, real_dtype
 from flambeau_prims.rules.overloads import overloads
-from flambeau_prims.rules.pointwise import not_implemented
+from flambeau_prims.rules.pointwise import not_implemented, sub
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq
 from flambeau_prims.spec import Spec
@@ -290,8 +290,13 @@ def vector_norm(
 
 @rule(aten.dist.default)
 def dist(self: Spec, other: Spec, p: Number = 2) -> Spec:
-    """The norm of a difference."""
-    return Spec.of((), dtype=real_dtype(self.dtype), device=self.device)
+    """The norm of a difference; refuses integers."""
+    found = sub(self, other)
+    if is_integral(found.dtype):
+        raise RuntimeError(
+            f"norm(): input dtype should be either floating point or complex. Got {dtype_name(found.dtype)} instead."
+        )
+    return Spec.of((), dtype=real_dtype(found.dtype), device=found.device)
 
 
 # 5. Scans
