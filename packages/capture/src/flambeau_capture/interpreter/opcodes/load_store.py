@@ -150,6 +150,13 @@ def load_global(frame: Frame, name: str) -> Any:
 
 
 def _load_builtin(frame: Frame, name: str) -> Any:
+    written = frame.machine.objects.globals_written
+    if written:  # perhaps by the frame: `builtins.len = ...`
+        found = written.get((id(frame.builtins), name))
+        if found is not None:
+            if found[1] is DELETED:
+                raise NameError(f"name {name!r} is not defined", name=name)
+            return found[1]
     if name not in frame.builtins:
         raise NameError(f"name {name!r} is not defined", name=name)
     return frame.builtins[name]
