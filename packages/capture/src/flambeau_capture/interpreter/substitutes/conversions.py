@@ -14,6 +14,7 @@ from flambeau_capture.interpreter import native
 from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
 from flambeau_capture.interpreter.formatting import format_value, to_text
 from flambeau_capture.interpreter.iteration import native_iterable
+from flambeau_capture.interpreter.pending_text import PendingText
 from flambeau_capture.interpreter.protocols import accept, as_index
 from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
 from flambeau_prims.size_floats import FloatExpr, is_unbacked
@@ -111,7 +112,12 @@ def _ascii(machine: Machine, args: Any, kwargs: Any) -> str:
 
 @substitute_for(format)
 def _format(machine: Machine, args: Any, kwargs: Any) -> str:
-    return format_value(machine, args[0], None, args[1] if len(args) > 1 else "")
+    if kwargs or len(args) not in (1, 2):
+        return format(*args, **kwargs)  # raises
+    spec = args[1] if len(args) > 1 else ""
+    if not isinstance(spec, (str, PendingText)):
+        return format("", spec)  # raises
+    return format_value(machine, args[0], None, spec)
 
 
 @substitute_for(bytes)
