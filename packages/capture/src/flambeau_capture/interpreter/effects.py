@@ -82,6 +82,9 @@ def effects(machine: Machine, rebuild: Rebuilder) -> list[Effect]:
         )
     if any(tensor._version != version for tensor, version in machine.deferred_tensors):
         raise GraphBreak("side-effect", "a tensor is changed after it was printed")
+    for target, what in machine.deferred_targets:
+        if objects.is_seen(target):
+            raise GraphBreak("side-effect", f"{what} where the frame reads it")
     for function, args, kwargs in machine.deferred:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))

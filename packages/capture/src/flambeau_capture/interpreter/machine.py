@@ -159,6 +159,8 @@ class Machine:
         """Context variables that the frame has set, and to what."""
         self.deferred_tensors: list[tuple[torch.Tensor, int]] = []
         """What deferred calls show, and its version when they were made."""
+        self.deferred_targets: list[tuple[Any, str]] = []
+        """What deferred calls write to, and how."""
         self.dropped_break: GraphBreak | None = None
         """Why a generator that the frame has dropped could not be closed."""
         self.cached_calls: dict[Any, tuple[Any, Any]] = {}

@@ -189,7 +189,7 @@ class Objects:
         kind = type(value)
         if kind is str and use is not None and self.machine.dynamic.has_changed(origin):
             return self._text(value, origin, use)
-        if use is None or kind not in PARTIAL_TYPES or self._is_seen(value):
+        if use is None or kind not in PARTIAL_TYPES or self.is_seen(value):
             return self.wrap(value, origin)
         found = self._read_in_part(value, kind, origin, use)
         return self.wrap(value, origin) if found is None else found
@@ -203,7 +203,8 @@ class Objects:
             given_text(self.machine, value, origin) if use is Use.TEXT else self.wrap(value, origin)
         )
 
-    def _is_seen(self, value: Any) -> bool:
+    def is_seen(self, value: Any) -> bool:
+        """Whether the frame has come across an object that existed before the call, itself or as a copy."""
         return id(value) in self.shadow_of or id(value) in self.known
 
     def _read_in_part(self, value: Any, kind: type, origin: Origin, use: Use) -> Any:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.classes import MISSING
+from flambeau_capture.interpreter.classes import MISSING, is_trusted, python_method
 from flambeau_capture.interpreter.formatting import (
     holds_pending,
     holds_tensor,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
     from flambeau_capture.interpreter.machine import Machine
 
+_SETTERS = (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)
 _SCALARS = (str, int, float, bool, complex, bytes, type(None))
 
 
@@ -78,6 +79,13 @@ def _pending(machine: Machine, value: Any) -> Any:
         return None
 
 
+def _write_at_exit(machine: Machine, target: Any, what: str) -> None:
+    """Note that a deferred call writes to an object; a break, if the frame reads it before."""
+    if machine.objects.is_seen(target):
+        raise GraphBreak("side-effect", f"{what} where the frame reads it")
+    machine.deferred_targets.append((target, what))
+
+
 @substitute_for(print)
 def _print(machine: Machine, args: Any, kwargs: Any) -> None:
     if any(
@@ -90,6 +98,10 @@ def _print(machine: Machine, args: Any, kwargs: Any) -> None:
         raise GraphBreak("side-effect", "print() to an object that cannot be written to")
     if kwargs.get("file") is None and (id(vars(sys)), "stdout") in machine.objects.globals_written:
         raise GraphBreak("side-effect", "print() to a sys.stdout that the frame has replaced")
+    if python_method(machine, type(sys.stdout if file is None else file), "write") is not None:
+        if file is not None:
+            raise GraphBreak("side-effect", "print() to an object that writes in Python")
+        _write_at_exit(machine, sys.stdout, "print() writes")
     shown = []
     for arg in args:
         text = _pending(machine, arg)
@@ -114,6 +126,53 @@ def _redirect(machine: Machine, args: Any, kwargs: Any) -> Any:
 # ---------------------------------------------------------------- warnings
 
 
+def _record_of_warnings() -> Any:
+    """The list that warnings are recorded in now (`catch_warnings(record=True)`), or None."""
+    context = getattr(warnings, "_get_context", None)  # since 3.14
+    if context is not None and (log := context().log) is not None:
+        return log
+    show = vars(warnings).get("_showwarnmsg_impl")
+    record = getattr(show, "__self__", None)
+    return record if isinstance(record, list) else None
+
+
+def _check_shown_later(machine: Machine) -> None:
+    """A break, unless the frame cannot tell a warning now from one at its exit."""
+    show = warnings.showwarning
+    if (id(vars(warnings)), "showwarning") in machine.objects.globals_written or not is_trusted(
+        getattr(show, "__module__", None)
+    ):
+        raise GraphBreak("side-effect", "a warning that a function of the program is to show")
+    record = _record_of_warnings()
+    if record is not None:
+        _write_at_exit(machine, record, "warnings are recorded")
+
+
+@functools.cache
+def _no_error(category: type) -> tuple[Any, str]:
+    """The payload of a guard on the filters: that warnings of a category raise nothing."""
+
+    def holds(module: Any) -> bool:
+        return not any(
+            action == "error" and issubclass(category, kind)
+            for action, _, kind, *_ in module.filters
+        )
+
+    return holds, f"raises no {category.__name__}"
+
+
+def _check_raises_nothing(machine: Machine, category: type) -> None:
+    """A break, if a filter may make an error of a warning: that is raised in the frame, not at its exit."""
+    payload = _no_error(category)
+    set_to_raise = any(
+        function in _SETTERS and "error" in (*args, *kwargs.values())
+        for function, args, kwargs in machine.deferred
+    )
+    if set_to_raise or not payload[0](warnings):
+        raise GraphBreak("side-effect", f"a {category.__name__} that a filter makes an error")
+    machine.guard("PREDICATE", Constant(warnings), payload)
+
+
 @substitute_for(warnings.warn)
 def _warn(
     machine: Machine,
@@ -122,6 +181,10 @@ def _warn(
 ) -> None:
     named = dict(zip(("message", "category", "stacklevel", "source"), args, strict=False)) | kwargs
     message, category = named["message"], named.get("category")
+    kind = type(message) if isinstance(message, Warning) else category or UserWarning
+    if isinstance(kind, type) and issubclass(kind, Warning):
+        _check_raises_nothing(machine, kind)
+    _check_shown_later(machine)
     if not isinstance(message, Warning):
         message = to_text(machine, message, str)
     prefixes = tuple(named.get("skip_file_prefixes") or ())
@@ -157,7 +220,7 @@ def _warn_at(
     registry = module_globals.setdefault("__warningregistry__", {})
     module = module_globals.get("__name__") or "<string>"
     category = type(message) if isinstance(message, Warning) else category or UserWarning
-    warnings.warn_explicit(message, category, filename, line, module, registry, module_globals)
+    warnings.warn_explicit(message, category, filename, line, module, registry)
 
 
 def _warn_above(message: Any, category: Any, levels: int) -> None:
@@ -183,7 +246,7 @@ def _deferred(function: Any) -> None:
     )
 
 
-for _setter in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+for _setter in _SETTERS:
     _deferred(_setter)
 
 
@@ -217,6 +280,13 @@ def _effective_level(machine: Machine, args: Any, kwargs: Any) -> int:
     return level
 
 
+def _handlers(logger: Any) -> Iterator[Any]:
+    """The handlers that a record of a logger reaches."""
+    while logger is not None:
+        yield from getattr(logger, "handlers", ())
+        logger = logger.parent if getattr(logger, "propagate", False) else None
+
+
 def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: Any) -> None:
     """A call of one of a logger's methods; `level` None where it is the first argument."""
     logger, *rest = args
@@ -224,6 +294,8 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
         return
     if kwargs.get("exc_info") or kwargs.get("stack_info") or function is logging.Logger.exception:
         raise GraphBreak("traceback", f"logging.Logger.{function.__name__} with a traceback")
+    for handler in _handlers(logger):
+        _write_at_exit(machine, handler, "log records are kept")
     first = [rest.pop(0)] if level is None else []
     message, *values = rest
     if type(message) is not str:
