@@ -248,7 +248,12 @@ def own_attribute(
     try:
         own = _instance_dict(obj, "__dict__")
     except AttributeError:
-        return MISSING
+        if not type(obj).__dictoffset__:
+            return MISSING
+        found = getattr(obj, name, MISSING)  # of a C type that shows nobody its dict: a TypeVar
+        if origin is None or found is MISSING:
+            return found
+        return machine.objects.wrap(found, Attribute(origin, name))
     if origin is None:
         return own.get(name, MISSING)
     objects = machine.objects

@@ -460,7 +460,8 @@ def _call_typing(
     Calling `Generic[int]` makes an instance; some functions have effects; some name what they make after their caller's module.
     """
     name = function.__name__
-    if name in _TYPING_EFFECTS or "_caller" in function.__code__.co_names:
+    warns = name == "__instancecheck__" and not isinstance(args[0], type)
+    if warns or name in _TYPING_EFFECTS or "_caller" in function.__code__.co_names:
         return call_function(machine, function, args, kwargs)
     if name == "__call__" and hasattr(args[0], "__origin__") and getattr(args[0], "_inst", True):
         made = call(machine, args[0].__origin__, args[1:], kwargs)
@@ -468,7 +469,19 @@ def _call_typing(
             with contextlib.suppress(AttributeError):
                 store_attr(machine, made, "__orig_class__", args[0])
         return made
+    _guard_type_forms(machine, (*args, *kwargs.values()))
     return function(*args, **kwargs)
+
+
+def _guard_type_forms(machine: Machine, values: Any) -> None:
+    """Native code of typing is about to read these: those that existed before the call must be the same objects."""
+    for value in values:
+        if type(value) in (tuple, list):
+            _guard_type_forms(machine, value)
+        elif type(value).__module__ in _TYPING:
+            origin = machine.objects.origin_of(value)
+            if origin is not None:
+                machine.guard("IS", origin, value)
 
 
 def _referent(reference: Any) -> Any:

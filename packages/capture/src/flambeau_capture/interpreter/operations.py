@@ -436,8 +436,8 @@ def instance_of_class(machine: Machine, obj: Any, classes: Any) -> bool:
 
 
 def _native_check(classes: Any) -> bool:
-    """Whether an `__instancecheck__` written in Python may run natively: those of abc, typing and torch read types only."""
-    return type(classes).__module__.partition(".")[0] in (
+    """Whether an `__instancecheck__` written in Python may run natively: those of abc, typing's classes and torch read types only."""
+    return isinstance(classes, type) and type(classes).__module__.partition(".")[0] in (
         "abc",
         "typing",
         "typing_extensions",
