@@ -48,7 +48,7 @@ def assembled_code_checked() -> Iterator[None]:
         check_code(code)
         return code
 
-    _Maker.finished = checked  # type: ignore[method-assign]
+    _Maker.finished = checked  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
