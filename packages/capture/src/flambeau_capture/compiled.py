@@ -171,6 +171,21 @@ class CompiledState:
 
     def on_miss(self, arguments: tuple[Any, ...]) -> Any:
         """An entry for a call that no entry serves; None runs the original function."""
+        try:
+            return self._entry_for(arguments)
+        except RecursionError:
+            if self.options.fullgraph:
+                raise
+            broken = Break(
+                "inline-depth",
+                f"Python's recursion limit leaves too little of the stack to compile {self.function.__qualname__}",
+                defined_at(self.function),
+                "raise it with sys.setrecursionlimit",
+            )
+        self._note(Event("eager", str(broken), reason=broken))
+        return None
+
+    def _entry_for(self, arguments: tuple[Any, ...]) -> Any:
         compiled = self._compiled()
         if compiled is None or CAPTURING.depth or not _may_capture():
             return None

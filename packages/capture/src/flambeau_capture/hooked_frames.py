@@ -47,7 +47,7 @@ class HookedFrames:
             return None
         with self._lock:
             if self._handler is None:
-                self._handler = core.FrameHandler(self._on_frame)
+                self._handler = core.FrameHandler(self._answer_for)
             return self._handler
 
     def clear(self) -> None:
@@ -55,6 +55,13 @@ class HookedFrames:
         with self._lock:
             self._handler = None
             self._states.clear()
+
+    def _answer_for(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
+        """What `_on_frame` says; None where Python's recursion limit, which the program may have lowered, leaves it no stack."""
+        try:
+            return self._on_frame(function, arguments)
+        except RecursionError:
+            return None
 
     def _on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
         """An entry for the frame, None to run it, False to run every frame of its code, True to leave all that they call alone, too."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import operator
 import os
+import sys
 import types
 from collections import Counter
 
@@ -558,10 +560,69 @@ def class_of_a_generator(x):
     return x + 1, classes, wrapper.__await__() is generator, next(wrapper)
 
 
+class Hinted:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __length_hint__(self):
+        if isinstance(self.answer, type):
+            raise self.answer
+        return self.answer
+
+    __sizeof__ = __length_hint__
+
+
+class HintedList(list):
+    def __length_hint__(self):
+        return 77
+
+
+class SizedAndHinted(Hinted):
+    def __len__(self):
+        raise TypeError
+
+
+def length_hints(x):
+    found = []
+    for answer in (2, NotImplemented, TypeError, "abc", -2, LookupError):
+        for kind in (Hinted, SizedAndHinted):
+            for ask in (operator.length_hint, sys.getsizeof):
+                for default in ((), (4,)):
+                    try:
+                        found.append(ask(kind(answer), *default) + 0)
+                    except (TypeError, ValueError, LookupError) as error:
+                        found.append(repr(error))
+    return x + 1, found, operator.length_hint(HintedList((1, 2))), operator.length_hint(3, 5)
+
+
+def attributes_of_generators(x):
+    def generate():
+        yield 1
+        yield from iter([2])
+
+    generator = generate()
+    found = [generator.__name__, generator.__qualname__, generator.gi_running]
+    found += [hasattr(generator, name) for name in ("gi_code", "finished", "frame")]
+    found += [generator.gi_yieldfrom, generator.gi_code.co_name]
+    found += [next(generator), next(generator), generator.gi_yieldfrom is None]
+    for name in ("__name__", "__qualname__", "gi_running", "send", "finished"):
+        for change in (
+            lambda name: setattr(generator, name, 3),
+            lambda name: delattr(generator, name),
+        ):
+            try:
+                change(name)
+            except (AttributeError, TypeError) as error:
+                found.append(type(error))
+    generator.__name__, generator.__qualname__ = "other", "another"
+    found += [generator.__name__, generator.__qualname__]
+    return x + 1, found, list(generator), generator.gi_frame
+
+
 PROGRAMS = [
     extremes, copies_of_generators, function_of_an_extension, profiled, traced_by_fx, minimised, delegating_across_breaks, deep_recursion,
     index_with_bounds, not_implemented, reflected, slots_across_a_break, slots_of_the_program, assignments_that_are_refused,
-    malformed_patterns, wrong_arguments,
+    malformed_patterns, wrong_arguments, length_hints, attributes_of_generators,
     reversed_an_item_at_a_time, structures_of_c, first_argument_in_a_cell,
     printing_that_is_refused, texts_within_themselves, hashes_with_effects, class_of_a_generator,
 ]  # fmt: skip

@@ -58,7 +58,7 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
         _store_class_attribute(machine, obj, name, value)
         return
     if issubclass(kind, Native):
-        setattr(obj, name, value)
+        obj.store_seen(name, value)
         return
     if issubclass(kind, threading.local):
         raise break_of_thread(kind, name)
@@ -185,6 +185,9 @@ def delete_attr(machine: Machine, obj: Any, name: str) -> None:
     if issubclass(kind, torch.Tensor):
         delete_tensor_attribute(machine, obj, name)
         return
+    if issubclass(kind, Native):
+        obj.delete_seen(name)
+        return
     if issubclass(kind, (type, types.ModuleType)):
         raise GraphBreak("unsupported-mutation", f"attribute {name!r} of {obj!r} is deleted")
     if issubclass(kind, threading.local):
@@ -233,6 +236,8 @@ def _check_own(machine: Machine, obj: Any, name: str, raw: Any) -> None:
     """Raise AttributeError where a known object has no such attribute of its own: its class's cannot be deleted through it."""
     kind, origin = type(obj), machine.objects.origin_of(obj)
     if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        if kind is types.GeneratorType:
+            delattr(obj, name)  # raises: all that a generator has stays
         data_descriptor(machine, obj, kind, name, raw, origin)
         return
     if kind is types.FunctionType:

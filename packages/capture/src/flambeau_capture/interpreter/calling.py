@@ -27,7 +27,7 @@ from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
 from flambeau_capture.interpreter.items import load_item
 from flambeau_capture.interpreter.keys import native_key
 from flambeau_capture.interpreter.modules import call_module
-from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments
+from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments, pure_twin
 from flambeau_capture.interpreter.pending_text import PendingText, joined_by
 from flambeau_capture.interpreter.program_functions import default_value
 from flambeau_capture.interpreter.subclasses import is_admitted, is_getter
@@ -351,6 +351,9 @@ def _call_builtin(
             if substitute is not None:
                 return substitute(machine, (receiver, *args), kwargs)
     if not is_pure(function):
+        twin = pure_twin(function)
+        if twin is not None:
+            return _call_builtin(machine, twin, args, kwargs)
         name = getattr(function, "__qualname__", function.__name__)
         module = getattr(function, "__module__", None) or type(receiver).__name__
         if machine.handling is not None and any(isinstance(arg, BaseException) for arg in args):

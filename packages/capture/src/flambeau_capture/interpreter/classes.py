@@ -126,6 +126,14 @@ class Native:
         """What the program reads as an attribute."""
         return getattr(self, name)
 
+    def store_seen(self, name: str, value: Any) -> None:
+        """What the program sets as an attribute."""
+        setattr(self, name, value)
+
+    def delete_seen(self, name: str) -> None:
+        """What the program deletes as an attribute."""
+        delattr(self, name)
+
     def recipe(self, rebuild: Rebuilder) -> Recipe | None:
         """How what it stands for is made when it leaves the frame; None for what cannot."""
         return None

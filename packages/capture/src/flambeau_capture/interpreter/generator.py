@@ -19,17 +19,56 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.machine import Machine
 
+_ATTRIBUTES = frozenset(dir(types.GeneratorType))
+_NAMES = {"__name__": "name", "__qualname__": "qualified_name"}
+"""Attributes of generators that a program can set, and the fields that hold them."""
+
+
+def _not_writable(name: str) -> AttributeError:
+    if name in _ATTRIBUTES:
+        kind = type(getattr(types.GeneratorType, name)).__name__
+        if kind in ("getset_descriptor", "member_descriptor"):
+            return AttributeError(f"attribute {name!r} of 'generator' objects is not writable")
+        return AttributeError(f"'generator' object attribute {name!r} is read-only")
+    return AttributeError(f"'generator' object has no attribute {name!r}")
+
 
 class InterpretedGenerator(Native):
     """A generator whose body is interpreted."""
 
-    __slots__ = ("finished", "frame", "handling", "name", "running", "started")
+    __slots__ = ("finished", "frame", "handling", "name", "qualified_name", "running", "started")
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.started = self.running = self.finished = False
         self.handling: BaseException | None = None
-        self.name = frame.code.name
+        self.name = frame.function.__name__
+        self.qualified_name = frame.function.__qualname__
+
+    def seen_attribute(self, name: str) -> Any:
+        """What a real generator has: an AttributeError, or a break, is right for everything else."""
+        if name not in _ATTRIBUTES:
+            raise AttributeError(
+                f"'generator' object has no attribute {name!r}", name=name, obj=self
+            )
+        if name == "gi_frame" and not self.finished:
+            raise GraphBreak("generator-escapes", "gi_frame of a generator is read")
+        return getattr(self, _NAMES.get(name, name))
+
+    def store_seen(self, name: str, value: Any) -> None:
+        """`generator.name = value`: names are strings, and all else is read-only."""
+        field = _NAMES.get(name)
+        if field is None:
+            raise _not_writable(name)
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be set to a string object")
+        setattr(self, field, value)
+
+    def delete_seen(self, name: str) -> None:
+        """`del generator.name`, which is always refused."""
+        if name in _NAMES:
+            raise TypeError(f"{name} must be set to a string object")
+        raise _not_writable(name)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -37,18 +76,24 @@ class InterpretedGenerator(Native):
         return types.GeneratorType
 
     @property
-    def __name__(self) -> str:
-        return self.name
+    def gi_frame(self) -> None:
+        return None
 
-    @__name__.setter
-    def __name__(self, name: Any) -> None:
-        if not isinstance(name, str):
-            raise TypeError("__name__ must be set to a string object")
-        self.name = name
+    @property
+    def gi_code(self) -> types.CodeType:
+        return self.frame.function.__code__
 
-    @__name__.deleter
-    def __name__(self) -> None:
-        raise TypeError("__name__ must be set to a string object")
+    @property
+    def gi_running(self) -> bool:
+        return self.running
+
+    @property
+    def gi_suspended(self) -> bool:
+        return self.started and not self.running and not self.finished
+
+    @property
+    def gi_yieldfrom(self) -> Any:
+        return self._delegate() if self.gi_suspended else None
 
     @staticmethod
     def instance_of(classes: Any) -> bool:

@@ -141,6 +141,30 @@ def is_pure(function: Any) -> bool:
     return False
 
 
+def pure_twin(function: Any) -> Any:
+    """The pure function of a module that runs the same C code, where a module was imported once more; None where there is none.
+
+    A builtin function's hash is that of its C code's address, mixed with that of its receiver's.
+    """
+    if type(function) is not types.BuiltinFunctionType:
+        return None
+    receiver = function.__self__
+    if not isinstance(receiver, types.ModuleType):
+        return None
+    return _PURE_BY_CODE.get((function.__name__, hash(function) ^ object.__hash__(receiver)))
+
+
+def _by_code() -> dict[tuple[str, int], Any]:
+    return {
+        (value.__name__, hash(value) ^ object.__hash__(value.__self__)): value
+        for value in _PURE.values()
+        if type(value) is types.BuiltinFunctionType and isinstance(value.__self__, types.ModuleType)
+    }
+
+
+_PURE_BY_CODE = _by_code()
+
+
 class InterpretedCallable(Native):
     """A function of the program as native code may call it: each call is interpreted."""
 

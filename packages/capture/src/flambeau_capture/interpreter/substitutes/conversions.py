@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
@@ -135,7 +136,7 @@ def _bytes(machine: Machine, args: Any, kwargs: Any) -> Any:
     return bytes(*args, **kwargs)
 
 
-_CHECKED = frozenset({"__index__", "__length_hint__", "__fspath__", "__sizeof__"})
+_CHECKED = frozenset({"__index__", "__fspath__"})
 _ROUNDING = frozenset({round, math.floor, math.ceil, math.trunc})
 
 
@@ -168,7 +169,60 @@ for _function, _name in (
     (math.trunc, "__trunc__"),
     (os.fspath, "__fspath__"),
     (operator.index, "__index__"),
-    (operator.length_hint, "__length_hint__"),
-    (sys.getsizeof, "__sizeof__"),
 ):
     _converting(_function, _name)
+
+
+@substitute_for(operator.length_hint)
+def _length_hint(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """The length, else the hint, else the default, which also stands for a TypeError."""
+    obj, *rest = args
+    length, hint = (python_method(machine, type(obj), name) for name in _LENGTHS)
+    if length is None and (hint is None or lookup(machine, type(obj), "__len__") is not MISSING):
+        args, kwargs = native.prepare_arguments(machine, operator.length_hint, args, kwargs)
+        return operator.length_hint(*args)
+    default = operator.length_hint(object(), *rest)
+    if length is not None:
+        with contextlib.suppress(TypeError):
+            return accept(len, "__len__", machine.call(length, (obj,), {}))
+    if hint is None:
+        return default
+    try:
+        answer = machine.call(hint, (obj,), {})
+    except TypeError:
+        return default
+    return accept(operator.length_hint, "__length_hint__", answer, *rest)
+
+
+_LENGTHS = ("__len__", "__length_hint__")
+_PREHEADER = 1 << 3 | 1 << 4
+"""Flags of types (CPython's Include/object.h) whose objects have their dict or weak references in front of them."""
+
+
+class _WithDict:
+    """An object with a `__dict__` that says this of its size."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __sizeof__(self) -> Any:
+        return self.answer
+
+
+@substitute_for(sys.getsizeof)
+def _getsizeof(machine: Machine, args: Any, kwargs: Any) -> Any:
+    obj = args[0] if args else kwargs["object"]
+    method = python_method(machine, type(obj), "__sizeof__")
+    if method is None:
+        args, kwargs = native.prepare_arguments(machine, sys.getsizeof, args, kwargs)
+        return sys.getsizeof(*args, **kwargs)
+    default = (*args[1:], *(kwargs[name] for name in ("default",) if name in kwargs))
+    try:
+        answer = machine.call(method, (obj,), {})
+        if type(obj).__flags__ & _PREHEADER:  # counted beside what `__sizeof__` says
+            return sys.getsizeof(_WithDict(answer))
+        return accept(sys.getsizeof, "__sizeof__", answer)
+    except TypeError:
+        if not default:
+            raise
+        return default[0]
