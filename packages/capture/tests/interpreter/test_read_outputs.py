@@ -79,6 +79,13 @@ def written_by_a_method():
     return writer.texts, WRITER.texts[before:]
 
 
+def warning_of_an_attribute():
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        kind = getattr(typing, "io", typing).IO
+    return kind, len(found)
+
+
 def kept_records():
     before = len(KEEPER.records)
     LOGGER.error("a %s", 1)
@@ -139,6 +146,7 @@ def modules_of_made_types():
         warnings_shown_by_the_program,
         warning_as_error,
         written_by_a_method,
+        warning_of_an_attribute,
         kept_records,
         revealed,
         replaced_builtin,

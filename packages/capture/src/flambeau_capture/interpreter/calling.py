@@ -463,7 +463,9 @@ def _call_typing(
     Calling `Generic[int]` makes an instance; some functions have effects; some name what they make after their caller's module.
     """
     name = function.__name__
-    warns = name == "__instancecheck__" and not isinstance(args[0], type)
+    warns = name == "__getattribute__" or (
+        name == "__instancecheck__" and not isinstance(args[0], type)
+    )
     if warns or name in _TYPING_EFFECTS or "_caller" in function.__code__.co_names:
         return call_function(machine, function, args, kwargs)
     if name == "__call__" and hasattr(args[0], "__origin__") and getattr(args[0], "_inst", True):
