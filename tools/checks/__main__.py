@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -35,7 +36,10 @@ from tools.checks import (
 )
 from tools.checks.command import PACKAGES, CheckFailed
 
-STAGES = {
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STAGES: dict[str, Callable[[], None]] = {
     "lint": sources.lint,
     "types": sources.types,
     "layers": sources.layers,
