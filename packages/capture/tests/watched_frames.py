@@ -427,6 +427,78 @@ def read_quickly(frame: Any) -> None:
     len(frame.f_locals), frame.f_lineno
 
 
+def writes(run):
+    """Each local of each frame is written, as a debugger writes it: on 3.13 the frame sees that."""
+
+    def observer(frame, event, argument):
+        if is_ours(frame):
+            names = frame.f_locals
+            for name in list(names):
+                names[name] = names[name]
+            names["a name of the debugger"] = event
+            if isinstance(names.get("x"), torch.Tensor):
+                names["x"] = names["x"] + 0
+        return observer
+
+    sys.settrace(observer)
+    try:
+        raised(run)
+    finally:
+        sys.settrace(None)
+
+
+def nonsense(run):
+    """Each local that a program can name is overwritten by what none expects: errors, no more."""
+
+    def observer(frame, event, argument):
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename == __file__ and name not in ("<lambda>", "raised"):
+            names = frame.f_locals
+            for name in filter(str.isidentifier, list(names)):
+                names[name] = event
+        return observer
+
+    sys.settrace(observer)
+    try:
+        with contextlib.suppress(Exception):
+            run()
+    finally:
+        sys.settrace(None)
+
+
+class Stepper(bdb.Bdb):
+    """A debugger that steps, returns and goes on by turns, and reads what it is shown."""
+
+    turn = 0
+
+    def user_line(self, frame):
+        read_quickly(frame)
+        self.get_stack(frame, None)
+        self.turn += 1
+        [
+            self.set_step,
+            lambda: self.set_next(frame),
+            lambda: self.set_return(frame),
+            self.set_step,
+        ][self.turn % 4]()
+
+    def user_return(self, frame, value):
+        read_quickly(frame)
+        self.set_step()
+
+    def user_exception(self, frame, info):
+        self.get_stack(frame, info[2])
+        self.set_step()
+
+
+def stepper(run):
+    debugger = Stepper(skip=["torch*", "flambeau_*"])
+    debugger.set_break(__file__, brk.__code__.co_firstlineno + 1)
+    with contextlib.suppress(ValueError, bdb.BdbQuit):
+        debugger.runcall(run)
+    sys.settrace(None)
+
+
 OBSERVERS = [
     locals_of_traceback,
     disassembly,
@@ -441,6 +513,9 @@ OBSERVERS = [
     cleared,
     allocations,
     interrupted,
+    writes,
+    stepper,
+    nonsense,  # the last: it leaves cells of the program overwritten
 ]
 
 

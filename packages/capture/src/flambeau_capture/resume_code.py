@@ -195,11 +195,11 @@ class _Maker:
         code = source.code
         self.source, self.code, self.layout = source, code, layout
         self.order = argument_order(code, layout)
-        extra = [f"{kind}{at}" for kind, at in self.order[code.co_nlocals :]]
+        extra = [f".{kind}{at}" for kind, at in self.order[code.co_nlocals :]]
         if with_next:
-            extra.append("next")
+            extra.append(".next")
         self.parameter_count = code.co_nlocals + len(extra)
-        extra += [f"temporary{at}" for at in range(temporaries)]
+        extra += [f".temporary{at}" for at in range(temporaries)]
         self.names = (*code.co_varnames, *_unlike(extra, code))
         self.shift = len(extra)
         self.body = _shifted(code, self.shift)
@@ -495,7 +495,11 @@ class _Maker:
 
 
 def _unlike(names: list[str], code: types.CodeType) -> Iterator[str]:
-    """The names, made different from those of the code."""
+    """The names, made different from those of the code.
+
+    They are no identifiers, as CPython's `.0` of a generator expression: a debugger's user can assign
+    none of these slots, which hold cells and what stood on the stack.
+    """
     taken = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     for name in names:
         while name in taken:
