@@ -23,18 +23,19 @@ typedef struct {
        does not serve this call after all */
     PyObject *on_error;
     int last_resort;    /* stays behind all other entries */
+    int runs_to_end;    /* the target returns a Tail, of which the call's result is the value */
     PyObject *info;     /* what Python keeps about the entry */
 } Entry;
 
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"program", "target", "item", "handler", "last_resort", "info", "on_error", NULL};
+    static char *names[] = {"program", "target", "item", "handler", "last_resort", "info", "on_error", "runs_to_end", NULL};
     PyObject *program, *target, *handler = Py_None, *info = Py_None, *on_error = Py_None;
     Py_ssize_t item = RESULT_WHOLE;
-    int last_resort = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|nOpOO:Entry", names, &Program_Type, &program, &target, &item, &handler,
-                                     &last_resort, &info, &on_error)) {
+    int last_resort = 0, runs_to_end = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|nOpOOp:Entry", names, &Program_Type, &program, &target, &item, &handler,
+                                     &last_resort, &info, &on_error, &runs_to_end)) {
         return NULL;
     }
     if (handler != Py_None && Py_TYPE(handler) != &FrameHandler_Type) {
@@ -55,6 +56,7 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     entry->handler = handler == Py_None ? NULL : Py_NewRef(handler);
     entry->on_error = on_error == Py_None ? NULL : Py_NewRef(on_error);
     entry->last_resort = last_resort;
+    entry->runs_to_end = runs_to_end;
     entry->info = Py_NewRef(info);
     return (PyObject *)entry;
 }
@@ -177,6 +179,7 @@ call_target(Entry *entry, PyObject *const *inputs, Py_ssize_t count, PyObject **
         *result = NULL;
         return entry->on_error != NULL ? ask_on_error(entry) : SERVED;
     }
+    tail_set_handler(returned, entry->handler);
     *result = take_item(returned, entry->item);
     return SERVED;
 }
@@ -193,6 +196,9 @@ try_loading(Entry *entry, PyObject *function, PyObject *const *arguments, PyObje
     Service taken = call_target(entry, inputs, count, result);
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_DECREF(inputs[i]);
+    }
+    if (entry->runs_to_end && taken == SERVED) {
+        *result = tail_run_under(entry->handler, *result);
     }
     return taken;
 }
@@ -239,6 +245,7 @@ try_entry(Entry *entry, const Invocation *call, PyObject **result)
             return NOT_TAKEN;
         }
         PyObject *former = entry->handler == NULL ? NULL : hook_switch(entry->handler);
+        tail_lend(call->args);
         *result = PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
         if (entry->handler != NULL) {
             hook_restore(former);
@@ -250,7 +257,11 @@ try_entry(Entry *entry, const Invocation *call, PyObject **result)
         if (program_run(entry->program, call->function, call->bound, NULL) != GUARDS_HOLD) {
             return NOT_TAKEN;
         }
-        return call_target(entry, call->bound, call->count, result);
+        Service taken = call_target(entry, call->bound, call->count, result);
+        if (entry->runs_to_end && taken == SERVED) {
+            *result = tail_run_under(entry->handler, *result);
+        }
+        return taken;
     }
     Py_ssize_t count = program_input_count(entry->program);
     return count <= SMALL_INPUTS ? try_small(entry, call->function, call->bound, count, result)
@@ -270,6 +281,7 @@ static NOINLINE PyObject *
 run_eagerly(const Invocation *call)
 {
     PyObject *former = hook_switch(NULL);
+    tail_lend(call->args);
     PyObject *result = PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
     hook_restore(former);
     return result;
@@ -356,6 +368,7 @@ call_missed(Compiled *self, const Invocation *call)
             Py_DECREF(entry);
         }
     }
+    tail_lend(call->args);
     return PyObject_Vectorcall(call->function, call->args, call->nargsf, call->kwnames);
 }
 

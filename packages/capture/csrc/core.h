@@ -3,6 +3,7 @@
  *   tensor.c    reads a tensor's fields and torch's thread-local state, without torch headers
  *   program.c   GuardProgram: a flat program that loads origins and checks guards
  *   compiled.c  Entry and Compiled: argument binding, the entries of a callable, its fast path
+ *   tail.c      Tail: the calls that stand for a suspended frame's value
  *   traceback.c takes our own frames out of tracebacks
  *   hook.c      the PEP 523 frame-evaluation hook (the only file that sees CPython-internal structures)
  *   module.c    the module
@@ -89,11 +90,24 @@ Service entry_serve(PyObject *entry, PyObject *function, PyObject *const *bound,
 
 extern PyMethodDef compiled_functions[];
 
+/* ---- tail.c ---- */
+
+extern PyTypeObject Tail_Type;
+
+/* Have a handler (NULL: no matter) in force while a Tail's function runs; other values are left as they are. */
+void tail_set_handler(PyObject *value, PyObject *handler);
+/* The value of a suspended frame (steals `value`, which may be NULL): makes the calls that stand for it, one after another, at the same depth. */
+PyObject *tail_run_to_end(PyObject *value);
+/* As tail_run_to_end, with a handler (NULL: none) in force. */
+PyObject *tail_run_under(PyObject *handler, PyObject *value);
+/* The function itself is about to be called with these arguments, which are not read again: it may release them, where a Tail holds them. */
+void tail_lend(PyObject *const *arguments);
+extern PyMethodDef tail_functions[];
+
 /* ---- traceback.c ---- */
 
 /* Takes our own frames out of the traceback of the exception that is set.  With `code`, only those of a function of ours that has this code. */
 void trim_raised(PyObject *code);
-extern PyMethodDef traceback_functions[];
 
 /* ---- hook.c ---- */
 

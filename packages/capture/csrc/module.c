@@ -18,8 +18,9 @@ PyInit__core(void)
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyModule_AddType(module, &Program_Type) < 0 || PyModule_AddType(module, &Entry_Type) < 0 ||
         PyModule_AddType(module, &Compiled_Type) < 0 || PyModule_AddType(module, &FrameHandler_Type) < 0 ||
+        PyModule_AddType(module, &Tail_Type) < 0 ||
         PyModule_AddFunctions(module, tensor_methods) < 0 || PyModule_AddFunctions(module, program_functions) < 0 ||
-        PyModule_AddFunctions(module, compiled_functions) < 0 || PyModule_AddFunctions(module, traceback_functions) < 0 ||
+        PyModule_AddFunctions(module, compiled_functions) < 0 || PyModule_AddFunctions(module, tail_functions) < 0 ||
         PyModule_AddFunctions(module, hook_methods) < 0 ||
         PyModule_AddStringConstant(module, "source_hash", SOURCE_HASH) < 0 || hook_init(module) < 0) {
         Py_XDECREF(module);

@@ -179,7 +179,7 @@ def make_entry(
     )
     on_error = OnError.of(capture, note) if graph is not None else None
     target, origins, item, source = _target(
-        capture, parts, graph, frames, to_end=to_end, may_run_again=on_error is not None
+        capture, parts, graph, frames, may_run_again=on_error is not None
     )
     if on_error is not None:
         on_error.direct = target is graph
@@ -202,7 +202,10 @@ def make_entry(
         inner = PythonEntry(program=checked, target=target, item=item)
         target, item = UnderLocks(capture.locks, inner), WHOLE_RESULT
         checked = program.guard_program(guards, call_origins(capture.scope), arguments)
-    return new_entry(checked, target, item=item, info=info, handler=handler, on_error=on_error)
+    return new_entry(
+        checked, target, item=item, info=info, handler=handler, on_error=on_error,
+        runs_to_end=to_end and bool(capture.suspended),
+    )  # fmt: skip
 
 
 def _quiet(graph: Any) -> Callable[..., Any]:
@@ -268,7 +271,6 @@ def _target(
     graph: Callable[..., Any] | None,
     frames: list[types.FunctionType],
     *,
-    to_end: bool,
     may_run_again: bool,
 ) -> tuple[Callable[..., Any], list[Origin], int, str]:
     """(callable, the origins it takes, which item of what it returns is the result, its source)."""
@@ -292,9 +294,7 @@ def _target(
         **capture.unbacked,
     }
     code = EntryCode(origins, parts.outputs, symbols, origin_of, cyclic=parts.cyclic)
-    function = code.function(
-        capture, graph, frames, to_end=to_end, may_run_again=may_run_again, precautions=saved
-    )
+    function = code.function(capture, graph, frames, may_run_again=may_run_again, precautions=saved)
     return function, code.inputs, WHOLE_RESULT, code.source
 
 

@@ -55,7 +55,7 @@ from flambeau_capture.record import (
     SuspendedFrame,
 )
 from flambeau_capture.rerun import GraphFailed
-from flambeau_capture.resume_code import run_frame, run_to_end
+from flambeau_capture.tails import Tail
 
 _RECIPES = (
     FromOrigin, FromGraph, Const, SizeValue, MakeTuple, MakeList, MakeDict, MakeSet, MakeObject, MakeSlice, MakeCell, MakeFunction,
@@ -174,13 +174,12 @@ class EntryCode:
         graph: Callable[..., Any] | None,
         frames: Sequence[Callable[..., Any]] = (),
         *,
-        to_end: bool = True,
         may_run_again: bool = False,
         precautions: Precautions | None = None,
     ) -> types.FunctionType:
         """The entry function of a capture whose graph runs as `graph` (None: nothing to run).
 
-        `frames` take up the capture's suspended frames; without `to_end`, their Tail is what the function returns.  With `may_run_again`, it
+        `frames` take up the capture's suspended frames: a Tail of the outermost is what the function returns.  With `may_run_again`, it
         raises GraphFailed where the graph raises, with what `precautions` save.
         """
         for effect in capture.effects:
@@ -195,12 +194,7 @@ class EntryCode:
             head = self._graph_call(capture, precautions, may_run_again=may_run_again)
         parameters = ", ".join(self._parameters[origin] for origin in self.inputs)
         body = "".join(f"    {line}\n" for line in [*head, *self._lines, f"return {result}"])
-        if capture.suspended and to_end:
-            # A function of its own, so that what it holds is freed before the frames go on.
-            ending = f"def entry({parameters}):\n    return run_to_end(start({parameters}))\n"
-            self.source = f"def start({parameters}):\n{body}\n{ending}"
-        else:
-            self.source = f"def entry({parameters}):\n{body}"
+        self.source = f"def entry({parameters}):\n{body}"
         name = getattr(capture.scope.function, "__qualname__", "function")
         namespace = self._constants
         exec(compile(self.source, f"<flambeau entry of {name}>", "exec"), namespace)
@@ -240,14 +234,14 @@ class EntryCode:
         suspended: Sequence[SuspendedFrame],
         frames: Sequence[Callable[..., Any]],
     ) -> str:
-        """The call that takes up the frames, each given the next one's value as its last argument."""
+        """The call that takes up the frames, each given a Tail of the next one as its last argument."""
         parts: list[str] = []
         for frame, function in zip(reversed(suspended), reversed(frames), strict=True):
             values = [self.value(recipe) for recipe in frame.arguments]
             if parts:
-                values.append(self.assign(f"new_partial(run_frame, {', '.join(parts)})"))
+                values.append(f"Tail({', '.join(parts)})")
             parts = [self.constant(function), *values]
-        return f"{parts[0]}({', '.join(parts[1:])})"
+        return f"Tail({', '.join(parts)})"
 
     # ------------------------------------------------------------ values
 
@@ -604,8 +598,7 @@ _HELPERS: dict[str, Any] = {
     "new_function": types.FunctionType,
     "new_method": types.MethodType,
     "new_partial": functools.partial,
-    "run_frame": run_frame,
+    "Tail": Tail,
     "set_grad_enabled": torch._C._set_grad_enabled,
-    "run_to_end": run_to_end,
     "GraphFailed": GraphFailed,
 }

@@ -11,6 +11,7 @@ from typing import Any
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import call_with_handler
 from flambeau_capture.stance import redirected
+from flambeau_capture.tails import run_to_end
 
 
 @dataclass(eq=False, slots=True)
@@ -24,6 +25,7 @@ class PythonEntry:
     info: Any = None
     handler: Any = None
     on_error: Callable[[BaseException], Any] | None = None
+    runs_to_end: bool = False
 
     def run(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> tuple[bool, Any]:
         """(whether the guards hold, what the target gives)."""
@@ -47,9 +49,9 @@ class PythonEntry:
         if self.target is None:
             return True, self._with_handler(function, *args, **kwargs)
         if self.on_error is None:
-            return True, self._part(self._with_handler(self.target, *inputs))
+            return True, self._part(self._with_handler(self._run_target, *inputs))
         try:
-            returned = self._with_handler(self.target, *inputs)
+            returned = self._with_handler(self._run_target, *inputs)
         except BaseException as raised:
             error = self.on_error(raised)
             if error is NotImplemented:
@@ -65,6 +67,12 @@ class PythonEntry:
         if self.handler is None:
             return function(*args, **kwargs)
         return call_with_handler(self.handler, function, *args, **kwargs)
+
+    def _run_target(self, *inputs: Any) -> Any:
+        assert self.target is not None
+        returned = self.target(*inputs)
+        del inputs  # a Tail holds what the frames go on with
+        return run_to_end(returned) if self.runs_to_end else returned
 
     def _part(self, result: Any) -> Any:
         if self.item == -1:

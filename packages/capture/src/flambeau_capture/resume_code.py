@@ -14,7 +14,6 @@ Relies on CPython's bytecode of 3.11 to 3.13: exception tables, location tables 
 from __future__ import annotations
 
 import dis
-import functools
 import inspect
 import opcode
 import types
@@ -31,7 +30,6 @@ from flambeau_capture.bytecode import (
     instructions,
     instructions_in,
 )
-from flambeau_capture.core import core
 from flambeau_capture.exception_table import (
     Protected,
     read_exception_table,
@@ -48,6 +46,7 @@ from flambeau_capture.successors import (
     is_truth_jump,
     pushes_null,
 )
+from flambeau_capture.tails import Tail, release_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +90,6 @@ def resumed_from(code: types.CodeType) -> ResumedFrom | None:
     """What the code is the rest of; None for a code object of the program."""
     last = code.co_consts[-1] if code.co_consts else None
     return last if isinstance(last, ResumedFrom) else None
-
-
-class Tail(functools.partial):  # type: ignore[type-arg]
-    """What `perform` and `call` return: the call that the frame's value is the value of."""
-
-    __slots__ = ()
-
-
-def _run_to_end(value: Any) -> Any:
-    """The value of a suspended frame: makes the calls that stand for it, one after another, at the same depth."""
-    while type(value) is Tail:
-        value = value()
-    return value
-
-
-def _run_frame(function: types.FunctionType, /, *arguments: Any) -> Any:
-    """`call` and `perform` functions as the frame above sees them: their value."""
-    value = function(*arguments)
-    del arguments  # what the frame no longer needs is freed before it goes on
-    return _run_to_end(value)
-
-
-run_to_end, run_frame = (_run_to_end, _run_frame) if core is None else core.make_runners(Tail)
-"""Of the C core, where there is one, so that they have no frame in the program's tracebacks."""
 
 
 # ---------------------------------------------------------------- making functions
@@ -233,6 +208,18 @@ class _Maker:
         self.constants.append(value)
         return len(self.constants) - 1
 
+    def _push_callable(self, value: Any) -> None:
+        if not NULL_AFTER:
+            self.emit("PUSH_NULL")
+        self.emit("LOAD_CONST", self.constant(value))
+        if NULL_AFTER:
+            self.emit("PUSH_NULL")
+
+    def _call(self, argument_count: int) -> None:
+        if VERSION < (3, 12):
+            self.emit("PRECALL", argument_count)
+        self.emit("CALL", argument_count)
+
     def slot(self, slot: int) -> int:
         """Where a slot of the original code is now."""
         return slot if slot < self.code.co_nlocals else slot + self.shift
@@ -254,12 +241,16 @@ class _Maker:
                 self.emit("MAKE_CELL", slot)
 
     def restore(self, *, is_generator: bool = False) -> None:
-        """Locals and stack as they were when the frame was suspended."""
+        """Locals and stack as they were when the frame was suspended; the frame alone holds them."""
         self.declare_cells()
         if is_generator:
             self.emit("RETURN_GENERATOR")
             self.emit("POP_TOP")
         self.emit("RESUME")
+        if release_arguments is not None and not is_generator:
+            self._push_callable(release_arguments)
+            self._call(0)
+            self.emit("POP_TOP")
         count = self.code.co_nlocals
         live = set(self.layout.locals)
         parameter = {item: at for at, item in enumerate(self.order)}
@@ -349,9 +340,7 @@ class _Maker:
             self.emit("PUSH_NULL")
             self.emit("LOAD_FAST", following)
         self.emit("DELETE_FAST", following)  # not among the locals that a traceback shows
-        if VERSION < (3, 12):
-            self.emit("PRECALL", 0)
-        self.emit("CALL", 0)
+        self._call(0)
         self._covered(index, start, self.at)
         for item in continuations:
             self._go_on(item)
@@ -378,11 +367,7 @@ class _Maker:
             else:
                 self.emit("POP_TOP")
         order = argument_order(self.code, item.layout)
-        if not NULL_AFTER:
-            self.emit("PUSH_NULL")
-        self.emit("LOAD_CONST", self.constant(Tail))
-        if NULL_AFTER:
-            self.emit("PUSH_NULL")
+        self._push_callable(Tail)
         self.emit("LOAD_CONST", self.constant(item.function))
         live = set(item.layout.locals)
         none = self.constant(None)
@@ -395,9 +380,7 @@ class _Maker:
                 self.emit("LOAD_FAST", self.slot(at))
             else:
                 self.emit("LOAD_CONST", none)
-        if VERSION < (3, 12):
-            self.emit("PRECALL", 1 + len(order))
-        self.emit("CALL", 1 + len(order))
+        self._call(1 + len(order))
         self.emit("RETURN_VALUE")
 
     def _covered(self, index: int, start: int, end: int) -> None:

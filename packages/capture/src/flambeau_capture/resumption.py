@@ -1,6 +1,6 @@
 """Going on after a graph break: the functions that rebuild the suspended frames, and the compiled callables that continue them.
 
-    entry:   out = graph(x);  return run_to_end(outer(y, partial(run_frame, inner, y)))
+    entry:   out = graph(x);  return Tail(outer, y, Tail(inner, y))
     inner:   performs the instruction that broke the graph, hands over to the compiled rest of inner
     outer:   takes inner's value where it was calling, hands over to the compiled rest of outer
 

@@ -38,7 +38,8 @@ from flambeau_capture.interpreter.substitutes import (
 )
 from flambeau_capture.interpreter.substitutes.functional import call_cached
 from flambeau_capture.interpreter.text_templates import fill_in
-from flambeau_capture.origins import Attribute, CallOf
+from flambeau_capture.interpreter.weak_references import dereference
+from flambeau_capture.origins import Attribute
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.concrete_sizes import concrete
@@ -150,7 +151,7 @@ def _call_object(
     if kind is Compiled:
         return call(machine, function.__wrapped__, args, kwargs, in_place=in_place)
     if kind is weakref.ReferenceType:
-        return _dereference(machine, function)
+        return dereference(machine, function)
     if kind in _GETTERS:
         return _call_getter(machine, function, kind, args[0])
     if kind is _KEY_WRAPPER and not machine.objects.is_known(function):
@@ -487,20 +488,6 @@ def _guard_type_forms(machine: Machine, values: Any) -> None:
             origin = machine.objects.origin_of(value)
             if origin is not None:
                 machine.guard("IS", origin, value)
-
-
-def _referent(reference: Any) -> Any:
-    return reference()
-
-
-def _dereference(machine: Machine, reference: Any) -> Any:
-    """What a weak reference refers to."""
-    origin = machine.objects.origin_of(reference)
-    return (
-        reference()
-        if origin is None
-        else machine.objects.wrap(reference(), CallOf(_referent, (origin,)))
-    )
 
 
 def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:

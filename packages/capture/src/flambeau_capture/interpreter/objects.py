@@ -225,7 +225,7 @@ class Objects:
     def _wrap_scalar(self, value: Any, kind: type, origin: Origin) -> Any:
         machine = self.machine
         if (kind is int or kind is float) and scalars.is_symbolic(
-            value, machine.dynamic, origin, _is_argument(origin)
+            value, machine.dynamic, origin, is_of_argument(origin)
         ):
             return machine.tape.symbolic_number(value, origin)
         machine.guard(
@@ -307,7 +307,7 @@ class Objects:
         if (
             kind in _CONSTANT_TUPLES
             and _is_constant(value)
-            and not (machine.dynamic_ints and _is_argument(origin))
+            and not (machine.dynamic_ints and is_of_argument(origin))
             and not machine.dynamic.has_changed_within(origin)
         ):
             machine.guard("EQUALS", origin, value)
@@ -545,7 +545,7 @@ def _same(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and type(a) in SCALARS and a == b)
 
 
-def _is_argument(origin: Origin) -> bool:
+def is_of_argument(origin: Origin) -> bool:
     """Whether the origin is an argument of the call, or an item of (containers in) one."""
     while isinstance(origin, (Item, DictEntry)):
         origin = origin.base

@@ -180,7 +180,12 @@ def _suspended(
     elif handler is not None:
         live |= live_slots(decoded, handler.target)
     bound = original.bound
+    if is_last:  # references to what is performed are counted as in eager
+        live |= {slot for slot in bound if any(bound[slot] is item for item in frame.stack)}
     layout = Layout(tuple(sorted(live & bound.keys())), kinds)
+    kept = bound.keys()
+    if is_last and decoded.names_at[index] == "DELETE_FAST":
+        kept = kept - {decoded.instructions[index][1]}
     made = SuspendedFrame(
         source=original.source,
         index=index,
@@ -191,7 +196,7 @@ def _suspended(
         following=[
             (
                 item,
-                Layout(tuple(sorted(live_slots(decoded, item.index) & bound.keys())), item.stack),
+                Layout(tuple(sorted(live_slots(decoded, item.index) & kept)), item.stack),
             )
             for item in following
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode import NULL_AFTER
@@ -19,6 +20,7 @@ from flambeau_capture.interpreter.partial_reads import (
     Unread,
     expect_use,
 )
+from flambeau_capture.interpreter.weak_references import refuse_finalizing
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ def DELETE_FAST(frame: Frame, arg: int) -> None:
         raise UnboundLocalError(
             f"cannot access local variable {name!r} where it is not associated with a value"
         )
+    value = frame.locals[arg]
+    if weakref.getweakrefcount(value):
+        refuse_finalizing(frame, arg)
     frame.locals[arg] = UNBOUND
 
 

@@ -35,6 +35,7 @@ from flambeau_capture.interpreter.substitutes import (
     torch_queries,
     torch_states,
     transforms,
+    weak_references,
 )
 from flambeau_capture.interpreter.substitutes.compiler_functions import dynamo_substitute, told
 from flambeau_capture.interpreter.substitutes.registry import CODE_SUBSTITUTES, SUBSTITUTES
@@ -74,4 +75,5 @@ __all__ = [
     "torch_queries",
     "torch_states",
     "transforms",
+    "weak_references",
 ]
