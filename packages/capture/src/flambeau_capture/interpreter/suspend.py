@@ -183,9 +183,9 @@ def _suspended(
     if is_last:  # references to what is performed are counted as in eager
         live |= {slot for slot in bound if any(bound[slot] is item for item in frame.stack)}
     layout = Layout(tuple(sorted(live & bound.keys())), kinds)
-    kept = bound.keys()
+    kept = set(bound)
     if is_last and decoded.names_at[index] == "DELETE_FAST":
-        kept = kept - {decoded.instructions[index][1]}
+        kept.discard(decoded.instructions[index][1])
     made = SuspendedFrame(
         source=original.source,
         index=index,
