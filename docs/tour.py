@@ -1,6 +1,7 @@
 """A tour of the stages, each with its own eyes: run it with `python docs/tour.py` (CI does).
 
-One small function goes through all five packages.  At every border the value is plain and printable; nothing here is private.
+One small function goes through all five packages. At every border the value is plain and printable;
+nothing here is private.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def main() -> None:
     x = torch.randn(6, 5)
 
     heading("1. capture: a Python call becomes a graph of torch calls, with guards")
-    from flambeau_capture import export
+    from flambeau_capture.exported import export
 
     exported = export(program, (x, 0.5))
     exported.print_readable()

@@ -2,8 +2,9 @@
 
     python -m examples.demo [--against-torch] [--quick]
 
-Each program's first call compiles into an empty cache; then eager and compiled calls alternate, and medians are shown.
-"error" is the largest difference from a float64 run, of the compiled program and (in brackets) of eager.
+Each program's first call compiles into an empty cache; then eager and compiled calls alternate, and
+medians are shown. "error" is the largest difference from a float64 run, of the compiled program and
+(in brackets) of eager.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 class Case:
     """One program of the demo.
 
-    `program` is what gets compiled; `call(compiled)` runs it once on this case's inputs and returns the tensors to compare;
-    `reference()` returns the same tensors computed in float64.
+    `program` is what gets compiled; `call(compiled)` runs it once on this case's inputs and returns
+    the tensors to compare; `reference()` returns the same tensors computed in float64.
     """
 
     name: str

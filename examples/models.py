@@ -1,4 +1,6 @@
-"""The models that the demo, the benchmarks and the end-to-end tests share.  Nothing is downloaded: weights are random."""
+"""The models that the demo, the benchmarks and the end-to-end tests share. Nothing is downloaded:
+weights are random.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What all end-to-end tests share: a cache of their own, a fresh seed, and the comparison with eager."""
+"""What all end-to-end tests share: a cache of their own, a fresh seed, and the comparison with
+eager.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def _own_cache(
 @pytest.fixture(scope="session", autouse=True)
 def _code_is_checked() -> Iterator[None]:
     """Each code object that is assembled in a test is one that CPython's compiler could have made."""
-    from flambeau_capture.code_check import assembled_code_checked
+    from flambeau_capture.bytecode.checker import assembled_code_checked
 
     with assembled_code_checked():
         yield
@@ -80,9 +82,11 @@ def assert_as_good_as_eager(
     *,
     factor: float = 4.0,
 ) -> None:
-    """Same dtypes, shapes and strides as eager, and no farther from the float64 reference than `factor` times eager's error.
+    """Same dtypes, shapes and strides as eager, and no farther from the float64 reference than
+    `factor` times eager's error.
 
-    A floor of a few units in the last place of the largest value keeps exact eager results from demanding exactness.
+    A floor of a few units in the last place of the largest value keeps exact eager results from
+    demanding exactness.
     """
     assert len(found) == len(eager) == len(reference)
     for ours, theirs, exact in zip(found, eager, reference, strict=True):
@@ -107,7 +111,9 @@ def assert_as_good_as_eager(
 
 @pytest.fixture
 def check() -> Callable[..., Any]:
-    """`check(fn, *args)`: compile fn whole, compare with eager and float64; returns the compiled callable."""
+    """`check(fn, *args)`: compile fn whole, compare with eager and float64; returns the compiled
+    callable.
+    """
     import flambeau
 
     def run(fn: Callable[..., Any], *args: Any, factor: float = 4.0, **options: Any) -> Any:

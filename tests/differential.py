@@ -1,9 +1,11 @@
-"""One program run three ways - eager, compiled, eager in float64 - and everything a user could see of it compared.
+"""One program run three ways - eager, compiled, eager in float64 - and everything a user could see
+of it compared.
 
     differences(lambda x: x.add_(1).view(-1), lambda: (torch.randn(3, 4),))   -> [] or a list of sentences
 
-Compared: values against float64, dtypes, shapes, strides, which outputs are or view which inputs, requires_grad and leaves, inputs
-after the call and whether their versions moved, gradients (None or not), the random generator afterwards, and errors.
+Compared: values against float64, dtypes, shapes, strides, which outputs are or view which inputs,
+requires_grad and leaves, inputs after the call and whether their versions moved, gradients (None or
+not), the random generator afterwards, and errors.
 """
 
 from __future__ import annotations
@@ -164,7 +166,8 @@ def compare_tensor(
 ) -> str | None:
     """What differs between a compiled and an eager tensor, or None.
 
-    `exact` may be None: then eager is the reference.  Errors of a few units in the last place of `least` are allowed in any case.
+    `exact` may be None: then eager is the reference. Errors of a few units in the last place of
+    `least` are allowed in any case.
     """
     if ours is None or theirs is None:
         return None if ours is theirs else f"{_kind(ours)} where eager has {_kind(theirs)}"
@@ -245,8 +248,8 @@ def compare(
 ) -> list[str]:
     """Everything that differs between a compiled and an eager run.
 
-    versions: inputs' versions move where eager's do and nowhere else (eager's batch norm does not count its writes).
-    messages: the first lines of exceptions are alike, and not only their types.
+    versions: inputs' versions move where eager's do and nowhere else (eager's batch norm does not
+    count its writes). messages: the first lines of exceptions are alike, and not only their types.
     """
     if ours.error is not None or theirs.error is not None:
         same = ours.error == theirs.error
@@ -314,7 +317,9 @@ def differences(
     messages: bool = True,
     **options: Any,
 ) -> list[str]:
-    """What differs between compiled and eager on `calls` draws of inputs; `make` draws them from the seeded generator."""
+    """What differs between compiled and eager on `calls` draws of inputs; `make` draws them from
+    the seeded generator.
+    """
     compiled = flambeau.compile(function, **options)
     found = []
     for call in range(calls):

@@ -1,10 +1,12 @@
-"""A program and what it can change, made anew twice: called compiled in one world, eagerly in the other, and both compared.
+"""A program and what it can change, made anew twice: called compiled in one world, eagerly in the
+other, and both compared.
 
 def make():
     net = Linear(4, 3)
     return World(lambda x: net(x), lambda call: (randn(2, 4),), lambda: net)
 
-compare(make)                       calls it several times each way; returns the compiled callable for a look at its events
+compare(make)                       calls it several times each way; returns the compiled callable
+                                    for a look at its events
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class World:
-    """`program(*arguments(call))` for call 0, 1, ...; `seen()` gives what a user could look at afterwards."""
+    """`program(*arguments(call))` for call 0, 1, ...; `seen()` gives what a user could look at
+    afterwards.
+    """
 
     program: Callable[..., Any]
     arguments: Callable[[int], tuple[Any, ...]]
@@ -35,7 +39,9 @@ class World:
 def compare(
     make: Callable[[], World], *, calls: int = 3, backward: bool = False, **options: Any
 ) -> Any:
-    """Both worlds must show the same: results, exceptions, gradients, the random generator, and what is `seen` at the end."""
+    """Both worlds must show the same: results, exceptions, gradients, the random generator, and
+    what is `seen` at the end.
+    """
     theirs = _run(make, calls, backward, None)
     ours = _run(make, calls, backward, options)
     same(ours[1], theirs[1], "call")

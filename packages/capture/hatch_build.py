@@ -1,10 +1,13 @@
-"""Builds flambeau_capture/_core from csrc/ with the system's C compiler: as a hatchling build hook, and in place.
+"""Builds flambeau_capture/_core from csrc/ with the system's C compiler: as a hatchling build hook,
+and in place.
 
-    python hatch_build.py --inplace      # for development: writes the .so beside the package in src/
+    # for development: writes the .so beside the package in src/
+    python hatch_build.py --inplace
 
-The file carries the interpreter's ABI tag (the frame hook reads CPython's own structures) and the hash of its sources,
-which `flambeau_capture.core` compares with csrc/ where that is there, so a stale binary is noticed.  FLAMBEAU_NO_EXTENSION=1
-skips it; without a working compiler the wheel is pure Python, with the same results and slower calls.
+The file carries the interpreter's ABI tag (the frame hook reads CPython's own structures) and the
+hash of its sources, which `flambeau_capture.core` compares with csrc/ where that is there, so a
+stale binary is noticed. FLAMBEAU_NO_EXTENSION=1 skips it; without a working compiler the wheel is
+pure Python, with the same results and slower calls.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ def source_hash(folder: Path = ROOT / "csrc") -> str:
 
 
 def build(target: Path) -> None:
-    """Compiles and links the extension to `target`, atomically; CalledProcessError or OSError when that fails."""
+    """Compiles and links the extension to `target`, atomically; CalledProcessError or OSError when
+    that fails.
+    """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     include = sysconfig.get_path("include")
     sources = [str(path) for path in sorted((ROOT / "csrc").glob("*.c"))]
@@ -76,13 +81,17 @@ def build(target: Path) -> None:
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
-    """hatchling's hook: a platform wheel with the extension, or a pure one where it cannot be built."""
+    """hatchling's hook: a platform wheel with the extension, or a pure one where it cannot be
+    built.
+    """
 
     PLUGIN_NAME = "custom"
     folder: Path | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Builds beside the sources for an editable install, else into a folder of its own, and tells hatchling to include it."""
+        """Builds beside the sources for an editable install, else into a folder of its own, and
+        tells hatchling to include it.
+        """
         if os.environ.get("FLAMBEAU_NO_EXTENSION") == "1":
             return
         self.folder = Path(tempfile.mkdtemp())

@@ -1,10 +1,13 @@
-"""Builds flambeau_runtime/_core from csrc/ with the system's C compiler: as a hatchling build hook, and in place.
+"""Builds flambeau_runtime/_core from csrc/ with the system's C compiler: as a hatchling build hook,
+and in place.
 
-    python hatch_build.py --inplace      # for development: writes the .so beside the package in src/
+    # for development: writes the .so beside the package in src/
+    python hatch_build.py --inplace
 
-The file carries the interpreter's ABI tag, so one checkout serves several Pythons, and the hash of its sources,
-which `flambeau_runtime.native` compares with csrc/ where that is there, so that a stale binary is noticed.  FLAMBEAU_NO_EXTENSION=1
-skips it; without a working compiler the wheel is pure Python, with the same results and slower calls.
+The file carries the interpreter's ABI tag, so one checkout serves several Pythons, and the hash of
+its sources, which `flambeau_runtime.native` compares with csrc/ where that is there, so that a
+stale binary is noticed. FLAMBEAU_NO_EXTENSION=1 skips it; without a working compiler the wheel is
+pure Python, with the same results and slower calls.
 """
 
 from __future__ import annotations
@@ -26,8 +29,20 @@ except ImportError:  # `--inplace` needs only a compiler
 
 ROOT = Path(__file__).resolve().parent
 EXTENSION = "flambeau_runtime/_core" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so")
-FLAGS = ["-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
-         "-Wno-unused-parameter", "-Wno-cast-function-type", "-fno-strict-aliasing"]  # fmt: skip
+FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-g",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-missing-field-initializers",
+    "-Wno-unused-parameter",
+    "-Wno-cast-function-type",
+    "-fno-strict-aliasing",
+]
 
 
 def source_hash(folder: Path = ROOT / "csrc") -> str:
@@ -40,7 +55,9 @@ def source_hash(folder: Path = ROOT / "csrc") -> str:
 
 
 def build(target: Path) -> None:
-    """Compiles and links the extension to `target`, atomically; CalledProcessError or OSError when that fails."""
+    """Compiles and links the extension to `target`, atomically; CalledProcessError or OSError when
+    that fails.
+    """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     include = sysconfig.get_path("include")
     sources = [str(path) for path in sorted((ROOT / "csrc").glob("*.c"))]
@@ -65,7 +82,9 @@ def build(target: Path) -> None:
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
-    """hatchling's hook: a platform wheel with the extension, or a pure one where it cannot be built."""
+    """hatchling's hook: a platform wheel with the extension, or a pure one where it cannot be
+    built.
+    """
 
     PLUGIN_NAME = "custom"
 
@@ -80,7 +99,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
             build(target)
         except (OSError, subprocess.CalledProcessError) as error:
             self.app.display_warning(
-                f"flambeau_runtime: no C compiler that works ({error}); programs will run in the Python executor"
+                f"flambeau_runtime: no C compiler that works ({error}); programs will run "
+                f"in the Python executor"
             )
             return
         build_data["pure_python"] = False

@@ -1,4 +1,6 @@
-"""A CompiledModule is recognised as compiled, copied, saved and patched as torch.compile's OptimizedModule is."""
+"""A CompiledModule is recognised as compiled, copied, saved and patched as torch.compile's
+OptimizedModule is.
+"""
 
 from __future__ import annotations
 

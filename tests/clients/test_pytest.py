@@ -44,12 +44,22 @@ def test_failures_are_reported(style: str, tmp_path: Path) -> None:
 
     (tmp_path / "test_failing.py").write_text(FAILING)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", f"--tb={style}", "--showlocals", "-p", "no:cacheprovider", "test_failing.py"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            f"--tb={style}",
+            "--showlocals",
+            "-p",
+            "no:cacheprovider",
+            "test_failing.py",
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "3 failed" in done.stdout
     assert "ValueError: k is set" in done.stdout

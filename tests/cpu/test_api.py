@@ -32,7 +32,8 @@ class TwoLayers(nn.Module):
         return self.second(self.drop(torch.relu(self.first(x)))) * scale
 
 
-# Decorator forms ---------------------------------------------------------------------------------------------
+# Decorator forms
+# ---------------------------------------------------------------------------------------------
 
 
 def test_plain_decorator() -> None:
@@ -80,7 +81,8 @@ def test_nothing_is_compiled_before_the_first_call() -> None:
     flambeau.compile(double, backend=fail)
 
 
-# Modules -------------------------------------------------------------------------------------------------------
+# Modules
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_module_in_module_out() -> None:
@@ -256,7 +258,8 @@ def test_compile_in_place() -> None:
         flambeau.compile_in_place(double)
 
 
-# Other callables ---------------------------------------------------------------------------------------------------------
+# Other callables
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Holder:
@@ -390,7 +393,8 @@ def test_recompile_limit_is_an_argument() -> None:
         flambeau.compile(double, recompile_limit="1")
 
 
-# Backends --------------------------------------------------------------------------------------------------------
+# Backends
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
@@ -429,7 +433,8 @@ def test_registered_backend() -> None:
         flambeau.register_backend(lambda gm, inputs: gm.forward, name)
 
 
-# Modes, options, errors ----------------------------------------------------------------------------------------------
+# Modes, options, errors
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -465,7 +470,8 @@ def test_not_callable() -> None:
         flambeau.compile(3)
 
 
-# Errors and breaks -----------------------------------------------------------------------------------------------------
+# Errors and breaks
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_the_users_errors_are_eagers() -> None:
@@ -554,7 +560,8 @@ def test_explain_names_graphs_breaks_and_guards() -> None:
     assert "test_api.py" in str(broken)
 
 
-# Interop ---------------------------------------------------------------------------------------------------------------
+# Interop
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_as_a_backend_of_torch_compile() -> None:
@@ -577,7 +584,9 @@ def test_torchs_inductor_as_backend_callable() -> None:
 
 
 def test_modules_made_in_a_frame_after_torch_compile_was_used() -> None:
-    """torch.compile wraps nn.Module's constructor for the rest of the process; slicing a ModuleList calls it."""
+    """torch.compile wraps nn.Module's constructor for the rest of the process; slicing a ModuleList
+    calls it.
+    """
     torch.compile(double, backend="eager")(torch.randn(2))
     layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
     compiled = flambeau.compile(lambda x: layers[:2][1](layers[:2][0](x)), fullgraph=True)

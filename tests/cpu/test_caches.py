@@ -1,4 +1,6 @@
-"""Containers of libraries as arguments and results: pytrees, model outputs, and the key-value caches that generation loops grow."""
+"""Containers of libraries as arguments and results: pytrees, model outputs, and the key-value
+caches that generation loops grow.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def test_pytrees(program: Callable[..., Any]) -> None:
     compare(lambda: World(program, lambda call: (torch.randn(3),)), fullgraph=True, backend="eager")
 
 
-# Model outputs --------------------------------------------------------------------------------------------------------------
+# Model outputs
+# --------------------------------------------------------------------------------------------------------------
 
 
 def output() -> Any:
@@ -83,7 +86,8 @@ def test_model_outputs(program: Callable[..., Any]) -> None:
     compare(make, fullgraph=True, backend="eager")
 
 
-# Caches ---------------------------------------------------------------------------------------------------------------------
+# Caches
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def generating(kind: str) -> World:

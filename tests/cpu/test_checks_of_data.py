@@ -1,4 +1,6 @@
-"""Operators that raise where the data is wrong raise compiled, too, though nothing reads their results."""
+"""Operators that raise where the data is wrong raise compiled, too, though nothing reads their
+results.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +176,9 @@ class Asserting(torch.autograd.Function):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", [Careful, Asserting])
 def test_what_a_backward_raises_and_draws(function: Any, backend: str) -> None:
-    """It is raised in the backward, and is the program's own; the draw is the backward's, not the forward's."""
+    """It is raised in the backward, and is the program's own; the draw is the backward's, not the
+    forward's.
+    """
 
     def program(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return function.apply(x) * scale

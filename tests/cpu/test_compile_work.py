@@ -1,4 +1,6 @@
-"""Compile time grows in proportion to the program: the work is counted in Python calls, not timed; large programs compile, or say why not."""
+"""Compile time grows in proportion to the program: the work is counted in Python calls, not timed;
+large programs compile, or say why not.
+"""
 
 from __future__ import annotations
 
@@ -222,7 +224,9 @@ def test_deep_expressions_leave_the_users_stack_alone() -> None:
 
 
 def test_what_is_too_long_runs_eagerly_with_the_reason() -> None:
-    """In one go: no graph is made of the beginning.  A shorter call of the same function is compiled."""
+    """In one go: no graph is made of the beginning. A shorter call of the same function is
+    compiled.
+    """
 
     def function(x: torch.Tensor, n: int) -> torch.Tensor:
         for _ in range(n):

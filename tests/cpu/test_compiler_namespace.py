@@ -40,7 +40,8 @@ def copy_of(function: types.FunctionType) -> types.FunctionType:
     )
 
 
-# The namespace ---------------------------------------------------------------------------------------------------------
+# The namespace
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
@@ -50,7 +51,7 @@ def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
         "load_compiled_function": "flambeau_capture.load",
         "nonstrict_trace": "allow_in_graph",
         "cudagraph_mark_warmup_incomplete": "nothing is warmed up",
-        "precompile": "flambeau_capture.export",
+        "precompile": "flambeau_capture.exported.export",
         "mark_dynamic": "flambeau.mark_dynamic",
     }
     ours = set(compiler.__all__)
@@ -59,7 +60,8 @@ def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
         assert getattr(compiler, name).__doc__, name
 
 
-# Questions -------------------------------------------------------------------------------------------------------------
+# Questions
+# -------------------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -84,7 +86,7 @@ def test_is_exporting(names: Any) -> None:
 
     x = torch.randn(3)
     assert torch.equal(whole(program, x), x - 1)
-    assert torch.equal(flambeau_capture.export(program, (x,))(x), x + 1)
+    assert torch.equal(flambeau_capture.exported.export(program, (x,))(x), x + 1)
 
 
 def test_is_compiling_inside_torch_compile() -> None:
@@ -111,7 +113,8 @@ def test_other_threads_are_not_compiling() -> None:
     assert seen == [False]
 
 
-# disable ---------------------------------------------------------------------------------------------------------------
+# disable
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -288,7 +291,8 @@ def test_disabled_static_and_class_methods() -> None:
     assert breaks(lambda x: Holder.static(x) + Holder.of_class(x), x) == ["compiler-disable"] * 2
 
 
-# What stands in the graph ------------------------------------------------------------------------------------------------
+# What stands in the graph
+# ------------------------------------------------------------------------------------------------
 
 
 def opaque(x: torch.Tensor, by: float) -> torch.Tensor:
@@ -500,7 +504,8 @@ def test_modules_compiled_by_torch_are_captured() -> None:
     torch.testing.assert_close(whole(program, x), program(x))
 
 
-# Defaults, caches, guards ---------------------------------------------------------------------------------------------------
+# Defaults, caches, guards
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""States of torch that a program enters, sets, reads and leaves: inside the compiled function and around it."""
+"""States of torch that a program enters, sets, reads and leaves: inside the compiled function and
+around it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def broken(program: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], A
     return program
 
 
-# Grad mode ----------------------------------------------------------------------------------------------------------------
+# Grad mode
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @whole
@@ -95,7 +98,8 @@ def inference_as_decorator(x: torch.Tensor) -> Any:
     return x * 2, torch.is_inference_mode_enabled()
 
 
-# Autocast -----------------------------------------------------------------------------------------------------------------
+# Autocast
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @whole
@@ -134,7 +138,8 @@ def cudnn_flags(x: torch.Tensor) -> Any:
     return z, inside, torch.backends.cudnn.enabled, torch.backends.cudnn.deterministic
 
 
-# Kernels' settings ----------------------------------------------------------------------------------------------------------
+# Kernels' settings
+# ----------------------------------------------------------------------------------------------------------
 
 
 @whole
@@ -181,7 +186,8 @@ def device_as_context(x: torch.Tensor) -> Any:
     return y.device, x + torch.ones(3, 4)
 
 
-# Random numbers ---------------------------------------------------------------------------------------------------------------
+# Random numbers
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @whole
@@ -222,7 +228,8 @@ def own_generator(x: torch.Tensor) -> Any:
     return torch.rand(3, generator=generator) + x[0, :3], x.clone().normal_(generator=generator)
 
 
-# Marks for profilers ------------------------------------------------------------------------------------------------------
+# Marks for profilers
+# ------------------------------------------------------------------------------------------------------
 
 
 @whole
@@ -251,7 +258,8 @@ def test_set_between_graphs(name: str) -> None:
     assert "break" in kinds(compiled)
 
 
-# Around the call ------------------------------------------------------------------------------------------------------------
+# Around the call
+# ------------------------------------------------------------------------------------------------------------
 
 
 def several(x: torch.Tensor) -> Any:

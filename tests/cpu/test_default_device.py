@@ -1,4 +1,6 @@
-"""Default devices and dtypes: set inside a compiled function, as blocks, decorators and calls, and around it."""
+"""Default devices and dtypes: set inside a compiled function, as blocks, decorators and calls, and
+around it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The documentation's Python runs, and the maps of the code name all of it.
 
-A file's blocks run in order, in one namespace, in an empty directory.  A fence may say more than the language:
+A file's blocks run in order, in one namespace, in an empty directory. A fence may say more than the
+language:
 
     ```python requires=onnx,onnxscript     runs where these packages are installed
     ```python from=path/of/a/file.py       an excerpt: it stands in that file as it stands here
@@ -35,7 +36,9 @@ FENCE = re.compile(r"^```(\w+)(?: (.*))?\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, what its fence says besides, its text, and the line that it begins on."""
+    """A fenced block: its language, what its fence says besides, its text, and the line that it
+    begins on.
+    """
 
     language: str
     said: dict[str, str]
@@ -53,7 +56,9 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def run(page: str, block: Block, namespace: dict[str, object]) -> None:
-    """Execute a block; its lines are the page's, for tracebacks and for whoever asks for its source."""
+    """Execute a block; its lines are the page's, for tracebacks and for whoever asks for its
+    source.
+    """
     source = "\n" * (block.line - 1) + block.text
     linecache.cache[page] = (len(source), None, source.splitlines(keepends=True), page)
     exec(compile(source, page, "exec", dont_inherit=True), namespace)
@@ -86,7 +91,8 @@ def test_python_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.Monkey
         pytest.skip(f"all but what needs {', '.join(sorted(missing))} has run")
 
 
-# Maps -------------------------------------------------------------------------------------------------------------------
+# Maps
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def members(folder: Path) -> set[str]:

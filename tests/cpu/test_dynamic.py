@@ -1,4 +1,6 @@
-"""`dynamic=True`: one compilation for all sizes, with guards printed as inequalities on the user's names."""
+"""`dynamic=True`: one compilation for all sizes, with guards printed as inequalities on the user's
+names.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[torch.T
     "matmul": (lambda x, y: torch.relu(x @ y), lambda n, m: (torch.randn(n, m), torch.randn(m, 5))),
     "view": (lambda x: x.view(x.shape[0] * x.shape[1]).cos(), lambda n, m: (torch.randn(n, m),)),
     "mean": (lambda x: (x - x.mean(0)) / x.shape[0], lambda n, m: (torch.randn(n, m),)),
-    "cat": (lambda x, y: torch.cat([x, y], 0).sin(), lambda n, m: (torch.randn(n, 4), torch.randn(m, 4))),
+    "cat": (
+        lambda x, y: torch.cat([x, y], 0).sin(),
+        lambda n, m: (torch.randn(n, 4), torch.randn(m, 4)),
+    ),
     "slice": (lambda x: x[: x.shape[0] // 2] * 2, lambda n, m: (torch.randn(n, m),)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

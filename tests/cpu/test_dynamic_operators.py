@@ -1,4 +1,6 @@
-"""Operators with rules for symbolic sizes: one compilation serves further sizes, odd and small, with eager's strides and gradients."""
+"""Operators with rules for symbolic sizes: one compilation serves further sizes, odd and small,
+with eager's strides and gradients.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def test_small_sizes(name: str) -> None:
 
 
 def test_operators_without_a_rule_specialise() -> None:
-    """Such an operator stays in the graph: its sizes are guarded, `explain` says so, and other sizes are compiled."""
+    """Such an operator stays in the graph: its sizes are guarded, `explain` says so, and other
+    sizes are compiled.
+    """
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.view_copy(x * 2, dtype=torch.int32) + 1

@@ -1,4 +1,6 @@
-"""explain: graphs, breaks, guards, recompilations, seconds, caches and fallbacks, as an object, text and JSON; and logs of the same."""
+"""explain: graphs, breaks, guards, recompilations, seconds, caches and fallbacks, as an object,
+text and JSON; and logs of the same.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def line_of(function: Callable[..., Any], offset: int) -> str:
     return f"test_explain.py:{function.__code__.co_firstlineno + offset}"
 
 
-# One call --------------------------------------------------------------------------------------------------------------
+# One call
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_one_graph() -> None:
@@ -94,7 +97,7 @@ def test_assumptions_have_lines() -> None:
     after = report(-torch.ones(3))
     (recompile,) = after.recompiles
     assert recompile.failures[0].kind == "ASSUMPTION"
-    assert recompile.failures[0].origin.endswith(line_of(either, 1))
+    assert recompile.failures[0].source.endswith(line_of(either, 1))
     assert [reason.id for reason in after.breaks] == ["data-dependent"]
 
 
@@ -123,7 +126,8 @@ def test_training_has_the_kernels_of_both_graphs() -> None:
     assert len(report.graphs[0].kernels) >= 2
 
 
-# A running callable ------------------------------------------------------------------------------------------------------
+# A running callable
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_what_happened_to_a_compiled_callable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +141,9 @@ def test_what_happened_to_a_compiled_callable(monkeypatch: pytest.MonkeyPatch) -
     report = flambeau.explain(compiled)
     assert len(report.graphs) == 3
     shape, factor = report.recompiles
-    assert "had [3]" in shape.failures[0].found and shape.failures[0].origin == "L['x']"
+    assert "had [3]" in shape.failures[0].found and shape.failures[0].source == "L['x']"
     failure = next(one for one in factor.failures if one.kind == "EQUALS")
-    assert (failure.origin, failure.expected, failure.found) == (
+    assert (failure.source, failure.expected, failure.found) == (
         "G['FACTOR']",
         "== 2",
         "is 5, was 2",
@@ -195,7 +199,8 @@ def test_reset_forgets() -> None:
     assert not flambeau.explain(compiled).events
 
 
-# Forms -----------------------------------------------------------------------------------------------------------------
+# Forms
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_json_holds_all_but_the_result() -> None:
@@ -220,7 +225,8 @@ def test_bad_use(monkeypatch: pytest.MonkeyPatch) -> None:
         flambeau.explain(pointwise)(torch.randn(3))
 
 
-# Logs ------------------------------------------------------------------------------------------------------------------
+# Logs
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def run_all_sorts() -> None:

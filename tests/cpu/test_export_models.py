@@ -1,4 +1,6 @@
-"""Real models exported with a batch and a length that vary, saved, and run in a process that has neither model nor transformers."""
+"""Real models exported with a batch and a length that vary, saved, and run in a process that has
+neither model nor transformers.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ import torch
 from torch import nn
 
 from examples.models import ResNet18, bert
-from flambeau_capture import Dim, export
-from flambeau_capture.interop_export import to_exported_program
+from flambeau_capture import Dim
+from flambeau_capture.exported import export
+from flambeau_capture.exported.interop_torch import to_exported_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,20 +48,36 @@ def small_bert() -> tuple[nn.Module, Callable[[int, int], dict[str, Any]], dict[
 
 def llama() -> tuple[nn.Module, Callable[[int, int], dict[str, Any]], dict[str, Any]]:
     config = transformers.LlamaConfig(
-        vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=99,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
     return (
         transformers.LlamaForCausalLM(config),
-        lambda batch, length: {"input_ids": tokens(batch, length), "use_cache": False, "return_dict": False},
+        lambda batch, length: {
+            "input_ids": tokens(batch, length),
+            "use_cache": False,
+            "return_dict": False,
+        },
         {"input_ids": TOKENS},
-    )  # fmt: skip
+    )
 
 
 def t5() -> tuple[nn.Module, Callable[[int, int], dict[str, Any]], dict[str, Any]]:
     config = transformers.T5Config(
-        vocab_size=99, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, decoder_start_token_id=0
-    )  # fmt: skip
+        vocab_size=99,
+        d_model=32,
+        d_kv=16,
+        d_ff=64,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
+    )
 
     def inputs(batch: int, length: int) -> dict[str, Any]:
         given = {"input_ids": tokens(batch, length), "decoder_input_ids": tokens(batch, length - 1)}
@@ -103,7 +122,9 @@ def test_in_another_process(tmp_path: Path) -> None:
                 cases.append((given, expected if isinstance(expected, tuple) else (expected,)))
         torch.save(cases, tmp_path / f"{name}.expected")
     child = CHILD.format(names=list(MODELS), folder=tmp_path)
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", child], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "equal", done.stderr
 
 
@@ -140,7 +161,11 @@ def test_as_an_exported_program(name: str, tmp_path: Path) -> None:
         for sizes in SIZES:
             given = inputs(*sizes)
             found, expected = program(**given), model(**given)
-            pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]  # fmt: skip
+            pairs = (
+                zip(found, expected, strict=True)
+                if isinstance(expected, tuple)
+                else [(found, expected)]
+            )
             for ours, theirs in pairs:
                 torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 

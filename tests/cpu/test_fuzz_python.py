@@ -1,4 +1,6 @@
-"""Random Python programs do compiled what they do eagerly; `python -m tools.fuzz python` runs more of them."""
+"""Random Python programs do compiled what they do eagerly; `python -m tools.fuzz python` runs more
+of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Gradients turned on inside a call that begins without them: within one graph, and where a graph breaks in a no_grad block."""
+"""Gradients turned on inside a call that begins without them: within one graph, and where a graph
+breaks in a no_grad block.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_enable_grad_under_no_grad(backend: str) -> None:
 
 
 class Experts(torch.nn.Module):
-    """A mixture of experts as models write it: which expert sees which row is found without gradients."""
+    """A mixture of experts as models write it: which expert sees which row is found without
+    gradients.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,8 @@
-"""Hooks on gradients registered inside compiled functions and on compiled modules: called in backward as eager calls them.
+"""Hooks on gradients registered inside compiled functions and on compiled modules: called in
+backward as eager calls them.
 
-A hook sees the whole gradient of its tensor, its result replaces it, and hooks run in the order in which they were registered.
+A hook sees the whole gradient of its tensor, its result replaces it, and hooks run in the order in
+which they were registered.
 """
 
 from __future__ import annotations
@@ -148,9 +150,21 @@ def of_no_leaf(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 WHOLE: list[Any] = [
-    used_before_and_after, of_an_input, with_what_the_frame_made, removed, retained, of_views, written_before, in_a_loop, callables,
-    accumulated, checkpointed, asks_for_nodes, without_gradients, of_no_leaf,
-]  # fmt: skip
+    used_before_and_after,
+    of_an_input,
+    with_what_the_frame_made,
+    removed,
+    retained,
+    of_views,
+    written_before,
+    in_a_loop,
+    callables,
+    accumulated,
+    checkpointed,
+    asks_for_nodes,
+    without_gradients,
+    of_no_leaf,
+]
 
 
 def written_after(x: torch.Tensor, w: torch.Tensor) -> Any:
@@ -219,7 +233,9 @@ def test_hooks_in_one_graph(program: Callable[..., Any], backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", [written_after, broken, differentiated], ids=lambda program: program.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "program", [written_after, broken, differentiated], ids=lambda program: program.__name__
+)
 def test_hooks_between_graphs(program: Callable[..., Any], backend: str) -> None:
     compiled = flambeau.compile(program, backend=backend)
     for _ in range(2):
@@ -228,7 +244,8 @@ def test_hooks_between_graphs(program: Callable[..., Any], backend: str) -> None
     assert len(flambeau.explain(compiled).breaks) == 1
 
 
-# Modules --------------------------------------------------------------------------------------------------------------------
+# Modules
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def see_gradients(net: Net) -> None:

@@ -1,4 +1,6 @@
-"""Every reason of the registries is given by its example program, which behaves as in eager, and every reason that is given is registered."""
+"""Every reason of the registries is given by its example program, which behaves as in eager, and
+every reason that is given is registered.
+"""
 
 from __future__ import annotations
 
@@ -70,5 +72,9 @@ def test_the_page_shows_each_example() -> None:
 
 
 def test_hints_are_sentences() -> None:
-    texts: list[Any] = [text for reason in REASONS.values() for text in (reason.context, reason.explanation, reason.hint)]  # fmt: skip
+    texts: list[Any] = [
+        text
+        for reason in REASONS.values()
+        for text in (reason.context, reason.explanation, reason.hint)
+    ]
     assert all(text and not text.endswith(".") for text in texts)

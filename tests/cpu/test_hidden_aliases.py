@@ -1,7 +1,8 @@
-"""No operator returns (a view of) an argument, or writes to one, that does not say so: memory is reused and outputs are copied by what is said.
+"""No operator returns (a view of) an argument, or writes to one, that does not say so: memory is
+reused and outputs are copied by what is said.
 
-Every ATen call that the operators of torch's own table make, forward and backward, is run on real tensors; where results share the memory of
-arguments, `aliasing` must know.
+Every ATen call that the operators of torch's own table make, forward and backward, is run on real
+tensors; where results share the memory of arguments, `aliasing` must know.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def bits(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 class Watch(TorchDispatchMode):
-    """Notes results that share memory with arguments, and arguments that change, where the operator does not say so."""
+    """Notes results that share memory with arguments, and arguments that change, where the operator
+    does not say so.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +107,9 @@ def run(info: Any, dtype: torch.dtype, watch: Watch) -> None:
 
 
 def test_functional_forms_make_memory_of_their_own() -> None:
-    """What stands for an operator that writes is no view, and no composite operator, which may return its argument as it is."""
+    """What stands for an operator that writes is no view, and no composite operator, which may
+    return its argument as it is.
+    """
     composite = {
         "aten.linalg_eigvals.default", "aten.linear.default", "aten.silu_backward.default",
         "aten.upsample_bilinear2d.vec", "aten.upsample_nearest2d.vec",

@@ -1,6 +1,8 @@
-"""Functions that are given to torch: custom Functions, function transforms, checkpointed regions, control flow, custom operators.
+"""Functions that are given to torch: custom Functions, function transforms, checkpointed regions,
+control flow, custom operators.
 
-Each program is compiled whole and compared with eager: results, their requires_grad, and gradients, at several shapes.
+Each program is compiled whole and compared with eager: results, their requires_grad, and gradients,
+at several shapes.
 """
 
 from __future__ import annotations
@@ -117,7 +119,9 @@ def rows(*shapes: tuple[int, ...]) -> list[Callable[[], tuple[torch.Tensor, ...]
 
 
 class Scale(torch.autograd.Function):
-    """Saves an argument and an intermediate; keeps a number on ctx; has an argument that is no tensor."""
+    """Saves an argument and an intermediate; keeps a number on ctx; has an argument that is no
+    tensor.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
@@ -399,18 +403,26 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
     "grad": lambda x, w: grad(lambda x: (x @ w).sin().sum())(x) * 2,
     "grad_made_outside": lambda x, w: MADE_OUTSIDE(x, w),
     "grad_of_containers": lambda x, w: grad(lambda d: (x @ d["w"][0]).cos().sum())({"w": [w]}),
-    "grad_with_aux": lambda x, w: grad(lambda x: ((x @ w).sum(), {"aux": x.exp()}), has_aux=True)(x),
-    "grad_and_value": lambda x, w: grad_and_value(lambda x, w: (x @ w).sin().sum(), argnums=1)(x, w),
+    "grad_with_aux": lambda x, w: grad(lambda x: ((x @ w).sum(), {"aux": x.exp()}), has_aux=True)(
+        x
+    ),
+    "grad_and_value": lambda x, w: grad_and_value(lambda x, w: (x @ w).sin().sum(), argnums=1)(
+        x, w
+    ),
     "grad_of_grad": lambda x, w: grad(inner_gradient)(x) + w.sum(),
     "vmap": lambda x, w: vmap(lambda row: (row @ w).sin())(x),
     "vmap_columns": lambda x, w: vmap(lambda c: {"s": c.sin(), "t": (c.sum(),)}, in_dims=1)(x),
     "vmap_out_dims": lambda x, w: vmap(lambda row: row @ w, out_dims=1)(x),
-    "vmap_two": lambda x, w: vmap(lambda row, d: row * d["w"], in_dims=(1, {"w": 0}))(x, {"w": w.sum(1)}),
+    "vmap_two": lambda x, w: vmap(lambda row, d: row * d["w"], in_dims=(1, {"w": 0}))(
+        x, {"w": w.sum(1)}
+    ),
     "vmap_keyword": lambda x, w: vmap(lambda row, *, k: row @ k)(x, k=w),
     "vmap_in_chunks": lambda x, w: vmap(lambda row: (row @ w).tanh(), chunk_size=2)(x),
     "vmap_of_vmap": lambda x, w: vmap(lambda row: vmap(lambda column: (row * column).sum())(w))(x),
     "vmap_of_grad": lambda x, w: vmap(grad(lambda row: (row @ w).sin().sum()))(x),
-    "grad_of_vmap": lambda x, w: grad(lambda x: vmap(lambda r: torch.softmax(r @ w, 0)[0])(x).sum())(x),
+    "grad_of_vmap": lambda x, w: grad(
+        lambda x: vmap(lambda r: torch.softmax(r @ w, 0)[0])(x).sum()
+    )(x),
     "per_sample_gradients": per_sample,
     "vjp": reverse,
     "jvp": lambda x, w: jvp(lambda x: (x @ w).sin(), (x,), (torch.ones_like(x),)),
@@ -420,7 +432,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {
     "hessian": lambda x, w: hessian(lambda row: (row @ w).sin().sum())(x[0]),
     "grad_of_function": lambda x, w: grad(lambda x: Power.apply(x, 3).sum())(x) @ w,
     "vmap_of_function": lambda x, w: vmap(lambda row: Power.apply(row).sum() * w)(x),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -571,7 +583,9 @@ class Stack(nn.Module):
 
 @dataclass
 class Saved:
-    """Bytes that a training step of a compiled model keeps between forward and backward, besides its arguments."""
+    """Bytes that a training step of a compiled model keeps between forward and backward, besides
+    its arguments.
+    """
 
     total: int = 0
 
@@ -786,8 +800,10 @@ def chosen_by_python(x: torch.Tensor) -> torch.Tensor:
 def repeated(x: torch.Tensor) -> torch.Tensor:
     start = torch.zeros((), dtype=torch.int64)
     _, y = torch.while_loop(
-        lambda step, y: (step < 5) & (y.sum() < 100), lambda step, y: (step + 1, y * 1.5 + WEIGHT.sum()), (start, x)
-    )  # fmt: skip
+        lambda step, y: (step < 5) & (y.sum() < 100),
+        lambda step, y: (step + 1, y * 1.5 + WEIGHT.sum()),
+        (start, x),
+    )
     return y.sin()
 
 
@@ -803,8 +819,9 @@ def repeated_by_python(x: torch.Tensor) -> torch.Tensor:
 )
 def test_control_flow(function: Callable[..., Any], reference: Callable[..., Any]) -> None:
     makers = [
-        lambda sign=sign: (sign * torch.rand(4, 3, requires_grad=True), WEIGHT) for sign in (1, -1, 99)
-    ]  # fmt: skip
+        lambda sign=sign: (sign * torch.rand(4, 3, requires_grad=True), WEIGHT)
+        for sign in (1, -1, 99)
+    ]
     not_fallen_back(check(lambda x, w: function(x), *makers, reference=lambda x, w: reference(x)))
 
 

@@ -1,4 +1,6 @@
-"""Modules under compile: hooks, parametrizations, containers, tables that change, and what a forward does to its own module."""
+"""Modules under compile: hooks, parametrizations, containers, tables that change, and what a
+forward does to its own module.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def calling(
     return world
 
 
-# Hooks ----------------------------------------------------------------------------------------------------------------------
+# Hooks
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def hooked(register: Callable[[nn.Sequential, list[Any]], Any]) -> Callable[[], nn.Module]:
@@ -121,7 +124,8 @@ def test_hooks_added_and_removed_later() -> None:
     assert kinds(compiled) == ["capture", "recompile", "recompile"]
 
 
-# Parametrizations and what torch.nn.utils does -------------------------------------------------------------------------------
+# Parametrizations and what torch.nn.utils does
+# -------------------------------------------------------------------------------
 
 
 class Symmetric(nn.Module):
@@ -233,7 +237,8 @@ def test_packed_sequences() -> None:
     compare(calling(Packed, inputs=inputs), backend="eager")
 
 
-# A forward that changes its module ---------------------------------------------------------------------------------------------
+# A forward that changes its module
+# ---------------------------------------------------------------------------------------------
 
 
 class Changing(nn.Module):

@@ -1,4 +1,5 @@
-"""Random numbers of the host (`random`, `numpy.random`) under compile: values, streams and states are eager's, and no value makes another entry.
+"""Random numbers of the host (`random`, `numpy.random`) under compile: values, streams and states
+are eager's, and no value makes another entry.
 
 Every program draws in one graph, without a break, unless it says otherwise.
 """
@@ -198,9 +199,27 @@ def without_gradients(x: torch.Tensor) -> Any:
 
 
 PROGRAMS: list[Callable[[torch.Tensor], Any]] = [
-    a_float, interleaved, ints, arrays, of_given_arrays, of_dynamic_sizes, of_random_sizes, distributions, own_generators, in_loops_and_calls, unused,
-    only_draws, items, known_comparisons, shuffled, seeded, seeded_by_drawing, without_gradients, made_inside, choices_of_numbers,
-]  # fmt: skip
+    a_float,
+    interleaved,
+    ints,
+    arrays,
+    of_given_arrays,
+    of_dynamic_sizes,
+    of_random_sizes,
+    distributions,
+    own_generators,
+    in_loops_and_calls,
+    unused,
+    only_draws,
+    items,
+    known_comparisons,
+    shuffled,
+    seeded,
+    seeded_by_drawing,
+    without_gradients,
+    made_inside,
+    choices_of_numbers,
+]
 
 
 # ---------------------------------------------------------------- with graph breaks
@@ -274,7 +293,15 @@ def reading_attributes(x: torch.Tensor) -> Any:
     )
 
 
-BREAKING: list[Callable[[torch.Tensor], Any]] = [broken, broken_below, choosing, choosing_objects, reading_states, reading_attributes, made_of_nothing]  # fmt: skip
+BREAKING: list[Callable[[torch.Tensor], Any]] = [
+    broken,
+    broken_below,
+    choosing,
+    choosing_objects,
+    reading_states,
+    reading_attributes,
+    made_of_nothing,
+]
 
 
 # ---------------------------------------------------------------- comparison with eager
@@ -348,7 +375,7 @@ def test_one_graph_and_one_entry(program: Any, fullgraph: bool, backend: str) ->
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", BREAKING, ids=lambda program: program.__name__)
-def test_in_pieces(program: Any, backend: str) -> None:
+def test_split_graphs(program: Any, backend: str) -> None:
     compiled = flambeau.compile(program, backend=backend)
     for seed in range(4):
         x = torch.randn(3)
@@ -566,7 +593,14 @@ def indexed(x: torch.Tensor) -> Any:
     return grid, grid[i, 1:, None, j], grid[:, i][j], grid[i, j, 0], grid[-1 - i], x[i]
 
 
-BRANCHING: list[Callable[[torch.Tensor], Any]] = [layer_drop, by_a_die, until_it_is_small, of_arrays, out_of_bounds, indexed]  # fmt: skip
+BRANCHING: list[Callable[[torch.Tensor], Any]] = [
+    layer_drop,
+    by_a_die,
+    until_it_is_small,
+    of_arrays,
+    out_of_bounds,
+    indexed,
+]
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])

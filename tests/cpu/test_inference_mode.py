@@ -1,6 +1,8 @@
-"""Inference mode: entered and left inside a compiled function, as a decorator, around its calls, and where a graph breaks in it.
+"""Inference mode: entered and left inside a compiled function, as a decorator, around its calls,
+and where a graph breaks in it.
 
-What a tensor is to autograd (an inference tensor or not, a leaf or not, with a history or not) is compared with eager's, and so are errors.
+What a tensor is to autograd (an inference tensor or not, a leaf or not, with a history or not) is
+compared with eager's, and so are errors.
 """
 
 from __future__ import annotations
@@ -156,9 +158,19 @@ def break_inside(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 PROGRAMS: list[Any] = [
-    block, decorated, decorated_plainly, turned_off, nested, saved_for_backward, written_outside, error_handled, raises_inside,
-    shared_context, fails_as_it_runs, break_inside,
-]  # fmt: skip
+    block,
+    decorated,
+    decorated_plainly,
+    turned_off,
+    nested,
+    saved_for_backward,
+    written_outside,
+    error_handled,
+    raises_inside,
+    shared_context,
+    fails_as_it_runs,
+    break_inside,
+]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,4 +1,6 @@
-"""The borders swapped with torch.compile's: sizes that change stay right in both directions, and their guards cross."""
+"""The borders swapped with torch.compile's: sizes that change stay right in both directions, and
+their guards cross.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,9 @@ def _counting(name: str, graphs: list[Any]) -> Callable[..., Any]:
 
 
 def test_guards_of_our_compilers_are_torchs() -> None:
-    """The row count must divide by four for the view: a call with another count is captured again, and raises what eager raises."""
+    """The row count must divide by four for the view: a call with another count is captured again,
+    and raises what eager raises.
+    """
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return x.reshape(4, -1).sum(1)

@@ -1,4 +1,6 @@
-"""Small models across the borders swapped with torch.compile's: trained with changing batch sizes, as eager trains them."""
+"""Small models across the borders swapped with torch.compile's: trained with changing batch sizes,
+as eager trains them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Dicts and sets of the program that hold its own objects: hashed by identity, or by `__hash__` and `__eq__` written in Python."""
+"""Dicts and sets of the program that hold its own objects: hashed by identity, or by `__hash__` and
+`__eq__` written in Python.
+"""
 
 from __future__ import annotations
 

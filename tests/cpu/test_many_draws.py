@@ -1,4 +1,6 @@
-"""Programs that draw many numbers one by one and ask things of them: the graph so far is not run for each question, and some draws are too many."""
+"""Programs that draw many numbers one by one and ask things of them: the graph so far is not run
+for each question, and some draws are too many.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 import flambeau
-from flambeau_capture.interpreter import speculation
+from flambeau_capture.interpreter.branches import speculation
 
 
 def program(x: torch.Tensor, count: int) -> tuple[torch.Tensor, list[int]]:

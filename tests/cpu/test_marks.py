@@ -120,7 +120,8 @@ def test_a_size_that_is_needed_is_an_error_that_names_the_line(
     marks.mark_dynamic(x, 0)
     with pytest.raises(
         flambeau.CaptureError,
-        match=rf"test_marks\.py:{line}: dimension 0 of L\['x'\] is marked as dynamic, .*needs it to be 5",
+        match=rf"test_marks\.py:{line}: dimension 0 of L\['x'\] is marked as dynamic, .*needs it "
+        rf"to be 5",
     ) as caught:
         flambeau.compile(needs_five, backend="eager", **options)(x)
     assert "maybe_mark_dynamic" in str(caught.value)
@@ -205,7 +206,8 @@ def test_parameters_may_be_marked() -> None:
     assert not flambeau.explain(compiled).recompiles
 
 
-# Said beforehand -----------------------------------------------------------------------------------------------------------
+# Said beforehand
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_dynamic_shapes_are_marks_by_place() -> None:

@@ -1,4 +1,6 @@
-"""`x[mask] = e` where a gradient of `e` is wanted: compiled as any other write, its gradients eager's."""
+"""`x[mask] = e` where a gradient of `e` is wanted: compiled as any other write, its gradients
+eager's.
+"""
 
 from __future__ import annotations
 

@@ -37,17 +37,29 @@ def gpt2() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
 def llama() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     config = transformers.LlamaConfig(
-        vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=99,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
     return transformers.LlamaModel(config), (torch.randint(0, 99, (2, 9)),), {}
 
 
 def gemma2() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     config = transformers.Gemma2Config(
-        vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, max_position_embeddings=64, sliding_window=4,
-    )  # fmt: skip
+        vocab_size=99,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        sliding_window=4,
+    )
     return transformers.Gemma2Model(config), (torch.randint(1, 99, (2, 9)),), {}
 
 
@@ -95,8 +107,16 @@ def convnext() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]] = {
-    "resnet": resnet, "bert": small_bert, "gpt2": gpt2, "llama": llama, "gemma2": gemma2, "ctrl": ctrl, "t5": t5, "vit": vit, "convnext": convnext,
-}  # fmt: skip
+    "resnet": resnet,
+    "bert": small_bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "gemma2": gemma2,
+    "ctrl": ctrl,
+    "t5": t5,
+    "vit": vit,
+    "convnext": convnext,
+}
 
 
 def first_tensor(output: Any) -> torch.Tensor:

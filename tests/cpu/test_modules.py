@@ -1,4 +1,6 @@
-"""Every kind of layer of torch.nn: evaluation and a training step, of fixed and of symbolic sizes, against eager."""
+"""Every kind of layer of torch.nn: evaluation and a training step, of fixed and of symbolic sizes,
+against eager.
+"""
 
 from __future__ import annotations
 
@@ -65,40 +67,73 @@ def instance_norm(dim: int) -> nn.Module:
 
 
 LAYERS = {
-    "lstm": Layer(lambda: nn.LSTM(5, 6, num_layers=2, bidirectional=True, dropout=0.2), randn(7, 3, 5)),
-    "lstm_states": Layer(lambda: nn.LSTM(5, 6, batch_first=True), randn(3, 7, 5), lambda: (torch.randn(1, 3, 6), torch.randn(1, 3, 6))),
+    "lstm": Layer(
+        lambda: nn.LSTM(5, 6, num_layers=2, bidirectional=True, dropout=0.2), randn(7, 3, 5)
+    ),
+    "lstm_states": Layer(
+        lambda: nn.LSTM(5, 6, batch_first=True),
+        randn(3, 7, 5),
+        lambda: (torch.randn(1, 3, 6), torch.randn(1, 3, 6)),
+    ),
     "gru": Layer(lambda: nn.GRU(5, 6), randn(7, 3, 5)),
     "rnn": Layer(lambda: nn.RNN(5, 6, nonlinearity="relu"), randn(7, 3, 5)),
     "lstm_cell": Layer(lambda: nn.LSTMCell(5, 6), randn(3, 5)),
-    "attention": Layer(lambda: nn.MultiheadAttention(8, 2, dropout=0.1), randn(5, 3, 8), randn(6, 3, 8), randn(6, 3, 8)),
-    "attention_masked": Layer(
-        lambda: nn.MultiheadAttention(8, 2, batch_first=True), *[randn(3, 5, 8)] * 3,
-        attn_mask=torch.ones(5, 5).triu(1).bool(), need_weights=False,
+    "attention": Layer(
+        lambda: nn.MultiheadAttention(8, 2, dropout=0.1),
+        randn(5, 3, 8),
+        randn(6, 3, 8),
+        randn(6, 3, 8),
     ),
-    "encoder": Layer(lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), randn(3, 5, 8)),
+    "attention_masked": Layer(
+        lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+        *[randn(3, 5, 8)] * 3,
+        attn_mask=torch.ones(5, 5).triu(1).bool(),
+        need_weights=False,
+    ),
+    "encoder": Layer(
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), randn(3, 5, 8)
+    ),
     "transformer": Layer(lambda: nn.Transformer(8, 2, 1, 1, 16), randn(6, 3, 8), randn(5, 3, 8)),
     "unused_norm": Layer(UnusedNorm, randn(5, 3)),
     "optional": Layer(Optional, randn(5, 3)),
-    "batch_norm": Layer(lambda: nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)), randn(2, 3, 7, 9)),
+    "batch_norm": Layer(
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)), randn(2, 3, 7, 9)
+    ),
     "instance_norm1d": Layer(lambda: instance_norm(1), randn(3, 4, 11)),
     "instance_norm2d": Layer(lambda: instance_norm(2), randn(3, 4, 5, 7)),
     "group_norm": Layer(lambda: nn.GroupNorm(2, 6), randn(3, 6, 5, 4)),
     "layer_norm": Layer(lambda: nn.LayerNorm((4, 5)), randn(3, 4, 5)),
     "rms_norm": Layer(lambda: nn.RMSNorm(5), randn(3, 4, 5)),
     "local_response_norm": Layer(lambda: nn.LocalResponseNorm(2), randn(3, 6, 5, 4)),
-    "weight_norm": Layer(lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), randn(3, 5)),
-    "conv1d": Layer(lambda: nn.Conv1d(4, 6, 3, padding=1, padding_mode="circular"), randn(2, 4, 11)),
-    "conv2d": Layer(lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2), randn(2, 4, 13, 11)),
+    "weight_norm": Layer(
+        lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), randn(3, 5)
+    ),
+    "conv1d": Layer(
+        lambda: nn.Conv1d(4, 6, 3, padding=1, padding_mode="circular"), randn(2, 4, 11)
+    ),
+    "conv2d": Layer(
+        lambda: nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2), randn(2, 4, 13, 11)
+    ),
     "conv3d": Layer(lambda: nn.Conv3d(2, 3, 3, padding="same"), randn(2, 2, 5, 6, 4)),
-    "conv_transpose2d": Layer(lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), randn(2, 4, 5, 7)),
-    "max_pool": Layer(lambda: nn.MaxPool2d(3, stride=2, padding=1, ceil_mode=True), randn(2, 3, 11, 9)),
-    "avg_pool": Layer(lambda: nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True), randn(2, 3, 11, 9)),
+    "conv_transpose2d": Layer(
+        lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), randn(2, 4, 5, 7)
+    ),
+    "max_pool": Layer(
+        lambda: nn.MaxPool2d(3, stride=2, padding=1, ceil_mode=True), randn(2, 3, 11, 9)
+    ),
+    "avg_pool": Layer(
+        lambda: nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True), randn(2, 3, 11, 9)
+    ),
     "adaptive_avg_pool": Layer(lambda: nn.AdaptiveAvgPool2d(3), randn(2, 3, 11, 9)),
     "adaptive_max_pool": Layer(lambda: nn.AdaptiveMaxPool1d(3), randn(2, 3, 11)),
     "lp_pool": Layer(lambda: nn.LPPool2d(2, 2), randn(2, 3, 11, 9)),
     "upsample_nearest": Layer(lambda: nn.Upsample(scale_factor=2), randn(2, 3, 5)),
-    "upsample_bilinear": Layer(lambda: nn.Upsample(size=(13, 9), mode="bilinear", align_corners=True), randn(2, 3, 5, 7)),
-    "upsample_bicubic": Layer(lambda: nn.Upsample(scale_factor=2, mode="bicubic"), randn(2, 3, 5, 7)),
+    "upsample_bilinear": Layer(
+        lambda: nn.Upsample(size=(13, 9), mode="bilinear", align_corners=True), randn(2, 3, 5, 7)
+    ),
+    "upsample_bicubic": Layer(
+        lambda: nn.Upsample(scale_factor=2, mode="bicubic"), randn(2, 3, 5, 7)
+    ),
     "reflection_pad": Layer(lambda: nn.ReflectionPad2d(2), randn(2, 3, 5, 7)),
     "replication_pad": Layer(lambda: nn.ReplicationPad1d(2), randn(2, 3, 5)),
     "pixel_shuffle": Layer(lambda: nn.PixelShuffle(2), randn(2, 8, 3, 5)),
@@ -106,9 +141,14 @@ LAYERS = {
     "fold": Layer(lambda: nn.Fold((8, 8), 3, padding=1, stride=2), randn(2, 18, 16)),
     "bilinear": Layer(lambda: nn.Bilinear(4, 5, 6), randn(3, 4), randn(3, 5)),
     "embedding": Layer(lambda: nn.Embedding(10, 4, padding_idx=0), integers(10, 3, 5)),
-    "embedding_bag": Layer(lambda: nn.EmbeddingBag(10, 4), integers(10, 7), lambda: torch.tensor([0, 2, 5])),
+    "embedding_bag": Layer(
+        lambda: nn.EmbeddingBag(10, 4), integers(10, 7), lambda: torch.tensor([0, 2, 5])
+    ),
     "embedding_bag_weights": Layer(
-        lambda: nn.EmbeddingBag(10, 4, mode="sum"), integers(10, 7), lambda: torch.tensor([0, 2, 5]), randn(7)
+        lambda: nn.EmbeddingBag(10, 4, mode="sum"),
+        integers(10, 7),
+        lambda: torch.tensor([0, 2, 5]),
+        randn(7),
     ),
     "rrelu": Layer(nn.RReLU, randn(4, 5)),
     "prelu": Layer(nn.PReLU, randn(4, 5)),
@@ -116,17 +156,21 @@ LAYERS = {
     "softmax": Layer(lambda: nn.Softmax2d(), randn(2, 3, 4, 5)),
     "dropout2d": Layer(nn.Dropout2d, randn(4, 6, 3, 2)),
     "cross_entropy": Layer(
-        lambda: nn.CrossEntropyLoss(torch.rand(7), label_smoothing=0.1, ignore_index=2), randn(5, 7), integers(7, 5)
+        lambda: nn.CrossEntropyLoss(torch.rand(7), label_smoothing=0.1, ignore_index=2),
+        randn(5, 7),
+        integers(7, 5),
     ),
     "nll2d": Layer(nn.NLLLoss, randn(2, 7, 3, 4), integers(7, 2, 3, 4)),
     "multi_margin": Layer(nn.MultiMarginLoss, randn(3, 4), integers(4, 3)),
     "multilabel_margin": Layer(
-        nn.MultiLabelMarginLoss, randn(3, 4), lambda: torch.tensor([[3, 0, -1, 1], [1, -1, 0, 0], [0, 1, 2, 3]])
+        nn.MultiLabelMarginLoss,
+        randn(3, 4),
+        lambda: torch.tensor([[3, 0, -1, 1], [1, -1, 0, 0], [0, 1, 2, 3]]),
     ),
     "huber": Layer(nn.HuberLoss, randn(4, 5), randn(4, 5)),
     "triplet": Layer(nn.TripletMarginLoss, *[randn(5, 4)] * 3),
     "kl": Layer(lambda: nn.KLDivLoss(reduction="batchmean"), randn(4, 5), lambda: torch.rand(4, 5)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])

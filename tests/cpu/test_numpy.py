@@ -1,4 +1,6 @@
-"""Functions of NumPy arrays, compiled: equal to NumPy's to 1e-12 in float64, arrays changed in place, one graph for the tutorial's function."""
+"""Functions of NumPy arrays, compiled: equal to NumPy's to 1e-12 in float64, arrays changed in
+place, one graph for the tutorial's function.
+"""
 
 from __future__ import annotations
 

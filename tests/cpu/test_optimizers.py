@@ -1,4 +1,6 @@
-"""Optimizers' `step()` compiled: alone, with `zero_grad()`, under schedulers that change the learning rate, and in a training loop."""
+"""Optimizers' `step()` compiled: alone, with `zero_grad()`, under schedulers that change the
+learning rate, and in a training loop.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,25 @@ if TYPE_CHECKING:
 OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "sgd": lambda parameters: optim.SGD(parameters, 0.1),
     "sgd_foreach": lambda parameters: optim.SGD(parameters, 0.1, foreach=True),
-    "momentum": lambda parameters: optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "momentum": lambda parameters: optim.SGD(
+        parameters, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1
+    ),
     "adam": lambda parameters: optim.Adam(parameters, 0.1),
     "adam_foreach": lambda parameters: optim.Adam(parameters, 0.1, foreach=True),
-    "amsgrad": lambda parameters: optim.Adam(parameters, 0.1, amsgrad=True, weight_decay=0.1, maximize=True),
+    "amsgrad": lambda parameters: optim.Adam(
+        parameters, 0.1, amsgrad=True, weight_decay=0.1, maximize=True
+    ),
     "adamw": lambda parameters: optim.AdamW(parameters, 0.1, foreach=True),
-    "adamw_tensor_rate": lambda parameters: optim.AdamW(parameters, torch.tensor(0.1), foreach=False),
+    "adamw_tensor_rate": lambda parameters: optim.AdamW(
+        parameters, torch.tensor(0.1), foreach=False
+    ),
     "rmsprop": lambda parameters: optim.RMSprop(parameters, 0.1, momentum=0.5, centered=True),
     "adagrad": lambda parameters: optim.Adagrad(parameters, 0.1),
     "adadelta": lambda parameters: optim.Adadelta(parameters, 0.1, foreach=True),
     "nadam": lambda parameters: optim.NAdam(parameters, 0.1),
     "adamax": lambda parameters: optim.Adamax(parameters, 0.1),
     "rprop": lambda parameters: optim.Rprop(parameters, 0.1),
-}  # fmt: skip
+}
 BREAKING: dict[str, Callable[[Any], optim.Optimizer]] = {
     "radam": lambda parameters: optim.RAdam(parameters, 0.1),
     "asgd": lambda parameters: optim.ASGD(parameters, 0.1),
@@ -88,7 +96,9 @@ assert "break" in kinds, kinds
 
 
 def test_torch_compile_in_the_same_process_changes_nothing() -> None:
-    """Its first use disables the optimizers' `_init_group` for itself; what the program disables stays disabled."""
+    """Its first use disables the optimizers' `_init_group` for itself; what the program disables
+    stays disabled.
+    """
     subprocess.run([sys.executable, "-c", AFTER_TORCH_COMPILE], check=True)
 
 

@@ -1,4 +1,6 @@
-"""Pooling through flambeau.compile: values, indices, strides and gradients of eager, in many forms at once."""
+"""Pooling through flambeau.compile: values, indices, strides and gradients of eager, in many forms
+at once.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def special(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def random_pools(
     seed: int, count: int, dtypes: tuple[torch.dtype, ...]
 ) -> list[tuple[torch.Tensor, tuple[Any, ...]]]:
-    """Images of sizes that do and do not fill vectors, in three layouts, with arguments of max_pool2d that fit them."""
+    """Images of sizes that do and do not fill vectors, in three layouts, with arguments of
+    max_pool2d that fit them.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def integer(low: int, high: int) -> int:
@@ -69,8 +73,15 @@ def assert_same(ours: torch.Tensor, theirs: torch.Tensor, what: object) -> None:
 def test_max_pools(seed: int) -> None:
     """As eager to the bit, and so are the indices, of every dtype that eager pools."""
     dtypes = (
-        torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8,
-    )  # fmt: skip
+        torch.float32,
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+    )
     pools = random_pools(seed, 12, dtypes)
 
     def program(*images: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

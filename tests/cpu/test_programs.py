@@ -1,4 +1,6 @@
-"""A wide table of small programs: compiled, each does what eager does, in everything that a user can see."""
+"""A wide table of small programs: compiled, each does what eager does, in everything that a user
+can see.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ TABLES = {
 def test_as_eager(table: str, name: str) -> None:
     program = TABLES[table][name]
     with warnings.catch_warnings():
-        # Eager's own warnings are not the subject; ours (a fallback, a limit) would be errors of the comparison.
+        # Eager's own warnings are not the subject; ours (a fallback, a limit) would be errors of
+        # the comparison.
         warnings.simplefilter("ignore")
         found = differences(
             program.function,

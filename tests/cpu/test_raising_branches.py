@@ -1,4 +1,6 @@
-"""Checks of data that the program writes itself (`assert`, `if ...: raise`) stay in the graph, and raise what they raise eagerly."""
+"""Checks of data that the program writes itself (`assert`, `if ...: raise`) stay in the graph, and
+raise what they raise eagerly.
+"""
 
 from __future__ import annotations
 
@@ -134,9 +136,11 @@ def on_an_accelerator(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_check_of_an_accelerators_data_is_the_hosts() -> None:
-    """It waits for a copy of the condition, and what may rely on it is launched when it has passed.  (Compiled only: there need be no device.)"""
+    """It waits for a copy of the condition, and what may rely on it is launched when it has passed.
+    (Compiled only: there need be no device.)
+    """
     arguments = torch.rand(3, 4), torch.tensor([0, 2])
-    exported = flambeau_capture.export(on_an_accelerator, arguments)
+    exported = flambeau_capture.exported.export(on_an_accelerator, arguments)
     programs = []
 
     def compiler(graph: Any, kind: str) -> Callable[..., tuple[Any, ...]]:

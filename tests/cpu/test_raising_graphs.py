@@ -1,4 +1,6 @@
-"""Operators that raise when the graph runs: the program's handlers, effects, writes and random draws are eager's."""
+"""Operators that raise when the graph runs: the program's handlers, effects, writes and random
+draws are eager's.
+"""
 
 from __future__ import annotations
 
@@ -600,7 +602,9 @@ def test_a_custom_operator_that_raises(backend):
 
 
 def test_the_writes_of_a_program_come_last():
-    """Inductor writes to inputs behind all that may raise; kernels that check indices are not fused with such writes."""
+    """Inductor writes to inputs behind all that may raise; kernels that check indices are not fused
+    with such writes.
+    """
 
     def program(x, i, steps):
         steps.add_(x.sum())

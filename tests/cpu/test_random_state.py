@@ -1,4 +1,5 @@
-"""Random generators under compile: seeds, states, forks and `torch.Generator` objects, in one graph and in the order of the program.
+"""Random generators under compile: seeds, states, forks and `torch.Generator` objects, in one graph
+and in the order of the program.
 
 After each call every generator must be in the state in which eager leaves it.
 """
@@ -112,9 +113,20 @@ def handles_a_wrong_seed(x: torch.Tensor) -> Any:
 
 
 PROGRAMS: list[Any] = [
-    seeded, seeded_by_an_argument, set_back, forked, forked_and_raised, made_inside, made_and_returned, of_the_program, initialised,
-    reseeded, asks_for_seeds, wrong_seed, handles_a_wrong_seed,
-]  # fmt: skip
+    seeded,
+    seeded_by_an_argument,
+    set_back,
+    forked,
+    forked_and_raised,
+    made_inside,
+    made_and_returned,
+    of_the_program,
+    initialised,
+    reseeded,
+    asks_for_seeds,
+    wrong_seed,
+    handles_a_wrong_seed,
+]
 
 
 def parts(value: Any) -> Iterator[Any]:
@@ -130,7 +142,9 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def outcome(program: Callable[..., Any], *args: Any) -> list[Any]:
-    """What a call gives or raises, the gradient by the first argument, and the generators' states afterwards."""
+    """What a call gives or raises, the gradient by the first argument, and the generators' states
+    afterwards.
+    """
     torch.manual_seed(31)
     SHARED.manual_seed(32)
     torch.rand(3)

@@ -1,4 +1,6 @@
-"""Arguments that eager refuses: compiled programs raise the same, though a shape rule would have an answer."""
+"""Arguments that eager refuses: compiled programs raise the same, though a shape rule would have an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,33 @@ CALLS: dict[str, Callable[[], Any]] = {
     "addcmul of bools": lambda: torch.addcmul(BOOLS, BOOLS, BOOLS),
     "addcmul_ of bools": lambda: BOOLS.clone().addcmul_(BOOLS, BOOLS),
     "celu": lambda: F.celu(X, 0.0),
-    "mm of bools": lambda: torch.mm(torch.ones(30, 20, dtype=torch.bool), torch.ones(20, 30, dtype=torch.bool)),
-    "linear of bools": lambda: F.linear(torch.ones(3, 4, dtype=torch.bool), torch.ones(5, 4, dtype=torch.bool)),
+    "mm of bools": lambda: torch.mm(
+        torch.ones(30, 20, dtype=torch.bool), torch.ones(20, 30, dtype=torch.bool)
+    ),
+    "linear of bools": lambda: F.linear(
+        torch.ones(3, 4, dtype=torch.bool), torch.ones(5, 4, dtype=torch.bool)
+    ),
     "bmm of float8": lambda: torch.bmm(X.to(torch.float8_e4m3fn), X.mT.to(torch.float8_e4m3fn)),
     "prelu of ints": lambda: F.prelu(X.long(), torch.ones(1, dtype=torch.long)),
     "glu of ints": lambda: F.glu(X.long()),
-    "nll_loss of ints": lambda: F.nll_loss(torch.zeros(3, 4, dtype=torch.long), torch.tensor([0, 1, 2])),
+    "nll_loss of ints": lambda: F.nll_loss(
+        torch.zeros(3, 4, dtype=torch.long), torch.tensor([0, 1, 2])
+    ),
     "max_pool2d of bools": lambda: F.max_pool2d(IMAGE.bool(), 2),
     "nearest of ints": lambda: F.interpolate(IMAGE.long(), scale_factor=2),
-    "softmax_backward of ints": lambda: torch._softmax_backward_data(X.long(), X.long(), -1, torch.long),
-    "batch_norm of ints": lambda: torch._native_batch_norm_legit(X.long(), None, None, torch.zeros(3, dtype=torch.long), torch.ones(3, dtype=torch.long), True, 0.1, 1e-5),
+    "softmax_backward of ints": lambda: torch._softmax_backward_data(
+        X.long(), X.long(), -1, torch.long
+    ),
+    "batch_norm of ints": lambda: torch._native_batch_norm_legit(
+        X.long(),
+        None,
+        None,
+        torch.zeros(3, dtype=torch.long),
+        torch.ones(3, dtype=torch.long),
+        True,
+        0.1,
+        1e-5,
+    ),
     "soft_margin_loss of ints": lambda: F.soft_margin_loss(X.long(), X.long()),
     "cauchy_ of ints": lambda: torch.zeros(4, dtype=torch.long).cauchy_(),
     "exponential_ of bools": lambda: torch.zeros(4, dtype=torch.bool).exponential_(),
@@ -51,7 +70,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "random_ beyond the dtype": lambda: torch.zeros(4, dtype=torch.int8).random_(0, 300),
     "copy_ to an expanded tensor": lambda: torch.zeros(()).expand(8).copy_(X[0, 0]),
     "acos of float8": lambda: torch.acos(X.to(torch.float8_e4m3fn)),
-}  # fmt: skip
+}
 
 
 def outcome(call: Callable[[], Any]) -> tuple[str, str]:
@@ -91,7 +110,9 @@ NO_KERNELS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", NO_KERNELS)
 @pytest.mark.parametrize("backend", ["aot_eager", None])
 def test_dtypes_without_kernels(name: str, backend: str | None) -> None:
-    """The type of the error is eager's; which kernel the text names depends on the layout, and on the operator that is called."""
+    """The type of the error is eager's; which kernel the text names depends on the layout, and on
+    the operator that is called.
+    """
     call = NO_KERNELS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,6 @@
-"""Kernels under the address sanitizer: what is right runs, and a planted access out of bounds ends the process."""
+"""Kernels under the address sanitizer: what is right runs, and a planted access out of bounds ends
+the process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Numbers of the program that change — a learning rate, a scale, a step count — cost no compilation each."""
+"""Numbers of the program that change — a learning rate, a scale, a step count — cost no compilation
+each.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Backward a second time: through another result, possible where eager has kept no tensors that both need; through a backward, an error.
+"""Backward a second time: through another result, possible where eager has kept no tensors that
+both need; through a backward, an error.
 
-A second derivative that eager computes raises, and is never None or zero; where eager has none, neither has a compiled function.
+A second derivative that eager computes raises, and is never None or zero; where eager has none,
+neither has a compiled function.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ FUNCTIONS = {
 
 
 def second(function, at, interior, other):
-    """A derivative by argument `other` of the gradient to argument `at`: its elements, None, or that there is no gradient of it."""
+    """A derivative by argument `other` of the gradient to argument `at`: its elements, None, or
+    that there is no gradient of it.
+    """
     x = torch.linspace(-1, 2, 5).requires_grad_()
     w = torch.linspace(1, 3, 5).requires_grad_()
     given = (x * 1.5, w + 1) if interior else (x, w)

@@ -1,4 +1,6 @@
-"""Branches on data: taken as the call being captured takes them, checked as the graph runs, and served anew where the data say otherwise."""
+"""Branches on data: taken as the call being captured takes them, checked as the graph runs, and
+recompiled or served by another entry where the data say otherwise.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +182,8 @@ def test_a_break_once_they_have_not(program: Any, backend: str) -> None:
     before = len(found)
     for seed, x in enumerate(calls()):
         run_both(compiled, program, x, seed)
-    # `several` asks at one line, the others at one or two: what has been seen to go both ways is asked no more.
+    # `several` asks at one line, the others at one or two: what has been seen to go both ways is
+    # asked no more.
     assert "refuted" not in kinds(compiled)[before:]
 
 
@@ -275,7 +278,7 @@ def test_buffers_are_written_once(backend: str, device: str = "cpu") -> None:
             same(mine.state_dict()[name], buffer)
 
 
-# ---------------------------------------------------------------- numbers in the data, in frames that must be whole
+# ---------------------------------------------------------------- data-dependent numbers, in frames that must be whole
 
 
 def counted(x: torch.Tensor) -> Any:
@@ -316,7 +319,7 @@ def test_numbers_in_the_data(program: Any, backend: str) -> None:
     assert "break" not in kinds(compiled)
 
 
-def questions(x: torch.Tensor, y: torch.Tensor) -> Any:
+def data_dependent_predicates(x: torch.Tensor, y: torch.Tensor) -> Any:
     found = [torch.equal(x, y), x.allclose(y, atol=0.1), torch.equal(x, x), torch.equal(x, y[:1])]
     found += [torch.is_nonzero(x.sum()), x.equal(y * 1), torch.allclose(x, y, equal_nan=True)]
     return x + 1 if found[0] or found[1] else x - 1, found
@@ -325,11 +328,13 @@ def questions(x: torch.Tensor, y: torch.Tensor) -> Any:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_questions_that_torch_answers(fullgraph: bool, backend: str) -> None:
-    compiled = flambeau.compile(questions, backend=backend, fullgraph=fullgraph, dynamic=False)
+    compiled = flambeau.compile(
+        data_dependent_predicates, backend=backend, fullgraph=fullgraph, dynamic=False
+    )
     nan = torch.full((3,), float("nan"))
     one = torch.ones(3)
     for x, y in ((one, one.clone()), (one, one.clone()), (one, one + 0.01), (one, nan), (nan, nan)):
-        same(compiled(x, y), questions(x, y))
+        same(compiled(x, y), data_dependent_predicates(x, y))
     if not fullgraph:  # which says that torch has to judge these
         with pytest.raises(RuntimeError):
             compiled(one, torch.ones(3, dtype=torch.float64))
@@ -416,7 +421,7 @@ def test_export_assumes_nothing() -> None:
     import flambeau_capture
 
     with pytest.raises(CaptureError, match="data-dependent"):
-        flambeau_capture.export(two_ways, (torch.rand(3), []))
+        flambeau_capture.exported.export(two_ways, (torch.rand(3), []))
 
 
 # ---------------------------------------------------------------- threads, nesting
@@ -478,7 +483,7 @@ def test_under_autocast_and_no_grad() -> None:
     assert not torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
 
 
-# ---------------------------------------------------------------- what is put back
+# ---------------------------------------------------------------- what is restored
 
 
 def negates(x: torch.Tensor, sign: torch.Tensor) -> torch.Tensor:
@@ -672,8 +677,10 @@ def test_python_of_numbers_in_the_data_and_given(expression: str) -> None:
     namespace = {"random": random, "torch": torch}
     exec(
         "def in_data(x):\n    n, f = int(x[0]), x[1].item()\n"
-        f"    try:\n        return {expression}, x + n\n    except Exception as error:\n        return str(error)\n"
-        f"def given(n, f, x):\n    try:\n        return {expression}, x + n\n    except Exception as error:\n        return str(error)\n",
+        f"    try:\n        return {expression}, x + n\n    except Exception as error:\n   "
+        f"     return str(error)\n"
+        f"def given(n, f, x):\n    try:\n        return {expression}, x + n\n    except "
+        f"Exception as error:\n        return str(error)\n",
         namespace,
     )
     for n, f in ((37, 2.5), (6, 3.0)):

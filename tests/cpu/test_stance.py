@@ -1,4 +1,6 @@
-"""Stances: what compiled callables do in place of compiling, for the process, a block, or a decorated call."""
+"""Stances: what compiled callables do in place of compiling, for the process, a block, or a
+decorated call.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Python's own semantics under compile: what a program does to objects it does once, in order, and as eager does.
+"""Python's own semantics under compile: what a program does to objects it does once, in order, and
+as eager does.
 
-Each case makes a program and its world anew, twice: one is called compiled, one eagerly, several times each, and what they returned,
-raised, printed and left behind must be equal.
+Each case makes a program and its world anew, twice: one is called compiled, one eagerly, several
+times each, and what they returned, raised, printed and left behind must be equal.
 """
 
 from __future__ import annotations

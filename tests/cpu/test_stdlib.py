@@ -1,4 +1,6 @@
-"""A sample of the standard library's own tests passes compiled; `python -m tools.stdlib` runs all of them."""
+"""A sample of the standard library's own tests passes compiled; `python -m tools.stdlib` runs all
+of them.
+"""
 
 from __future__ import annotations
 

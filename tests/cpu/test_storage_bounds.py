@@ -1,4 +1,6 @@
-"""Views of any geometry lie inside their memory: the error for those that do not is eager's, and none reads beyond it."""
+"""Views of any geometry lie inside their memory: the error for those that do not is eager's, and
+none reads beyond it.
+"""
 
 from __future__ import annotations
 

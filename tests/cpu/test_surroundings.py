@@ -1,4 +1,6 @@
-"""Compiled callables among what surrounds them: modules whose state changes, optimizers, hooks, autograd from outside, methods."""
+"""Compiled callables among what surrounds them: modules whose state changes, optimizers, hooks,
+autograd from outside, methods.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import flambeau
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Modules ---------------------------------------------------------------------------------------------------------------
+# Modules
+# ---------------------------------------------------------------------------------------------------------------
 
 
 class Net(nn.Module):
@@ -123,7 +126,8 @@ def test_hooks_of_modules() -> None:
     assert logs[0] == logs[1] and logs[0]
 
 
-# Gradients from outside -------------------------------------------------------------------------------------------------
+# Gradients from outside
+# -------------------------------------------------------------------------------------------------
 
 
 def curve(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -178,7 +182,8 @@ def test_hooks_on_tensors_and_retained_grads() -> None:
         seen: list[torch.Tensor] = []
         args[0].register_hook(lambda grad, seen=seen: seen.append(grad) or grad * 2)
         hidden, total = function(*args)
-        # Of outputs that depend on one another only the last sees all of its gradient: a compiled graph is one node.
+        # Of outputs that depend on one another only the last sees all of its gradient: a compiled
+        # graph is one node.
         total.register_hook(seen.append)
         total.retain_grad()
         (hidden.sum() + total.square().sum()).backward()
@@ -210,7 +215,8 @@ def test_saved_tensor_hooks_and_checkpoint() -> None:
     assert packed
 
 
-# Forms of callables --------------------------------------------------------------------------------------------------------
+# Forms of callables
+# --------------------------------------------------------------------------------------------------------
 
 
 class Scaler:

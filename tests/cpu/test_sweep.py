@@ -21,9 +21,22 @@ def test_the_sample_of_models(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     results = tmp_path / "results.jsonl"
     ended = subprocess.run(
-        [sys.executable, "-m", "tools.sweep", "models", "--sample", "--results", str(results), "--limit", "120"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tools.sweep",
+            "models",
+            "--sample",
+            "--results",
+            str(results),
+            "--limit",
+            "120",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(found) == 20
@@ -45,8 +58,16 @@ def test_the_sample_of_operators(tmp_path: Path) -> None:
     pytest.importorskip("expecttest")
     results = tmp_path / "results.jsonl"
     command = [
-        sys.executable, "-m", "tools.sweep", "ops", "--sample", "--samples", "1", "--results", str(results),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "tools.sweep",
+        "ops",
+        "--sample",
+        "--samples",
+        "1",
+        "--results",
+        str(results),
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = [json.loads(line) for line in results.read_text().splitlines()]
@@ -62,7 +83,13 @@ def test_the_sample_of_operators(tmp_path: Path) -> None:
 
 def test_a_row_that_differs_is_reported(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    row = {"op": "add", "variant": "static", "case": "0", "status": "differs", "differences": ["off by 1"]}  # fmt: skip
+    row = {
+        "op": "add",
+        "variant": "static",
+        "case": "0",
+        "status": "differs",
+        "differences": ["off by 1"],
+    }
     end = {"op": "add", "variant": "static", "case": "", "status": "end"}
     results.write_text(json.dumps(row) + "\n" + json.dumps(end) + "\n")
     ended = subprocess.run(

@@ -1,4 +1,6 @@
-"""`torch.tensor` of lists that hold tensors: captured whole, of eager's dtype, shape, device and history; what eager may refuse is left to it."""
+"""`torch.tensor` of lists that hold tensors: captured whole, of eager's dtype, shape, device and
+history; what eager may refuse is left to it.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,15 @@ def test_lists_with_tensors_are_captured(program):
 
 
 ELEMENTS = {
-    "bool": torch.tensor(True), "uint8": torch.tensor(7, dtype=torch.uint8), "int8": torch.tensor(-7, dtype=torch.int8), "int64": torch.tensor(2**40),
-    "float16": torch.tensor(1.5, dtype=torch.float16), "bfloat16": torch.tensor(1.5, dtype=torch.bfloat16), "float64": torch.tensor(0.1, dtype=torch.float64),
+    "bool": torch.tensor(True),
+    "uint8": torch.tensor(7, dtype=torch.uint8),
+    "int8": torch.tensor(-7, dtype=torch.int8),
+    "int64": torch.tensor(2**40),
+    "float16": torch.tensor(1.5, dtype=torch.float16),
+    "bfloat16": torch.tensor(1.5, dtype=torch.bfloat16),
+    "float64": torch.tensor(0.1, dtype=torch.float64),
     "complex64": torch.tensor(1.5 - 2j),
-}  # fmt: skip
+}
 OTHERS = (True, 3, 2.5, 1.5j, *ELEMENTS.values())
 
 
@@ -66,7 +73,19 @@ def test_the_dtype_is_eagers(name):
             )
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.bool, torch.complex64], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.bool,
+        torch.complex64,
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_what_eager_refuses_raises(name, dtype):
     """Values that a dtype does not hold."""

@@ -1,5 +1,7 @@
 # ruff: noqa: UP031 (forms of formatting are what is tested)
-"""Text of tensors in compiled programs: eager's, whatever the backend, in order with other effects, and right where a check fails."""
+"""Text of tensors in compiled programs: eager's, whatever the backend, in order with other effects,
+and right where a check fails.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,9 @@ def with_a_history(x: torch.Tensor, log: list[Any]) -> Any:
 
 @pytest.mark.parametrize("program", [before_and_after_a_break, with_a_history])
 def test_a_text_that_a_break_hands_on(program: Callable[..., Any]) -> None:
-    """Another one in each call: seen to change, it is not looked at where it is only stored and shown."""
+    """Another one in each call: seen to change, it is not looked at where it is only stored and
+    shown.
+    """
     run = flambeau.compile(program, backend="eager")
     for scale in range(1, 7):
         x = torch.randn(3).abs() + 100 * scale
@@ -242,9 +246,20 @@ def shows(x: torch.Tensor, step: int, rate: float) -> Any:
 def keys(x: torch.Tensor, step: int, rate: float) -> Any:
     name = f"k{step}"
     return (
-        {name: 1}, name in LAYERS.keys, LAYERS.keys[name], LAYERS.keys.get(name), name == "k2", {name}, len(name), name.startswith("k2"),
-        "k2".startswith(name), name.upper() == "K2", dict(zip((name,), (step,), strict=True)), {f"{at}": at for at in range(step)}, LAYERS(x, step),
-    )  # fmt: skip
+        {name: 1},
+        name in LAYERS.keys,
+        LAYERS.keys[name],
+        LAYERS.keys.get(name),
+        name == "k2",
+        {name},
+        len(name),
+        name.startswith("k2"),
+        "k2".startswith(name),
+        name.upper() == "K2",
+        dict(zip((name,), (step,), strict=True)),
+        {f"{at}": at for at in range(step)},
+        LAYERS(x, step),
+    )
 
 
 def reads(x: torch.Tensor, step: int, rate: float) -> Any:
@@ -254,10 +269,22 @@ def reads(x: torch.Tensor, step: int, rate: float) -> Any:
     except KeyError as error:
         caught = str(error), error.args[0] == "k3"
     return (
-        name.split("k"), int(name[1:]), name + "!", f"{name:>5}", sorted([name, "k2"]), max(name, "a"), name * 2, list(name),
-        name.encode(), re.match(r"k(\d)", name), hasattr(LAYERS, f"scale{step}"), caught,
-        (name + " %s") % step, f"%s {step}" % x.shape[0], collections.Counter([name]),
-    )  # fmt: skip
+        name.split("k"),
+        int(name[1:]),
+        name + "!",
+        f"{name:>5}",
+        sorted([name, "k2"]),
+        max(name, "a"),
+        name * 2,
+        list(name),
+        name.encode(),
+        re.match(r"k(\d)", name),
+        hasattr(LAYERS, f"scale{step}"),
+        caught,
+        (name + " %s") % step,
+        f"%s {step}" % x.shape[0],
+        collections.Counter([name]),
+    )
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -1,4 +1,6 @@
-"""Many threads and processes at once: compiling, calling, forking, and sharing or damaging one cache directory."""
+"""Many threads and processes at once: compiling, calling, forking, and sharing or damaging one
+cache directory.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,8 @@ def test_reset_while_others_call() -> None:
     together(work)
 
 
-# Processes ------------------------------------------------------------------------------------------------------------
+# Processes
+# ------------------------------------------------------------------------------------------------------------
 
 SCRIPT = """
 import sys, torch, flambeau
@@ -184,7 +187,9 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_fork_after_compiling() -> None:
-    """A child calls what its parent compiled, and compiles more; OpenMP's threads do not survive a fork, so work stays small."""
+    """A child calls what its parent compiled, and compiles more; OpenMP's threads do not survive a
+    fork, so work stays small.
+    """
     compiled = flambeau.compile(wave, fullgraph=True)
     x = torch.randn(4, 5)
     expected = compiled(x)

@@ -18,7 +18,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, .
     "sin_cos": (lambda x: torch.sin(torch.cos(x)), lambda: (torch.randn(10, 10),)),
     "scalar": (lambda x: torch.sin(x) + torch.cos(x), lambda: (torch.randn(()),)),
     "empty": (lambda x: torch.sin(x) * 2, lambda: (torch.randn(0, 3),)),
-    "odd": (lambda x, y: F.gelu(x) * torch.sigmoid(y) + x / 2, lambda: (torch.randn(7, 13), torch.randn(13))),
+    "odd": (
+        lambda x, y: F.gelu(x) * torch.sigmoid(y) + x / 2,
+        lambda: (torch.randn(7, 13), torch.randn(13)),
+    ),
     "transposed": (lambda x: torch.tanh(x.t()) + 1, lambda: (torch.randn(5, 9),)),
     "sliced": (lambda x: (x[1:, ::2] * 3).relu(), lambda: (torch.randn(6, 11),)),
     "softmax": (lambda x: torch.softmax(x, -1), lambda: (torch.randn(33, 65),)),
@@ -27,13 +30,25 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, .
     "sum_all": (lambda x: (x * x).sum(), lambda: (torch.randn(101, 7),)),
     "column_mean": (lambda x: x.mean(0), lambda: (torch.randn(31, 5),)),
     "argmax": (lambda x: (x.argmax(-1), x.amax(0)), lambda: (torch.randn(9, 15),)),
-    "embedding": (lambda i, w: F.embedding(i, w) * 2, lambda: (torch.randint(0, 9, (3, 4)), torch.randn(9, 5))),
+    "embedding": (
+        lambda i, w: F.embedding(i, w) * 2,
+        lambda: (torch.randint(0, 9, (3, 4)), torch.randn(9, 5)),
+    ),
     "bfloat16": (lambda x: F.silu(x) * x, lambda: (torch.randn(65, dtype=torch.bfloat16),)),
     "integers": (lambda x: (x * 3 - 1) // 2 % 5, lambda: (torch.randint(-50, 50, (41,)),)),
-    "booleans": (lambda x, y: torch.where((x > 0) & (y > 0), x, -y), lambda: (torch.randn(19), torch.randn(19))),
-    "cat_pad": (lambda x, y: F.pad(torch.cat([x, y], 1), (1, 2)), lambda: (torch.randn(3, 4), torch.randn(3, 5))),
-    "convolution": (lambda x, w: F.conv2d(x, w, padding=1).relu(), lambda: (torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3))),
-}  # fmt: skip
+    "booleans": (
+        lambda x, y: torch.where((x > 0) & (y > 0), x, -y),
+        lambda: (torch.randn(19), torch.randn(19)),
+    ),
+    "cat_pad": (
+        lambda x, y: F.pad(torch.cat([x, y], 1), (1, 2)),
+        lambda: (torch.randn(3, 4), torch.randn(3, 5)),
+    ),
+    "convolution": (
+        lambda x, w: F.conv2d(x, w, padding=1).relu(),
+        lambda: (torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3)),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -158,12 +158,25 @@ def _hooked() -> nn.Module:
 
 
 FUNCTIONS: list[Callable[..., Any]] = [
-    plain, before_a_break, after_a_break, nested, handled, named, raised_again, from_a_callback, from_a_generator, recursive, in_the_data, calls_compiled,
-]  # fmt: skip
+    plain,
+    before_a_break,
+    after_a_break,
+    nested,
+    handled,
+    named,
+    raised_again,
+    from_a_callback,
+    from_a_generator,
+    recursive,
+    in_the_data,
+    calls_compiled,
+]
 
 
 def _places(error: BaseException) -> list[Any]:
-    """The frames of an exception and of its chain, less torch's own, of which some are not run when a module is called compiled."""
+    """The frames of an exception and of its chain, less torch's own, of which some are not run when
+    a module is called compiled.
+    """
     shown: list[Any] = []
     link: BaseException | None = error
     while link is not None:

@@ -1,4 +1,6 @@
-"""A whole training loop, compiled as it stands: data loader, backward, clipping, optimizer step, `.item()`, prints, a list of losses."""
+"""A whole training loop, compiled as it stands: data loader, backward, clipping, optimizer step,
+`.item()`, prints, a list of losses.
+"""
 
 from __future__ import annotations
 

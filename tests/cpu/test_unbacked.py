@@ -1,4 +1,6 @@
-"""Sizes and numbers that are in the data: one graph under fullgraph=True, a break by default, the results eager's in both."""
+"""Sizes and data-dependent numbers: one graph under fullgraph=True, a break by default, the
+results eager's in both.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "assignment by mask": assign_by_mask,
     "sizes": sizes_of_a_selection,
     "unique": lambda x: torch.unique((x * 2).long()),
-    "unique with all": lambda x: torch.unique((x * 2).long(), return_inverse=True, return_counts=True),
+    "unique with all": lambda x: torch.unique(
+        (x * 2).long(), return_inverse=True, return_counts=True
+    ),
     "unique along a dim": lambda x: torch.unique((x * 2).long(), dim=1),
     "unique_consecutive": lambda x: torch.unique_consecutive((x * 2).long()),
     "repeat_interleave": lambda x: torch.repeat_interleave(x, torch.arange(x.shape[0]), dim=0),
@@ -80,7 +84,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "loop over numbers": lambda x: sum(x[i] * float(x[i, 0]) for i in range(x.shape[0])),
     "layer norm": lambda x: F.layer_norm(x[x[:, 0] > 0], (5,)),
     "views": lambda x: x[x[:, 0] > -9].view(-1).reshape(-1, 5).t().contiguous(),
-}  # fmt: skip
+}
 
 
 def inputs() -> list[torch.Tensor]:
@@ -251,8 +255,8 @@ def test_pieces_of_sizes_in_the_data_are_reshaped() -> None:
     """Each piece keeps the strides of the whole, whatever its own size."""
 
     def program(x: torch.Tensor, counts: torch.Tensor) -> list[torch.Tensor]:
-        pieces = torch.split(x, counts.tolist(), dim=2)
-        return [piece.reshape(1, -1, piece.shape[2], 8) for piece in pieces]
+        graph_split = torch.split(x, counts.tolist(), dim=2)
+        return [piece.reshape(1, -1, piece.shape[2], 8) for piece in graph_split]
 
     compiled = flambeau.compile(program, fullgraph=True)
     x = torch.randn(1, 4, 10, 8)
@@ -264,7 +268,9 @@ def test_pieces_of_sizes_in_the_data_are_reshaped() -> None:
 
 
 def test_divisors_in_the_data() -> None:
-    """A divisor that nobody has seen is none that is zero; if it is, the program raises as eager does."""
+    """A divisor that nobody has seen is none that is zero; if it is, the program raises as eager
+    does.
+    """
 
     def program(x: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
         height, width = size.tolist()

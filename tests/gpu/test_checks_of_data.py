@@ -1,4 +1,6 @@
-"""Checks of data on the GPU: in the graph, made by the host before what follows is launched, and the program's own exception where one fails."""
+"""Checks of data on the GPU: in the graph, made by the host before what follows is launched, and
+the program's own exception where one fails.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def writes_and_draws(x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
 
 
 def indexes(x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    """A kernel that reads out of bounds would end the use of the device: it must not run before the check."""
+    """A kernel that reads out of bounds would end the use of the device: it must not run before the
+    check.
+    """
     at = (x * 0.1).long()
     doubled = at * 2
     if (at < 0).any() or (at >= 3).any():

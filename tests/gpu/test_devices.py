@@ -1,4 +1,6 @@
-"""Indices of Python numbers, tensors of the CPU beside tensors of a GPU, empty reductions: as eager."""
+"""Indices of Python numbers, tensors of the CPU beside tensors of a GPU, empty reductions: as
+eager.
+"""
 
 from __future__ import annotations
 

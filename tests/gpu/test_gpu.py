@@ -45,15 +45,33 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, .
     "sum_all": (lambda x: (x * x).sum(), lambda: (on_gpu(1001, 77),)),
     "column_mean": (lambda x: x.mean(0), lambda: (on_gpu(310, 500),)),
     "argmax": (lambda x: (x.argmax(-1), x.amax(0)), lambda: (on_gpu(9, 15),)),
-    "embedding": (lambda i, w: F.embedding(i, w) * 2, lambda: (torch.randint(0, 9, (3, 4), device="cuda"), on_gpu(9, 5))),
+    "embedding": (
+        lambda i, w: F.embedding(i, w) * 2,
+        lambda: (torch.randint(0, 9, (3, 4), device="cuda"), on_gpu(9, 5)),
+    ),
     "bfloat16": (lambda x: F.silu(x) * x, lambda: (on_gpu(65).bfloat16(),)),
-    "cat_pad": (lambda x, y: F.pad(torch.cat([x, y], 1), (1, 2)), lambda: (on_gpu(3, 4), on_gpu(3, 5))),
-    "max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), lambda: (on_gpu(2, 5, 13, 14),)),
+    "cat_pad": (
+        lambda x, y: F.pad(torch.cat([x, y], 1), (1, 2)),
+        lambda: (on_gpu(3, 4), on_gpu(3, 5)),
+    ),
+    "max_pool": (
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+        lambda: (on_gpu(2, 5, 13, 14),),
+    ),
     "avg_pool": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), lambda: (on_gpu(2, 5, 12, 14),)),
-    "convolution": (lambda x, w: F.conv2d(x, w, padding=1).relu(), lambda: (on_gpu(2, 3, 9, 9), on_gpu(4, 3, 3, 3))),
-    "attention": (F.scaled_dot_product_attention, lambda: tuple(on_gpu(2, 4, 16, 32) for _ in range(3))),
-    "made_inside": (lambda x: x + torch.arange(5, device=x.device) * torch.ones(5, device="cuda"), lambda: (on_gpu(5),)),
-}  # fmt: skip
+    "convolution": (
+        lambda x, w: F.conv2d(x, w, padding=1).relu(),
+        lambda: (on_gpu(2, 3, 9, 9), on_gpu(4, 3, 3, 3)),
+    ),
+    "attention": (
+        F.scaled_dot_product_attention,
+        lambda: tuple(on_gpu(2, 4, 16, 32) for _ in range(3)),
+    ),
+    "made_inside": (
+        lambda x: x + torch.arange(5, device=x.device) * torch.ones(5, device="cuda"),
+        lambda: (on_gpu(5),),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -112,7 +130,9 @@ def test_training_step(make: Any) -> None:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_pools(layout: torch.memory_format) -> None:
-    """Values, indices and gradients are eager's: windows that overlap, that leave the image, that tie or hold NaN."""
+    """Values, indices and gradients are eager's: windows that overlap, that leave the image, that
+    tie or hold NaN.
+    """
 
     def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (
@@ -126,7 +146,8 @@ def test_pools(layout: torch.memory_format) -> None:
     base = torch.randn(2, 70, 12, 15, device="cuda").round(decimals=1)
     base = base.contiguous(memory_format=layout)
     results = []
-    # Eager's gradients on the CPU are the reference: on CUDA, torch 2.11's avg_pool2d with ceil_mode has wrong ones in channels_last.
+    # Eager's gradients on the CPU are the reference: on CUDA, torch 2.11's avg_pool2d with
+    # ceil_mode has wrong ones in channels_last.
     for call, device in (
         (flambeau.compile(program, fullgraph=True), "cuda"),
         (program, "cuda"),

@@ -1,4 +1,4 @@
-"""Numbers that change and numbers in the data, on a GPU."""
+"""Numbers that change and data-dependent numbers, on a GPU."""
 
 from __future__ import annotations
 

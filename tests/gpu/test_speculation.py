@@ -1,4 +1,6 @@
-"""Branches on an accelerator's data: the check is the host's, behind a copy that waits; a call that finds other data is served anew."""
+"""Branches on an accelerator's data: the check is the host's, behind a copy that waits; a call that
+finds other data is recompiled or served by another entry.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""States of torch inside a compiled function on the GPU: generators, inference mode, default device, hooks on gradients."""
+"""States of torch inside a compiled function on the GPU: generators, inference mode, default
+device, hooks on gradients.
+"""
 
 from __future__ import annotations
 

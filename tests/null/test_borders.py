@@ -1,4 +1,6 @@
-"""Each border between stages: its checker runs on real models, its text is dumped, and a broken graph is refused."""
+"""Each border between stages: its checker runs on real models, its text is dumped, and a broken
+graph is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from torch import nn
 
 import flambeau
 from flambeau_autograd import AutogradOptions, aot
-from flambeau_capture import export
+from flambeau_capture.exported import export
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_prims.check import GraphError, check_prims_graph
 from flambeau_prims.evaluate import run_graph

@@ -1,4 +1,6 @@
-"""Stages of `python -m tools.checks` run side by side: what each prints stays together, and failures are told."""
+"""Stages of `python -m tools.checks` run side by side: what each prints stays together, and
+failures are told.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Programs that check what their tensors hold: `assert`, `if ...: raise`.  (In a module of their own: pytest rewrites the asserts of tests.)"""
+"""Programs that check what their tensors hold: `assert`, `if ...: raise`. (In a module of their
+own: pytest rewrites the asserts of tests.)
+"""
 
 from __future__ import annotations
 

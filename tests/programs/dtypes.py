@@ -1,4 +1,6 @@
-"""Programs on dtypes that kernels do not take: complex numbers (lazily conjugated and negated ones, too), float8, unsigned integers of 16 bits and more."""
+"""Programs on dtypes that kernels do not take: complex numbers (lazily conjugated and negated ones,
+too), float8, unsigned integers of 16 bits and more.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def offset() -> tuple[torch.Tensor]:
     return (numbers(4, 2)[1:],)
 
 
-# Lazy conjugation and negation --------------------------------------------------------------------------------------
+# Lazy conjugation and negation
+# --------------------------------------------------------------------------------------
 
 STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "conj": lambda z: z.conj(),
@@ -47,7 +50,9 @@ STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "resolved": lambda z: z.resolve_conj(),
     "resolved_neg": lambda z: z.resolve_neg(),
     "as_real": lambda z: torch.view_as_real(z) if z.is_complex() else z,
-    "as_complex": lambda z: torch.view_as_complex(z) if z.shape[-1] == 2 and not z.is_complex() else z,
+    "as_complex": lambda z: (
+        torch.view_as_complex(z) if z.shape[-1] == 2 and not z.is_complex() else z
+    ),
     "clone": lambda z: z.clone(),
     "contiguous": lambda z: z.mT.contiguous(),
     "adjoint": lambda z: z.mH,
@@ -55,8 +60,9 @@ STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "physical": lambda z: z.conj_physical(),
     "times": lambda z: z * 2,
     "wider": lambda z: z.to(torch.complex128),
-}  # fmt: skip
-"""What gives, takes or drops the bits that say that elements are yet to be conjugated or negated."""
+}
+"""What gives, takes or drops the bits that say that elements are yet to be conjugated or negated.
+"""
 
 FIRST = ("conj", "neg", "as_real")
 LAST = ("imag", "as_real", "clone", "resolved", "times", "real")
@@ -94,47 +100,111 @@ for _first, _second in product(FIRST, STEPS):
 COMPLEX: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "view_as_real_refuses": (lambda z: torch.view_as_real(z.conj()), offset),
     "imag_of_conj": (
-        lambda x, y: [f(torch.complex(x, y).conj()) for f in (torch.imag, torch.real, lambda z: z.imag.exp(), lambda z: z.clone().imag)],
+        lambda x, y: [
+            f(torch.complex(x, y).conj())
+            for f in (torch.imag, torch.real, lambda z: z.imag.exp(), lambda z: z.clone().imag)
+        ],
         parts,
     ),
     "conj_out": (lambda x, y: torch.complex(x, y).conj(), parts),
-    "conj_of_result": (lambda x, y: (lambda z: (z, z.conj(), z.conj().imag))(torch.complex(x, y) * 2), parts),
-    "lazy_gradients": (lambda x, y: (torch.complex(x, y).conj().imag.exp() * 2, x.sin().neg()), parts),
-    "neg_view_out": (lambda x: (torch._neg_view(x), torch._neg_view(x)[0] + 1, torch._neg_view(x * 2)[1:]), lambda: (grad(3, 4),)),
+    "conj_of_result": (
+        lambda x, y: (lambda z: (z, z.conj(), z.conj().imag))(torch.complex(x, y) * 2),
+        parts,
+    ),
+    "lazy_gradients": (
+        lambda x, y: (torch.complex(x, y).conj().imag.exp() * 2, x.sin().neg()),
+        parts,
+    ),
+    "neg_view_out": (
+        lambda x: (torch._neg_view(x), torch._neg_view(x)[0] + 1, torch._neg_view(x * 2)[1:]),
+        lambda: (grad(3, 4),),
+    ),
     "neg_view_written": (lambda x: (torch._neg_view(x).add_(1), x), lambda: (rand(3, 4),)),
     "conj_written": (lambda z: (z.conj().mul_(1j), z), offset),
-    "conj_part_written": (lambda z: (lambda y: (y.conj()[1:].copy_(z[1:]), y.imag.fill_(2), y))(z.clone()), offset),
-    "real_of_conj_written": (lambda z: (lambda y: (y, y.conj().imag.add_(1), y.real.zero_()))(z * 2), offset),
+    "conj_part_written": (
+        lambda z: (lambda y: (y.conj()[1:].copy_(z[1:]), y.imag.fill_(2), y))(z.clone()),
+        offset,
+    ),
+    "real_of_conj_written": (
+        lambda z: (lambda y: (y, y.conj().imag.add_(1), y.real.zero_()))(z * 2),
+        offset,
+    ),
     "adjoint_product": (lambda x, y: (torch.complex(x, y) @ torch.complex(x, y).mH).real, parts),
-    "hfft": (lambda x, y: (torch.fft.hfft(torch.complex(x, y)), torch.fft.irfft(torch.complex(x, y))), parts),
-    "hfft_of_several": (lambda x, y: (torch.fft.hfft2(torch.complex(x, y)), torch.fft.hfftn(torch.complex(x, y))), parts),
-    "ihfft": (lambda x, y: (torch.view_as_real(torch.fft.ihfft(x)), torch.view_as_real(torch.fft.ihfft2(y))), parts),
-    "vdot": (lambda x, y: (torch.vdot(torch.complex(x, y)[0], torch.complex(y, x)[1]).real, torch.complex(x, y).abs()), parts),
-    "eigenvalues": (lambda x, y: torch.linalg.eigvalsh(torch.complex(x, y) + torch.complex(x, y).mH), square_parts),
-    "solved": (lambda x, y: torch.view_as_real(torch.linalg.solve(torch.complex(x, y).mH, torch.complex(x, y))), square_parts),
+    "hfft": (
+        lambda x, y: (torch.fft.hfft(torch.complex(x, y)), torch.fft.irfft(torch.complex(x, y))),
+        parts,
+    ),
+    "hfft_of_several": (
+        lambda x, y: (torch.fft.hfft2(torch.complex(x, y)), torch.fft.hfftn(torch.complex(x, y))),
+        parts,
+    ),
+    "ihfft": (
+        lambda x, y: (
+            torch.view_as_real(torch.fft.ihfft(x)),
+            torch.view_as_real(torch.fft.ihfft2(y)),
+        ),
+        parts,
+    ),
+    "vdot": (
+        lambda x, y: (
+            torch.vdot(torch.complex(x, y)[0], torch.complex(y, x)[1]).real,
+            torch.complex(x, y).abs(),
+        ),
+        parts,
+    ),
+    "eigenvalues": (
+        lambda x, y: torch.linalg.eigvalsh(torch.complex(x, y) + torch.complex(x, y).mH),
+        square_parts,
+    ),
+    "solved": (
+        lambda x, y: torch.view_as_real(
+            torch.linalg.solve(torch.complex(x, y).mH, torch.complex(x, y))
+        ),
+        square_parts,
+    ),
     # Copies of complex tensors, and writes to them.
-    "clones": (lambda z: (z.clone(), z.t().clone(), z[1:].clone(), z.t().contiguous(), z * 1, z * 1), offset),
-    "clones_of_double": (lambda z: (z.clone(), z.t().contiguous()), lambda: (torch.randn(3, 5, dtype=torch.complex128),)),
-    "clones_in_training": (lambda x, y: (lambda z: (z.clone().real, z * 1, z.abs()))(torch.complex(x, y)), parts),
+    "clones": (
+        lambda z: (z.clone(), z.t().clone(), z[1:].clone(), z.t().contiguous(), z * 1, z * 1),
+        offset,
+    ),
+    "clones_of_double": (
+        lambda z: (z.clone(), z.t().contiguous()),
+        lambda: (torch.randn(3, 5, dtype=torch.complex128),),
+    ),
+    "clones_in_training": (
+        lambda x, y: (lambda z: (z.clone().real, z * 1, z.abs()))(torch.complex(x, y)),
+        parts,
+    ),
     "written": (lambda z: (z.add_(1j), z[1].mul_(2)), offset),
     "written_with_gaps": (lambda z: z.mul_(2j), lambda: (numbers(6, 3)[::2],)),
     "written_transposed": (lambda z: (z.mul_(2j), z[0]), lambda: (numbers(5, 3).t(),)),
     "written_from_real": (lambda z, x: z.copy_(x), lambda: (numbers(3, 5), rand(3, 5))),
-    "written_in_training": (lambda x, y: (lambda z: (z.mul_(2j).real, z))(torch.complex(x, y)), parts),
-    "swapped": (lambda z, y: (lambda t: (z.copy_(y), y.copy_(t)))(z.clone()), lambda: (numbers(3, 5), numbers(3, 5))),
+    "written_in_training": (
+        lambda x, y: (lambda z: (z.mul_(2j).real, z))(torch.complex(x, y)),
+        parts,
+    ),
+    "swapped": (
+        lambda z, y: (lambda t: (z.copy_(y), y.copy_(t)))(z.clone()),
+        lambda: (numbers(3, 5), numbers(3, 5)),
+    ),
     "old_value": (lambda z: (lambda y, v: (y, v, z.zero_()))(z * 1, z[1].clone()), offset),
     "no_elements": (lambda z: (z.clone(), z.add_(1)), lambda: (numbers(0, 5),)),
     "no_dims": (lambda z: (z.clone(), z.add_(1)), lambda: (numbers(3)[1],)),
-}  # fmt: skip
+}
 
 for _name, (_function, _make) in COMPLEX.items():
     add(_name, _function, _make, factor=32.0, exact=False)
 
-# Dtypes that are stored only ----------------------------------------------------------------------------------------
+# Dtypes that are stored only
+# ----------------------------------------------------------------------------------------
 
 FLOAT8 = (
-    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
-)  # fmt: skip
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+)
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 

@@ -1,5 +1,6 @@
 # ruff: noqa: B008 (a program shows its inputs as its defaults)
-"""The smallest programs that give each reason of a registry: docs/graph_breaks.md shows them, tests/cpu/test_graph_break_reasons.py runs them.
+"""The smallest programs that give each reason of a registry: docs/graph_breaks.md shows them,
+tests/cpu/test_graph_break_reasons.py runs them.
 
 A program is compiled and called without arguments; its inputs are its defaults.
 """
@@ -23,7 +24,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import flambeau
-from flambeau_capture import Dim, export
+from flambeau_capture import Dim
+from flambeau_capture.exported import export
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One program.  `needs` are definitions that it uses; `raises` says that it raises, as it does eagerly.
+    """One program. `needs` are definitions that it uses; `raises` says that it raises, as it does
+    eagerly.
 
-    A `script` is no program to compile: it compiles or exports itself, and returns the compiled callable or raises the CaptureError.
+    A `script` is no program to compile: it compiles or exports itself, and returns the compiled
+    callable or raises the CaptureError.
     """
 
     program: Callable[..., Any]
@@ -48,7 +52,8 @@ WITHOUT_EXAMPLE = {
     "internal-error": "A defect of the interpreter: none is known to this list.",
     "unsupported-opcode": "Every instruction of the supported versions of Python has a handler.",
     "not-resumable": "A function with more than 255 local variables, or of an enormous size, that breaks.",
-    "guard-unstable": "What the program reads changes when it is read; with inputs that share memory (aliased-input-mutation) it occurs, too.",
+    "guard-unstable": "What the program reads changes when it is read; with inputs that share memory "
+    "(aliased-input-mutation) it occurs, too.",
     "aliased-outputs": "No program is known to make such outputs without a tensor that covers them.",
     "unbacked-numbers": "flambeau_autograd used by itself: `flambeau.compile` compiles such graphs in pieces.",
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",

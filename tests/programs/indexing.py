@@ -13,7 +13,8 @@ from tests.programs.program import Program, program
 PROGRAMS: dict[str, Program] = {}
 add = program(PROGRAMS)
 
-# Outputs that are views of inputs or of one another ------------------------------------------------------------------
+# Outputs that are views of inputs or of one another
+# ------------------------------------------------------------------
 add("views_of_input", lambda x: (x, x.view(-1), x[0], x.T, x[:, 1:3], x.unsqueeze(0), x.expand(2, 4, 6), x.detach()), lambda: (grad(4, 6),))
 add("views_of_result", lambda x: (y := x * 2, y.view(-1), y[1], y.T, y[::2, ::3]), lambda: (grad(4, 6),))
 add("same_twice", lambda x: (y := x + 1, y, x, x), lambda: (grad(4),))
@@ -27,7 +28,8 @@ add("no_grad_part", lambda x: torch.no_grad()(lambda t: t * 2)(x) + x, lambda: (
 add("integer_outputs", lambda x: (x.long(), x > 0, x.argmax(), x * 2), lambda: (grad(4),))
 add("nested_containers", lambda x: {"a": [x + 1, (x, None, 3)], "b": {"c": x.T, "d": "text"}, 5: 2.5}, lambda: (grad(3, 2),))
 
-# Shapes -----------------------------------------------------------------------------------------------------------------
+# Shapes
+# -----------------------------------------------------------------------------------------------------------------
 add("reshapes", lambda x: (x.reshape(6, -1) + 1, x.flatten(1) * 2, x.unflatten(1, (3, 2)).sum(1), x.view(2, 2, 6).permute(2, 0, 1) + 1, x.T.reshape(-1) * 1, x.swapaxes(0, 1) * 2, x.movedim(0, 1).sin()), lambda: (grad(4, 6),))
 add("reshape_of_transposed", lambda x: (x.reshape(-1), x.reshape(3, -1), x.flatten().view(9, 2), x.contiguous().view(-1)), lambda: (transposed(3, 6),))
 add("view_error", lambda x: x.view(-1), lambda: (transposed(3, 6),), fullgraph=False)
@@ -48,7 +50,8 @@ add("meshgrid", lambda x, y: (*torch.meshgrid(x, y, indexing="ij"), torch.cartes
 add("padding", lambda x: (F.pad(x, (1, 2)), F.pad(x, (1, 0, 2, 1), value=3.5), F.pad(x, (-1, 1)), F.pad(x, (2, 1, 1, 2), mode="reflect"), F.pad(x, (2, 1, 1, 0), mode="replicate"), F.pad(x, (1, 1, 1, 1), mode="circular")), lambda: (grad(2, 3, 4, 5),))
 add("complexity_of_permutes", lambda x: x.permute(2, 0, 1).reshape(6, -1).T.view(3, 4, 6).sum(1).T.contiguous(), lambda: (grad(3, 4, 6),))
 
-# Indexing by tensors ------------------------------------------------------------------------------------------------------
+# Indexing by tensors
+# ------------------------------------------------------------------------------------------------------
 add("gathers", lambda x, i: (x.gather(1, i), x.gather(0, i % 4), torch.take_along_dim(x, i, 1), x.take(i)), lambda: (grad(4, 6), ints(4, 3, low=0, high=6)))
 add("advanced_indexing", lambda x, i, j: (x[i], x[i, j], x[:, j], x[i[:, None], j], x[i, 2:4], x[..., j], x[i, :, None], x[-i]), lambda: (grad(4, 6, 5), ints(3, low=0, high=4), ints(3, low=0, high=5)))
 add("negative_indices", lambda x, i: (x[i], x[:, i], x.index_select(0, i % 4)), lambda: (grad(4, 5), ints(6, low=-4, high=4)))
@@ -72,7 +75,8 @@ add("index_out_of_range", lambda x, i: x[i] + 1, lambda: (rand(4), torch.tensor(
 add("bucket_counts", lambda i: (torch.bincount(i, minlength=8), i.sum()), lambda: (ints(20, low=0, high=7),), fullgraph=False)
 add("tensor_index_scalar", lambda x, i: (x[i], x[i, 1], x[:, i]), lambda: (grad(4, 6), torch.tensor(2)), fullgraph=False)
 
-# Factories -----------------------------------------------------------------------------------------------------------------
+# Factories
+# -----------------------------------------------------------------------------------------------------------------
 add("factories", lambda x: (torch.arange(7), torch.arange(2, 9, 2.5), torch.arange(9, 0, -3), torch.zeros(2, 3), torch.ones(3, dtype=torch.int32), torch.full((2,), 7), torch.full((2,), 1.5), torch.eye(3), torch.eye(2, 4), torch.linspace(0, 1, 7), torch.tril(torch.ones(4, 4)), x + 1), lambda: (grad(2),))
 add("factories_like", lambda x: (torch.zeros_like(x), torch.ones_like(x, dtype=torch.long), torch.full_like(x, 3), x.new_zeros(2), x.new_full((3,), 2), x.new_tensor([1, 2]), torch.empty_like(x).fill_(2), x.new_ones(1, 2), torch.logspace(0, 2, 5)), lambda: (transposed(4, 3),))
 add("literals", lambda x: (torch.tensor([1.0, 2.0]) * x, torch.tensor(3), torch.tensor([[1, 2], [3, 4]]), torch.tensor(2.5) + x, torch.as_tensor([1.0, 2.0]), torch.tensor([True, False]), torch.tensor(1.0, dtype=torch.float64) * x, torch.scalar_tensor(4.0)), lambda: (grad(2),))

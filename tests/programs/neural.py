@@ -1,4 +1,6 @@
-"""Programs of products, convolutions, attention, recurrent cells, whole layers, dropout and autocast."""
+"""Programs of products, convolutions, attention, recurrent cells, whole layers, dropout and
+autocast.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.programs.program import Program, program
 PROGRAMS: dict[str, Program] = {}
 add = program(PROGRAMS)
 
-# Products ----------------------------------------------------------------------------------------------------------
+# Products
+# ----------------------------------------------------------------------------------------------------------
 add("matmuls", lambda x, y, v, b: (x @ y, x @ v, v @ y, v @ v, b @ y, torch.mm(x, y), torch.mv(x, v), torch.dot(v, v), torch.matmul(b, v), x.T @ x), lambda: (grad(4, 6), grad(6, 5), grad(6), grad(2, 3, 6)))
 add("batched_matmuls", lambda x, y: (torch.bmm(x, y), x @ y, x @ y[0], x[0] @ y, torch.baddbmm(x @ y, x, y, beta=0.5), (x[:, None] @ y[None]).sum(0), x.transpose(1, 2) @ x), lambda: (grad(3, 4, 6), grad(3, 6, 5)))
 add("addmms", lambda b, x, y: (torch.addmm(b, x, y), torch.addmm(b, x, y, alpha=2, beta=0.5), F.linear(x, y.T, b), F.linear(x, y.T), torch.addmv(x[:, 0], x, y[:, 0]), F.linear(x, y.T, b).relu()), lambda: (grad(5), grad(4, 6), grad(6, 5)))
@@ -34,7 +37,8 @@ add("linalg", lambda x: (torch.linalg.inv(x), torch.linalg.det(x), torch.linalg.
 add("integer_average_pools", lambda x: (F.avg_pool1d(x[0], 3, 2, 1), F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1, True, False), F.avg_pool2d(x, 2, divisor_override=3), F.avg_pool3d(x[None], 2), F.avg_pool2d(x[:, 1:, ::2], (2, 1), count_include_pad=False)), lambda: (ints(3, 4, 6, 7),))
 add("integer_local_response_norm", lambda x: (F.local_response_norm(x, 3), F.local_response_norm(x[0], 2, alpha=0.5)), lambda: (ints(2, 4, 6),))
 
-# Convolutions -------------------------------------------------------------------------------------------------------
+# Convolutions
+# -------------------------------------------------------------------------------------------------------
 add("conv1d", lambda x, w, b: (F.conv1d(x, w, b), F.conv1d(x, w, padding=1, stride=2), F.conv1d(x, w, dilation=2), F.conv1d(x, w, padding="same")), lambda: (grad(2, 3, 11), grad(4, 3, 3), grad(4)))
 add("conv2d", lambda x, w, b: (F.conv2d(x, w, b), F.conv2d(x, w, b, stride=2, padding=1).relu(), F.conv2d(x, w[:, :, :1, :1])), lambda: (grad(2, 3, 9, 7), grad(4, 3, 3, 3), grad(4)))
 add("conv2d_groups", lambda x, w: (F.conv2d(x, w, groups=2), F.conv2d(x, w.view(8, 1, 3, 3)[:4].contiguous(), groups=4)), lambda: (grad(2, 4, 6, 7), grad(4, 2, 3, 3)))
@@ -48,18 +52,21 @@ add("interpolate_others", lambda x: (F.interpolate(x, scale_factor=2, mode="line
 add("interpolate_antialias", lambda x: (F.interpolate(x, size=(3, 3), mode="bilinear", antialias=True), F.interpolate(x, scale_factor=0.5, mode="bilinear")), lambda: (grad(2, 3, 8, 7),))
 add("grid_sample", lambda x, theta: F.grid_sample(x, F.affine_grid(theta, [2, 3, 4, 4], align_corners=False), align_corners=False), lambda: (grad(2, 3, 5, 4), grad(2, 2, 3)), factor=32.0)
 
-# Attention --------------------------------------------------------------------------------------------------------------
+# Attention
+# --------------------------------------------------------------------------------------------------------------
 add("attention", lambda q, k, v: (F.scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True), F.scaled_dot_product_attention(q, k, v, scale=0.3)), lambda: (grad(2, 3, 7, 8), grad(2, 3, 7, 8), grad(2, 3, 7, 8)))
 add("attention_mask", lambda q, k, v, m: (F.scaled_dot_product_attention(q, k, v, attn_mask=m), F.scaled_dot_product_attention(q, k, v, attn_mask=m > 0)), lambda: (grad(2, 3, 5, 8), grad(2, 3, 7, 8), grad(2, 3, 7, 8), rand(5, 7)))
 add("attention_by_hand", lambda q, k, v: ((q @ k.transpose(-1, -2)) / 8**0.5).masked_fill(torch.ones(7, 7).triu(1) > 0, float("-inf")).softmax(-1) @ v, lambda: (grad(2, 3, 7, 8), grad(2, 3, 7, 8), grad(2, 3, 7, 8)))
 add("attention_grouped", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), lambda: (grad(2, 4, 7, 8), grad(2, 2, 7, 8), grad(2, 2, 7, 8)))
 
-# Dropout ----------------------------------------------------------------------------------------------------------------
+# Dropout
+# ----------------------------------------------------------------------------------------------------------------
 add("dropouts", lambda x: (F.dropout(x, 0.4), F.dropout(x, 0.0), F.dropout(x, 1.0), F.dropout(x, 0.5, training=False), F.dropout1d(x, 0.5), F.alpha_dropout(x, 0.2)), lambda: (grad(4, 6, 3),))
 add("dropout_and_random", lambda x: (F.dropout(x + torch.rand_like(x), 0.4) * torch.randn(4, 1), torch.rand(2)), lambda: (grad(4, 6),))
 add("dropout_halves", lambda x: F.dropout(x, 0.4) * 2, lambda: (grad(4, 6, dtype=torch.bfloat16),))
 
-# Autocast ---------------------------------------------------------------------------------------------------------------
+# Autocast
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def autocast_inside(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -85,7 +92,8 @@ add("autocast_inside", autocast_inside, lambda: (grad(4, 6), grad(5, 6)), factor
 add("autocast_off_inside", autocast_off_inside, lambda: (grad(4, 6), grad(5, 6)), factor=16.0)
 add("autocast_decorator", torch.autocast("cpu", dtype=torch.bfloat16)(lambda x, w: (x @ w.T).relu()), lambda: (grad(4, 6), grad(5, 6)), factor=16.0, fullgraph=False)
 
-# Modules: parameters as arguments, so that their gradients are compared ---------------------------------------------------
+# Modules: parameters as arguments, so that their gradients are compared
+# ---------------------------------------------------
 
 
 def layer(name: str, module: nn.Module, make: Any, *, training: bool = True, **options: Any) -> None:

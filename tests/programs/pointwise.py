@@ -1,4 +1,6 @@
-"""Programs of pointwise operators: every dtype, broadcasting, promotion, special values, conversions."""
+"""Programs of pointwise operators: every dtype, broadcasting, promotion, special values,
+conversions.
+"""
 
 from __future__ import annotations
 

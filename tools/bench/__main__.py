@@ -86,7 +86,9 @@ def steady(arguments: argparse.Namespace, table: Table) -> None:
 
 
 def calls(arguments: argparse.Namespace, table: Table) -> None:
-    """Time per call when the graph does nothing (it returns constant outputs): all of it is the compiler's own."""
+    """Time per call when the graph does nothing (it returns constant outputs): all of it is the
+    compiler's own.
+    """
     import flambeau
 
     columns(table, "case", "flambeau us", "torch.compile us", "ratio", "1/ratio")

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """A program, one call of it, and how it is compiled (`options` go to both compilers' `compile`)."""
+    """A program, one call of it, and how it is compiled (`options` go to both compilers'
+    `compile`).
+    """
 
     program: Any
     call: Callable[[Any], Any]
@@ -115,12 +117,20 @@ def twenty_linears(device: str) -> Case:
 
 
 def llama_tree(device: str) -> Case:
-    """LlamaModel of 32 layers, as many modules and parameters as 7B has, sizes tiny: what guarding it costs."""
+    """LlamaModel of 32 layers, as many modules and parameters as 7B has, sizes tiny: what guarding
+    it costs.
+    """
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
-        hidden_size=16, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2, vocab_size=32, num_hidden_layers=32, use_cache=False,
-    )  # fmt: skip
+        hidden_size=16,
+        intermediate_size=32,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        vocab_size=32,
+        num_hidden_layers=32,
+        use_cache=False,
+    )
     model = LlamaModel(config).to(device).eval()
     tokens = torch.randint(0, 32, (1, 8), device=device)
     return Case(model, lambda f: f(tokens))

@@ -1,6 +1,8 @@
-"""Time one first call in a process of its own: `python -m tools.bench.cold CASE STACK DEVICE [--dynamic]`, JSON on stdout.
+"""Time one first call in a process of its own: `python -m tools.bench.cold CASE STACK DEVICE
+[--dynamic]`, JSON on stdout.
 
-The clock starts after `import torch` and the model's construction and runs through the compiler's own imports.
+The clock starts after `import torch` and the model's construction and runs through the compiler's
+own imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Interleaved timing: the candidates take turns, so that a slow moment of the machine hits all of them."""
+"""Interleaved timing: the candidates take turns, so that a slow moment of the machine hits all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def interleave(
     rounds: int = 30,
     target: float = 0.02,
 ) -> dict[str, float]:
-    """Median seconds per call of each candidate; each turn repeats a call for about `target` seconds."""
+    """Median seconds per call of each candidate; each turn repeats a call for about `target`
+    seconds.
+    """
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     repeats = {}
     for name, call in candidates.items():

@@ -1,4 +1,5 @@
-"""Run the checks: those of sources first, then the longest, as many at a time as there are processors.
+"""Run the checks: those of sources first, then the longest, as many at a time as there are
+processors.
 
 python -m tools.checks              everything
 python -m tools.checks lint types   only these stages
@@ -32,6 +33,7 @@ from tools.checks import (
     sanitizer,
     size_ratchet,
     sources,
+    vocabulary,
     wheels,
 )
 from tools.checks.command import PACKAGES, CheckFailed
@@ -47,6 +49,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "size": size_ratchet.check,
     "surface": public_surface.check,
     "reasons": reasons_page.check,
+    "vocabulary": vocabulary.check,
     "changelog": sources.changelog,
     "end-to-end": end_to_end.check,
     **{f"alone:{package}": partial(alone.check, package) for package in reversed(PACKAGES)},
@@ -108,7 +111,9 @@ def cpu_seconds() -> float:
 
 
 def run_beside(names: list[str], jobs: int, console: Console) -> list[str]:
-    """Run stages in processes, `jobs` at a time; each one's output is shown when it ends.  The stages that failed."""
+    """Run stages in processes, `jobs` at a time; each one's output is shown when it ends. The
+    stages that failed.
+    """
     # OpenMP threads that wait by spinning would take the processors from the other stages.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     failed = []
@@ -124,7 +129,9 @@ def run_beside(names: list[str], jobs: int, console: Console) -> list[str]:
 
 
 def run_recorded(name: str) -> tuple[bool, str]:
-    """Run a stage in this process; whether it passed, and what it and the commands that it ran printed."""
+    """Run a stage in this process; whether it passed, and what it and the commands that it ran
+    printed.
+    """
     with tempfile.TemporaryFile() as recorded:
         for descriptor in (1, 2):
             os.dup2(recorded.fileno(), descriptor)

@@ -27,7 +27,8 @@ def module_name(package: str) -> str:
 def run(*words: str | Path, cwd: Path = ROOT, clean: bool = False) -> None:
     """Run a command, its output shown; CheckFailed if it exits non-zero.
 
-    `clean` drops what an enclosing environment put into the process's variables, for commands that use another one.
+    `clean` drops what an enclosing environment put into the process's variables, for commands that
+    use another one.
     """
     command = [str(word) for word in words]
     print(f"$ {shlex.join(command)}", flush=True)

@@ -1,4 +1,6 @@
-"""Kernels as they are built for lesser processors than this one: their numeric tests at each lower ISA level."""
+"""Kernels as they are built for lesser processors than this one: their numeric tests at each lower
+ISA level.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ PROGRAMS = "sums or variances or products or norm or softmax or losses or long_ 
 
 
 def check() -> None:
-    """Run the tests of C++ kernels, and programs that reduce and convert, at each level below the machine's."""
+    """Run the tests of C++ kernels, and programs that reduce and convert, at each level below the
+    machine's.
+    """
     lower = isa.LEVELS[isa.LEVELS.index(isa.detect()) + 1 :]
     if not lower:
         print("this machine has no level above the baseline: the other stages ran it")

@@ -1,4 +1,5 @@
-"""The public surface: what each package's `__all__` names, with signatures, kept in docs/public_surface/.
+"""The public surface: what each package's `__all__` names, with signatures, kept in
+docs/public_surface/.
 
 python -m tools.checks surface            compare
 python -m tools.checks.public_surface     rewrite the files (review the diff, add a changelog fragment)

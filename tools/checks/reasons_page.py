@@ -1,4 +1,5 @@
-"""docs/graph_breaks.md: every reason for which a graph can break or run uncompiled, from the registries, each with a program that gives it.
+"""docs/graph_breaks.md: every reason for which a graph can break or run uncompiled, from the
+registries, each with a program that gives it.
 
 python -m tools.checks reasons            compare
 python -m tools.checks.reasons_page       rewrite the page
@@ -43,7 +44,7 @@ Each program here gives its reason when it is compiled and called (`flambeau.com
 _EXPORT = """
 ## Errors of an export
 
-`flambeau_capture.export` raises a `CaptureError` for all of the above, and for these. The programs are whole.
+`flambeau_capture.exported.export` raises a `CaptureError` for all of the above, and for these. The programs are whole.
 """
 _EAGER = """
 ## Graphs that run operator by operator
@@ -64,7 +65,9 @@ def check() -> None:
 
 
 def eager_reasons() -> dict[str, type[unsupported.Unsupported]]:
-    """The reasons of autograd and prims, which are exceptions, by id; without those that capture has, too."""
+    """The reasons of autograd and prims, which are exceptions, by id; without those that capture
+    has, too.
+    """
     ours = [kind for kind in vars(unsupported).values() if isinstance(kind, type)]
     prims = {kind.reason: kind for kind in ours if issubclass(kind, unsupported.Unsupported)}
     return {id: kind for id, kind in {**prims, **AUTOGRAD_REASONS}.items() if id not in REASONS}

@@ -1,9 +1,10 @@
-"""Files of at most 800 lines, functions of at most 100; the exceptions stand in one list that only shrinks.
+"""Files of at most 800 lines, functions of at most 100; the exceptions stand in one list that only
+shrinks.
 
     python -m tools.checks size
 
-An entry of `size_ratchet.toml` is the size that a too large file or function has; it fails when it grows, and also when it has
-shrunk below the entry (lower the entry, or drop it).
+An entry of `size_ratchet.toml` is the size that a too large file or function has; it fails when it
+grows, and also when it has shrunk below the entry (lower the entry, or drop it).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ EXCEPTIONS = ROOT / "tools" / "checks" / "size_ratchet.toml"
 
 
 def check() -> None:
-    """Compare every file and function of the packages, tools and examples with the limits and the exceptions."""
+    """Compare every file and function of the packages, tools and examples with the limits and the
+    exceptions.
+    """
     allowed: dict[str, int] = tomllib.loads(EXCEPTIONS.read_text())["lines"]
     found = dict(oversized())
     problems = []

@@ -25,7 +25,8 @@ BANNED = (
     "torch.fx.experimental.symbolic_shapes",
     "torch.fx.experimental.proxy_tensor",
 )
-"""What this project replaces: no module of ours names it, but for those whose name says `interop`."""
+"""What this project replaces: no module of ours names it, but for those whose name says `interop`.
+"""
 
 
 def lint() -> None:
@@ -48,7 +49,9 @@ def layers() -> None:
 
 
 def banned_imports() -> None:
-    """No package imports the stack that it replaces, not even inside a function or through importlib."""
+    """No package imports the stack that it replaces, not even inside a function or through
+    importlib.
+    """
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for package in PACKAGES

@@ -1,4 +1,6 @@
-"""Wheels: built for every package, installed into a fresh environment, used from outside the checkout."""
+"""Wheels: built for every package, installed into a fresh environment, used from outside the
+checkout.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Random programs, compiled and eager, compared: `python -m tools.fuzz tensors`, `python -m tools.fuzz python`."""
+"""Random programs, compiled and eager, compared: `python -m tools.fuzz tensors`, `python -m
+tools.fuzz python`.
+"""

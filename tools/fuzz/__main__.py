@@ -1,6 +1,8 @@
-"""`python -m tools.fuzz [tensors|python]`: compare random programs, print those that differ, shrunk; exit status 1 if there are any.
+"""`python -m tools.fuzz [tensors|python]`: compare random programs, print those that differ,
+shrunk; exit status 1 if there are any.
 
-tensors: straight tensor programs against eager, by seed.  python: Python programs with tensors in them, made by hypothesis.
+tensors: straight tensor programs against eager, by seed. python: Python programs with tensors in
+them, made by hypothesis.
 """
 
 from __future__ import annotations

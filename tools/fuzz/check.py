@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def difference(source: Source, **options: Any) -> str | None:
-    """The first difference between compiled and eager, or None; also None for a program that is not valid Python."""
+    """The first difference between compiled and eager, or None; also None for a program that is not
+    valid Python.
+    """
     try:
         scope = source.load()
     except SyntaxError:
@@ -34,7 +36,9 @@ def difference(source: Source, **options: Any) -> str | None:
 
 
 def shrink(source: Source, **options: Any) -> Source:
-    """A smaller program that differs too; each step drops a statement, an output or a branch's condition."""
+    """A smaller program that differs too; each step drops a statement, an output or a branch's
+    condition.
+    """
     progress = True
     while progress:
         progress = False

@@ -1,4 +1,6 @@
-"""Random programs, grown statement by statement: each is tried eagerly on real inputs, and kept if it runs there."""
+"""Random programs, grown statement by statement: each is tried eagerly on real inputs, and kept if
+it runs there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _HUGE = 1e6
 
 @dataclass(frozen=True)
 class Source:
-    """A random program as text.  `inputs[n]` is an expression for argument xn; `outputs` are variables."""
+    """A random program as text. `inputs[n]` is an expression for argument xn; `outputs` are
+    variables.
+    """
 
     inputs: tuple[str, ...]
     statements: tuple[str, ...]
@@ -111,7 +115,8 @@ class Generator:
             exact = False
         elif form < 0.1:
             text = (
-                f"if {used[0]}.shape[-1] > {self.random.randint(0, 6)}:\n    {target} = {expression}\nelse:\n    {target} = {used[0]}"
+                f"if {used[0]}.shape[-1] > {self.random.randint(0, 6)}:\n    {target} = "
+                f"{expression}\nelse:\n    {target} = {used[0]}"
                 if used
                 else f"{target} = {expression}"
             )
@@ -166,7 +171,9 @@ class Generator:
         )
 
     def _fill(self, template: str) -> tuple[str, list[str]] | None:
-        """The template with its placeholders replaced, and the variables used; None if there is no variable of a kind."""
+        """The template with its placeholders replaced, and the variables used; None if there is no
+        variable of a kind.
+        """
         names: dict[str, str] = {}
         for key in dict.fromkeys(re.findall(r"\{(\w+)\}", template)):
             if key[0] in "dck":

@@ -1,4 +1,6 @@
-"""One random Python program, compiled and eager: results, exceptions, mutation, aliasing, over several calls."""
+"""One random Python program, compiled and eager: results, exceptions, mutation, aliasing, over
+several calls.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tools.fuzz.python_programs import programs
 def first_difference(
     count: int, first: int, *, backend: str = "eager", dynamic: bool | None = None
 ) -> tuple[int, str | None]:
-    """How many programs ran, and the first that differs (its text, shrunk, and how), drawn from seed `first`."""
+    """How many programs ran, and the first that differs (its text, shrunk, and how), drawn from
+    seed `first`.
+    """
     ran = 0
 
     @seed(first)
@@ -100,9 +104,20 @@ def _outcome(
     w = torch.full((size,), 0.5, requires_grad=True)
     net = module.Net()
     arguments = (
-        x, torch.ones(size) / 2, n, flag, [n, x, "s"], {"a": 1, "b": [n]}, module.Child(5),
-        x[1:], torch.arange(2.0 * size)[::2], w, torch.arange(size), torch.arange(size) % 2 == 0, net,
-    )  # fmt: skip
+        x,
+        torch.ones(size) / 2,
+        n,
+        flag,
+        [n, x, "s"],
+        {"a": 1, "b": [n]},
+        module.Child(5),
+        x[1:],
+        torch.arange(2.0 * size)[::2],
+        w,
+        torch.arange(size),
+        torch.arange(size) % 2 == 0,
+        net,
+    )
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):

@@ -1,5 +1,6 @@
-"""Statements of random programs about Python's data model: subclasses of containers with slots, special methods that return NotImplemented,
-reflected operators, live iterators and patterns, with graph breaks among them.  `DATA_MODEL` stands above the programs that use them.
+"""Statements of random programs about Python's data model: subclasses of containers with slots,
+special methods that return NotImplemented, reflected operators, live iterators and patterns, with
+graph breaks among them. `DATA_MODEL` stands above the programs that use them.
 """
 
 from __future__ import annotations
@@ -88,11 +89,34 @@ _SILENT = ("Silent(k=1)", "{'k': 1}", "collections.Counter(k=1)", "collections.O
 _SILENT_LISTS = ("SilentList([1])", "[1]", "SilentList([2, 0])")
 _SILENT_INTS = ("SilentInt(1)", "1", "SilentInt(2)", "True", "1.0", "n")
 _CONSUMERS = (
-    "set", "frozenset", "collections.Counter", "dict.fromkeys", "list", "tuple", "sorted", "sum", "max", "any", "collections.deque",
-    "{1, 9}.union", "{1, 2, 3}.intersection", "{1, 2}.difference", "{1, 4}.symmetric_difference", "{1, 2, 3}.issuperset", "{7}.isdisjoint",
-    "collections.OrderedDict.fromkeys", "bytes", "next", "enumerate", "(lambda q: [*q])", "(lambda q: 2 in q)", "(lambda q: dict(zip(q, q)))",
-    "(lambda q: list(map(abs, q)))", "(lambda q: set().union([5], q))", "(lambda q: list(itertools.chain(q, q)))",
-)  # fmt: skip
+    "set",
+    "frozenset",
+    "collections.Counter",
+    "dict.fromkeys",
+    "list",
+    "tuple",
+    "sorted",
+    "sum",
+    "max",
+    "any",
+    "collections.deque",
+    "{1, 9}.union",
+    "{1, 2, 3}.intersection",
+    "{1, 2}.difference",
+    "{1, 4}.symmetric_difference",
+    "{1, 2, 3}.issuperset",
+    "{7}.isdisjoint",
+    "collections.OrderedDict.fromkeys",
+    "bytes",
+    "next",
+    "enumerate",
+    "(lambda q: [*q])",
+    "(lambda q: 2 in q)",
+    "(lambda q: dict(zip(q, q)))",
+    "(lambda q: list(map(abs, q)))",
+    "(lambda q: set().union([5], q))",
+    "(lambda q: list(itertools.chain(q, q)))",
+)
 
 
 def data_model(of: Expressions) -> str:
@@ -112,13 +136,16 @@ seen.append((held, held.a))"""
             f"seen.append({of.one_of(*_SILENT)} {of.one_of('==', '!=', '|')} {of.one_of(*_SILENT)})"
         ),
         lambda: (
-            f"seen.append({of.one_of(*_SILENT_LISTS)} {of.one_of('==', '!=', '<', '>', '+')} {of.one_of(*_SILENT_LISTS)})"
+            f"seen.append({of.one_of(*_SILENT_LISTS)} "
+            f"{of.one_of('==', '!=', '<', '>', '+')} {of.one_of(*_SILENT_LISTS)})"
         ),
         lambda: (
-            f"seen.append({of.one_of(*_SILENT_INTS)} {of.one_of('==', '!=', '<', '>', '+', '*', '<=')} {of.one_of(*_SILENT_INTS)})"
+            f"seen.append({of.one_of(*_SILENT_INTS)} "
+            f"{of.one_of('==', '!=', '<', '>', '+', '*', '<=')} {of.one_of(*_SILENT_INTS)})"
         ),
         lambda: (
-            f"seen.append({of.one_of(*_ADDERS)} {of.one_of('+', '+', '<', '-')} {of.one_of(*_ADDERS)})"
+            f"seen.append({of.one_of(*_ADDERS)} {of.one_of('+', '+', '<', '-')} "
+            f"{of.one_of(*_ADDERS)})"
         ),
         lambda: (
             f"""
@@ -159,6 +186,7 @@ except (TypeError, AttributeError) as error:
     seen.append(str(error))"""
         ),
         lambda: (
-            f"k = {of.one_of('min', 'max')}({of.one_of('max', 'min')}(x.sum(), 0), {of.one_of('1', '0.5', 'n', 'y.sum()')})"
+            f"k = {of.one_of('min', 'max')}({of.one_of('max', 'min')}(x.sum(), 0), "
+            f"{of.one_of('1', '0.5', 'n', 'y.sum()')})"
         ),
     )()

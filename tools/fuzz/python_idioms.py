@@ -1,6 +1,8 @@
-"""Statements of random programs beyond the simplest: what people write with classes, containers, closures, generators, views and modules.
+"""Statements of random programs beyond the simplest: what people write with classes, containers,
+closures, generators, views and modules.
 
-`idiom(draw, expressions)` draws one, as lines.  The names it may use are the programs'; what it needs of expressions it is given.
+`idiom(draw, expressions)` draws one, as lines. The names it may use are the programs'; what it
+needs of expressions it is given.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ for o in ({of.thing}, Both({of.number}), {of.thing}):
         ),
         lambda: f"{of.thing}.degrees = {of.any}\nk = {of.thing}.degrees",
         lambda: (
-            f"seen.append(getattr({of.thing}, {of.one_of(repr('log'), repr('dynamic_x'), repr('missing'))}, {of.any}))"
+            f"seen.append(getattr({of.thing}, "
+            f"{of.one_of(repr('log'), repr('dynamic_x'), repr('missing'))}, {of.any}))"
         ),
         lambda: (
             f"setattr({of.thing}, {of.one_of(repr('value'), repr('degrees'), repr('fresh'))}, {of.any})"
@@ -90,28 +93,37 @@ for o in ({of.thing}, Both({of.number}), {of.thing}):
         lambda: f"made = {of.thing}.plain({of.any})",
         lambda: f"Thing.scale = {of.one_of('n', '2', '3')}",
         lambda: (
-            f"point = Point({of.any}, {of.any})\npoint.right = {of.any}\nseen.append(point)\nseen.append(point == Point(1, 2))"
+            f"point = Point({of.any}, {of.any})\npoint.right = "
+            f"{of.any}\nseen.append(point)\nseen.append(point == Point(1, 2))"
         ),
         lambda: (
-            f"point = dataclasses.replace(Point({of.number}), {of.one_of('left', 'right')}={of.any})\nmade = [point, dataclasses.asdict(Fixed({of.number}))]"
+            f"point = dataclasses.replace(Point({of.number}), "
+            f"{of.one_of('left', 'right')}={of.any})\nmade = [point, "
+            f"dataclasses.asdict(Fixed({of.number}))]"
         ),
         lambda: (
-            f"fixed = Fixed({of.number})\nnamed[{of.one_of('fixed', 'fixed.name')}] = {of.any}\nseen.append(fixed == Fixed(n))"
+            f"fixed = Fixed({of.number})\nnamed[{of.one_of('fixed', 'fixed.name')}] = "
+            f"{of.any}\nseen.append(fixed == Fixed(n))"
         ),
         lambda: (
-            "try:\n    Fixed().size = n\nexcept AttributeError as error:\n    seen.append(str(error))"
+            "try:\n    Fixed().size = n\nexcept AttributeError as error:\n    "
+            "seen.append(str(error))"
         ),
         lambda: (
-            f"pair = Pair({of.any}, {of.tensor})\nm, t = {of.one_of('pair', 'pair._replace(first=1)', 'pair[::-1]')}\nseen.append(pair)"
+            f"pair = Pair({of.any}, {of.tensor})\nm, t = "
+            f"{of.one_of('pair', 'pair._replace(first=1)', 'pair[::-1]')}\nseen.append(pair)"
         ),
         lambda: (
-            f"bag = Bag({of.any}, {of.tensor})\nbag += {of.any}\nbag[0] = {of.any}\nseen.append((len(bag), {of.tensor} in bag, bool(bag)))\nmade = [*bag]"
+            f"bag = Bag({of.any}, {of.tensor})\nbag += {of.any}\nbag[0] = "
+            f"{of.any}\nseen.append((len(bag), {of.tensor} in bag, bool(bag)))\nmade = "
+            f"[*bag]"
         ),
         lambda: (
             f"bag = {of.one_of('Bag(1) + n', 'n + Bag(1)', 'Bag() + Bag(2)')}\nseen.append(bag)"
         ),
         lambda: (
-            f"seen.append((type({of.thing}).__name__, isinstance({of.thing}, (Child, int)), issubclass(Both, Mixed), callable({of.thing})))"
+            f"seen.append((type({of.thing}).__name__, isinstance({of.thing}, (Child, "
+            f"int)), issubclass(Both, Mixed), callable({of.thing})))"
         ),
         lambda: f"seen.append(sorted(vars({of.thing})))",
         lambda: f"other = copy.copy({of.thing})\nother.log = [{of.any}]",
@@ -124,7 +136,8 @@ for o in ({of.thing}, Both({of.number}), {of.thing}):
 def _containers(of: Expressions) -> str:
     return of.one_of(
         lambda: (
-            f"{of.list}[{of.one_of('1:2', ':0', '::2', '-1:', ':')}] = {of.one_of('[n, x]', '[]', 'made', 'range(2)', 'items[:1]')}"
+            f"{of.list}[{of.one_of('1:2', ':0', '::2', '-1:', ':')}] = "
+            f"{of.one_of('[n, x]', '[]', 'made', 'range(2)', 'items[:1]')}"
         ),
         lambda: f"del {of.list}[{of.one_of('::2', '1:', ':1', '-1')}]",
         lambda: f"{of.list} += {of.one_of('[n]', '(x,)', 'made', 'range(n)')}",
@@ -132,14 +145,18 @@ def _containers(of: Expressions) -> str:
             f"bag = {{1, n, k if isinstance(k, int) else 7}}\nbag.{of.one_of('add(5)', 'discard(1)', 'update([8, n])', 'remove(3)')}\nseen.append(bag {of.one_of('|', '&', '-', '^')} {{1, 3, 8}})"
         ),
         lambda: (
-            f"queue = collections.deque({of.list}, maxlen={of.one_of(None, 2)})\nqueue.{of.one_of('appendleft(n)', 'popleft()', 'rotate(1)', 'extend([x, 1])')}\nseen.append(queue)"
+            f"queue = collections.deque({of.list}, "
+            f"maxlen={of.one_of(None, 2)})\nqueue.{of.one_of('appendleft(n)', 'popleft()', 'rotate(1)', 'extend([x, 1])')}\nseen.append(queue)"
         ),
         lambda: (
-            f"groups = collections.defaultdict(list)\nfor m in [1, 2, n]:\n    groups[m % 2].append({of.any})\nseen.append(groups)"
+            f"groups = collections.defaultdict(list)\nfor m in [1, 2, n]:\n    groups[m % "
+            f"2].append({of.any})\nseen.append(groups)"
         ),
         lambda: f"seen.append(collections.Counter([n, 1, 1, {of.number}, 'a']))",
         lambda: (
-            f"ordered = collections.OrderedDict(a=1, b=x)\nordered.move_to_end({of.one_of(repr('a'), repr('b'), repr('c'))}, last={of.one_of(True, False)})\nnamed = ordered"
+            f"ordered = collections.OrderedDict(a=1, "
+            f"b=x)\nordered.move_to_end({of.one_of(repr('a'), repr('b'), repr('c'))}, "
+            f"last={of.one_of(True, False)})\nnamed = ordered"
         ),
         lambda: f"named = {{**{of.dict}, 'w': {of.any}}}",
         lambda: (
@@ -147,41 +164,50 @@ def _containers(of: Expressions) -> str:
         ),
         lambda: f"made = [*{of.list}, *{of.one_of('range(2)', 'table', '(x, y)')}]",
         lambda: (
-            f"for key in {of.one_of('table', 'list(table)', 'dict(named)')}:\n    table[{of.one_of('key', '(key, 1)')}] = {of.any}"
+            f"for key in {of.one_of('table', 'list(table)', 'dict(named)')}:\n    "
+            f"table[{of.one_of('key', '(key, 1)')}] = {of.any}"
         ),
         lambda: (
-            f"seen.append(sorted([3, n, {of.number}, 1], key=lambda q: {of.one_of('-q', 'q % 2', '(q == n, q)')}, reverse={of.one_of(True, False)}))"
+            f"seen.append(sorted([3, n, {of.number}, 1], key=lambda q: "
+            f"{of.one_of('-q', 'q % 2', '(q == n, q)')}, reverse={of.one_of(True, False)}))"
         ),
         lambda: (
-            f"made = list(map(lambda q{of.one_of('', ', w=n')}: q + {of.number}, [1, n, {of.tensor}]))"
+            f"made = list(map(lambda q{of.one_of('', ', w=n')}: q + {of.number}, [1, n, "
+            f"{of.tensor}]))"
         ),
         lambda: (
             f"made = list(filter({of.one_of('None', 'lambda q: q is not x', 'lambda q: isinstance(q, int)')}, [0, n, 's', None, 1]))"
         ),
         lambda: (
-            f"t = functools.reduce({of.one_of('operator.add', 'lambda a, b: a * b')}, [{of.tensor}, {of.number}, {of.tensor}])"
+            f"t = functools.reduce({of.one_of('operator.add', 'lambda a, b: a * b')}, "
+            f"[{of.tensor}, {of.number}, {of.tensor}])"
         ),
         lambda: (
             f"made = list(itertools.{of.one_of('accumulate([1, n, 3])', 'chain(items, made)', 'zip_longest([1], [x, y])', 'product([1, 2], [n])', 'islice(items, 1, None)')})"
         ),
         lambda: (
-            f"seen.extend((m, len(list(group))) for m, group in itertools.groupby([1, 1, n, {of.number}]))"
+            f"seen.extend((m, len(list(group))) for m, group in itertools.groupby([1, 1, "
+            f"n, {of.number}]))"
         ),
         lambda: (
-            f"k = {of.one_of('max', 'min')}([{of.number}, n, 2], key=lambda q: {of.one_of('-q', 'abs(q)', 'q % 3')})"
+            f"k = {of.one_of('max', 'min')}([{of.number}, n, 2], key=lambda q: "
+            f"{of.one_of('-q', 'abs(q)', 'q % 3')})"
         ),
         lambda: (
-            f"seen.append({of.one_of('any', 'all')}(q {of.one_of('is x', '== n', '')} for q in [n, 1, 0]))"
+            f"seen.append({of.one_of('any', 'all')}(q {of.one_of('is x', '== n', '')} for "
+            f"q in [n, 1, 0]))"
         ),
         lambda: f"m, *made, k = {of.one_of('items', '(1, x, 2, n)', '[n, 3]', 'range(3)')}",
         lambda: "(m, (t, k)), made[:1] = (n, (x, 2)), [y]",
         lambda: f"seen.append({of.list}.{of.one_of('index(n)', 'count(1)', 'index(7)')})",
         lambda: (
-            f"m = {of.number}\nseen.append(f'{{n:>4}}|{{k!r:.3}}|{{m:03d}}|{{len(items)}}' + '-'.join(['a', str(n)]).upper())"
+            f"m = {of.number}\nseen.append(f'{{n:>4}}|{{k!r:.3}}|{{m:03d}}|{{len(items)}}' "
+            f"+ '-'.join(['a', str(n)]).upper())"
         ),
         lambda: f"key, value = {of.dict}.popitem()\nseen.append((key, value))",
         lambda: (
-            f"it = iter({of.list})\nseen.append(next(it, None))\nmade = [{of.any}]\nseen.append(list(it))"
+            f"it = iter({of.list})\nseen.append(next(it, None))\nmade = "
+            f"[{of.any}]\nseen.append(list(it))"
         ),
         lambda: (
             f"del {of.one_of('t', 'm', 'u')}\n{of.one_of('t = u = x', 'm = 1', 't = m = u = y')}"
@@ -192,35 +218,53 @@ def _containers(of: Expressions) -> str:
 def _functions(of: Expressions) -> str:
     return of.one_of(
         lambda: (
-            f"t = helper(*[{of.tensor}, {of.number}], *({of.one_of('', '1,', '1, n')}), **{{'key': {of.number}, 'more': 1}})"
+            f"t = helper(*[{of.tensor}, {of.number}], *({of.one_of('', '1,', '1, n')}), "
+            f"**{{'key': {of.number}, 'more': 1}})"
         ),
         lambda: (
-            f"made = [lambda: m for m in range(3)]\nseen.append([f() for f in made])\nmade = [lambda m=m: m + {of.number} for m in range(2)]\nseen.append(made[-1]())"
+            f"made = [lambda: m for m in range(3)]\nseen.append([f() for f in made])\nmade "
+            f"= [lambda m=m: m + {of.number} for m in range(2)]\nseen.append(made[-1]())"
         ),
         lambda: (
-            "def escapes(q, *, w=n):\n    nonlocal k\n    k = q\n    return [k, w, t]\nseen.append(escapes)\nseen.append(escapes(n))"
+            "def escapes(q, *, w=n):\n    nonlocal k\n    k = q\n    return [k, w, "
+            "t]\nseen.append(escapes)\nseen.append(escapes(n))"
         ),
         lambda: f"seen.append(lambda q, w={of.any}: (q, w, n, u))",
         lambda: (
-            f"def cell():\n    held = {of.any}\n    def put(q):\n        nonlocal held\n        held, q = q, held\n        return q\n    return put, lambda: held\nput, get = cell()\nseen.append((put({of.any}), get()))\nmade = [put, get]"
+            f"def cell():\n    held = {of.any}\n    def put(q):\n        nonlocal held\n   "
+            f"     held, q = q, held\n        return q\n    return put, lambda: held\nput, "
+            f"get = cell()\nseen.append((put({of.any}), get()))\nmade = [put, get]"
         ),
         lambda: (
-            f"def early(q):\n    for m in range(3):\n        try:\n            if {of.condition}:\n                {of.one_of('return q', 'break', 'continue', 'raise KeyError(m)')}\n            q = q + {of.number}\n        except KeyError:\n            {of.one_of('return m', 'raise', 'q = m')}\n        finally:\n            seen.append(m)\n            {of.one_of('pass', 'if m: break', 'if m: return seen[0]')}\n    else:\n        return q\nt = early({of.tensor})"
+            f"def early(q):\n    for m in range(3):\n        try:\n            if "
+            f"{of.condition}:\n                "
+            f"{of.one_of('return q', 'break', 'continue', 'raise KeyError(m)')}\n          "
+            f"  q = q + {of.number}\n        except KeyError:\n            "
+            f"{of.one_of('return m', 'raise', 'q = m')}\n        finally:\n            "
+            f"seen.append(m)\n            "
+            f"{of.one_of('pass', 'if m: break', 'if m: return seen[0]')}\n    else:\n      "
+            f"  return q\nt = early({of.tensor})"
         ),
         lambda: (
-            f"gen = produced({of.any}, {of.one_of(1, 2, 3)})\nseen.append(next(gen, None))\nu = {of.tensor}\nseen.append({of.one_of('next(gen, 7)', 'gen.send(n)', 'list(gen)', 'gen.close()', 'gen')})"
+            f"gen = produced({of.any}, {of.one_of(1, 2, 3)})\nseen.append(next(gen, "
+            f"None))\nu = {of.tensor}\nseen.append({of.one_of('next(gen, 7)', 'gen.send(n)', 'list(gen)', 'gen.close()', 'gen')})"
         ),
         lambda: (
-            f"gen = guarded(seen, {of.one_of(0, 2)})\nfor m in gen:\n    {of.one_of('break', 'seen.append(m)', 't = t + m')}\n{of.one_of('gen.close()', 'del gen', 'seen.append(list(gen))')}"
+            f"gen = guarded(seen, {of.one_of(0, 2)})\nfor m in gen:\n    "
+            f"{of.one_of('break', 'seen.append(m)', 't = t + m')}\n{of.one_of('gen.close()', 'del gen', 'seen.append(list(gen))')}"
         ),
         lambda: (
-            f"gen = ({of.one_of('q', 'q + k', 'x * q')} for q in [1, n, 3] if q != {of.number})\nseen.append(next(gen, None))\nk = 1\nmade = {of.one_of('list(gen)', '[*gen]', 'list(zip(gen, gen))', '[gen]')}"
+            f"gen = ({of.one_of('q', 'q + k', 'x * q')} for q in [1, n, 3] if q != "
+            f"{of.number})\nseen.append(next(gen, None))\nk = 1\nmade = "
+            f"{of.one_of('list(gen)', '[*gen]', 'list(zip(gen, gen))', '[gen]')}"
         ),
         lambda: (
-            f"part = functools.partial(helper, {of.tensor}, key={of.number})\nt = part({of.number})\nseen.append(part)"
+            f"part = functools.partial(helper, {of.tensor}, key={of.number})\nt = "
+            f"part({of.number})\nseen.append(part)"
         ),
         lambda: (
-            "@functools.lru_cache(maxsize=None)\ndef cached(q):\n    seen.append(q)\n    return q + 1\nm = cached(n) + cached(n)"
+            "@functools.lru_cache(maxsize=None)\ndef cached(q):\n    seen.append(q)\n    "
+            "return q + 1\nm = cached(n) + cached(n)"
         ),
         lambda: f"t = decorated({of.tensor}, b={of.number})",
         lambda: f"k = walked([1, [n, {of.number}], (2, [])])",
@@ -234,7 +278,8 @@ def _functions(of: Expressions) -> str:
         lambda: f"made = [w for q in [1, n] if (w := q * 2) != {of.number}]",
         lambda: f"made = [[q * w for w in range(q)] for q in range({of.one_of('n', '3')})]",
         lambda: (
-            f"print({of.one_of('n', 'seen and seen[-1].__class__', repr('text'))}, k if isinstance(k, int) else 'k', end={of.one_of(repr(';'), 'None')})"
+            f"print({of.one_of('n', 'seen and seen[-1].__class__', repr('text'))}, k if "
+            f"isinstance(k, int) else 'k', end={of.one_of(repr(';'), 'None')})"
         ),
         lambda: (
             f"import math\nk = {of.one_of('math.floor(n / 2)', 'math.sqrt(n)', 'divmod(n, 2)[1]', 'round(n / 3, 2)', 'pow(n, 2, 5)', 'int(str(n))')}"
@@ -248,25 +293,43 @@ def _control(of: Expressions) -> str:
             f"with contextlib.suppress({of.one_of('KeyError', 'Exception', 'ValueError, TypeError')}):\n    u = {of.tensor}\n    {of.one_of('table[9]', 'int(repr(n) + chr(97))', 'n // 0', 'made.append(u)')}\n    seen.append('on')"
         ),
         lambda: (
-            f"with Bag({of.any}) as bag, tracked(seen, 'both'):\n    t = {of.tensor}\n    {of.one_of('seen.append(bag)', 'raise KeyError(n)', '1 // 0', 'bag += t', 'items[9]')}\nseen.append(bag)"
+            f"with Bag({of.any}) as bag, tracked(seen, 'both'):\n    t = {of.tensor}\n    "
+            f"{of.one_of('seen.append(bag)', 'raise KeyError(n)', '1 // 0', 'bag += t', 'items[9]')}\nseen.append(bag)"
         ),
         lambda: (
-            f"with contextlib.ExitStack() as stack:\n    stack.callback(seen.append, n)\n    k = stack.enter_context(tracked(seen, 0))\n    t = {of.tensor}"
+            f"with contextlib.ExitStack() as stack:\n    stack.callback(seen.append, n)\n  "
+            f"  k = stack.enter_context(tracked(seen, 0))\n    t = {of.tensor}"
         ),
         lambda: (
-            f"for m in range(4):\n    try:\n        t = t + {of.number}\n        if {of.condition}:\n            {of.one_of('break', 'continue')}\n    finally:\n        seen.append(m)"
+            f"for m in range(4):\n    try:\n        t = t + {of.number}\n        if "
+            f"{of.condition}:\n            {of.one_of('break', 'continue')}\n    "
+            f"finally:\n        seen.append(m)"
         ),
         lambda: (
-            f"while True:\n    try:\n        seen.append({of.number})\n        if {of.condition}:\n            raise ValueError(n)\n    except ValueError as error:\n        seen.append(error.args)\n        break\n    else:\n        break\n    finally:\n        t = {of.tensor}"
+            f"while True:\n    try:\n        seen.append({of.number})\n        if "
+            f"{of.condition}:\n            raise ValueError(n)\n    except ValueError as "
+            f"error:\n        seen.append(error.args)\n        break\n    else:\n        "
+            f"break\n    finally:\n        t = {of.tensor}"
         ),
         lambda: (
-            f"try:\n    try:\n        t = {of.tensor}\n        {of.one_of('table[8]', 'raise ValueError', 'n.missing', 'seen.append(9)')}\n    except {of.one_of('KeyError', 'Exception')} as first:\n        raise TypeError(n) {of.one_of('from first', 'from None', '')}\n    else:\n        k = {of.number}\nexcept Exception as error:\n    seen.append((type(error).__name__, type(error.__cause__).__name__, type(error.__context__).__name__, error.__suppress_context__))"
+            f"try:\n    try:\n        t = {of.tensor}\n        "
+            f"{of.one_of('table[8]', 'raise ValueError', 'n.missing', 'seen.append(9)')}\n "
+            f"   except {of.one_of('KeyError', 'Exception')} as first:\n        raise "
+            f"TypeError(n) {of.one_of('from first', 'from None', '')}\n    else:\n        "
+            f"k = {of.number}\nexcept Exception as error:\n    "
+            f"seen.append((type(error).__name__, type(error.__cause__).__name__, "
+            f"type(error.__context__).__name__, error.__suppress_context__))"
         ),
         lambda: (
             f"try:\n    {of.one_of('t.missing', 'thing.missing', 'unknown', 'm()', 'Thing()', 'helper()', 'x + None', 'len(5)', '[][n]', 'int(chr(98))')}\nexcept Exception as error:\n    seen.append(repr(error) if not isinstance(error, RuntimeError) else 0)"
         ),
         lambda: (
-            f"match {of.one_of('items', 'table', 'thing', 'n', '(n, x)')}:\n    case [first, *_]:\n        seen.append(('list', first))\n    case {{'a': value, **others}}:\n        seen.append((value, len(others)))\n    case Child(value=value):\n        seen.append(value)\n    case 2 | 4:\n        t = {of.tensor}\n    case int(m) if m > 2:\n        k = m\n    case _:\n        seen.append('other')"
+            f"match {of.one_of('items', 'table', 'thing', 'n', '(n, x)')}:\n    case "
+            f"[first, *_]:\n        seen.append(('list', first))\n    case "
+            f"{{'a': value, **others}}:\n        seen.append((value, len(others)))\n    "
+            f"case Child(value=value):\n        seen.append(value)\n    case 2 | 4:\n      "
+            f"  t = {of.tensor}\n    case int(m) if m > 2:\n        k = m\n    case _:\n   "
+            f"     seen.append('other')"
         ),
         lambda: (
             f"for row in {of.one_of('x', 'x.unbind()', 'torch.stack([x, y])', 'x.split(2)', 'enumerate(y)')}:\n    seen.append(row)\n    {of.one_of('pass', 'break', 't = t + 1', 'm = n')}"
@@ -279,10 +342,12 @@ def _control(of: Expressions) -> str:
         ),
         lambda: f"assert {of.condition}, {of.one_of('n', repr('no'))}",
         lambda: (
-            f"m = {of.number} {of.one_of('and', 'or')} {of.number} if {of.condition} {of.one_of('and', 'or')} {of.condition} else 5"
+            f"m = {of.number} {of.one_of('and', 'or')} {of.number} if {of.condition} "
+            f"{of.one_of('and', 'or')} {of.condition} else 5"
         ),
         lambda: (
-            f"if {of.condition} and not {of.condition}:\n    t = {of.tensor}\nelif {of.condition}:\n    k = {of.number}\nelse:\n    made = [{of.any}]"
+            f"if {of.condition} and not {of.condition}:\n    t = {of.tensor}\nelif "
+            f"{of.condition}:\n    k = {of.number}\nelse:\n    made = [{of.any}]"
         ),
     )()
 
@@ -301,7 +366,9 @@ def _tensors(of: Expressions) -> str:
         ),
         lambda: f"x[1:] = {of.one_of('y[:-1]', 'x[:-1]', 'v[1:]', 'z')}",
         lambda: (
-            f"torch.{of.one_of('add', 'mul', 'maximum')}({of.one_of('x', 'y', 'v')}, {of.one_of('y', 'v', 'x')}, out={of.one_of('u', 't', 'y', 'torch.empty(0)', 'z')})"
+            f"torch.{of.one_of('add', 'mul', 'maximum')}({of.one_of('x', 'y', 'v')}, "
+            f"{of.one_of('y', 'v', 'x')}, "
+            f"out={of.one_of('u', 't', 'y', 'torch.empty(0)', 'z')})"
         ),
         lambda: f"t = net({of.tensor})\nseen.append(net.calls)",
         lambda: (
@@ -340,7 +407,8 @@ def _tensors(of: Expressions) -> str:
             f"t = torch.{of.one_of('zeros', 'ones', 'arange')}({of.one_of('n', 'x.shape[0]', 'len(items)', '(n, 2)')})"
         ),
         lambda: (
-            f"t = torch.{of.one_of('cat', 'stack')}([{of.tensor}, {of.tensor}{of.one_of('', ', x')}])"
+            f"t = torch.{of.one_of('cat', 'stack')}([{of.tensor}, "
+            f"{of.tensor}{of.one_of('', ', x')}])"
         ),
         lambda: (
             f"t = {of.one_of('x', 'v')}.to({of.one_of('torch.float64', 'torch.int32', 'torch.float32')}) + {of.number}"
@@ -349,13 +417,16 @@ def _tensors(of: Expressions) -> str:
             f"x.flag = n\nseen.append({of.one_of('x.flag', 'hasattr(y, chr(97))', 'getattr(x, repr(n), 3)')})"
         ),
         lambda: (
-            f"torch.manual_seed(n)\nt = torch.{of.one_of('rand(3)', 'randn_like(x)', 'nn.functional.dropout(x, 0.5, flag)', 'bernoulli(y)')}"
+            f"torch.manual_seed(n)\nt = "
+            f"torch.{of.one_of('rand(3)', 'randn_like(x)', 'nn.functional.dropout(x, 0.5, flag)', 'bernoulli(y)')}"
         ),
     )()
 
 
 def _raising(of: Expressions) -> str:
-    """What raises, or not, for what tensors hold: alone, handled, suppressed, with effects and writes before and after."""
+    """What raises, or not, for what tensors hold: alone, handled, suppressed, with effects and
+    writes before and after.
+    """
     by = of.one_of("0", "0", "1", "n", "-1", "k")
     line = of.one_of(
         lambda: f"t = x[i + {by}]",
@@ -368,7 +439,8 @@ def _raising(of: Expressions) -> str:
         lambda: f"t = torch.rand(x.shape[0])[i + {by}] + torch.rand(x.shape[0])",
         lambda: f"x[i + {by}]",
         lambda: (
-            f"net.steps += 1\nt = torch.embedding(torch.stack([x, y]), b.long() + {by})\nnet.steps += 1"
+            f"net.steps += 1\nt = torch.embedding(torch.stack([x, y]), b.long() + "
+            f"{by})\nnet.steps += 1"
         ),
         lambda: f"{of.one_of('x', 'y')}.index_add_(0, i + {by}, torch.ones(x.shape[0]))",
         lambda: (
@@ -382,20 +454,24 @@ def _raising(of: Expressions) -> str:
         lambda: line,
         lambda: body,
         lambda: (
-            f"try:\n{inside}\nexcept (IndexError, RuntimeError) as error:\n    seen.append(type(error).__name__)"
+            f"try:\n{inside}\nexcept (IndexError, RuntimeError) as error:\n    "
+            f"seen.append(type(error).__name__)"
         ),
         lambda: f"with contextlib.suppress(IndexError):\n{inside}",
         lambda: f"try:\n{inside}\nfinally:\n    table['end'] = {of.any}",
         lambda: f"with tracked(seen, 3) as k:\n{inside}",
         lambda: (
-            "for m in range(2):\n    try:\n        x.mul_(2)\n        t = t + x[i + m].sum()\n    except IndexError:\n        seen.append(m)"
+            "for m in range(2):\n    try:\n        x.mul_(2)\n        t = t + x[i + "
+            "m].sum()\n    except IndexError:\n        seen.append(m)"
         ),
         lambda: f"with torch.no_grad():\n{inside}",
     )()
 
 
 def _texts(of: Expressions) -> str:
-    """Text of tensors and numbers: made, put together, kept, printed, read, before and after writes."""
+    """Text of tensors and numbers: made, put together, kept, printed, read, before and after
+    writes.
+    """
     a_text = of.one_of(
         lambda: f"f'{{{of.name}}} {{{of.name}.sum():.2f}}|{{{of.name}.sum()!r:>30}}'",
         lambda: f"f'{{{of.number}}}: {{({of.tensor}).mean()}} {{{of.any}!s}}'",
@@ -412,7 +488,8 @@ def _texts(of: Expressions) -> str:
         lambda: f"print({a_text}, {of.any})",
         lambda: f"s = {a_text}\n{of.input}.add_(1)\ns += f' {{{of.input}}}'\nseen.append(s)",
         lambda: (
-            f"s = {a_text}\nfor m in range({of.one_of(0, 1, 3)}):\n    s = f'{{s}}, {{x * m}}'\nprint(s)"
+            f"s = {a_text}\nfor m in range({of.one_of(0, 1, 3)}):\n    s = f'{{s}}, "
+            f"{{x * m}}'\nprint(s)"
         ),
         lambda: f"{of.thing}.value = {a_text}\nREGISTRY['order'].append({of.thing}.value)",
         lambda: f"named['a'] = {a_text}\nmade = [named['a'].upper(), named['a'][2:5], {of.any}]",

@@ -1,4 +1,6 @@
-"""Statements of random programs that look at what a compiler changes first: tracebacks, chains of errors, addresses, groups, refused dtypes."""
+"""Statements of random programs that look at what a compiler changes first: tracebacks, chains of
+errors, addresses, groups, refused dtypes.
+"""
 
 from __future__ import annotations
 
@@ -89,10 +91,31 @@ def _refused(of: Expressions) -> str:
         "i", "b", "x", "x.to(torch.float16)", "x.to(torch.complex64)", "i.to(torch.uint8)"
     )
     call = of.one_of(
-        "o.sin()", "o.mean()", "-o", "~o", "o & 1", "o << 1", "o @ o", "o - o", "o % 2", "o.relu()", "o.std()", "o > 1j", "o.sort()[0]",
-        "o.cumsum(0)", "torch.fmod(o, 2)", "torch.bitwise_or(o, o)", "torch.floor(o)", "torch.sign(o)", "torch.clamp(o, 0, 1)",
-        "torch.nn.functional.gelu(o)", "o.softmax(0)", "torch.logical_not(o)", "o.add_(1.5)", "o.clone().div_(2)",
-    )  # fmt: skip
+        "o.sin()",
+        "o.mean()",
+        "-o",
+        "~o",
+        "o & 1",
+        "o << 1",
+        "o @ o",
+        "o - o",
+        "o % 2",
+        "o.relu()",
+        "o.std()",
+        "o > 1j",
+        "o.sort()[0]",
+        "o.cumsum(0)",
+        "torch.fmod(o, 2)",
+        "torch.bitwise_or(o, o)",
+        "torch.floor(o)",
+        "torch.sign(o)",
+        "torch.clamp(o, 0, 1)",
+        "torch.nn.functional.gelu(o)",
+        "o.softmax(0)",
+        "torch.logical_not(o)",
+        "o.add_(1.5)",
+        "o.clone().div_(2)",
+    )
     return f"""
 o = {subject}
 try:

@@ -1,4 +1,6 @@
-"""What every random program finds in its module: classes, functions, generators and a module with state."""
+"""What every random program finds in its module: classes, functions, generators and a module with
+state.
+"""
 
 PRELUDE = '''
 import collections, contextlib, copy, dataclasses, functools, itertools, operator, traceback

@@ -1,8 +1,11 @@
-"""Random Python programs as hypothesis strategies: control flow, containers, mutation, classes, exceptions, and tensors among them.
+"""Random Python programs as hypothesis strategies: control flow, containers, mutation, classes,
+exceptions, and tensors among them.
 
-A program is the text of `program(x, y, n, flag, items, table, thing, z, v, w, i, b, net)`: tensors (z a view of x, v not contiguous, w a
-leaf that requires gradients, i ints, b bools), numbers, containers, an object and a module; python_prelude.py is what stands above it.  What
-it does wrong (a KeyError, an unbound name) is a part of what must be the same compiled.  hypothesis shrinks a program that differs.
+A program is the text of `program(x, y, n, flag, items, table, thing, z, v, w, i, b, net)`: tensors
+(z a view of x, v not contiguous, w a leaf that requires gradients, i ints, b bools), numbers,
+containers, an object and a module; python_prelude.py is what stands above it. What it does wrong (a
+KeyError, an unbound name) is a part of what must be the same compiled. hypothesis shrinks a program
+that differs.
 """
 
 from __future__ import annotations
@@ -151,7 +154,10 @@ def _simple(draw: st.DrawFn) -> list[str]:
             ]
         case 10:
             return [
-                f"{a_list}[{_pick(draw, ('0', '-1', '1', '0:1'))}] = {_pick(draw, ('[x]', '[n]', '[]'))}"
+                (
+                    f"{a_list}[{_pick(draw, ('0', '-1', '1', '0:1'))}] = "
+                    f"{_pick(draw, ('[x]', '[n]', '[]'))}"
+                )
             ]
         case 11:
             return [f"{a_dict}[{_key(draw)}] = {_any(draw)}"]
@@ -185,7 +191,10 @@ def _simple(draw: st.DrawFn) -> list[str]:
             return [f"seen.append({_any(draw)})"]
         case 24:
             return [
-                f"made = [q for q in {a_list} if {_pick(draw, ('q is not None', 'isinstance(q, int)', 'True'))}]"
+                (
+                    f"made = [q for q in {a_list} if "
+                    f"{_pick(draw, ('q is not None', 'isinstance(q, int)', 'True'))}]"
+                )
             ]
         case 25:
             return [f"k = sorted([{_number(draw, 1)}, {_number(draw, 1)}, 1], key=lambda q: -q)[0]"]

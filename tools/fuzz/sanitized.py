@@ -1,4 +1,6 @@
-"""Random tensor programs again, in a process that begins with the address sanitizer: kernels that access what is not theirs end it with a report."""
+"""Random tensor programs again, in a process that begins with the address sanitizer: kernels that
+access what is not theirs end it with a report.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ SYMPTOM = re.compile(r"AddressSanitizer: .*")
 
 
 def run(*words: str, compiler: str = "g++") -> subprocess.CompletedProcess[str]:
-    """This interpreter with these arguments, its kernels built under the sanitizer; RuntimeError if the compiler has none."""
+    """This interpreter with these arguments, its kernels built under the sanitizer; RuntimeError if
+    the compiler has none.
+    """
     libraries = sanitizer.preload(compiler)
     if libraries is None:
         raise RuntimeError(f"{compiler} has no address sanitizer: install its libasan")
@@ -29,12 +33,18 @@ def run(*words: str, compiler: str = "g++") -> subprocess.CompletedProcess[str]:
     }
     return subprocess.run(
         [sys.executable, *words],
-        cwd=ROOT, env=environment, text=True, capture_output=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
 
 
 def run_programs(arguments: Sequence[str]) -> int:
-    """`python -m tools.fuzz tensors` with these arguments, sanitized; a report is shown with the program that caused it."""
+    """`python -m tools.fuzz tensors` with these arguments, sanitized; a report is shown with the
+    program that caused it.
+    """
     done = run("-m", "tools.fuzz", "tensors", *arguments, "--name-seeds")
     seeds = re.findall(r"^seed (\d+)$", done.stdout, re.MULTILINE)
     print(re.sub(r"^seed \d+\n", "", done.stdout, flags=re.MULTILINE), end="")

@@ -1,9 +1,10 @@
 """What a statement of a random program can be.
 
-Placeholders are variables drawn by kind: `{f}` floating, `{i}` integer, `{b}` bool, `{z}` complex, `{n}` real numbers, `{a}` any, `{e}` exact; a
-second of a kind is `{f2}`.  `{d}` is a dim of the first variable, `{c}` a small float, `{k}` a small int.
-A value is exact while it can only be bit for bit what eager computes; only such values may be compared, rounded or sorted, since one
-unit in the last place may decide there.
+Placeholders are variables drawn by kind: `{f}` floating, `{i}` integer, `{b}` bool, `{z}` complex,
+`{n}` real numbers, `{a}` any, `{e}` exact; a second of a kind is `{f2}`. `{d}` is a dim of the
+first variable, `{c}` a small float, `{k}` a small int. A value is exact while it can only be bit
+for bit what eager computes; only such values may be compared, rounded or sorted, since one unit in
+the last place may decide there.
 """
 
 from __future__ import annotations
@@ -212,7 +213,9 @@ IDENTITIES = """
 torch.chunk({f}, 2, {d})[-1] / 1
 {f}.unbind({d})[-1] ** 1
 """.strip().splitlines()
-"""Operations that change nothing, or fold to a view or a copy: their results have strides, offsets and memory all the same."""
+"""Operations that change nothing, or fold to a view or a copy: their results have strides, offsets
+and memory all the same.
+"""
 
 IN_PLACE = """
 {v}.add_({c})

@@ -1,7 +1,8 @@
-"""`python -m tools.stdlib`: run the standard library's tests plainly, then compiled, then as one graph each; print a table.
+"""`python -m tools.stdlib`: run the standard library's tests plainly, then compiled, then as one
+graph each; print a table.
 
-Results are kept line by line in `--results`; what stands there is not run again.  Exit status 1 when a test that passes
-plainly does not pass compiled and `accepted.toml` does not say why.
+Results are kept line by line in `--results`; what stands there is not run again. Exit status 1 when
+a test that passes plainly does not pass compiled and `accepted.toml` does not say why.
 """
 
 from __future__ import annotations

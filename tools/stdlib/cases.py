@@ -1,4 +1,6 @@
-"""One test file in a process of its own: its tests, found and run, plainly or each with its method compiled."""
+"""One test file in a process of its own: its tests, found and run, plainly or each with its method
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,17 @@ MEMORY = 8 << 30
 """Bytes of address space that a process may have: what asks for more gets a MemoryError."""
 
 Row = dict[str, Any]
-"""What became of a test: status ("pass", "skip", "fail", "break": a CaptureError), cause, seconds, breaks (their reasons' ids)."""
+"""What became of a test: status ("pass", "skip", "fail", "break": a CaptureError), cause, seconds,
+breaks (their reasons' ids).
+"""
 
 
 def names_of(file: str) -> list[str]:
-    """The tests of a file, in the order in which unittest runs them, without the module: `ListTest.test_append`.
+    """The tests of a file, in the order in which unittest runs them, without the module:
+    `ListTest.test_append`.
 
-    Those made of documentation and those that are coroutines are left out: they have no method to compile.
+    Those made of documentation and those that are coroutines are left out: they have no method to
+    compile.
     """
     module = importlib.import_module(module_of(file))
     loader = unittest.TestLoader()
@@ -67,7 +73,9 @@ def prepare() -> None:
 def run_file(
     file: str, mode: str, names: list[str], tell: Callable[[str, Row | None], None]
 ) -> None:
-    """Run these tests of a file; `tell` hears of each before it starts (None), and what became of it."""
+    """Run these tests of a file; `tell` hears of each before it starts (None), and what became of
+    it.
+    """
     module = importlib.import_module(module_of(file))
     by_class: dict[str, list[str]] = {}
     for name in names:
@@ -157,7 +165,9 @@ def _run(case: unittest.TestCase, mode: str) -> Row:
 
 
 def _compile_method(case: Any, *, fullgraph: bool) -> Any:
-    """Have a test run its method compiled; what it is compiled to, or None where its method is no function."""
+    """Have a test run its method compiled; what it is compiled to, or None where its method is no
+    function.
+    """
     name = case._testMethodName
     method = getattr(case, name)
     function = getattr(method, "__func__", None)

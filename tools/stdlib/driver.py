@@ -1,4 +1,6 @@
-"""Forks a process for each file and mode, and another one behind each test that takes too long or ends its process."""
+"""Forks a process for each file and mode, and another one behind each test that takes too long or
+ends its process.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class _Job:
     mode: str
     names: list[str] | None
     alone: bool = False
-    """Whether these run once more, each in a process of its own: no other test is to blame for what comes of them."""
+    """Whether these run once more, each in a process of its own: no other test is to blame for what
+    comes of them.
+    """
 
 
 @dataclass
@@ -53,7 +57,8 @@ def run_all(
     limit: float,
     only: tuple[str, ...] = ("",),
 ) -> Iterator[tuple[Key, Row]]:
-    """What became of each test that is not in `known`; a compiled one is run only if it passes plainly.
+    """What became of each test that is not in `known`; a compiled one is run only if it passes
+    plainly.
 
     only: how the names of the tests to run begin.  limit: seconds that a test may take.
     """

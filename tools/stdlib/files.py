@@ -19,8 +19,9 @@ _NAMES = """
     unpack_ex userdict userlist userstring weakref weakset with yield_from
 """
 FILES = tuple(_NAMES.split())
-"""Names of test files, without `test_`: of builtin types, statements and modules of Python code; none
-needs a network, other processes, an event loop or a trace function."""
+"""Names of test files, without `test_`: of builtin types, statements and modules of Python code;
+none needs a network, other processes, an event loop or a trace function.
+"""
 
 
 SAMPLE = (
@@ -45,7 +46,9 @@ def package_missing() -> str | None:
 
 
 def module_of(name: str) -> str:
-    """The module of a test file: `test.test_list` for list, `test.test_json.test_dump` for json.test_dump."""
+    """The module of a test file: `test.test_list` for list, `test.test_json.test_dump` for
+    json.test_dump.
+    """
     return f"test.test_{name}"
 
 

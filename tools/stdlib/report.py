@@ -33,7 +33,9 @@ def unexpected(results: Results, listed: Mapping[str, str]) -> list[str]:
 
 
 def table(results: Results, listed: Mapping[str, str]) -> str:
-    """How many tests end how in each mode, the reasons of breaks by frequency, and the failures that are not accepted."""
+    """How many tests end how in each mode, the reasons of breaks by frequency, and the failures
+    that are not accepted.
+    """
     lines = []
     for mode in MODES:
         counts = Counter(

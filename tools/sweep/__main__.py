@@ -6,7 +6,9 @@ import sys
 
 
 def main() -> int:
-    """Run the sweep that the first argument names; returns its exit status, or 2 for an unknown name."""
+    """Run the sweep that the first argument names; returns its exit status, or 2 for an unknown
+    name.
+    """
     name, arguments = (sys.argv[1:2] or [""])[0], sys.argv[2:]
     if name == "models":
         from tools.sweep.models.command import main as models

@@ -1,4 +1,6 @@
-"""Graphs of torch calls without a capture stage: run a program once on real tensors and note its calls."""
+"""Graphs of torch calls without a capture stage: run a program once on real tensors and note its
+calls.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def record_calls(program: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph
 def record_module(
     module: torch.nn.Module, args: Sequence[Any], call: Callable[..., Any]
 ) -> fx.GraphModule:
-    """The graph of `call(module, *args)` with the module's tensors as inputs after `args`; the module is left as it was."""
+    """The graph of `call(module, *args)` with the module's tensors as inputs after `args`; the
+    module is left as it was.
+    """
     mine = copy.deepcopy(module)
     tensors = module_tensors(mine)
     args = [

@@ -66,7 +66,9 @@ class Recorder(TorchDispatchMode):
 
 
 def record(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[Graph, list[torch.Tensor]]:
-    """The tape of `fn(*args)`, whose outputs are the Values of the tensors returned, and the constants that are its last inputs."""
+    """The tape of `fn(*args)`, whose outputs are the Values of the tensors returned, and the
+    constants that are its last inputs.
+    """
     recorder = Recorder(args)
     with recorder:
         results = fn(*args)

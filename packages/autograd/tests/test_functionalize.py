@@ -139,11 +139,26 @@ def dead_write_is_dropped(x):
 
 
 PROGRAMS = [
-    slice_assignment, write_through_view_chain, sibling_views_see_a_write, input_is_written, input_view_is_written,
-    copy_casts_and_expands, copy_keeps_the_layout, promoted_result_is_cast_back, split_and_unbind, index_put_and_scatter,
-    diagonal_is_written, as_strided_is_written, gapped_view_is_returned, out_variant, chained_inplace,
-    expand_read_after_write, batch_norm_statistics, foreach_inplace, dead_write_is_dropped,
-]  # fmt: skip
+    slice_assignment,
+    write_through_view_chain,
+    sibling_views_see_a_write,
+    input_is_written,
+    input_view_is_written,
+    copy_casts_and_expands,
+    copy_keeps_the_layout,
+    promoted_result_is_cast_back,
+    split_and_unbind,
+    index_put_and_scatter,
+    diagonal_is_written,
+    as_strided_is_written,
+    gapped_view_is_returned,
+    out_variant,
+    chained_inplace,
+    expand_read_after_write,
+    batch_norm_statistics,
+    foreach_inplace,
+    dead_write_is_dropped,
+]
 
 LAYOUTS = {
     "contiguous": lambda: torch.randn(4, 6),

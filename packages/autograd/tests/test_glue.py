@@ -240,7 +240,9 @@ def test_grad_mode_left_behind():
 
 
 def test_autocast_is_in_the_graph_and_not_around_it():
-    """The caller's autocast and the program's own are traced into casts; at run time neither acts on the compiled graphs."""
+    """The caller's autocast and the program's own are traced into casts; at run time neither acts
+    on the compiled graphs.
+    """
 
     def program(x, w):
         y = x @ w

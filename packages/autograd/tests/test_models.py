@@ -1,4 +1,6 @@
-"""aot against eager on whole models: two training steps, with gradients and buffers compared, and inference."""
+"""aot against eager on whole models: two training steps, with gradients and buffers compared, and
+inference.
+"""
 
 from __future__ import annotations
 
@@ -124,9 +126,13 @@ def t5():
 def llama():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
         vocab_size=50,
-    )  # fmt: skip
+    )
     return (
         transformers.LlamaForCausalLM(config),
         [torch.randint(0, 50, (2, 9))],

@@ -1,4 +1,6 @@
-"""prefer_channels_last: the same results and strides as eager, with convolutions in channels-last layout."""
+"""prefer_channels_last: the same results and strides as eager, with convolutions in channels-last
+layout.
+"""
 
 from __future__ import annotations
 

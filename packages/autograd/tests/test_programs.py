@@ -1,4 +1,6 @@
-"""aot against eager: values, gradients, layouts, aliasing, mutation and random numbers of small programs."""
+"""aot against eager: values, gradients, layouts, aliasing, mutation and random numbers of small
+programs.
+"""
 
 from __future__ import annotations
 
@@ -226,14 +228,48 @@ def max_and_sort(x, w, b, i):
 
 
 PROGRAMS = [
-    linear_tanh, several_outputs, layer_norm_gelu_softmax, cross_entropy, slice_assignment, inplace_chain,
-    write_through_views, copy_with_cast, bf16_plus_f32, index_put_accumulate, indexing, buffer_is_updated,
-    buffer_is_updated_and_returned, buffer_takes_gradient, parameter_updated_without_grad, integer_counter, input_returned,
-    views_of_inputs, views_under_no_grad, outputs_share_memory, outputs_are_chunks, output_is_a_view_of_an_intermediate,
-    detached_twin, same_output_twice, equal_outputs_apart, copy_of_an_input, dropout, random_inplace, scalar_outputs,
-    frozen_and_unused, no_grad_inside, expand_and_broadcast, empty_operands, zero_dim, saved_input_is_overwritten,
-    inputs_are_swapped, written_transposed, where_and_masks, literal_is_written, attention, max_and_sort,
-]  # fmt: skip
+    linear_tanh,
+    several_outputs,
+    layer_norm_gelu_softmax,
+    cross_entropy,
+    slice_assignment,
+    inplace_chain,
+    write_through_views,
+    copy_with_cast,
+    bf16_plus_f32,
+    index_put_accumulate,
+    indexing,
+    buffer_is_updated,
+    buffer_is_updated_and_returned,
+    buffer_takes_gradient,
+    parameter_updated_without_grad,
+    integer_counter,
+    input_returned,
+    views_of_inputs,
+    views_under_no_grad,
+    outputs_share_memory,
+    outputs_are_chunks,
+    output_is_a_view_of_an_intermediate,
+    detached_twin,
+    same_output_twice,
+    equal_outputs_apart,
+    copy_of_an_input,
+    dropout,
+    random_inplace,
+    scalar_outputs,
+    frozen_and_unused,
+    no_grad_inside,
+    expand_and_broadcast,
+    empty_operands,
+    zero_dim,
+    saved_input_is_overwritten,
+    inputs_are_swapped,
+    written_transposed,
+    where_and_masks,
+    literal_is_written,
+    attention,
+    max_and_sort,
+]
 
 
 @pytest.mark.parametrize("partition", ["min_cut", "save_all"])
@@ -311,10 +347,16 @@ def sharing(values):
     """Which tensors are identical, and which share memory."""
     tensors = [v for v in values if isinstance(v, torch.Tensor) and v.numel()]
     return [
-        (a is b, a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr(), a.data_ptr() - b.data_ptr()
-         if a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() else 0)
-        for a in tensors for b in tensors
-    ]  # fmt: skip
+        (
+            a is b,
+            a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr(),
+            a.data_ptr() - b.data_ptr()
+            if a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+            else 0,
+        )
+        for a in tensors
+        for b in tensors
+    ]
 
 
 def gradients(outputs, seed):

@@ -1,4 +1,4 @@
-/* Conditions on symbolic sizes: postfix programs over int64, made by guards/relations.py from Python text. */
+/* Conditions on symbolic sizes: postfix programs over int64, made by guards/constants.py from Python text. */
 #include "program.h"
 
 enum {

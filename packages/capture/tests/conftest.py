@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from flambeau_capture.code_check import assembled_code_checked
+from flambeau_capture.bytecode.checker import assembled_code_checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

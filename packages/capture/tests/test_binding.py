@@ -1,4 +1,6 @@
-"""Argument binding: Compiled and its Python twin bind every call as CPython does, and raise what CPython raises."""
+"""Argument binding: Compiled and its Python twin bind every call as CPython does, and raise what
+CPython raises.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ import types
 import pytest
 
 from flambeau_capture.core import core
-from flambeau_capture.entry import new_entry
+from flambeau_capture.entries.entry import new_entry
 from flambeau_capture.guards.check import PythonProgram
 from flambeau_capture.guards.program import guard_program
-from flambeau_capture.origins import Argument
 from flambeau_capture.python_core import PythonCompiled, PythonEntry
+from flambeau_capture.sources import Argument
 
 COMPILED = [pytest.param(PythonCompiled, id="python")]
 if core is not None:
@@ -24,11 +26,13 @@ if core is not None:
 
 
 def flat_entry(cls, count: int):
-    """An entry that returns the bound arguments as a tuple, reversed, so that it takes an order of its own."""
-    origins = [Argument(f"a{at}", at) for at in reversed(range(count))]
+    """An entry that returns the bound arguments as a tuple, reversed, so that it takes an order of
+    its own.
+    """
+    sources = [Argument(f"a{at}", at) for at in reversed(range(count))]
     if cls is PythonCompiled:
-        return PythonEntry(PythonProgram((), origins), lambda *values: values)
-    return new_entry(guard_program((), origins, count), lambda *values: values)
+        return PythonEntry(PythonProgram((), sources), lambda *values: values)
+    return new_entry(guard_program((), sources, count), lambda *values: values)
 
 
 def compiled_flat(cls, function):

@@ -1,4 +1,6 @@
-"""Many threads compile and call at once, with graph breaks; a child forked meanwhile calls and compiles."""
+"""Many threads compile and call at once, with graph breaks; a child forked meanwhile calls and
+compiles.
+"""
 
 from __future__ import annotations
 

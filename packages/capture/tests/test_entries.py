@@ -1,4 +1,6 @@
-"""Entries: what a capture record becomes — graph, result, effects — and how a callable's entries come and go."""
+"""Entries: what a capture record becomes — graph, result, effects — and how a callable's entries
+come and go.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +17,19 @@ import torch
 
 from flambeau_capture.compiled import compile_callable, state_of
 from flambeau_capture.core import core
-from flambeau_capture.entry import graph_of
+from flambeau_capture.entries.entry import graph_of
 from flambeau_capture.options import CaptureOptions
-from flambeau_capture.origins import (
-    Argument,
-    CellContents,
-    Closure,
-    DictEntry,
-    InstanceDict,
-    Item,
-    Scope,
-    TensorSize,
-    module_table_entry,
-)
 from flambeau_capture.record import (
     Break,
     Call,
-    CallEffect,
     CallRecipe,
+    CallSideEffect,
     Capture,
     CaptureError,
     Const,
     DelAttr,
     FromGraph,
-    FromOrigin,
+    FromSource,
     GraphValue,
     Guard,
     Input,
@@ -60,6 +51,17 @@ from flambeau_capture.record import (
     StoreCell,
     StoreGlobal,
 )
+from flambeau_capture.sources import (
+    Argument,
+    CellContents,
+    Closure,
+    DictEntry,
+    InstanceDict,
+    Item,
+    Scope,
+    TensorSize,
+    module_table_entry,
+)
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec, spec_of
 
@@ -72,7 +74,9 @@ def backend(gm, example_inputs):
 
 
 def tape(scope, **fields):
-    """A capture of `sin(cos(x))`, whose values are handed to `fields` to build results and effects from."""
+    """A capture of `sin(cos(x))`, whose values are handed to `fields` to build results and effects
+    from.
+    """
     x = scope.arguments[0]
     values = [GraphValue(spec_of(x), name) for name in ("x", "cos", "sin")]
     capture = Capture(scope, inputs=[Input(X, x, spec_of(x), values[0])])
@@ -90,7 +94,9 @@ def tape(scope, **fields):
 
 
 def run(arguments=(), function=None, **fields):
-    """Compile a function of (x, *arguments) whose capture has these results and effects; call it twice, with other tensors."""
+    """Compile a function of (x, *arguments) whose capture has these results and effects; call it
+    twice, with other tensors.
+    """
     function = function or (lambda x, y=None, z=None: None)
     compiled = compile_callable(
         function, lambda scope, options, dynamic: tape(scope, **fields), backend
@@ -109,7 +115,7 @@ def run(arguments=(), function=None, **fields):
 
 def test_a_graph_output_is_returned_by_the_core_itself():
     result, _, sin, entry = run()
-    assert torch.equal(result, sin) and entry.info.source == ""
+    assert torch.equal(result, sin) and entry.info.text == ""
     graph = entry.info.graph_module.graph
     assert [node.op for node in graph.nodes] == [
         "placeholder",
@@ -124,14 +130,17 @@ def test_a_graph_output_is_returned_by_the_core_itself():
 def test_a_tuple_of_outputs_is_returned_by_the_core_itself():
     result, cos, sin, entry = run(result=lambda v: MakeTuple((FromGraph(v[1]), FromGraph(v[2]))))
     assert type(result) is tuple and torch.equal(result[0], cos) and torch.equal(result[1], sin)
-    assert entry.info.source == ""
+    assert entry.info.text == ""
 
 
 def test_a_backend_may_return_a_list():
     compiled = compile_callable(
-        lambda x: None, lambda scope, *_: tape(scope, result=lambda v: MakeTuple((FromGraph(v[1]), FromGraph(v[2])))),
+        lambda x: None,
+        lambda scope, *_: tape(
+            scope, result=lambda v: MakeTuple((FromGraph(v[1]), FromGraph(v[2])))
+        ),
         lambda gm, inputs: lambda *args: list(gm(*args)),
-    )  # fmt: skip
+    )
     assert type(compiled(torch.ones(2))) is tuple
     compiled = compile_callable(
         lambda x: None, lambda scope, *_: tape(scope), lambda gm, inputs: lambda *args: gm(*args)[0]
@@ -210,9 +219,9 @@ def test_every_kind_of_value_is_rebuilt():
                 (Const("method"), MakeMethod(Const(Holder.get), holder)),
                 (Const("partial"), MakePartial(Const(max), (Const(3),), {"key": Const(abs)})),
                 (Const("iterator"), CallRecipe(iter, (inner,))),
-                (Const("input"), FromOrigin(X)),
-                (Const("argument"), FromOrigin(Y)),
-                (Const("item"), FromOrigin(Item(Y, 0))),
+                (Const("input"), FromSource(X)),
+                (Const("argument"), FromSource(Y)),
+                (Const("item"), FromSource(Item(Y, 0))),
             ]
         )
 
@@ -279,9 +288,15 @@ def test_functions_are_rebuilt():
             return a, b, c
 
         return MakeFunction(
-            function.__code__, globals(), "function", "outer.function", MakeTuple((FromGraph(v[2]),)), MakeDict([(Const("c"), Const(5))]),
-            annotations=MakeDict([(Const("a"), Const(int))]), state={"mark": Const(1)},
-        )  # fmt: skip
+            function.__code__,
+            globals(),
+            "function",
+            "outer.function",
+            MakeTuple((FromGraph(v[2]),)),
+            MakeDict([(Const("c"), Const(5))]),
+            annotations=MakeDict([(Const("a"), Const(int))]),
+            state={"mark": Const(1)},
+        )
 
     function, _, sin, _ = run(result=made)
     assert (
@@ -305,23 +320,23 @@ def test_every_effect_is_replayed_in_order():
 
     thing, log = Thing(), []
     items, table, group = thing.items, thing.table, thing.group
-    obj = FromOrigin(Y)
+    obj = FromSource(Y)
 
     def part(name):
-        return FromOrigin(DictEntry(InstanceDict(Y), name))
+        return FromSource(DictEntry(InstanceDict(Y), name))
 
-    def effects(v):
+    def side_effects(v):
         return [
             SetAttr(obj, "a", FromGraph(v[2])),
             DelAttr(obj, "b"),
             SetAttr(obj, "c", Const(1), raw=False),
             ReplaceDict(part("table"), [(Const("x"), Const(10))]),
-            CallEffect(log.append, (Const("before"),)),
+            CallSideEffect(log.append, (Const("before"),)),
             ReplaceList(part("items"), [Const(7), FromGraph(v[1])]),
             ReplaceSet(part("group"), [Const(3)]),
             StoreGlobal(globals(), "COUNTER", Const(5)),
-            StoreCell(FromOrigin(Closure("captured", 0)), FromGraph(v[1])),
-            CallEffect(functools.partial(log.append, "after")),
+            StoreCell(FromSource(Closure("captured", 0)), FromGraph(v[1])),
+            CallSideEffect(functools.partial(log.append, "after")),
         ]
 
     captured = None
@@ -332,7 +347,7 @@ def test_every_effect_is_replayed_in_order():
     x = torch.randn(3)
     compiled = compile_callable(
         function,
-        lambda scope, *_: tape(scope, effects=effects, result=lambda v: FromOrigin(Y)),
+        lambda scope, *_: tape(scope, side_effects=side_effects, result=lambda v: FromSource(Y)),
         backend,
     )
     assert compiled(x, thing) is thing
@@ -346,11 +361,11 @@ def test_every_effect_is_replayed_in_order():
 def test_replaced_dicts_keep_the_order_of_their_new_items():
     plain, ordered = {"a": 1}, collections.OrderedDict(a=1, b=2)
 
-    def effects(v):
+    def side_effects(v):
         pairs = [(Const("b"), FromGraph(v[2])), (Const("a"), Const(0))]
-        return [ReplaceDict(FromOrigin(Y), pairs), ReplaceDict(FromOrigin(Argument("z", 2)), pairs)]
+        return [ReplaceDict(FromSource(Y), pairs), ReplaceDict(FromSource(Argument("z", 2)), pairs)]
 
-    run((plain, ordered), effects=effects)
+    run((plain, ordered), side_effects=side_effects)
     assert list(plain) == ["b", "a"] and list(ordered) == ["b", "a"]
 
 
@@ -646,12 +661,12 @@ def test_nothing_keeps_a_dead_model_alive():
         module, x = scope.arguments
         M = Argument("module", 0)
         values, inputs = [], []
-        for origin, tensor in (
+        for source, tensor in (
             (Argument("x", 1), x),
             (module_table_entry(M, "_parameters", "weight"), module.weight),
         ):
             values.append(GraphValue(spec_of(tensor), "v"))
-            inputs.append(Input(origin, tensor, spec_of(tensor), values[-1]))
+            inputs.append(Input(source, tensor, spec_of(tensor), values[-1]))
         out = GraphValue(spec_of(x), "out")
         calls = [Call("function", torch.nn.functional.linear, tuple(values), {}, out)]
         guards = [Guard("TYPE", M, type(module)), Guard("IS", M, module)]
@@ -690,9 +705,9 @@ def test_reference_counts_are_balanced():
         result = MakeTuple(
             (
                 FromGraph(out),
-                FromOrigin(item),
-                FromOrigin(Argument("flag", 0)),
-                FromOrigin(Argument("kwargs", 2)),
+                FromSource(item),
+                FromSource(Argument("flag", 0)),
+                FromSource(Argument("kwargs", 2)),
             )
         )
         guards = [Guard("EQUALS", TensorSize(item, 0), 2)]
@@ -708,7 +723,9 @@ def test_reference_counts_are_balanced():
     x, flag, extra = torch.ones(2), object(), object()
 
     def drift():
-        """How far the counts of the arguments and of None are from where they were, after 1000 calls of either kind."""
+        """How far the counts of the arguments and of None are from where they were, after 1000
+        calls of either kind.
+        """
         gc.collect()
         before = [sys.getrefcount(item) for item in (x, flag, extra, None)]
         for _ in range(1000):
@@ -722,7 +739,8 @@ def test_reference_counts_are_balanced():
     compiled(x, flag=flag, extra=extra)
     rounds = [drift() for _ in range(4)]
     assert [counts[:3] for counts in rounds] == [[0, 0, 0]] * 4
-    # None is everybody's: what earlier tests left may go meanwhile. A leak of ours shows in every round.
+    # None is everybody's: what earlier tests left may go meanwhile. A leak of ours shows in every
+    # round.
     assert min(counts[3] for counts in rounds) < 500
 
 

@@ -16,7 +16,8 @@ from exporting import Net, same
 from torch import nn
 
 import flambeau_capture
-from flambeau_capture import CaptureError, Dim, InputMismatch, export
+from flambeau_capture import CaptureError, Dim, InputMismatch
+from flambeau_capture.exported import export
 from flambeau_capture.exported.svg import _boxes, _layers, _order, _place
 
 BATCH = Dim("batch")
@@ -80,8 +81,13 @@ def test_nested_arguments_and_results() -> None:
         args, kwargs = call(rows)
         same(exported(*args, **kwargs), nested(*args, **kwargs))
     assert exported.signature.paths == (
-        "batch.ids", "batch.masks['a']", "batch.masks['unused']", "rest[0]", "rest[1]", "named['last']",
-    )  # fmt: skip
+        "batch.ids",
+        "batch.masks['a']",
+        "batch.masks['unused']",
+        "rest[0]",
+        "rest[1]",
+        "named['last']",
+    )
 
 
 def test_arguments_come_back_as_themselves() -> None:
@@ -223,19 +229,64 @@ def ints(x: torch.Tensor, n: int) -> torch.Tensor:
 
 
 SIZES: dict[str, tuple[Any, Any, Any, list[tuple[int, ...]]]] = {
-    "named": (lambda x, y: x + y, lambda n, m: (torch.randn(n, m), torch.randn(n, 1)), ({0: BATCH, 1: Dim("width")}, {0: BATCH}), [(5, 7), (2, 2)]),
+    "named": (
+        lambda x, y: x + y,
+        lambda n, m: (torch.randn(n, m), torch.randn(n, 1)),
+        ({0: BATCH, 1: Dim("width")}, {0: BATCH}),
+        [(5, 7), (2, 2)],
+    ),
     "tuple": (lambda x: x * 2, lambda n: (torch.randn(n, 3),), {"x": (BATCH, None)}, [(5,), (8,)]),
-    "negative dimension": (lambda x: x * 2, lambda n: (torch.randn(3, n),), {"x": {-1: BATCH}}, [(5,), (8,)]),
-    "multiple": (double, lambda n: (torch.randn(2 * n, 8), torch.randn(n, 8)), ({0: 2 * BATCH}, {0: BATCH}), [(5,), (2,)]),
-    "multiple alone": (lambda x: x.reshape(2, -1), lambda n: (torch.randn(2 * n, 3),), ({0: BATCH * 2},), [(5,), (2,)]),
-    "shifted": (lambda x: x[1:] - x[:-1], lambda n: (torch.randn(n + 1),), ({0: BATCH + 1},), [(5,), (2,)]),
-    "shifted down": (lambda x: x * x.shape[0], lambda n: (torch.randn(2 * n - 1),), ({0: 2 * BATCH - 1},), [(5,), (2,)]),
+    "negative dimension": (
+        lambda x: x * 2,
+        lambda n: (torch.randn(3, n),),
+        {"x": {-1: BATCH}},
+        [(5,), (8,)],
+    ),
+    "multiple": (
+        double,
+        lambda n: (torch.randn(2 * n, 8), torch.randn(n, 8)),
+        ({0: 2 * BATCH}, {0: BATCH}),
+        [(5,), (2,)],
+    ),
+    "multiple alone": (
+        lambda x: x.reshape(2, -1),
+        lambda n: (torch.randn(2 * n, 3),),
+        ({0: BATCH * 2},),
+        [(5,), (2,)],
+    ),
+    "shifted": (
+        lambda x: x[1:] - x[:-1],
+        lambda n: (torch.randn(n + 1),),
+        ({0: BATCH + 1},),
+        [(5,), (2,)],
+    ),
+    "shifted down": (
+        lambda x: x * x.shape[0],
+        lambda n: (torch.randn(2 * n - 1),),
+        ({0: 2 * BATCH - 1},),
+        [(5,), (2,)],
+    ),
     "int": (ints, lambda n: (torch.randn(n, 3), n), ({0: BATCH}, BATCH), [(5,), (2,)]),
     "int auto": (lambda x, n: x[:n], lambda n: (torch.randn(9), n), (None, Dim.AUTO), [(5,), (3,)]),
-    "automatic": (lambda x, y: x @ y, lambda n, m: (torch.randn(n, m), torch.randn(m, n)), Dim.AUTO, [(5, 7), (2, 3)]),
-    "dynamic": (lambda x: x.flatten().cumsum(0), lambda n: (torch.randn(n, 2),), ({0: Dim.DYNAMIC},), [(5,), (9,)]),
-    "computed in the graph": (lambda x: torch.arange(x.shape[0]) * 2 + x.mean(1), lambda n: (torch.randn(n, 2),), ({0: BATCH},), [(5,), (9,)]),
-}  # fmt: skip
+    "automatic": (
+        lambda x, y: x @ y,
+        lambda n, m: (torch.randn(n, m), torch.randn(m, n)),
+        Dim.AUTO,
+        [(5, 7), (2, 3)],
+    ),
+    "dynamic": (
+        lambda x: x.flatten().cumsum(0),
+        lambda n: (torch.randn(n, 2),),
+        ({0: Dim.DYNAMIC},),
+        [(5,), (9,)],
+    ),
+    "computed in the graph": (
+        lambda x: torch.arange(x.shape[0]) * 2 + x.mean(1),
+        lambda n: (torch.randn(n, 2),),
+        ({0: BATCH},),
+        [(5,), (9,)],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -249,7 +300,9 @@ def test_sizes_vary(name: str) -> None:
 
 
 def test_symbols_have_the_names_of_the_user() -> None:
-    exported = export(double, (torch.randn(8, 2), torch.randn(4, 2)), dynamic_shapes=({0: 2 * BATCH}, {0: BATCH}))  # fmt: skip
+    exported = export(
+        double, (torch.randn(8, 2), torch.randn(4, 2)), dynamic_shapes=({0: 2 * BATCH}, {0: BATCH})
+    )
     text = str(exported)
     assert "graph double(x: f32[2*batch, 2], y: f32[batch, 2])" in text
     assert "mul: f32[batch, 2] = operator.mul(" in text
@@ -299,7 +352,9 @@ def test_a_specialised_size_is_an_error_with_its_line() -> None:
 
 def test_a_needed_relation_is_an_error_with_its_line() -> None:
     x = torch.randn(4, 3)
-    with pytest.raises(CaptureError, match=rf"batch <= 512 is required at .*{line_of(limits, 1)}") as caught:  # fmt: skip
+    with pytest.raises(
+        CaptureError, match=rf"batch <= 512 is required at .*{line_of(limits, 1)}"
+    ) as caught:
         export(limits, (x,), dynamic_shapes=({0: BATCH},))
     assert caught.value.reason.id == "size-relation"
     assert "max=512" in caught.value.reason.hint
@@ -399,7 +454,9 @@ def test_what_an_exported_graph_cannot_do(program: Any, argument: Any, id: str) 
 
 
 def test_svg(tmp_path: Any) -> None:
-    model = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))).eval()  # fmt: skip
+    model = nn.Sequential(
+        *(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
+    ).eval()
     x = torch.randn(2, 3, 8)
     exported = export(model, (x,), dynamic_shapes=({0: BATCH},))
     exported.to_svg(tmp_path / "graph.svg")
@@ -430,7 +487,7 @@ def test_boxes_do_not_overlap() -> None:
 
 
 def test_public_names() -> None:
-    assert flambeau_capture.export is export
+    assert flambeau_capture.exported.export is export
     exported = export(torch_add, (torch.randn(2), torch.randn(2)))
     assert repr(exported) == "<ExportedGraph torch_add: 2 inputs, 0 lifted tensors, 1 calls>"
     assert exported.print_readable(print_output=False) == str(exported)

@@ -1,4 +1,6 @@
-"""Files of exported graphs: what they keep, what they refuse, and that loading runs nothing that a file brings."""
+"""Files of exported graphs: what they keep, what they refuse, and that loading runs nothing that a
+file brings.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ import torch.nn.functional as F
 from exporting import same
 from torch import nn
 
-from flambeau_capture import Dim, ExportFileError, export, load
-from flambeau_capture.exported import targets
+from flambeau_capture import Dim, ExportFileError, load
+from flambeau_capture.exported import export, targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +58,13 @@ def saved_and_loaded(exported: Any, path: Path, **options: Any) -> Any:
 def constants(x: torch.Tensor) -> Any:
     y = x[..., None, ::2].to(torch.float64, memory_format=torch.contiguous_format)
     z = torch.full((2,), float("inf"), device=torch.device("cpu")) * float("-inf")
-    return y, z, torch.zeros(1, dtype=torch.complex64) + 1j, x.clamp(min=None, max=-0.0), F.pad(x, (1, 0, 2, 3))  # fmt: skip
+    return (
+        y,
+        z,
+        torch.zeros(1, dtype=torch.complex64) + 1j,
+        x.clamp(min=None, max=-0.0),
+        F.pad(x, (1, 0, 2, 3)),
+    )
 
 
 def structures(x: torch.Tensor) -> Any:
@@ -83,17 +91,42 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "constants": (constants, lambda n: torch.randn(n, 3, 4)),
     "structures": (structures, lambda n: torch.randn(n, 3)),
     "bfloat16": (lambda x: (x * 3, x.float().sum(-1)), lambda n: torch.randn(n, 5).bfloat16()),
-    "complex": (lambda x: (x * 1j, torch.view_as_real(x), x.real, x.conj().resolve_conj()), lambda n: torch.randn(n, 5, dtype=torch.complex64)),
+    "complex": (
+        lambda x: (x * 1j, torch.view_as_real(x), x.real, x.conj().resolve_conj()),
+        lambda n: torch.randn(n, 5, dtype=torch.complex64),
+    ),
     "bool": (lambda x: (~x, x & x.roll(1), x.sum()), lambda n: torch.rand(n, 5) > 0.5),
-    "int": (lambda x: (x // 3, x % 3, x << 1, x.to(torch.uint8), F.one_hot(x % 4, 4)), lambda n: torch.randint(0, 99, (n, 5))),
-    "setitem": (lambda x: F.relu(x.clone().index_put_((torch.tensor([0]),), torch.tensor(9.0))), lambda n: torch.randn(n, 3)),
+    "int": (
+        lambda x: (x // 3, x % 3, x << 1, x.to(torch.uint8), F.one_hot(x % 4, 4)),
+        lambda n: torch.randint(0, 99, (n, 5)),
+    ),
+    "setitem": (
+        lambda x: F.relu(x.clone().index_put_((torch.tensor([0]),), torch.tensor(9.0))),
+        lambda n: torch.randn(n, 3),
+    ),
     "state of torch": (state_of_torch, lambda n: torch.randn(n, 4)),
-    "sizes": (lambda x: x.reshape(-1).repeat(2)[: x.shape[0] * 2 + 1] / x.shape[0] ** 0.5, lambda n: torch.randn(n, 4)),
-    "operators": (lambda x: torch.ops.aten.add.Tensor(torch.einsum("ij,kj->ik", x, x), 1, alpha=2), lambda n: torch.randn(n, 4)),
+    "sizes": (
+        lambda x: x.reshape(-1).repeat(2)[: x.shape[0] * 2 + 1] / x.shape[0] ** 0.5,
+        lambda n: torch.randn(n, 4),
+    ),
+    "operators": (
+        lambda x: torch.ops.aten.add.Tensor(torch.einsum("ij,kj->ik", x, x), 1, alpha=2),
+        lambda n: torch.randn(n, 4),
+    ),
     "pooling": (lambda x: F.max_pool1d(F.gelu(x[None]), 2), lambda n: torch.randn(n, 6)),
-    "attention": (lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True), lambda n: torch.randn(n, 8)),
-    "linear algebra": (lambda x: (torch.linalg.vector_norm(x, dim=-1), torch.linalg.norm(x), torch.special.expit(x)), lambda n: torch.randn(n, 6)),
-}  # fmt: skip
+    "attention": (
+        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+        lambda n: torch.randn(n, 8),
+    ),
+    "linear algebra": (
+        lambda x: (
+            torch.linalg.vector_norm(x, dim=-1),
+            torch.linalg.norm(x),
+            torch.special.expit(x),
+        ),
+        lambda n: torch.randn(n, 6),
+    ),
+}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -193,7 +226,10 @@ def test_saved_again(tmp_path: Path) -> None:
     exported = export(constants, (torch.randn(4, 3, 4),), dynamic_shapes=({0: BATCH},))
     loaded = saved_and_loaded(exported, tmp_path / "first")
     saved_and_loaded(loaded, tmp_path / "second")
-    graphs = [json.loads(zipfile.ZipFile(tmp_path / name).read("graph.json")) for name in ("first", "second")]  # fmt: skip
+    graphs = [
+        json.loads(zipfile.ZipFile(tmp_path / name).read("graph.json"))
+        for name in ("first", "second")
+    ]
     assert graphs[0] == graphs[1]
     with pytest.raises(ValueError, match="batch <= 32 does not hold"):
         loaded(torch.randn(33, 3, 4))
@@ -224,9 +260,18 @@ def test_without_the_source(tmp_path: Path) -> None:
     export(model, (torch.randn(4, 3),), dynamic_shapes=({0: BATCH},)).save(tmp_path / "graph")
     x = torch.randn(9, 3)
     torch.save(((x,), model(x).detach()), tmp_path / "data")
-    before = subprocess.run([sys.executable, "-c", "import torch, sys; print(list(sys.modules))"], capture_output=True, text=True, check=True)  # fmt: skip
-    child = CHILD.format(path=str(tmp_path / "graph"), data=str(tmp_path / "data"), before=before.stdout)  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=False)  # fmt: skip
+    before = subprocess.run(
+        [sys.executable, "-c", "import torch, sys; print(list(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    child = CHILD.format(
+        path=str(tmp_path / "graph"), data=str(tmp_path / "data"), before=before.stdout
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", child], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "equal", done.stderr
 
 
@@ -236,7 +281,10 @@ def test_without_the_source(tmp_path: Path) -> None:
 def test_classes(tmp_path: Path) -> None:
     exported = export(lambda x: Plain(x + 1), (torch.randn(3),))
     exported.save(tmp_path / "graph")
-    with pytest.raises(ExportFileError, match=r"Plain, which is no dataclass or container: load\(path, classes=\[Plain\]\)"):  # fmt: skip
+    with pytest.raises(
+        ExportFileError,
+        match=r"Plain, which is no dataclass or container: load\(path, classes=\[Plain\]\)",
+    ):
         load(tmp_path / "graph")
     x = torch.randn(3)
     same(load(tmp_path / "graph", classes=[Plain])(x), Plain(x + 1))
@@ -351,28 +399,85 @@ def file(tmp_path: Path) -> Path:
 
 
 DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "an unknown function": (lambda d: d["graph"]["graph"][0][-1].update(target="os.system"), "'os.system' is no function"),
-    "a function that reads files": (lambda d: d["graph"]["graph"][0][-1].update(target="torch.load"), "'torch.load' is no function"),
-    "an operator that reads files": (lambda d: d["graph"]["graph"][0][-1].update(target="torch.ops.aten.from_file"), "from_file is not registered"),
-    "a private method": (lambda d: d["graph"]["graph"][0][-1].update(op="call_method", target="__reduce_ex__"), "no tensor method"),
-    "a class": (lambda d: d["graph"]["graph"][0][-1].update(op="call_method", target="__class__"), "no tensor method"),
-    "an attribute": (lambda d: d["graph"]["graph"][0][-1].update(target="builtins.getattr", args=[{"node": d["graph"]["graph"][0][0]["name"]}, "__globals__"]), "attribute"),
-    "code as a name": (lambda d: d["graph"]["graph"][0][-1].update(name="x=__import__('os')"), "is no name"),
-    "code as a keyword": (lambda d: d["graph"]["graph"][0][-1].update(kwargs={"dict": [["a,b", 1]]}), "'a,b' is no name"),
-    "code as a condition": (lambda d: d["conditions"].append(["__import__('os').getpid() > batch", ""]), "has no meaning in a size|is no"),
-    "code as a size": (lambda d: d["input_specs"][0]["spec"][2].__setitem__(0, "print(batch)"), "is no size"),
-    "a node of another graph": (lambda d: d["graph"]["graph"][0][-1].update(args=[{"node": "nowhere"}]), "read before it is computed"),
-    "two nodes of one name": (lambda d: d["graph"]["graph"][0].append(d["graph"]["graph"][0][-1]), "two nodes are called"),
-    "a module's attribute": (lambda d: d["graph"]["graph"][0][-1].update(op="get_attr"), "a node of kind 'get_attr'"),
-    "an unknown dtype": (lambda d: d["state"][0].update(dtype={"dtype": "load"}), "torch has no dtype 'load'"),
-    "a tensor beyond its data": (lambda d: d["state"][0].update(shape=[10**6, 10**6]), "has no data"),
+    "an unknown function": (
+        lambda d: d["graph"]["graph"][0][-1].update(target="os.system"),
+        "'os.system' is no function",
+    ),
+    "a function that reads files": (
+        lambda d: d["graph"]["graph"][0][-1].update(target="torch.load"),
+        "'torch.load' is no function",
+    ),
+    "an operator that reads files": (
+        lambda d: d["graph"]["graph"][0][-1].update(target="torch.ops.aten.from_file"),
+        "from_file is not registered",
+    ),
+    "a private method": (
+        lambda d: d["graph"]["graph"][0][-1].update(op="call_method", target="__reduce_ex__"),
+        "no tensor method",
+    ),
+    "a class": (
+        lambda d: d["graph"]["graph"][0][-1].update(op="call_method", target="__class__"),
+        "no tensor method",
+    ),
+    "an attribute": (
+        lambda d: d["graph"]["graph"][0][-1].update(
+            target="builtins.getattr",
+            args=[{"node": d["graph"]["graph"][0][0]["name"]}, "__globals__"],
+        ),
+        "attribute",
+    ),
+    "code as a name": (
+        lambda d: d["graph"]["graph"][0][-1].update(name="x=__import__('os')"),
+        "is no name",
+    ),
+    "code as a keyword": (
+        lambda d: d["graph"]["graph"][0][-1].update(kwargs={"dict": [["a,b", 1]]}),
+        "'a,b' is no name",
+    ),
+    "code as a condition": (
+        lambda d: d["conditions"].append(["__import__('os').getpid() > batch", ""]),
+        "has no meaning in a size|is no",
+    ),
+    "code as a size": (
+        lambda d: d["input_specs"][0]["spec"][2].__setitem__(0, "print(batch)"),
+        "is no size",
+    ),
+    "a node of another graph": (
+        lambda d: d["graph"]["graph"][0][-1].update(args=[{"node": "nowhere"}]),
+        "read before it is computed",
+    ),
+    "two nodes of one name": (
+        lambda d: d["graph"]["graph"][0].append(d["graph"]["graph"][0][-1]),
+        "two nodes are called",
+    ),
+    "a module's attribute": (
+        lambda d: d["graph"]["graph"][0][-1].update(op="get_attr"),
+        "a node of kind 'get_attr'",
+    ),
+    "an unknown dtype": (
+        lambda d: d["state"][0].update(dtype={"dtype": "load"}),
+        "torch has no dtype 'load'",
+    ),
+    "a tensor beyond its data": (
+        lambda d: d["state"][0].update(shape=[10**6, 10**6]),
+        "has no data",
+    ),
     "negative sizes": (lambda d: d["state"][0].update(stride=[-1, -1]), "sizes of"),
     "a missing tensor": (lambda d: d["state"].pop(), "is not there"),
     "a missing part": (lambda d: d.pop("graph"), "graph"),
-    "a class in a tree": (lambda d: d.update(result={"items": ["subprocess.Popen", [], []]}), "is not of this kind"),
-    "a maker in a tree": (lambda d: d.update(result={"made": ["eval", [], []]}), "nothing that a file may make"),
-    "a class to look up": (lambda d: d["classes"].append("subprocess.Popen"), "no dataclass or container"),
-}  # fmt: skip
+    "a class in a tree": (
+        lambda d: d.update(result={"items": ["subprocess.Popen", [], []]}),
+        "is not of this kind",
+    ),
+    "a maker in a tree": (
+        lambda d: d.update(result={"made": ["eval", [], []]}),
+        "nothing that a file may make",
+    ),
+    "a class to look up": (
+        lambda d: d["classes"].append("subprocess.Popen"),
+        "no dataclass or container",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -392,7 +497,9 @@ def test_damaged_and_hostile_graphs(name: str, file: Path) -> None:
 
 def test_versions(file: Path) -> None:
     _edit(file, lambda text: text.replace('"version": 1', '"version": 2'), "format.json")
-    with pytest.raises(ExportFileError, match="version 2 of the format; this flambeau_capture reads version 1"):  # fmt: skip
+    with pytest.raises(
+        ExportFileError, match="version 2 of the format; this flambeau_capture reads version 1"
+    ):
         load(file)
     _edit(file, lambda text: text.replace("flambeau exported graph", "other"), "format.json")
     with pytest.raises(ExportFileError, match="its format is 'other'"):
@@ -416,11 +523,21 @@ def test_damaged_files(file: Path, tmp_path: Path) -> None:
 
 
 def test_every_name_is_found_again() -> None:
-    """Names and functions correspond, and no name of a file leads to a function that makes or loads code."""
+    """Names and functions correspond, and no name of a file leads to a function that makes or loads
+    code.
+    """
     for name in targets._functions():
         function = targets.function_named(name)
         assert targets.function_named(targets.name_of(function)) is function
         assert not name.rpartition(".")[2].startswith("__")
-    for name in ("torch.load", "torch.save", "torch.compile", "torch.from_file", "builtins.eval", "operator.call", "operator.attrgetter"):  # fmt: skip
+    for name in (
+        "torch.load",
+        "torch.save",
+        "torch.compile",
+        "torch.from_file",
+        "builtins.eval",
+        "operator.call",
+        "operator.attrgetter",
+    ):
         with pytest.raises(targets.UnknownTarget):
             targets.function_named(name)

@@ -13,8 +13,9 @@ import torch.export
 from exporting import Net
 from torch import nn
 
-from flambeau_capture import Dim, export, load
-from flambeau_capture.interop_export import to_exported_program
+from flambeau_capture import Dim, load
+from flambeau_capture.exported import export
+from flambeau_capture.exported.interop_torch import to_exported_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,9 @@ def close(found: Any, expected: Any) -> None:
 def test_a_module() -> None:
     model = Net()
     shapes = {"x": {0: BATCH}, "mask": {0: BATCH}}
-    exported = export(model, (torch.randn(6, 8),), {"mask": torch.randn(6, 1)}, dynamic_shapes=shapes)  # fmt: skip
+    exported = export(
+        model, (torch.randn(6, 8),), {"mask": torch.randn(6, 1)}, dynamic_shapes=shapes
+    )
     program = to_exported_program(exported)
     assert set(program.state_dict) == set(model.state_dict())
     twin, module = copy.deepcopy(model), through_a_file(program)
@@ -50,13 +53,29 @@ def test_a_module() -> None:
 
 
 PROGRAMS: dict[str, tuple[Any, Any, Any]] = {
-    "derived": (lambda x, y: x[: x.shape[0] // 2] * y, lambda n: (torch.randn(2 * n, 8), torch.randn(n, 8)), ({0: 2 * BATCH}, {0: BATCH})),
+    "derived": (
+        lambda x, y: x[: x.shape[0] // 2] * y,
+        lambda n: (torch.randn(2 * n, 8), torch.randn(n, 8)),
+        ({0: 2 * BATCH}, {0: BATCH}),
+    ),
     "automatic": (lambda x, y: x @ y, lambda n: (torch.randn(n, 3), torch.randn(3, n)), Dim.AUTO),
-    "ints": (lambda x, n: x * n + torch.zeros(n, 1), lambda n: (torch.randn(n, 3), n), ({0: BATCH}, BATCH)),
-    "nested": (lambda d, flag: (d["a"][0] + 1, [d["b"]], flag), lambda n: ({"a": [torch.randn(n, 3)], "b": torch.randn(2)}, True), {"d": {"a": [{0: BATCH}]}}),
+    "ints": (
+        lambda x, n: x * n + torch.zeros(n, 1),
+        lambda n: (torch.randn(n, 3), n),
+        ({0: BATCH}, BATCH),
+    ),
+    "nested": (
+        lambda d, flag: (d["a"][0] + 1, [d["b"]], flag),
+        lambda n: ({"a": [torch.randn(n, 3)], "b": torch.randn(2)}, True),
+        {"d": {"a": [{0: BATCH}]}},
+    ),
     "static": (lambda x: x.t() + 1, lambda n: (torch.randn(4, 3),), None),
-    "several": (lambda *xs: torch.stack(xs).sum(0), lambda n: (torch.randn(n), torch.randn(n)), {"xs": ({0: BATCH}, {0: BATCH})}),
-}  # fmt: skip
+    "several": (
+        lambda *xs: torch.stack(xs).sum(0),
+        lambda n: (torch.randn(n), torch.randn(n)),
+        {"xs": ({0: BATCH}, {0: BATCH})},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,4 +1,6 @@
-"""Guards: every change of what is guarded is seen, nothing else is, and C and the Python reference agree."""
+"""Guards: every change of what is guarded is seen, nothing else is, and C and the Python reference
+agree.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from flambeau_capture import origins
+from flambeau_capture import sources
 from flambeau_capture.core import core
-from flambeau_capture.entry import current_state
+from flambeau_capture.entries.entry import current_state
 from flambeau_capture.events import failure_of
-from flambeau_capture.guards import check, kinds, program, relations, tensor_layout
+from flambeau_capture.guards import check, constants, kinds, program, tensor_layout
 from flambeau_capture.guards.tensor_kinds import TensorPayload
-from flambeau_capture.origins import (
+from flambeau_capture.record import Guard
+from flambeau_capture.sources import (
     ABSENT,
     Argument,
     Attribute,
@@ -37,8 +40,8 @@ from flambeau_capture.origins import (
     InstanceDict,
     Item,
     MethodPart,
-    Origin,
     Scope,
+    Source,
     TensorSize,
     TensorStride,
     TypeAttribute,
@@ -46,7 +49,6 @@ from flambeau_capture.origins import (
     WeakrefTo,
     module_table_entry,
 )
-from flambeau_capture.record import Guard
 from flambeau_prims.spec import Spec, spec_of
 
 X = Argument("x", 0)
@@ -57,12 +59,12 @@ def function(x, y=None):
     return x
 
 
-def tensor_guard(origin: Origin, tensor: torch.Tensor, spec: Spec | None = None) -> Guard:
+def tensor_guard(source: Source, tensor: torch.Tensor, spec: Spec | None = None) -> Guard:
     words = core.tensor_words(tensor) if core is not None and tensor_layout.configure() else None
     keys = torch._C._dispatch_keys(tensor).raw_repr()
     return Guard(
         "TENSOR",
-        origin,
+        source,
         TensorPayload(type(tensor), spec or spec_of(tensor), tensor.requires_grad, keys, words),
     )
 
@@ -70,7 +72,9 @@ def tensor_guard(origin: Origin, tensor: torch.Tensor, spec: Spec | None = None)
 def verdict(
     guards: list[Guard], arguments: tuple[Any, ...], called: types.FunctionType = function
 ) -> int | None:
-    """Index of the failing guard.  C and the reference must agree on whether there is one; C may meet another of several first."""
+    """Index of the failing guard. C and the reference must agree on whether there is one; C may
+    meet another of several first.
+    """
     reference = check.first_failing(guards, Scope(called, arguments))
     made = program.guard_program(guards, (), len(arguments))
     for _ in range(2):  # the second time by what the first remembered of dicts
@@ -110,7 +114,9 @@ class Slotted:
 
 @dataclass
 class Row:
-    """`make()` gives the argument, `guards(value)` what is guarded of it, `change(value)` what must be seen (None: must not be)."""
+    """`make()` gives the argument, `guards(value)` what is guarded of it, `change(value)` what must
+    be seen (None: must not be).
+    """
 
     name: str
     make: Any
@@ -148,44 +154,228 @@ def _own(name):
 
 TABLE = [
     Row("attribute value", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("value", 2)),
-    Row("attribute type", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("value", True)),
-    Row("attribute equal again", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("value", 1), seen=False),
-    Row("other attribute", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("new", 1), seen=False),
-    Row("attribute deleted", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], lambda t: delattr(t, "value")),
-    Row("instance dict replaced", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], lambda t: setattr(t, "__dict__", {"value": 3})),
-    Row("class replaced", Thing, lambda t: [Guard("TYPE", X, Thing)], lambda t: setattr(t, "__class__", type("Other", (Thing,), {}))),
-    Row("shadowing attribute", Thing, lambda t: [Guard("ABSENT", InstanceDict(X), "method")], _set("method", None)),
-    Row("attribute still absent", Thing, lambda t: [Guard("ABSENT", InstanceDict(X), "method")], _set("other", None), seen=False),
-    Row("list item", Thing, lambda t: [Guard("EQUALS", Item(_own("items"), 1), 2.5)], lambda t: t.items.__setitem__(1, 2.25)),
-    Row("list shorter", Thing, lambda t: [Guard("EQUALS", Item(_own("items"), 2), "a")], lambda t: t.items.pop()),
-    Row("list length", Thing, lambda t: [Guard("LENGTH", _own("items"), 3)], lambda t: t.items.append(0)),
-    Row("dict length", Thing, lambda t: [Guard("LENGTH", _own("table"), 2)], lambda t: t.table.clear()),
-    Row("dict value", Thing, lambda t: [Guard("EQUALS", DictEntry(_own("table"), "a"), 1)], lambda t: t.table.update(a=2)),
-    Row("dict key added", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: t.table.update(c=0)),
-    Row("dict key replaced", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: (t.table.pop("b"), t.table.update(c=0))),
-    Row("dict order", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: t.table.update(a=t.table.pop("a"))),
-    Row("dict values only", Thing, lambda t: [Guard("KEYS", _own("table"), ("a", "b"))], lambda t: t.table.update(a=9), seen=False),
-    Row("dict key at", Thing, lambda t: [Guard("EQUALS", DictKeyAt(_own("table"), 1), "b")], lambda t: t.table.update(a=t.table.pop("a"))),
-    Row("key gone", Thing, lambda t: [Guard("HAS_KEY", _own("table"), "a")], lambda t: t.table.pop("a")),
-    Row("key of another type", lambda: {1: 0}, lambda d: [Guard("KEYS", X, (1,))], lambda d: (d.pop(1), d.update({True: 0}))),
-    Row("ordered dict moved", lambda: collections.OrderedDict(a=1, b=2), lambda d: [Guard("KEYS", X, ("a", "b"))], lambda d: d.move_to_end("a")),
-    Row("ordered dict same", lambda: collections.OrderedDict(a=1, b=2), lambda d: [Guard("KEYS", X, ("a", "b"))], lambda d: d.update(b=3), seen=False),
+    Row(
+        "attribute type", Thing, lambda t: [Guard("EQUALS", _own("value"), 1)], _set("value", True)
+    ),
+    Row(
+        "attribute equal again",
+        Thing,
+        lambda t: [Guard("EQUALS", _own("value"), 1)],
+        _set("value", 1),
+        seen=False,
+    ),
+    Row(
+        "other attribute",
+        Thing,
+        lambda t: [Guard("EQUALS", _own("value"), 1)],
+        _set("new", 1),
+        seen=False,
+    ),
+    Row(
+        "attribute deleted",
+        Thing,
+        lambda t: [Guard("EQUALS", _own("value"), 1)],
+        lambda t: delattr(t, "value"),
+    ),
+    Row(
+        "instance dict replaced",
+        Thing,
+        lambda t: [Guard("EQUALS", _own("value"), 1)],
+        lambda t: setattr(t, "__dict__", {"value": 3}),
+    ),
+    Row(
+        "class replaced",
+        Thing,
+        lambda t: [Guard("TYPE", X, Thing)],
+        lambda t: setattr(t, "__class__", type("Other", (Thing,), {})),
+    ),
+    Row(
+        "shadowing attribute",
+        Thing,
+        lambda t: [Guard("ABSENT", InstanceDict(X), "method")],
+        _set("method", None),
+    ),
+    Row(
+        "attribute still absent",
+        Thing,
+        lambda t: [Guard("ABSENT", InstanceDict(X), "method")],
+        _set("other", None),
+        seen=False,
+    ),
+    Row(
+        "list item",
+        Thing,
+        lambda t: [Guard("EQUALS", Item(_own("items"), 1), 2.5)],
+        lambda t: t.items.__setitem__(1, 2.25),
+    ),
+    Row(
+        "list shorter",
+        Thing,
+        lambda t: [Guard("EQUALS", Item(_own("items"), 2), "a")],
+        lambda t: t.items.pop(),
+    ),
+    Row(
+        "list length",
+        Thing,
+        lambda t: [Guard("LENGTH", _own("items"), 3)],
+        lambda t: t.items.append(0),
+    ),
+    Row(
+        "dict length",
+        Thing,
+        lambda t: [Guard("LENGTH", _own("table"), 2)],
+        lambda t: t.table.clear(),
+    ),
+    Row(
+        "dict value",
+        Thing,
+        lambda t: [Guard("EQUALS", DictEntry(_own("table"), "a"), 1)],
+        lambda t: t.table.update(a=2),
+    ),
+    Row(
+        "dict key added",
+        Thing,
+        lambda t: [Guard("KEYS", _own("table"), ("a", "b"))],
+        lambda t: t.table.update(c=0),
+    ),
+    Row(
+        "dict key replaced",
+        Thing,
+        lambda t: [Guard("KEYS", _own("table"), ("a", "b"))],
+        lambda t: (t.table.pop("b"), t.table.update(c=0)),
+    ),
+    Row(
+        "dict order",
+        Thing,
+        lambda t: [Guard("KEYS", _own("table"), ("a", "b"))],
+        lambda t: t.table.update(a=t.table.pop("a")),
+    ),
+    Row(
+        "dict values only",
+        Thing,
+        lambda t: [Guard("KEYS", _own("table"), ("a", "b"))],
+        lambda t: t.table.update(a=9),
+        seen=False,
+    ),
+    Row(
+        "dict key at",
+        Thing,
+        lambda t: [Guard("EQUALS", DictKeyAt(_own("table"), 1), "b")],
+        lambda t: t.table.update(a=t.table.pop("a")),
+    ),
+    Row(
+        "key gone",
+        Thing,
+        lambda t: [Guard("HAS_KEY", _own("table"), "a")],
+        lambda t: t.table.pop("a"),
+    ),
+    Row(
+        "key of another type",
+        lambda: {1: 0},
+        lambda d: [Guard("KEYS", X, (1,))],
+        lambda d: (d.pop(1), d.update({True: 0})),
+    ),
+    Row(
+        "ordered dict moved",
+        lambda: collections.OrderedDict(a=1, b=2),
+        lambda d: [Guard("KEYS", X, ("a", "b"))],
+        lambda d: d.move_to_end("a"),
+    ),
+    Row(
+        "ordered dict same",
+        lambda: collections.OrderedDict(a=1, b=2),
+        lambda d: [Guard("KEYS", X, ("a", "b"))],
+        lambda d: d.update(b=3),
+        seen=False,
+    ),
     Row("slot", _slotted, lambda s: [Guard("EQUALS", Attribute(X, "value"), 5)], _set("value", 6)),
-    Row("slot deleted", _slotted, lambda s: [Guard("EQUALS", Attribute(X, "value"), 5)], lambda s: delattr(s, "value")),
-    Row("identity", Thing, lambda t: [Guard("IS", _own("items"), t.items)], lambda t: setattr(t, "items", list(t.items))),
-    Row("None no more", lambda: [None], lambda t: [Guard("IS", Item(X, 0), None)], lambda t: t.__setitem__(0, 0)),
-    Row("None now", lambda: [1], lambda t: [Guard("IS_NOT", Item(X, 0), None)], lambda t: t.__setitem__(0, None)),
-    Row("cell", _cell_function, lambda f: [Guard("IS", CellContents(Item(FunctionField(X, "closure"), 0)), f.__closure__[0].cell_contents)], _retarget),
-    Row("cell emptied", _cell_function, lambda f: [Guard("LENGTH", CellContents(Item(FunctionField(X, "closure"), 0)), 1)], lambda f: delattr(f.__closure__[0], "cell_contents")),
-    Row("code", _cell_function, lambda f: [Guard("IS", FunctionField(X, "code"), f.__code__)], lambda f: setattr(f, "__code__", f.__code__.replace(co_name="g"))),
-    Row("defaults", lambda: types.FunctionType(function.__code__, {}, "f", (1,)), lambda f: [Guard("EQUALS", Item(FunctionField(X, "defaults"), 0), 1)], lambda f: setattr(f, "__defaults__", (2,))),
-    Row("no defaults", lambda: types.FunctionType(function.__code__, {}), lambda f: [Guard("IS", FunctionField(X, "defaults"), None)], lambda f: setattr(f, "__defaults__", (2,))),
+    Row(
+        "slot deleted",
+        _slotted,
+        lambda s: [Guard("EQUALS", Attribute(X, "value"), 5)],
+        lambda s: delattr(s, "value"),
+    ),
+    Row(
+        "identity",
+        Thing,
+        lambda t: [Guard("IS", _own("items"), t.items)],
+        lambda t: setattr(t, "items", list(t.items)),
+    ),
+    Row(
+        "None no more",
+        lambda: [None],
+        lambda t: [Guard("IS", Item(X, 0), None)],
+        lambda t: t.__setitem__(0, 0),
+    ),
+    Row(
+        "None now",
+        lambda: [1],
+        lambda t: [Guard("IS_NOT", Item(X, 0), None)],
+        lambda t: t.__setitem__(0, None),
+    ),
+    Row(
+        "cell",
+        _cell_function,
+        lambda f: [
+            Guard(
+                "IS",
+                CellContents(Item(FunctionField(X, "closure"), 0)),
+                f.__closure__[0].cell_contents,
+            )
+        ],
+        _retarget,
+    ),
+    Row(
+        "cell emptied",
+        _cell_function,
+        lambda f: [Guard("LENGTH", CellContents(Item(FunctionField(X, "closure"), 0)), 1)],
+        lambda f: delattr(f.__closure__[0], "cell_contents"),
+    ),
+    Row(
+        "code",
+        _cell_function,
+        lambda f: [Guard("IS", FunctionField(X, "code"), f.__code__)],
+        lambda f: setattr(f, "__code__", f.__code__.replace(co_name="g")),
+    ),
+    Row(
+        "defaults",
+        lambda: types.FunctionType(function.__code__, {}, "f", (1,)),
+        lambda f: [Guard("EQUALS", Item(FunctionField(X, "defaults"), 0), 1)],
+        lambda f: setattr(f, "__defaults__", (2,)),
+    ),
+    Row(
+        "no defaults",
+        lambda: types.FunctionType(function.__code__, {}),
+        lambda f: [Guard("IS", FunctionField(X, "defaults"), None)],
+        lambda f: setattr(f, "__defaults__", (2,)),
+    ),
     Row("set", lambda: {1, "a"}, lambda s: [Guard("EQUALS", X, {1, "a"})], lambda s: s.add(2)),
-    Row("set same", lambda: {1, "a"}, lambda s: [Guard("EQUALS", X, {"a", 1})], lambda s: s.discard(9), seen=False),
-    Row("predicate", lambda: [1, 2], lambda v: [Guard("PREDICATE", X, (lambda v: sum(v) == 3, "sums to 3"))], lambda v: v.append(1)),
-    Row("call", lambda: [1, 2], lambda v: [Guard("EQUALS", CallOf(sum, (X,)), 3)], lambda v: v.append(1)),
-    Row("call raises", lambda: [1, 2], lambda v: [Guard("EQUALS", CallOf(sum, (X,)), 3)], lambda v: v.append("x")),
-]  # fmt: skip
+    Row(
+        "set same",
+        lambda: {1, "a"},
+        lambda s: [Guard("EQUALS", X, {"a", 1})],
+        lambda s: s.discard(9),
+        seen=False,
+    ),
+    Row(
+        "predicate",
+        lambda: [1, 2],
+        lambda v: [Guard("PREDICATE", X, (lambda v: sum(v) == 3, "sums to 3"))],
+        lambda v: v.append(1),
+    ),
+    Row(
+        "call",
+        lambda: [1, 2],
+        lambda v: [Guard("EQUALS", CallOf(sum, (X,)), 3)],
+        lambda v: v.append(1),
+    ),
+    Row(
+        "call raises",
+        lambda: [1, 2],
+        lambda v: [Guard("EQUALS", CallOf(sum, (X,)), 3)],
+        lambda v: v.append("x"),
+    ),
+]
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -203,7 +393,9 @@ def test_mutation_table(row):
 
 
 def test_what_is_remembered_of_dicts_is_dropped_with_every_change():
-    """One program through random changes of objects' attributes, which it reads in groups; reads are compared with the objects."""
+    """One program through random changes of objects' attributes, which it reads in groups; reads
+    are compared with the objects.
+    """
     rng = random.Random(5)
     names = ["a", "b", "c", "d", "e"]
 
@@ -249,8 +441,8 @@ def test_what_is_remembered_of_dicts_is_dropped_with_every_change():
             Guard("ABSENT", InstanceDict(X), "absent"),
         )
     ]
-    origins_read = [read(name) for name in names]
-    lasting = program.guard_program(guards, origins_read, 1)
+    sources_read = [read(name) for name in names]
+    lasting = program.guard_program(guards, sources_read, 1)
     things = [Plain(), Plain(), Plain()]
     outcomes = {True: 0, False: 0}
     for _ in range(6000):
@@ -352,10 +544,43 @@ def test_module_tables_methods_and_weak_references():
 # ---------------------------------------------------------------- constants
 
 CONSTANTS = [
-    0, 1, -1, True, False, 1.0, 0.0, -0.0, float("nan"), float("inf"), 1j, complex(0.0, -0.0), "a", "b", b"a", None, ..., 2**70,
-    (), (1,), (True,), (1.0,), (1, (2, "x")), (1, (2, b"x")), torch.float32, torch.float64, torch.device("cpu"), torch.device("meta"),
-    torch.strided, torch.contiguous_format, torch.Size([1]), slice(1, None), slice(True, None), range(3), range(4), frozenset({1}),
-]  # fmt: skip
+    0,
+    1,
+    -1,
+    True,
+    False,
+    1.0,
+    0.0,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    1j,
+    complex(0.0, -0.0),
+    "a",
+    "b",
+    b"a",
+    None,
+    ...,
+    2**70,
+    (),
+    (1,),
+    (True,),
+    (1.0,),
+    (1, (2, "x")),
+    (1, (2, b"x")),
+    torch.float32,
+    torch.float64,
+    torch.device("cpu"),
+    torch.device("meta"),
+    torch.strided,
+    torch.contiguous_format,
+    torch.Size([1]),
+    slice(1, None),
+    slice(True, None),
+    range(3),
+    range(4),
+    frozenset({1}),
+]
 
 
 @pytest.mark.parametrize("expected", CONSTANTS, ids=repr)
@@ -470,8 +695,8 @@ def test_symbolic_sizes_and_relations():
     names = {"s0": TensorSize(X, 0), "s1": TensorSize(X, 1), "n": Y, "stride": TensorStride(X, 0)}
 
     def relation(text):
-        used = {name: origin for name, origin in names.items() if name in text}
-        return Guard("RELATION", X, relations.Relation(text, used))
+        used = {name: source for name, source in names.items() if name in text}
+        return Guard("RELATION", X, constants.Relation(text, used))
 
     guards = [
         tensor_guard(X, torch.zeros(4, 6), spec),
@@ -504,13 +729,13 @@ def test_relations_agree_with_python_on_random_arithmetic():
             return f"{op}({left}, {right})"
         return f"(-{left})" if op == "neg" else f"({left} {op} {right})"
 
-    origins_of = {name: Argument(name, at) for at, name in enumerate("abc")}
+    sources_of = {name: Argument(name, at) for at, name in enumerate("abc")}
     outcomes = []
     for _ in range(300):
         text = f"{expression(3)} {rng.choice(['==', '!=', '<', '<=', '>', '>='])} {expression(2)}"
         if rng.random() < 0.3:
             text = f"not ({text}) or a < b and c != 2"
-        guards = [kinds.prepared(Guard("RELATION", X, relations.Relation(text, origins_of)))]
+        guards = [kinds.prepared(Guard("RELATION", X, constants.Relation(text, sources_of)))]
         outcomes.append(verdict(guards, tuple(rng.randint(-20, 20) for _ in range(3))))
     assert outcomes.count(None) > 50 and outcomes.count(0) > 50
 
@@ -637,11 +862,25 @@ def test_loads_survive_values_of_every_type():
         slice(1),
         lambda: 0,
     ]
-    all_origins = [
-        InstanceDict(X), DictEntry(X, "a"), DictKeyAt(X, 0), Item(X, 1), TypeOf(X), TypeAttribute(X, "method"), FunctionField(X, "code"),
-        FunctionField(X, "closure"), MethodPart(X, "self"), CellContents(X), Attribute(X, "value"), GradOf(X), CallOf(len, (X,)),
-        TensorSize(X, 0), TensorStride(X, 3), DictEntry(InstanceDict(X), "value"), Item(FunctionField(X, "closure"), 0),
-    ]  # fmt: skip
+    all_sources = [
+        InstanceDict(X),
+        DictEntry(X, "a"),
+        DictKeyAt(X, 0),
+        Item(X, 1),
+        TypeOf(X),
+        TypeAttribute(X, "method"),
+        FunctionField(X, "code"),
+        FunctionField(X, "closure"),
+        MethodPart(X, "self"),
+        CellContents(X),
+        Attribute(X, "value"),
+        GradOf(X),
+        CallOf(len, (X,)),
+        TensorSize(X, 0),
+        TensorStride(X, 3),
+        DictEntry(InstanceDict(X), "value"),
+        Item(FunctionField(X, "closure"), 0),
+    ]
     checks = [
         ("IS", None),
         ("EQUALS", 1),
@@ -653,9 +892,9 @@ def test_loads_survive_values_of_every_type():
         ("CELL_EMPTY", None),
     ]
     agreed = 0
-    for origin in (X, *all_origins):
+    for source in (X, *all_sources):
         for kind, payload in checks:
-            guards = [kinds.prepared(Guard(kind, origin, payload))]
+            guards = [kinds.prepared(Guard(kind, source, payload))]
             for value in values:
                 verdict(guards, (value,))
                 agreed += 1
@@ -700,13 +939,13 @@ def test_malformed_programs_are_refused():
         make(argument).failed(function, (1, 2))
 
 
-def test_origins_are_interned():
+def test_sources_are_interned():
     assert DictEntry(InstanceDict(X), "a") is DictEntry(InstanceDict(Argument("x", 0)), "a")
     assert Constant(1) is not Constant(True) and Constant(1.0) is not Constant(1)
     key = WeakrefTo.of(thing := Thing(), "thing")
     assert key is WeakrefTo.of(thing, "thing") and key.load(Scope(function, ())) is thing
     del thing
-    with pytest.raises(origins.OriginLost):
+    with pytest.raises(sources.SourceLost):
         key.load(Scope(function, ()))
 
 
@@ -717,7 +956,8 @@ def test_order_drops_repeats_and_keeps_different_payloads():
     assert len(program.order(guards)) == 4
 
 
-# Keys of dicts by their place ---------------------------------------------------------------------------------------------
+# Keys of dicts by their place
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -730,8 +970,8 @@ def test_a_key_at_an_index_after_deletions(seed: int) -> None:
         table.pop(key, None)
     table.update(dict.fromkeys(draw.sample(keys, 1), 2))
     for at in range(len(table) + 2):
-        origin = DictKeyAt(Argument("table", 0), at)
-        found = program.guard_program((), (origin,), 1).load(keyed, (table,))
+        source = DictKeyAt(Argument("table", 0), at)
+        found = program.guard_program((), (source,), 1).load(keyed, (table,))
         assert found == (None if at >= len(table) else (list(table)[at],))
 
 

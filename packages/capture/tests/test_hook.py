@@ -1,4 +1,6 @@
-"""The frame hook: with every Python function replaced by its flat copy, programs behave as without it."""
+"""The frame hook: with every Python function replaced by its flat copy, programs behave as without
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,20 @@ import weakref
 import pytest
 
 from flambeau_capture.core import core
-from flambeau_capture.entry import new_entry
+from flambeau_capture.entries.entry import new_entry
 from flambeau_capture.frame_hook import call_with_handler, flat_function, hook_works
 from flambeau_capture.guards import kinds
 from flambeau_capture.guards.program import guard_program
-from flambeau_capture.origins import Argument, CapturedFunction
 from flambeau_capture.record import Guard
+from flambeau_capture.sources import Argument, CapturedFunction
 
 pytestmark = pytest.mark.skipif(core is None, reason="the C core is not built")
 
 
 class Replacing:
-    """A handler that serves every function by its flat copy, one entry a function object; counts what it was offered."""
+    """A handler that serves every function by its flat copy, one entry a function object; counts
+    what it was offered.
+    """
 
     def __init__(self, decide=lambda function: True):
         self.decide = decide

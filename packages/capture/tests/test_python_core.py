@@ -1,4 +1,6 @@
-"""Without the C core everything gives the same results: the tests of entries, in a process that cannot import it."""
+"""Without the C core everything gives the same results: the tests of entries, in a process that
+cannot import it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""print_readable of captured graphs shows shapes, dtypes and the program's lines, and leaves nothing in the nodes' meta."""
+"""print_readable of captured graphs shows shapes, dtypes and the program's lines, and leaves
+nothing in the nodes' meta.
+"""
 
 from __future__ import annotations
 

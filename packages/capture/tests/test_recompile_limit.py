@@ -1,4 +1,6 @@
-"""After `recompile_limit` compilations: one entry for all sizes and numbers, or eager, and one warning that names the guard that kept failing."""
+"""After `recompile_limit` compilations: one entry for all sizes and numbers, or eager, and one
+warning that names the guard that kept failing.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from captured import run_graph
 
 import flambeau_capture
 from flambeau_capture import CaptureError, CaptureOptions
+from flambeau_capture.entries.recompilation import ENTRIES_DIED
 from flambeau_capture.frame_hook import call_with_handler, hook_works
-from flambeau_capture.recompile_limit import ENTRIES_DIED
 
 LIMIT = 3
 X = torch.arange(6.0).reshape(2, 3)
@@ -50,7 +52,15 @@ def reads_numbers(x: torch.Tensor, o: Any) -> torch.Tensor:
     return x * o.a + o.b * o.c[0] - o.c[1] / o.d[0]
 
 
-VARIED = [{}, {"a": 7}, {"b": 9.0}, {"c": (11, 5)}, {"c": (4, 8)}, {"d": [0.5]}, {"a": 3, "b": 2.5, "c": (6, 7), "d": [9.0]}]  # fmt: skip
+VARIED = [
+    {},
+    {"a": 7},
+    {"b": 9.0},
+    {"c": (11, 5)},
+    {"c": (4, 8)},
+    {"d": [0.5]},
+    {"a": 3, "b": 2.5, "c": (6, 7), "d": [9.0]},
+]
 
 
 def test_numbers_that_change_one_after_the_other() -> None:
@@ -65,7 +75,15 @@ def test_sizes_that_change_one_after_the_other() -> None:
     def program(x, y, z):
         return x.sum(0), y * 2, z.shape[0] * z
 
-    shapes = [((2, 3), 4, 5), ((3, 3), 4, 5), ((3, 5), 4, 5), ((2, 3), 7, 5), ((2, 3), 4, 9), ((7, 8), 9, 10), ((5, 5), 5, 5)]  # fmt: skip
+    shapes = [
+        ((2, 3), 4, 5),
+        ((3, 3), 4, 5),
+        ((3, 5), 4, 5),
+        ((2, 3), 7, 5),
+        ((2, 3), 4, 9),
+        ((7, 8), 9, 10),
+        ((5, 5), 5, 5),
+    ]
     fn = compiled(program)
     calls = [tuple(torch.randn(shape) for shape in args) for args in shapes]
     check_calls(fn, program, calls, r"kept failing: L\['y'\].*has shape \[7\]")
@@ -133,7 +151,9 @@ def resumed(x: torch.Tensor, o: Any) -> torch.Tensor:
 def test_the_rest_of_a_frame(name: str) -> None:
     fn = compiled(resumed)
     values = [(name, "a" * at if name == "text" else at + 0.5) for at in range(7)]
-    calls = [(X, SimpleNamespace(**{"text": "a", "number": 1.0, key: value})) for key, value in values]  # fmt: skip
+    calls = [
+        (X, SimpleNamespace(**{"text": "a", "number": 1.0, key: value})) for key, value in values
+    ]
     if name == "number":  # one recompilation, and it is a symbol
         for args in calls:
             torch.testing.assert_close(fn(*args), resumed(*args))

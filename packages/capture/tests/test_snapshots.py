@@ -1,4 +1,6 @@
-"""What a guard program remembers of the last call it held for (csrc/snapshot.h) never hides a change: random changes, judged by the reference."""
+"""What a guard program remembers of the last call it held for (csrc/snapshot.h) never hides a
+change: random changes, judged by the reference.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ import pytest
 import torch
 
 from flambeau_capture.guards import check, kinds, program
-from flambeau_capture.origins import (
+from flambeau_capture.record import Guard
+from flambeau_capture.sources import (
     Argument,
     CallOf,
     CellContents,
@@ -22,11 +25,10 @@ from flambeau_capture.origins import (
     FunctionField,
     InstanceDict,
     Item,
-    Origin,
+    Source,
     TypeAttribute,
     TypeOf,
 )
-from flambeau_capture.record import Guard
 
 ROOT = Argument("self", 0)
 
@@ -48,7 +50,7 @@ class Other(Node):
     pass
 
 
-def attribute(base: Origin, name: str) -> Origin:
+def attribute(base: Source, name: str) -> Source:
     return DictEntry(InstanceDict(base), name)
 
 
@@ -59,32 +61,32 @@ def make_function(value: Any) -> types.FunctionType:
     return inner
 
 
-def node_guards(node: Node, origin: Origin) -> list[Guard]:
+def node_guards(node: Node, source: Source) -> list[Guard]:
     """Guards of all that a node is."""
 
-    def guard(kind: str, what: Origin, payload: Any) -> Guard:
+    def guard(kind: str, what: Source, payload: Any) -> Guard:
         return Guard(kind, what, kinds.KINDS[kind].prepare(payload))
 
-    function = attribute(origin, "function")
+    function = attribute(source, "function")
     cell = CellContents(Item(FunctionField(function, "closure"), 0))
     return [
-        guard("TYPE", origin, type(node)),
-        guard("EQUALS", attribute(origin, "value"), node.value),
-        guard("EQUALS", attribute(origin, "name"), node.name),
-        guard("LENGTH", attribute(origin, "hooks"), len(node.hooks)),
-        guard("KEYS", attribute(origin, "hooks"), tuple(node.hooks)),
-        guard("KEYS", attribute(origin, "table"), tuple(node.table)),
-        guard("EQUALS", DictEntry(attribute(origin, "table"), "a"), node.table["a"]),
-        guard("EQUALS", DictEntry(attribute(origin, "table"), 3), node.table[3]),
-        guard("TYPE", attribute(origin, "items"), list),
-        guard("LENGTH", attribute(origin, "items"), len(node.items)),
-        guard("EQUALS", Item(attribute(origin, "items"), 1), node.items[1]),
-        guard("EQUALS", Item(attribute(origin, "pair"), 0), node.pair[0]),
-        guard("ABSENT", InstanceDict(origin), "late"),
+        guard("TYPE", source, type(node)),
+        guard("EQUALS", attribute(source, "value"), node.value),
+        guard("EQUALS", attribute(source, "name"), node.name),
+        guard("LENGTH", attribute(source, "hooks"), len(node.hooks)),
+        guard("KEYS", attribute(source, "hooks"), tuple(node.hooks)),
+        guard("KEYS", attribute(source, "table"), tuple(node.table)),
+        guard("EQUALS", DictEntry(attribute(source, "table"), "a"), node.table["a"]),
+        guard("EQUALS", DictEntry(attribute(source, "table"), 3), node.table[3]),
+        guard("TYPE", attribute(source, "items"), list),
+        guard("LENGTH", attribute(source, "items"), len(node.items)),
+        guard("EQUALS", Item(attribute(source, "items"), 1), node.items[1]),
+        guard("EQUALS", Item(attribute(source, "pair"), 0), node.pair[0]),
+        guard("ABSENT", InstanceDict(source), "late"),
         guard("IS", FunctionField(function, "code"), node.function.__code__),
         guard("EQUALS", FunctionField(function, "defaults"), node.function.__defaults__),
         guard("EQUALS", cell, node.function.__closure__[0].cell_contents),
-        guard("IS", TypeAttribute(TypeOf(origin), "method"), type(node).method),
+        guard("IS", TypeAttribute(TypeOf(source), "method"), type(node).method),
     ]
 
 
@@ -249,7 +251,9 @@ def test_a_counter_that_changes_at_every_call_costs_no_guard() -> None:
 
 
 def test_a_call_that_runs_the_same_program() -> None:
-    """A guard's Python code may call the compiled callable whose guards are being checked, change what they read, and collect."""
+    """A guard's Python code may call the compiled callable whose guards are being checked, change
+    what they read, and collect.
+    """
     root = tree(5)
     depth = [0]
     made: list[Any] = []
@@ -329,21 +333,37 @@ def refill(table: dict[str, Any], *entries: tuple[str, Any]) -> None:
 
 
 STORES: list[Any] = [
-    *[lambda obj: store_a(obj, random.choice((1.5, 1.5, 2.5)))] * 4, *[lambda obj: store_b(obj, random.choice(("b", "b", "c")))] * 4,
-    store_late, lambda obj: vars(obj).pop("late", None), lambda obj: vars(obj).pop("late", None), lambda obj: delattr(obj, "a"),
-    lambda obj: setattr(type(obj)(), f"grown{random.randrange(40)}", 1), lambda obj: vars(obj).update(a=1.5), lambda obj: vars(obj).update(b="b"),
-    lambda obj: setattr(obj, "__dict__", dict(vars(obj))), lambda obj: obj.__init__(), lambda obj: obj.__init__(),
-    lambda obj: refill(obj.table, ("x", 1), ("y", "two")), lambda obj: refill(obj.table, ("y", "two"), ("x", 1)),
-    lambda obj: refill(obj.table, ("y", 1), ("x", "two")), lambda obj: refill(obj.table, ("x", 1)), lambda obj: obj.table.pop("x", None),
-    lambda obj: obj.table.update(x=1), lambda obj: obj.table.update({f"k{at}": at for at in range(30)}), lambda obj: obj.table.update({5: 5}),
-    lambda obj: setattr(obj, "table", dict(obj.table)), lambda obj: setattr(obj, "c", (1,)),
-]  # fmt: skip
+    *[lambda obj: store_a(obj, random.choice((1.5, 1.5, 2.5)))] * 4,
+    *[lambda obj: store_b(obj, random.choice(("b", "b", "c")))] * 4,
+    store_late,
+    lambda obj: vars(obj).pop("late", None),
+    lambda obj: vars(obj).pop("late", None),
+    lambda obj: delattr(obj, "a"),
+    lambda obj: setattr(type(obj)(), f"grown{random.randrange(40)}", 1),
+    lambda obj: vars(obj).update(a=1.5),
+    lambda obj: vars(obj).update(b="b"),
+    lambda obj: setattr(obj, "__dict__", dict(vars(obj))),
+    lambda obj: obj.__init__(),
+    lambda obj: obj.__init__(),
+    lambda obj: refill(obj.table, ("x", 1), ("y", "two")),
+    lambda obj: refill(obj.table, ("y", "two"), ("x", 1)),
+    lambda obj: refill(obj.table, ("y", 1), ("x", "two")),
+    lambda obj: refill(obj.table, ("x", 1)),
+    lambda obj: obj.table.pop("x", None),
+    lambda obj: obj.table.update(x=1),
+    lambda obj: obj.table.update({f"k{at}": at for at in range(30)}),
+    lambda obj: obj.table.update({5: 5}),
+    lambda obj: setattr(obj, "table", dict(obj.table)),
+    lambda obj: setattr(obj, "c", (1,)),
+]
 
 
 @pytest.mark.parametrize("kind", [Few, Many])
 @pytest.mark.parametrize("seed", range(4))
 def test_entries_wherever_they_are_kept(kind: type, seed: int) -> None:
-    """Stores by specialised bytecode, which says nothing to watchers of dicts in CPython 3.13.0; tables of every shape, at addresses used before."""
+    """Stores by specialised bytecode, which says nothing to watchers of dicts in CPython 3.13.0;
+    tables of every shape, at addresses used before.
+    """
     random.seed(seed)
     made = type("Made", (kind,), {})  # with keys of its own
     objects = [made() for _ in range(12)]
@@ -355,13 +375,20 @@ def test_entries_wherever_they_are_kept(kind: type, seed: int) -> None:
             del obj.late
     guards = []
     for at, obj in enumerate(objects):
-        origin = Item(ROOT, at)
-        table = attribute(origin, "table")
+        source = Item(ROOT, at)
+        table = attribute(source, "table")
         facts = [
-            ("TYPE", origin, made), ("EQUALS", attribute(origin, "a"), obj.a), ("IS", attribute(origin, "b"), obj.b), ("EQUALS", attribute(origin, "c"), (1,)),
-            ("ABSENT", InstanceDict(origin), "late"), ("ABSENT", InstanceDict(origin), "never"), ("EQUALS", DictEntry(table, "x"), 1),
-            ("EQUALS", DictEntry(table, "y"), "two"), ("HAS_KEY", table, "y"), ("ABSENT", table, "z"),
-        ]  # fmt: skip
+            ("TYPE", source, made),
+            ("EQUALS", attribute(source, "a"), obj.a),
+            ("IS", attribute(source, "b"), obj.b),
+            ("EQUALS", attribute(source, "c"), (1,)),
+            ("ABSENT", InstanceDict(source), "late"),
+            ("ABSENT", InstanceDict(source), "never"),
+            ("EQUALS", DictEntry(table, "x"), 1),
+            ("EQUALS", DictEntry(table, "y"), "two"),
+            ("HAS_KEY", table, "y"),
+            ("ABSENT", table, "z"),
+        ]
         guards += [Guard(kind, what, kinds.KINDS[kind].prepare(fact)) for kind, what, fact in facts]
     inputs = [attribute(Item(ROOT, 3), "b"), DictEntry(attribute(Item(ROOT, 5), "table"), "y")]
     program_made = program.guard_program(guards, inputs, 1)

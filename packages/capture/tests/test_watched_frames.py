@@ -1,4 +1,6 @@
-"""Debuggers, tracers, collectors and tracebacks see the frames and code objects that capture makes as they see any others."""
+"""Debuggers, tracers, collectors and tracebacks see the frames and code objects that capture makes
+as they see any others.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 import watched_frames
 
-from flambeau_capture.code_check import check_code
+from flambeau_capture.bytecode.checker import check_code
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each pair runs in a fork")

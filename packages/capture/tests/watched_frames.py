@@ -1,6 +1,8 @@
-"""Frames and code objects of every kind that capture makes, under everything that looks at frames: run as a program, it prints what went wrong.
+"""Frames and code objects of every kind that capture makes, under everything that looks at frames:
+run as a program, it prints what went wrong.
 
-Each pair of a program and an observer runs in a process of its own (a fork), since what goes wrong here ends the process.
+Each pair of a program and an observer runs in a process of its own (a fork), since what goes wrong
+here ends the process.
 """
 
 from __future__ import annotations
@@ -190,7 +192,9 @@ def frames_of(error: BaseException) -> list[Any]:
 
 
 def is_ours(frame: Any) -> bool:
-    """Whether it is a frame of the program or of an entry: those of capture itself are CPython's, and many."""
+    """Whether it is a frame of the program or of an entry: those of capture itself are CPython's,
+    and many.
+    """
     code = frame.f_code
     return code.co_filename.startswith((__file__, "<flambeau")) and code.co_name not in (
         "raised",

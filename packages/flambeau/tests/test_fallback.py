@@ -1,4 +1,6 @@
-"""A graph that cannot be compiled runs eagerly, with the reason in the report; bugs of ours warn and do not crash."""
+"""A graph that cannot be compiled runs eagerly, with the reason in the report; bugs of ours warn
+and do not crash.
+"""
 
 from __future__ import annotations
 

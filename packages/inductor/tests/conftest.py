@@ -1,4 +1,6 @@
-"""Shared by the inductor's tests: build a graph, compile it for the reference generator, compare with the primitives' references."""
+"""Shared by the inductor's tests: build a graph, compile it for the reference generator, compare
+with the primitives' references.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def pytest_configure(config):
 
 
 class GraphTester:
-    """build(builder, *values) -> value or tuple of values; everything is compared in value, shape, strides and dtype."""
+    """build(builder, *values) -> value or tuple of values; everything is compared in value, shape,
+    strides and dtype.
+    """
 
     def __init__(self) -> None:
         self.options = OPTIONS

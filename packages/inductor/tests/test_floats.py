@@ -1,4 +1,6 @@
-"""Floats that a program is given: in kernels and in extern calls, from both executors, written out, and read back."""
+"""Floats that a program is given: in kernels and in extern calls, from both executors, written out,
+and read back.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ VALUES = (0.1, -0.0, 3.0, -2.5e10, math.inf, -math.inf, math.nan)
 
 
 def graph_of(dtype=torch.float32):
-    """(x, k) -> x * k + k / 2 (the half computed in the kernel), and aten.leaky_relu(x, k) as an extern call."""
+    """(x, k) -> x * k + k / 2 (the half computed in the kernel), and aten.leaky_relu(x, k) as an
+    extern call.
+    """
     env = SizeEnv()
     n, k = env.symbol(7, "n"), float_symbol(env, 0.5, "k")
     x = Value("x", Spec.of((n, 3), dtype=dtype))

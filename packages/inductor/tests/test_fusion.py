@@ -112,9 +112,18 @@ CASES = {
     rotary: [(5, 12)],
 }
 ONE_KERNEL = {
-    softmax, layer_norm, batch_norm, chain, two_outputs_of_one, independent, transpose_between, transpose_of_stored,
-    attention_heads, half_precision, rotary,
-}  # fmt: skip
+    softmax,
+    layer_norm,
+    batch_norm,
+    chain,
+    two_outputs_of_one,
+    independent,
+    transpose_between,
+    transpose_of_stored,
+    attention_heads,
+    half_precision,
+    rotary,
+}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

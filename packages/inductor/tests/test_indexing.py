@@ -1,4 +1,6 @@
-"""Index expressions: arithmetic under ranges, printing, reshape maps against enumeration, splitting of axes."""
+"""Index expressions: arithmetic under ranges, printing, reshape maps against enumeration, splitting
+of axes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A check of the data runs before what may rely on it: calls of ATen, kernels that read by indices, writes to inputs, random draws."""
+"""A check of the data runs before what may rely on it: calls of ATen, kernels that read by indices,
+writes to inputs, random draws.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Program:
 
 
 def steps_of(graph: Graph) -> tuple[Lowered, list[list[int]]]:
-    """The positions in the program of what each kernel or call does, in the order in which these run."""
+    """The positions in the program of what each kernel or call does, in the order in which these
+    run.
+    """
     lowered = lower_graph(graph, InductorOptions())
     groups = fuse(lowered, InductorOptions()).groups
     place = {node: at for at, node in enumerate(lowered.nodes)}

@@ -26,7 +26,9 @@ def row_results(b, x):
 
 
 def needed_late(b, x):
-    """A costly value that no fold needs before the second one, though nothing but loads stands before it."""
+    """A costly value that no fold needs before the second one, though nothing but loads stands
+    before it.
+    """
 
     def spread(row):
         return b.expand(b.unsqueeze(row, 1), x.spec.shape)

@@ -155,7 +155,9 @@ def test_arg_reduction(tester, name, dim):
 @pytest.mark.parametrize("find", ["argmax", "argmin"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_position_beside_a_reduction_that_wants_another_order(tester, find, first):
-    """The maximum of a transposed tensor is folded in the order of its memory, positions in the order of its dims."""
+    """The maximum of a transposed tensor is folded in the order of its memory, positions in the
+    order of its dims.
+    """
 
     def program(b, x):
         steps = [lambda: b.amax(x, (0, 1, 2)), lambda: getattr(b, find)(b.reshape(x, (105,)), 0)]
@@ -203,7 +205,9 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_view(tester, name):
-    """Of an input, of a computed value; returned as it is, read by a pointwise primitive, written out as a copy."""
+    """Of an input, of a computed value; returned as it is, read by a pointwise primitive, written
+    out as a copy.
+    """
     x = torch.randn(6, 10)
     view = VIEWS[name]
     tester.check(lambda b, x: view(b, x), x)
@@ -261,11 +265,14 @@ def test_factories(tester):
     cpu = torch.device("cpu")
     tester.check(
         lambda b, x: (
-            b.full((2, 3), 1.5, F32, cpu), b.iota(5, 2, 3, I64, cpu), b.full((), True, BOOL, cpu), b.iota(4, 3, -1, I32, cpu),
+            b.full((2, 3), 1.5, F32, cpu),
+            b.iota(5, 2, 3, I64, cpu),
+            b.full((), True, BOOL, cpu),
+            b.iota(4, 3, -1, I32, cpu),
             b.add(x, b.cast(b.iota(7, 0, 1, I64, cpu), F32)),
         ),
         torch.randn(7),
-    )  # fmt: skip
+    )
 
 
 def test_empty_has_its_spec(tester):
@@ -295,7 +302,8 @@ def test_every_primitive_has_a_lowering():
     assert lowered - set(PRIMS) == set()
 
 
-# The exit of a graph -----------------------------------------------------------------------------------------------------
+# The exit of a graph
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_outputs_that_are_inputs_or_equal(tester):

@@ -1,4 +1,6 @@
-"""Random graphs of primitives: every fusion and layout decision, against the primitives' references."""
+"""Random graphs of primitives: every fusion and layout decision, against the primitives'
+references.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ class RandomGraph:
         return getattr(self.b, self.rng.choice(["sum", "amax", "prod"]))(self.b.tanh(x), dims)
 
     def positions(self, x):
-        """Where the extremes of some dims are, as numbers that other steps can use; and the extremes, which want any order."""
+        """Where the extremes of some dims are, as numbers that other steps can use; and the
+        extremes, which want any order.
+        """
         if not x.spec.ndim:
             return self.unary(x)
         find = getattr(self.b, self.rng.choice(["argmax", "argmin"]))
@@ -161,8 +165,19 @@ class RandomGraph:
         return y
 
     def extern(self, x):
-        node = Node(torch.ops.aten.cos.default, (x,), {}, (Value(self.b.fresh_name(), spec_of(torch.empty_strided(
-            x.spec.shape, x.spec.stride, dtype=x.spec.dtype).cos())),))  # fmt: skip
+        node = Node(
+            torch.ops.aten.cos.default,
+            (x,),
+            {},
+            (
+                Value(
+                    self.b.fresh_name(),
+                    spec_of(
+                        torch.empty_strided(x.spec.shape, x.spec.stride, dtype=x.spec.dtype).cos()
+                    ),
+                ),
+            ),
+        )
         node.outputs[0].producer = node
         self.graph.nodes.append(node)
         return node.outputs[0]

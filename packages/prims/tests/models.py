@@ -1,6 +1,7 @@
 """Twelve small models of the kinds the compiler must serve: CNNs, transformers, a U-Net, an LSTM.
 
-`MODELS[name]()` builds (module in training mode, example inputs).  Few layers, small sizes, random weights: nothing is downloaded.
+`MODELS[name]()` builds (module in training mode, example inputs). Few layers, small sizes, random
+weights: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def mobilenet() -> Built:
 
 
 class UNet(nn.Module):
-    """A diffusion-style U-Net: group norm, SiLU, a time embedding, attention in the middle, nearest upsampling."""
+    """A diffusion-style U-Net: group norm, SiLU, a time embedding, attention in the middle, nearest
+    upsampling.
+    """
 
     def __init__(self, channels: int = 16) -> None:
         super().__init__()

@@ -154,7 +154,9 @@ def test_complex_operators_stay() -> None:
 
 
 def test_devices() -> None:
-    """A 0-dim CPU tensor, a constant among them, may meet tensors of another device; index tensors may too."""
+    """A 0-dim CPU tensor, a constant among them, may meet tensors of another device; index tensors
+    may too.
+    """
     tracer = Tracer(device="cuda:0")
     x, places = (
         tracer.fake(Spec.of((4, 8), device="cuda:0")),
@@ -190,12 +192,26 @@ def attention(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 SYMBOLIC: list[tuple[Callable[..., Any], int]] = [
-    (lambda x: F.softmax(x, -1), 1), (lambda x: F.layer_norm(x, x.shape[-1:]), 1), (lambda x: x.var(1), 1), (lambda x: x.var(0, correction=0.5), 1), (lambda x: x.mean(), 1),
-    (lambda x: F.pad(x, (1, 2), value=3.0), 1), (lambda x: torch.cat([x, x[:1], x[-1:]]), 1), (lambda x: x.reshape(-1) * x.shape[0], 1),
-    (lambda x: x[1:, :-1].sum(0), 1), (lambda x: torch.arange(x.shape[1]) + x, 1), (lambda x: x.t() @ x, 1), (lambda x: x.roll(1, 0), 1),
-    (lambda x: x.repeat(2, 1) + x.shape[0] ** -0.5, 1), (lambda x: x.unfold(0, 2, 1) + 1, 1), (lambda x: x.triu(1), 1), (attention, 2),
-    (lambda x: torch.stack([x, x]).flip(0), 1), (lambda x: x.chunk(2, 0)[0] * 2, 1), (lambda x: F.log_softmax(x.bfloat16(), 0), 1),
-]  # fmt: skip
+    (lambda x: F.softmax(x, -1), 1),
+    (lambda x: F.layer_norm(x, x.shape[-1:]), 1),
+    (lambda x: x.var(1), 1),
+    (lambda x: x.var(0, correction=0.5), 1),
+    (lambda x: x.mean(), 1),
+    (lambda x: F.pad(x, (1, 2), value=3.0), 1),
+    (lambda x: torch.cat([x, x[:1], x[-1:]]), 1),
+    (lambda x: x.reshape(-1) * x.shape[0], 1),
+    (lambda x: x[1:, :-1].sum(0), 1),
+    (lambda x: torch.arange(x.shape[1]) + x, 1),
+    (lambda x: x.t() @ x, 1),
+    (lambda x: x.roll(1, 0), 1),
+    (lambda x: x.repeat(2, 1) + x.shape[0] ** -0.5, 1),
+    (lambda x: x.unfold(0, 2, 1) + 1, 1),
+    (lambda x: x.triu(1), 1),
+    (attention, 2),
+    (lambda x: torch.stack([x, x]).flip(0), 1),
+    (lambda x: x.chunk(2, 0)[0] * 2, 1),
+    (lambda x: F.log_softmax(x.bfloat16(), 0), 1),
+]
 
 
 @pytest.mark.parametrize("case", range(len(SYMBOLIC)))

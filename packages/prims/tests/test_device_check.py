@@ -1,4 +1,6 @@
-"""Tensors of several devices in one call, refused and accepted as eager does; indices of Python numbers."""
+"""Tensors of several devices in one call, refused and accepted as eager does; indices of Python
+numbers.
+"""
 
 from __future__ import annotations
 

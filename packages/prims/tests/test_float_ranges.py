@@ -11,8 +11,13 @@ from flambeau_prims.size_floats import Condition, FloatExpr, decide, float_of, u
 from flambeau_prims.sizes import SizeEnv
 
 RELATIONS = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 def values(env: SizeEnv) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""Interception above the dispatcher: a program for a GPU is traced as eager would run it there, on a machine without one."""
+"""Interception above the dispatcher: a program for a GPU is traced as eager would run it there, on
+a machine without one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which operators may raise for what their tensors hold; and that those which are decomposed still do."""
+"""Which operators may raise for what their tensors hold; and that those which are decomposed still
+do.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,44 @@ X = torch.rand(3)
 INDEX = torch.tensor([1, 2, 0])
 
 NEVER = [
-    (aten.mm.default, (torch.rand(2, 2), torch.rand(2, 2))), (aten.add_.Tensor, (X, X)), (aten.copy_.default, (X, X)),
-    (aten.view.default, (X, [3, 1])), (aten.div.Tensor, (INDEX, INDEX)), (aten.div.Tensor_mode, (X, INDEX)), (aten.remainder.Scalar, (INDEX, 2)),
-    (aten.remainder.Tensor, (INDEX, X)), (aten._softmax.default, (X, 0, False)), (aten.zero_.default, (X,)), (aten.gelu_.default, (X,)),
-    (aten.uniform_.default, (X,)), (aten.cat.default, ([X, X],)), (aten.gather.default, (X.to("meta"), 0, INDEX.to("meta"))),
-]  # fmt: skip
+    (aten.mm.default, (torch.rand(2, 2), torch.rand(2, 2))),
+    (aten.add_.Tensor, (X, X)),
+    (aten.copy_.default, (X, X)),
+    (aten.view.default, (X, [3, 1])),
+    (aten.div.Tensor, (INDEX, INDEX)),
+    (aten.div.Tensor_mode, (X, INDEX)),
+    (aten.remainder.Scalar, (INDEX, 2)),
+    (aten.remainder.Tensor, (INDEX, X)),
+    (aten._softmax.default, (X, 0, False)),
+    (aten.zero_.default, (X,)),
+    (aten.gelu_.default, (X,)),
+    (aten.uniform_.default, (X,)),
+    (aten.cat.default, ([X, X],)),
+    (aten.gather.default, (X.to("meta"), 0, INDEX.to("meta"))),
+]
 NEVER += [
-    (aten._foreach_add_.List, ([X], [X])), (aten._foreach_sqrt.default, ([X],)), (aten._foreach_div_.Scalar, ([X], 2)),
-    (aten.__or__.Tensor, (X > 0, X > 0)), (aten.sym_size.int, (X, 0)), (aten._local_scalar_dense.default, (X[0],)),
-]  # fmt: skip
+    (aten._foreach_add_.List, ([X], [X])),
+    (aten._foreach_sqrt.default, ([X],)),
+    (aten._foreach_div_.Scalar, ([X], 2)),
+    (aten.__or__.Tensor, (X > 0, X > 0)),
+    (aten.sym_size.int, (X, 0)),
+    (aten._local_scalar_dense.default, (X[0],)),
+]
 SOMETIMES = [
-    (aten.gather.default, (X, 0, INDEX)), (aten.index.Tensor, (X, [INDEX])), (aten.index_put_.default, (X, [INDEX], X)),
-    (aten.embedding.default, (X, INDEX)), (aten.div.Tensor_mode, (INDEX, INDEX)), (aten.floor_divide.default, (INDEX, INDEX)),
-    (aten.remainder.Scalar, (INDEX, 0)), (aten.fmod.Tensor, (INDEX, INDEX)), (aten._assert_async.default, (X,)), (aten.multinomial.default, (X, 2)),
-    (aten.bernoulli.default, (X,)), (aten.masked_scatter.default, (X, X > 0, X)), (aten.binary_cross_entropy.default, (X, X)),
-]  # fmt: skip
+    (aten.gather.default, (X, 0, INDEX)),
+    (aten.index.Tensor, (X, [INDEX])),
+    (aten.index_put_.default, (X, [INDEX], X)),
+    (aten.embedding.default, (X, INDEX)),
+    (aten.div.Tensor_mode, (INDEX, INDEX)),
+    (aten.floor_divide.default, (INDEX, INDEX)),
+    (aten.remainder.Scalar, (INDEX, 0)),
+    (aten.fmod.Tensor, (INDEX, INDEX)),
+    (aten._assert_async.default, (X,)),
+    (aten.multinomial.default, (X, 2)),
+    (aten.bernoulli.default, (X,)),
+    (aten.masked_scatter.default, (X, X > 0, X)),
+    (aten.binary_cross_entropy.default, (X, X)),
+]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +87,12 @@ def test_nothing_is_known_of_the_operators_of_others():
 
 
 DIVISIONS = [
-    (aten.floor_divide.default, {}), (aten.remainder.Tensor, {}), (aten.fmod.Tensor, {}),
-    (aten.div.Tensor_mode, {"rounding_mode": "trunc"}), (aten.div.Tensor_mode, {"rounding_mode": "floor"}),
-]  # fmt: skip
+    (aten.floor_divide.default, {}),
+    (aten.remainder.Tensor, {}),
+    (aten.fmod.Tensor, {}),
+    (aten.div.Tensor_mode, {"rounding_mode": "trunc"}),
+    (aten.div.Tensor_mode, {"rounding_mode": "floor"}),
+]
 
 
 @pytest.mark.parametrize(("op", "kwargs"), DIVISIONS)

@@ -1,4 +1,6 @@
-"""The rule registry: one rule an overload, a cache that tells arguments apart, alias facts from schemas, the meta fallback."""
+"""The rule registry: one rule an overload, a cache that tells arguments apart, alias facts from
+schemas, the meta fallback.
+"""
 
 from __future__ import annotations
 

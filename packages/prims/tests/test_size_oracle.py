@@ -1,4 +1,6 @@
-"""Questions about unbacked numbers: the oracle's answers, what is assumed of them, and calls that take concrete sizes only."""
+"""Questions about unbacked numbers: the oracle's answers, what is assumed of them, and calls that
+take concrete sizes only.
+"""
 
 from __future__ import annotations
 

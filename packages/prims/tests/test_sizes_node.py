@@ -1,4 +1,6 @@
-"""The node protocol: torch functions run with our SymInts, in C++ and in Python, and give what ints give."""
+"""The node protocol: torch functions run with our SymInts, in C++ and in Python, and give what ints
+give.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Graph -> fx: the module computes what the graph says, with sizes, constants, writes and several results."""
+"""Graph -> fx: the module computes what the graph says, with sizes, constants, writes and several
+results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The tracer: graphs it records compute what eager computes, forward and backward, static and dynamic."""
+"""The tracer: graphs it records compute what eager computes, forward and backward, static and
+dynamic.
+"""
 
 from __future__ import annotations
 

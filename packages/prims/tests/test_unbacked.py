@@ -1,4 +1,6 @@
-"""Unbacked symbols: what is known of them, what is assumed, what is refused; and the Specs of results whose sizes are in the data."""
+"""Unbacked symbols: what is known of them, what is assumed, what is refused; and the Specs of
+results whose sizes are in the data.
+"""
 
 from __future__ import annotations
 

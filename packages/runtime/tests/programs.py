@@ -114,7 +114,9 @@ def scaled() -> Program:
 
 
 def mixed() -> Program:
-    """relu(x @ w + b) for any batch, by way of every kind of step; also mutates an input and returns ints and None."""
+    """relu(x @ w + b) for any batch, by way of every kind of step; also mutates an input and
+    returns ints and None.
+    """
     batch = ("s0", 16)
     layout = (batch, (16, 1), "float32")
     return Program(

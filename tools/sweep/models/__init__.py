@@ -1,1 +1,3 @@
-"""Every architecture of transformers that a small random configuration exists for, captured and compared with eager."""
+"""Every architecture of transformers that a small random configuration exists for, captured and
+compared with eager.
+"""

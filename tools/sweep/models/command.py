@@ -1,7 +1,8 @@
-"""`python -m tools.sweep models`: build, run and compare every architecture of the table; print and write what came of it.
+"""`python -m tools.sweep models`: build, run and compare every architecture of the table; print and
+write what came of it.
 
-Each architecture runs in a process of its own (forked, so that the imports are paid once), with a limit.  Results are kept line by
-line in `--results`; what stands there is not run again.
+Each architecture runs in a process of its own (forked, so that the imports are paid once), with a
+limit. Results are kept line by line in `--results`; what stands there is not run again.
 """
 
 from __future__ import annotations
@@ -161,13 +162,15 @@ def _assumed(result: dict[str, Any]) -> str:
     if not result.get("assumes"):
         return ""
     lines = sorted({item.partition(": ")[0].rpartition("/")[2] for item in result["assumes"]})
-    refuted = f", {result['refuted']} refuted" if result["refuted"] else ""
+    violated = f", {result['refuted']} refuted" if result["refuted"] else ""
     more = ", ..." if len(lines) > 3 else ""
-    return f" (assumes {len(result['assumes'])} of data at {', '.join(lines[:3])}{more}{refuted})"
+    return f" (assumes {len(result['assumes'])} of data at {', '.join(lines[:3])}{more}{violated})"
 
 
 def _table(results: dict[Item, dict[str, Any]], compilers: list[str]) -> str:
-    """How many architectures end how, per compiler and mode; then those that are not whole, or of which there is more to say."""
+    """How many architectures end how, per compiler and mode; then those that are not whole, or of
+    which there is more to say.
+    """
     lines = [
         "| compiler | mode | " + " | ".join(STATUSES) + " | whole | assuming data |",
         "|---" * (len(STATUSES) + 4) + "|",

@@ -1,6 +1,8 @@
-"""Whether what a compiled model gave is what eager gave: structure, dtypes, sizes, and values to within rounding.
+"""Whether what a compiled model gave is what eager gave: structure, dtypes, sizes, and values to
+within rounding.
 
-Floats are judged against a float64 run of the same model: compiled may be no farther from it than eager is, within a small factor.
+Floats are judged against a float64 run of the same model: compiled may be no farther from it than
+eager is, within a small factor.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import torch
 FACTOR = 8.0
 """How much farther from float64 than eager compiled may be."""
 FLOOR = 2e-5
-"""Relative to the largest value of a tensor: what is below this is rounding whatever eager's own error."""
+"""Relative to the largest value of a tensor: what is below this is rounding whatever eager's own
+error.
+"""
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -42,7 +46,8 @@ def differences(got: Named, want: Named, exact: Named | None) -> list[str]:
         yours = want[name]
         if mine.dtype != yours.dtype or mine.shape != yours.shape:
             found.append(
-                f"{name}: {mine.dtype} {tuple(mine.shape)} instead of {yours.dtype} {tuple(yours.shape)}"
+                f"{name}: {mine.dtype} {tuple(mine.shape)} instead of {yours.dtype} "
+                f"{tuple(yours.shape)}"
             )
         elif mine.requires_grad != yours.requires_grad:
             found.append(f"{name}: requires_grad={mine.requires_grad}")

@@ -1,4 +1,6 @@
-"""Random inputs of the kinds that models take; each function makes the keyword arguments of one call."""
+"""Random inputs of the kinds that models take; each function makes the keyword arguments of one
+call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One architecture, eagerly and compiled, forward and training; the result is data that the driver writes down."""
+"""One architecture, eagerly and compiled, forward and training; the result is data that the driver
+writes down.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,17 @@ from tools.sweep.models.table import TABLE
 SEEDS = (2, 2, 3)
 """One for each step: the same numbers are drawn twice, then others."""
 OWN_WAY = "as eager where is_compiling() is true, not as eager"
-"""The model asks, and computes something else: the results are those of an eager run that is told so, too."""
+"""The model asks, and computes something else: the results are those of an eager run that is told
+so, too.
+"""
 
 
 def run(name: str, compiler: str, backend: str) -> dict[str, Any]:
     """{"eval": ..., "train": ...} for `compiler` "flambeau" or "torch".
 
-    Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself cannot run), causes (texts) and seconds;
-    Flambeau's also what its graphs assume of data (texts), and how often a step found other data.
+    Each has status ("whole", "breaks", "differs" or "error"; "not run" what transformers itself
+    cannot run), causes (texts) and seconds; Flambeau's also what its graphs assume of data (texts),
+    and how often a step found other data.
     """
     warnings.simplefilter("ignore")
     try:
@@ -58,7 +63,9 @@ def _not_run(stage: str, error: Exception) -> dict[str, Any]:
 def _run(
     model: Any, inputs: dict[str, Any], mode: str, compiled: Any = None
 ) -> list[dict[str, torch.Tensor]]:
-    """What the model gives, step by step: outputs, gradients, buffers, and the state of the generator."""
+    """What the model gives, step by step: outputs, gradients, buffers, and the state of the
+    generator.
+    """
     model.train(mode == "train")
     call = model if compiled is None else compiled
     steps = []

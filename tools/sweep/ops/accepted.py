@@ -1,4 +1,6 @@
-"""Differences that are accepted, read from `accepted.toml`: which rows, what may differ, and why that is right."""
+"""Differences that are accepted, read from `accepted.toml`: which rows, what may differ, and why
+that is right.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Accepted:
-    """Rows of these operators and variants (globs) may differ where every difference matches `text`, for the reason."""
+    """Rows of these operators and variants (globs) may differ where every difference matches
+    `text`, for the reason.
+    """
 
     ops: tuple[str, ...]
     variants: tuple[str, ...]
@@ -34,9 +38,11 @@ def load() -> tuple[Accepted, ...]:
     """The list, as it stands in the file."""
     found = tomllib.loads(Path(__file__).with_name("accepted.toml").read_text())
     return tuple(
-        Accepted(tuple(item["ops"]), tuple(item.get("variants", ["*"])), item["text"], item["reason"])
+        Accepted(
+            tuple(item["ops"]), tuple(item.get("variants", ["*"])), item["text"], item["reason"]
+        )
         for item in found.get("accepted", [])
-    )  # fmt: skip
+    )
 
 
 def accept(row: dict[str, Any]) -> Accepted | None:

@@ -1,7 +1,8 @@
-"""`python -m tools.sweep ops`: run every operator of torch's operator tests in every variant, compiled and eagerly.
+"""`python -m tools.sweep ops`: run every operator of torch's operator tests in every variant,
+compiled and eagerly.
 
-Rows are kept line by line in `--results`; what stands there is not run again.  Differences that a maintainer has accepted
-stand in `accepted.toml`, each with its reason.
+Rows are kept line by line in `--results`; what stands there is not run again. Differences that a
+maintainer has accepted stand in `accepted.toml`, each with its reason.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def _read(path: Path | None) -> Rows:
 
 
 def _units(options: argparse.Namespace) -> list[Unit]:
-    """What to run.  Names that op_db has not are rows that fail; only a sweep over all of it reads it here."""
+    """What to run. Names that op_db has not are rows that fail; only a sweep over all of it reads
+    it here.
+    """
     from tools.sweep.ops.variants import VARIANTS
 
     variants = options.variants or (SAMPLE_VARIANTS if options.sample else VARIANTS)

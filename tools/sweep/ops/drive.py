@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 START_LIMIT = 300.0
 """Seconds that a worker may take to import torch and its operator tests."""
 RECYCLE = 150
-"""After how many operators and variants a worker is replaced: compiled programs stay in its memory."""
+"""After how many operators and variants a worker is replaced: compiled programs stay in its memory.
+"""
 
 Unit = tuple[str, str]
 """Operator and variant."""
@@ -48,7 +49,9 @@ class Worker:
     pending: bytes = b""
 
     def start(self) -> None:
-        """Start the process, and wait until it has imported what it needs; raises RuntimeError if it does not."""
+        """Start the process, and wait until it has imported what it needs; raises RuntimeError if
+        it does not.
+        """
         settings = self.settings
         environment = dict(os.environ)
         environment.setdefault("FLAMBEAU_CHECK", "1")
@@ -64,7 +67,9 @@ class Worker:
         ready = self.read(START_LIMIT)
         if ready is None or "ready" not in ready:
             self.stop()
-            raise RuntimeError("a worker did not start: run `python -m tools.sweep.ops.worker cpu inductor 1`")  # fmt: skip
+            raise RuntimeError(
+                "a worker did not start: run `python -m tools.sweep.ops.worker cpu inductor 1`"
+            )
 
     def stop(self) -> None:
         """End the process."""
@@ -106,7 +111,9 @@ def drive(
     settings: Settings,
     take: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Run the units on `jobs` workers; `take` gets each row, in one thread at a time.  Raises what kept a worker from working."""
+    """Run the units on `jobs` workers; `take` gets each row, in one thread at a time. Raises what
+    kept a worker from working.
+    """
     queue = list(reversed(units))
     lock = threading.Lock()
     ends = None if settings.seconds is None else time.monotonic() + settings.seconds

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 SEED = 5
 CLOSE = 0.05
-"""How far eager may be from its own float64 run, relative to the largest value, for that run to be a reference."""
+"""How far eager may be from its own float64 run, relative to the largest value, for that run to be
+a reference.
+"""
 
 
 def run(case: Case, variant: str, backend: str) -> dict[str, Any]:

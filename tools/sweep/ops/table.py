@@ -15,7 +15,9 @@ def line(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]], missing: int) -> tuple[str, int]:
-    """The whole as Markdown, and how many rows differ without being accepted.  `missing`: operators and variants not run."""
+    """The whole as Markdown, and how many rows differ without being accepted. `missing`: operators
+    and variants not run.
+    """
     lines = [
         "| variant | rows | same | accepted | differ | crash | broken graphs | fallbacks |",
         "|---|---|---|---|---|---|---|---|",

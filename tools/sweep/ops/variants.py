@@ -1,4 +1,5 @@
-"""From an operator of torch's tests and a variant to cases: programs, and what makes their arguments.
+"""From an operator of torch's tests and a variant to cases: programs, and what makes their
+arguments.
 
     mul, "views"   ->   Case("0", program, make), Case("3", program, make)
 
@@ -29,8 +30,17 @@ DTYPES = {
     "float8": torch.float8_e4m3fn,
 }
 VARIANTS = (
-    "static", "dynamic", "no_grad", "views", "inplace", "method", "out", "errors", "devices", *DTYPES,
-)  # fmt: skip
+    "static",
+    "dynamic",
+    "no_grad",
+    "views",
+    "inplace",
+    "method",
+    "out",
+    "errors",
+    "devices",
+    *DTYPES,
+)
 DRAWN = 40
 """How many of an operator's samples are drawn; those that run are spread evenly over them."""
 
@@ -46,7 +56,9 @@ class Case:
 
 
 def cases(op: Any, variant: str, device: str, limit: int) -> list[Case]:
-    """The cases of a variant: none where the operator does not have it.  `limit` bounds its samples (0: all of them)."""
+    """The cases of a variant: none where the operator does not have it. `limit` bounds its samples
+    (0: all of them).
+    """
     torch.manual_seed(0)
     random.seed(0)
     numpy.random.seed(0)
@@ -118,7 +130,9 @@ def _inplace(op: Any, dtype: torch.dtype, device: str, limit: int) -> list[Case]
 
 
 def _of_dtype(op: Any, dtype: torch.dtype, device: str, limit: int) -> list[Case]:
-    """Samples of that dtype; of one the operator does not take, where it has any: eager's error is compared then."""
+    """Samples of that dtype; of one the operator does not take, where it has any: eager's error is
+    compared then.
+    """
     known = dtype in op.supported_dtypes(device)
     if known:
         samples = _samples(op, dtype, device, limit, grad=op.supports_autograd)
@@ -170,7 +184,9 @@ def _with_views(case: Case) -> Case:
 
 
 def _gapped(tensor: torch.Tensor) -> torch.Tensor:
-    """A leaf of these values: every other element of memory that begins three elements earlier, last dim outermost."""
+    """A leaf of these values: every other element of memory that begins three elements earlier,
+    last dim outermost.
+    """
     if tensor.layout != torch.strided or tensor.is_quantized:
         return tensor
     memory = torch.zeros(
@@ -301,7 +317,9 @@ def _case(
 
 
 def _frozen(value: Any) -> Any:
-    """Arguments without history, what shares memory sharing it still, and which of them are to record gradients."""
+    """Arguments without history, what shares memory sharing it still, and which of them are to
+    record gradients.
+    """
     memo: dict[int, torch.Tensor] = {}
 
     def detached(tensor: torch.Tensor) -> torch.Tensor:
@@ -314,7 +332,9 @@ def _frozen(value: Any) -> Any:
 def _thawed(frozen: Any, cast: torch.dtype | None = None) -> Any:
     value = copy.deepcopy(frozen[0])
     if cast is not None:
-        value = tree_map_only(torch.Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, value)  # fmt: skip
+        value = tree_map_only(
+            torch.Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, value
+        )
     for tensor, wants in zip(_tensors(value), frozen[1], strict=True):
         if wants:
             tensor.requires_grad_()

@@ -1,4 +1,5 @@
-"""A process that runs cases: reads what to run from stdin, a JSON object a line, and writes a row a line.
+"""A process that runs cases: reads what to run from stdin, a JSON object a line, and writes a row a
+line.
 
     {"op": "mul", "variant": "views", "skip": ["0"]}
  -> {"begin": "3"}, {"case": "3", "status": "same", ...}, {"end": 2}

@@ -1,4 +1,5 @@
-"""AOT autograd: from a graph of torch calls to functional forward and backward graphs, and the callable that glues them.
+"""AOT autograd: from a graph of torch calls to functional forward and backward graphs, and the
+callable that glues them.
 
     compiled = aot(gm, example_inputs, compiler, options=AutogradOptions())
 

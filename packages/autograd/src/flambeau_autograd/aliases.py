@@ -1,4 +1,5 @@
-"""Which traced tensors share memory: for each Value of a tape, the tensor it is a view of, and by which call.
+"""Which traced tensors share memory: for each Value of a tape, the tensor it is a view of, and by
+which call.
 
     y = aten.view(x, [4, 2]); z = aten.select(y, 0, 1)      z: select of y: view of x
     x2 = aten.add_(x, 1)                                    x2 is x
@@ -26,7 +27,9 @@ aten = torch.ops.aten
 
 
 class Alias:
-    """A traced tensor: a root, which owns its memory, or output `index` of the view call `step` on `parent`."""
+    """A traced tensor: a root, which owns its memory, or output `index` of the view call `step` on
+    `parent`.
+    """
 
     __slots__ = ("index", "parent", "root", "spec", "step", "value")
 

@@ -1,6 +1,7 @@
 """The checker of border 2: what must hold of a graph that autograd hands to a compiler.
 
-The laws of primitives (`flambeau_prims.check`) are checked with it, among them: a view's Spec says where in its operand's memory it is.
+The laws of primitives (`flambeau_prims.check`) are checked with it, among them: a view's Spec says
+where in its operand's memory it is.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ class MalformedGraph(AssertionError):
 
 
 def same_sizes(left: tuple[Size, ...], right: tuple[Size, ...]) -> bool:
-    """Whether two shapes are certainly equal: a symbol that was found to be 4 may still stand in one of them."""
+    """Whether two shapes are certainly equal: a symbol that was found to be 4 may still stand in
+    one of them.
+    """
     return len(left) == len(right) and all(known_eq(a, b) for a, b in zip(left, right, strict=True))
 
 
 def check_graph(graph: Graph, after: str = "") -> Graph:
-    """Raise `MalformedGraph` unless `graph` is functional, in SSA form, closed, and gives all its symbols."""
+    """Raise `MalformedGraph` unless `graph` is functional, in SSA form, closed, and gives all its
+    symbols.
+    """
     defined: set[Value] = {value for value in graph.inputs if isinstance(value, Value)}
     where = f" (after {after})" if after else ""
 

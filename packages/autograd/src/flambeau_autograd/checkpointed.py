@@ -1,4 +1,5 @@
-"""What of a joint graph must not be kept for the backward: the inside of the regions that the program checkpointed.
+"""What of a joint graph must not be kept for the backward: the inside of the regions that the
+program checkpointed.
 
     [region 1]  a = mm(x, w); b = tanh(a)       b is read outside: it may be kept
                 y = sum(b)                      a must not: the backward computes it again, from x and w
@@ -25,7 +26,9 @@ def inside_regions(
     after_tangents: set[Value],
     results: Iterable[object],
 ) -> set[Value]:
-    """The Values free of tangents that only their own region's forward reads, and what only the backward computes from them."""
+    """The Values free of tangents that only their own region's forward reads, and what only the
+    backward computes from them.
+    """
     if not any(node.region for node in graph.nodes):
         return set()
     forward = set(forward_nodes)

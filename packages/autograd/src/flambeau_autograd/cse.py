@@ -4,7 +4,8 @@
     b = aten.expand(x, [4, 4])     ->     a = aten.expand(x, [4, 4])
     c = aten.mul(a, b)                    c = aten.mul(a, a)
 
-Random calls and checks of the data stay apart.  Outputs that come to share memory by this are parted again by `separate_outputs`.
+Random calls and checks of the data stay apart. Outputs that come to share memory by this are parted
+again by `separate_outputs`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     z = aten.cos(x)          ->     z = aten.cos(x)
     return (z,)                     return (z,)
 
-Calls that draw random numbers stay, since they advance the generator as eager does; so do those that check the data.
+Calls that draw random numbers stay, since they advance the generator as eager does; so do those
+that check the data.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Second derivatives: gradients that a compiled backward gives under create_graph=True raise when they are differentiated.
+"""Second derivatives: gradients that a compiled backward gives under create_graph=True raise when
+they are differentiated.
 
     y = c(x);  g, = torch.autograd.grad(y.sum(), x, create_graph=True)
     torch.autograd.grad(g.sum(), x)       ->      RuntimeError, since g is computed from x, by kernels that autograd does not see
 
-A gradient is an error only to what it depends on: that of `x @ w` to x depends on w alone, and that of `x * 2` on nothing, so that it does not
-even require grad, as in eager.  Autograd goes back only to what a tensor is connected to, so the error is connected to the inputs themselves.
+A gradient is an error only to what it depends on: that of `x @ w` to x depends on w alone, and that
+of `x * 2` on nothing, so that it does not even require grad, as in eager. Autograd goes back only
+to what a tensor is connected to, so the error is connected to the inputs themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dependence:
-    """`gradients` (positions) are computed from `inputs` (positions among the differentiable ones) and `tangents` (numbers)."""
+    """`gradients` (positions) are computed from `inputs` (positions among the differentiable ones)
+    and `tangents` (numbers).
+    """
 
     gradients: tuple[int, ...]
     inputs: tuple[int, ...]
@@ -32,7 +36,9 @@ class Dependence:
 def dependences(
     joint: Graph, differentiable: Sequence[Value], tangents: Sequence[Any], results: int
 ) -> list[Dependence]:
-    """What each gradient of a joint graph (of `results` forward outputs) depends on; gradients that depend on alike are together."""
+    """What each gradient of a joint graph (of `results` forward outputs) depends on; gradients that
+    depend on alike are together.
+    """
     sources = [*differentiable, *tangents]
     bits: dict[Value, int] = {}
     for number, value in enumerate(sources):
@@ -59,11 +65,16 @@ def dependences(
 
 
 def message(name: str, where: str) -> str:
-    """The error of a second derivative through a graph of the function `name`; its first call stands at `where` ("file.py:12", or "")."""
+    """The error of a second derivative through a graph of the function `name`; its first call
+    stands at `where` ("file.py:12", or "").
+    """
     place = f" (in the graph that begins at {where})" if where else ""
     return (
-        f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} was differentiated twice, which Flambeau cannot do yet: its backward is compiled, and not differentiable. "
-        "Compute second derivatives (a Hessian, a gradient penalty) of the function itself: leave it uncompiled, or mark it with flambeau.disable. "
+        f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} "
+        f"was differentiated twice, which Flambeau cannot do yet: its backward is "
+        f"compiled, and not differentiable. "
+        "Compute second derivatives (a Hessian, a gradient penalty) of the function "
+        "itself: leave it uncompiled, or mark it with flambeau.disable. "
         "If no second derivative is wanted, leave out create_graph=True."
     )
 
@@ -78,7 +89,8 @@ def raising_twice(
 ) -> list[Any]:
     """`grads`, connected to what they depend on by a node that raises.
 
-    `edges` lead to the differentiable inputs: to a leaf itself, and else to where it comes from; `handles` are inputs of the latter sort, by position.
+    `edges` lead to the differentiable inputs: to a leaf itself, and else to where it comes from;
+    `handles` are inputs of the latter sort, by position.
     """
     guarded = list(grads)
     for each in found:

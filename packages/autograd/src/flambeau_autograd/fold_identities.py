@@ -5,8 +5,9 @@
     d = aten.clone(c)                 (in the layout c has)
     return (d + 1,)                                                  ->     return (a + 1,)
 
-A copy is a fold of this pass only because nothing in the graph mutates; `separate_outputs` copies where the caller must get memory
-of its own.  A copy that as_strided or its like reads stays: they read memory, not values (`operator_facts.READS_MEMORY`).
+A copy is a fold of this pass only because nothing in the graph mutates; `separate_outputs` copies
+where the caller must get memory of its own. A copy that as_strided or its like reads stays: they
+read memory, not values (`operator_facts.READS_MEMORY`).
 """
 
 from __future__ import annotations
@@ -80,10 +81,19 @@ def _same(one: Spec, other: Spec, exact: bool) -> bool:
 
 
 _MOVES_ELEMENTS = {
-    aten.permute.default, aten.t.default, aten.transpose.int, aten.as_strided.default, aten.view.dtype, aten._conj.default,
-    aten._neg_view.default, prims.permute, prims.as_strided,
-}  # fmt: skip
-"""Views whose Spec may equal the operand's though elements stand elsewhere (a transposed 1 x 1, a conjugate)."""
+    aten.permute.default,
+    aten.t.default,
+    aten.transpose.int,
+    aten.as_strided.default,
+    aten.view.dtype,
+    aten._conj.default,
+    aten._neg_view.default,
+    prims.permute,
+    prims.as_strided,
+}
+"""Views whose Spec may equal the operand's though elements stand elsewhere (a transposed 1 x 1, a
+conjugate).
+"""
 
 
 def _keeps_order(node: Node) -> bool:

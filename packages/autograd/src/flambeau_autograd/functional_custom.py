@@ -1,8 +1,10 @@
-"""Functional forms of custom operators that write to their arguments: an operator that copies those first, and returns the copies.
+"""Functional forms of custom operators that write to their arguments: an operator that copies those
+first, and returns the copies.
 
     mylib::push(Tensor(a!) x, int n) -> Tensor      ->      flambeau::mylib_push(Tensor x, int n) -> (Tensor, Tensor)
 
-The new operator is registered with torch, so that compiled graphs call it as they call any other; it is made once in a process.
+The new operator is registered with torch, so that compiled graphs call it as they call any other;
+it is made once in a process.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _BUILTIN = frozenset({"aten", "prim", "prims", "quantized"})
 
 
 def functional_custom(op: OpOverload) -> OpOverload | None:
-    """The operator that computes what `op` returns and what it writes; None if `op` is torch's own, or writes to what is no tensor."""
+    """The operator that computes what `op` returns and what it writes; None if `op` is torch's own,
+    or writes to what is no tensor.
+    """
     with _LOCK:
         return _made(op)
 

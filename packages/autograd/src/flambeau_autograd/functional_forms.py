@@ -29,15 +29,19 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class FunctionalForm:
-    """`op` takes the arguments of the mutating operator less `dropped`; its results, in order, are those of the mutating
-    operator that are not written arguments, then the new values of the parameters named in `written`."""
+    """`op` takes the arguments of the mutating operator less `dropped`; its results, in order, are
+    those of the mutating operator that are not written arguments, then the new values of the
+    parameters named in `written`.
+    """
 
     op: OpOverload
     written: tuple[str, ...]
     dropped: tuple[str, ...] = ()
 
     def with_defaults(self, node: Node) -> tuple[Any, ...]:
-        """The call's positional arguments, with the mutating operator's defaults where the functional one has none."""
+        """The call's positional arguments, with the mutating operator's defaults where the
+        functional one has none.
+        """
         args = list(node.args)
         for parameter in node.op._schema.arguments[len(args) :]:
             if (
@@ -61,7 +65,9 @@ _NAMED = {
     aten.conj_physical_.default: aten._conj_physical.default,
     aten.conj_physical.out: aten._conj_physical.default,
 }
-"""Overloads whose functional form does not follow from the name.  A functional form makes memory of its own for every result."""
+"""Overloads whose functional form does not follow from the name. A functional form makes memory of
+its own for every result.
+"""
 
 _STATISTICS = ("running_mean", "running_var")
 
@@ -70,15 +76,21 @@ UNDECLARED: dict[OpOverload, FunctionalForm] = {
         aten._native_batch_norm_legit_functional.default, _STATISTICS
     ),
 }
-"""Overloads that write to arguments without saying so in their schema (when training, and the statistics are given)."""
+"""Overloads that write to arguments without saying so in their schema (when training, and the
+statistics are given).
+"""
 
 UNCOUNTED = frozenset({aten._native_batch_norm_legit.default, aten._batch_norm_with_update.default})
-"""Overloads that declare what they write, and leave its version counter as it is, as those of UNDECLARED do."""
+"""Overloads that declare what they write, and leave its version counter as it is, as those of
+UNDECLARED do.
+"""
 
 
 @cache
 def functional_form(op: OpOverload) -> FunctionalForm:
-    """The functional form of an overload that mutates arguments by its schema; raises `NoFunctionalForm`."""
+    """The functional form of an overload that mutates arguments by its schema; raises
+    `NoFunctionalForm`.
+    """
     mutated = [argument for argument in op._schema.arguments if _is_written(argument)]
     names = tuple(argument.name for argument in mutated)
     if op in _NAMED:

@@ -5,10 +5,13 @@
     return (x,)                              x2 = aten.select_scatter(x, y2, 0, 1)
                                              return (x2,)       and, if x is an input: write x <- x2
 
-Each memory (the root of an alias chain) has a current Value and a version.  A write through a view scatters the new contents
-up the chain to the root; a view that is out of date when read replays its chain from the root.  A Value keeps the shape and dtype of the
-traced tensor it stands for, and its strides too, save where the program wrote to memory with gaps (a slice): there the view is
-read back from its base.  No Value is lazily conjugated or negated: such a view is computed where it is read.  Relies on `aliases.AliasMap` of the same tape and on the shape rules for the Specs of the calls it adds.
+Each memory (the root of an alias chain) has a current Value and a version. A write through a view
+scatters the new contents up the chain to the root; a view that is out of date when read replays its
+chain from the root. A Value keeps the shape and dtype of the traced tensor it stands for, and its
+strides too, save where the program wrote to memory with gaps (a slice): there the view is read back
+from its base. No Value is lazily conjugated or negated: such a view is computed where it is read.
+Relies on `aliases.AliasMap` of the same tape and on the shape rules for the Specs of the calls it
+adds.
 """
 
 from __future__ import annotations
@@ -43,8 +46,9 @@ def functionalize(
 ) -> Graph:
     """The functional form of `tape`.
 
-    Of a joint tape, the first `split` nodes are the forward and the first `forward_outputs` outputs are its results, which are
-    read when the forward ends.  Writes to inputs after that raise `MutationInBackward`.
+    Of a joint tape, the first `split` nodes are the forward and the first `forward_outputs` outputs
+    are its results, which are read when the forward ends. Writes to inputs after that raise
+    `MutationInBackward`.
     """
     work = _Functionalizer(tape, aliases)
     split = len(tape.nodes) if split is None else split
@@ -108,7 +112,9 @@ class _Functionalizer:
             elif node.op in _DRAWS:
                 self._draw(node)
             elif node.op is aten.as_strided_.default:
-                continue  # autograd's way of stating a geometry the tensor has already; the tracer refuses others
+                # autograd's way of stating a geometry the tensor has already; the tracer refuses
+                # others
+                continue
             else:
                 self._write_functional(node, functional_form(node.op))
 
@@ -182,9 +188,11 @@ class _Functionalizer:
         self._write(target, new)
 
     def _draw(self, node: Node) -> None:
-        """bernoulli_: in place it draws in the order of memory, out of place row by row; so draw for the permuted tensor.
+        """bernoulli_: in place it draws in the order of memory, out of place row by row; so draw
+        for the permuted tensor.
 
-        normal_ draws rows of 16 numbers or more another way than memory with gaps, which its functional form does not have.
+        normal_ draws rows of 16 numbers or more another way than memory with gaps, which its
+        functional form does not have.
         """
         form = functional_form(node.op)
         target = self._aliases[node.args[0]]
@@ -239,7 +247,9 @@ class _Functionalizer:
         return len(written) if isinstance(written, (list, tuple)) else 1
 
     def _store(self, target: Alias, new: Value | None) -> None:
-        """Write a functional result, which may be of a promoted dtype or another layout, to `target`."""
+        """Write a functional result, which may be of a promoted dtype or another layout, to
+        `target`.
+        """
         assert new is not None
         if new.spec.dtype != target.spec.dtype:
             new = self._emit(aten._to_copy.default, new, dtype=target.spec.dtype)
@@ -282,7 +292,8 @@ class _Functionalizer:
             if alias.step is not None and alias.step.op is aten.as_strided.default:
                 _require_whole(alias)
             if dense_order(base.spec) is None:
-                # The scatter operators keep the gaps of their operand, which no compiled graph could.
+                # The scatter operators keep the gaps of their operand, which no compiled graph
+                # could.
                 base = self._emit(aten.clone.default, base, memory_format=torch.contiguous_format)
             views.append((alias, new))
             alias, new = alias.parent, scatter(self._emit, base, new, alias)
@@ -328,7 +339,9 @@ class _Functionalizer:
         return self._emit(op, base)
 
     def _own_memory(self, value: Value) -> Value:
-        """`value`, or a copy of it if it is a view of other memory, where offsets would mean something else."""
+        """`value`, or a copy of it if it is a view of other memory, where offsets would mean
+        something else.
+        """
         if value.producer is not None and is_view(value.producer.op):
             return self._relaid(value, value.spec, force=True)
         return value
@@ -336,7 +349,9 @@ class _Functionalizer:
     # Emitting
 
     def _laid_out(self, value: Value, spec: Spec) -> Value:
-        """`value` with the strides of `spec`; as it is where `spec` has gaps, since no fresh memory has those."""
+        """`value` with the strides of `spec`; as it is where `spec` has gaps, since no fresh memory
+        has those.
+        """
         return value if same_layout(value.spec, spec) else self._relaid(value, spec)
 
     def _relaid(self, value: Value, spec: Spec, force: bool = False) -> Value:
@@ -379,7 +394,9 @@ class _Functionalizer:
 
 
 def _require_whole(alias: Alias) -> None:
-    """A view of any geometry of memory that is written to must be of what the graph's values hold: no gaps, nothing in front."""
+    """A view of any geometry of memory that is written to must be of what the graph's values hold:
+    no gaps, nothing in front.
+    """
     root = alias.root.spec
     if dense_order(root) is None or sizes.hint_of(alias.spec.offset) < sizes.hint_of(root.offset):
         raise ViewWrite("as_strided reaches into memory around a tensor that is written to")
@@ -410,7 +427,9 @@ def _parameter(node: Node, position: int) -> Any:
 
 
 def same_layout(one: Spec, other: Spec) -> bool:
-    """Whether two Specs of one shape place elements alike; strides of dims of size 1 do not count, nor do offsets."""
+    """Whether two Specs of one shape place elements alike; strides of dims of size 1 do not count,
+    nor do offsets.
+    """
     if one is other or one.stride == other.stride:
         return True
     return all(
@@ -425,7 +444,9 @@ def stride_order(spec: Spec) -> list[int]:
 
 
 def dense_order(spec: Spec) -> list[int] | None:
-    """The dims from outermost to innermost if the tensor fills its memory without gap or overlap, else None."""
+    """The dims from outermost to innermost if the tensor fills its memory without gap or overlap,
+    else None.
+    """
     order = stride_order(spec)
     expected: Any = 1
     for dim in reversed(order):

@@ -1,11 +1,13 @@
-"""Trace a graph of torch calls, and its backward through the eager autograd engine, onto one tape of ATen calls.
+"""Trace a graph of torch calls, and its backward through the eager autograd engine, onto one tape
+of ATen calls.
 
     gm(x, w): y = torch.nn.functional.linear(x, w)      ->      t = aten.t(w); y = aten.mm(x, t)                   (forward)
                                                                 g = aten.t(tangent); gw = aten.mm(g, x); ...      (backward)
 
-The graph's calls run in order on fake tensors under a `flambeau_prims.tracer.Tracer`, in the grad mode of the caller, with what the
-graph itself changes (`torch._C._set_grad_enabled`, autocast) taking effect.  Then the C++ engine differentiates the results
-with fake tangents.  Which tensors are results is decided by `plan_outputs` in between: an output that views an input or another output is
+The graph's calls run in order on fake tensors under a `flambeau_prims.tracer.Tracer`, in the grad
+mode of the caller, with what the graph itself changes (`torch._C._set_grad_enabled`, autocast)
+taking effect. Then the C++ engine differentiates the results with fake tangents. Which tensors are
+results is decided by `plan_outputs` in between: an output that views an input or another output is
 left to the caller's eager code.
 """
 
@@ -53,11 +55,13 @@ _run_backward = torch.autograd.Variable._execution_engine.run_backward
 class Trace:
     """A tape, forward then backward, and how it meets the caller.
 
-    `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the tangents; `tape.outputs` is
-    the results, then a gradient (or None) for each of `differentiable` (positions among arguments and constants), which are the inputs `leaves`.
-    `reaching[i]` is the results that gradient i comes from, `sharing[k]` those that share kept tensors with result k (`reachability.py`).
-    `owners[i]` is whose memory result i is (see `separate_outputs`).  `copies` lists (argument, result) to be copied under
-    autograd.  `tangents[k]` is the result that tangent k is of.  `split` is the number of forward calls.
+    `tape.inputs` is the arguments in `passed` (positions in the caller's), the constants, then the
+    tangents; `tape.outputs` is the results, then a gradient (or None) for each of `differentiable`
+    (positions among arguments and constants), which are the inputs `leaves`. `reaching[i]` is the
+    results that gradient i comes from, `sharing[k]` those that share kept tensors with result k
+    (`reachability.py`). `owners[i]` is whose memory result i is (see `separate_outputs`). `copies`
+    lists (argument, result) to be copied under autograd. `tangents[k]` is the result that tangent k
+    is of. `split` is the number of forward calls.
     """
 
     tape: Graph
@@ -86,7 +90,9 @@ class Trace:
 
 @dataclass(eq=False)
 class _Argument:
-    """A tensor argument while tracing: what the program sees, what the engine differentiates by, and what it was at first."""
+    """A tensor argument while tracing: what the program sees, what the engine differentiates by,
+    and what it was at first.
+    """
 
     position: int
     fake: FakeTensor
@@ -141,7 +147,8 @@ class _JointTracer:
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         if len(placeholders) != len(example_inputs):
             raise ValueError(
-                f"the graph takes {len(placeholders)} inputs, but {len(example_inputs)} examples were given"
+                f"the graph takes {len(placeholders)} inputs, but {len(example_inputs)} "
+                f"examples were given"
             )
         self._env = gm.meta.get("size_env")
         devices = [
@@ -164,7 +171,7 @@ class _JointTracer:
         with _modes_restored():
             with FunctionTable(tracer.device), tracer:
                 flat, grad_after = self._forward()
-                _settle(flat)
+                _resolve_lazy_bits(flat)
             split = len(tracer.nodes)
             aliases = AliasMap([value for value in self._inputs if isinstance(value, Value)])
             aliases.extend_inputs(tracer.constants)
@@ -337,8 +344,11 @@ class _JointTracer:
     # Outputs
 
     def _plan_outputs(self, flat: list[Any], aliases: AliasMap, results: _Results) -> list[Output]:
-        inputs = {aliases[value]: position for position, value in zip(self._passed, self._inputs, strict=True)
-                  if isinstance(value, Value)}  # fmt: skip
+        inputs = {
+            aliases[value]: position
+            for position, value in zip(self._passed, self._inputs, strict=True)
+            if isinstance(value, Value)
+        }
         groups: dict[Alias, list[FakeTensor]] = {}
         for out in flat:
             if isinstance(out, FakeTensor):
@@ -371,7 +381,8 @@ class _JointTracer:
         return plan
 
     def _root_of(self, root: Alias, outs: list[FakeTensor], aliases: AliasMap) -> Any:
-        """What outputs that share the memory `root` are views of: a fake tensor, or `root` itself if autograd does not care.
+        """What outputs that share the memory `root` are views of: a fake tensor, or `root` itself
+        if autograd does not care.
 
         None if they are one and the same tensor, which can be returned as it is.
         """
@@ -439,7 +450,9 @@ class _JointTracer:
     def _backward(
         self, results: _Results, leaves: list[FakeTensor]
     ) -> tuple[list[int], list[Any], list[Value]]:
-        """Differentiate the results; gives the results with a tangent, the gradients, and the tangents' Values."""
+        """Differentiate the results; gives the results with a tangent, the gradients, and the
+        tangents' Values.
+        """
         tracer = self._tracer
         for fake in results.fakes:
             if fake is not None and fake.requires_grad and fake.is_leaf and not fake._is_view():
@@ -504,8 +517,10 @@ def _modes_restored() -> Iterator[None]:
         torch.set_autocast_cache_enabled(cache)
 
 
-def _settle(flat: Sequence[Any]) -> None:
-    """Have autograd find the histories of outputs now: for a view whose base was written to it takes the view again."""
+def _resolve_lazy_bits(flat: Sequence[Any]) -> None:
+    """Have autograd find the histories of outputs now: for a view whose base was written to it
+    takes the view again.
+    """
     for value in flat:
         if isinstance(value, torch.Tensor) and value.requires_grad:
             _ = value.grad_fn

@@ -1,10 +1,12 @@
-"""Writes through a mask, so that they can be differentiated: how many elements a mask selects is in the data, which of them is not.
+"""Writes through a mask, so that they can be differentiated: how many elements a mask selects is in
+the data, which of them is not.
 
     x[mask] = e         x.copy_(torch.where(mask, e, x)),  with the mask's shape ended by 1s
     x[mask] = rows      the same, of rows[k] at the k-th element that the mask selects; that there are as many is checked
 
-Eager's gradient of `e` is the sum of the selected rows of x's gradient, a tensor as long as the mask has True elements; that of `where` is the same
-sum over all rows, those that are not selected as zeros.
+Eager's gradient of `e` is the sum of the selected rows of x's gradient, a tensor as long as the
+mask has True elements; that of `where` is the same sum over all rows, those that are not selected
+as zeros.
 """
 
 from __future__ import annotations
@@ -40,12 +42,15 @@ def _selects_with_gradient(subject: Any, key: Any, value: Any) -> bool:
         return False
     if value.ndim <= rest or (value.ndim == rest + 1 and value.shape[0] == 1):
         return True
-    # A failing check of a host is an error, which a call recovers from; of an accelerator it is the end.
+    # A failing check of a host is an error, which a call recovers from; of an accelerator it is the
+    # end.
     return value.ndim == rest + 1 and key.device.type == "cpu"
 
 
 def _spread(mask: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The row for each element of the mask: the k-th for the k-th that it selects, any for the others."""
+    """The row for each element of the mask: the k-th for the k-th that it selects, any for the
+    others.
+    """
     count = rows.shape[0]
     text = "shape mismatch: value tensor cannot be broadcast to what the mask selects"
     torch._assert_async(mask.sum() == count, text)

@@ -1,7 +1,8 @@
 """Minimum cut of a directed graph with integer capacities, by Dinic's algorithm.
 
-E. A. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation", 1970.
-Arrays of ints rather than objects: a joint graph of 3,000 calls has 6,000 vertices, and its cut takes 30 ms.
+E. A. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power
+estimation", 1970. Arrays of ints rather than objects: a joint graph of 3,000 calls has 6,000
+vertices, and its cut takes 30 ms.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class FlowNetwork:
     def minimum_cut(self, source: int, sink: int) -> tuple[int, list[bool]]:
         """The capacity of a minimum cut, and for each vertex whether it lies on the sink's side.
 
-        Of all minimum cuts it is the one nearest to the sink.  Raises ValueError if every cut is infinite.
+        Of all minimum cuts it is the one nearest to the sink. Raises ValueError if every cut is
+        infinite.
         """
         flow = 0
         while True:

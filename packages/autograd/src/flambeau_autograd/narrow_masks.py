@@ -5,8 +5,8 @@
                                                      n: f32[8] = prims.cast(b, torch.float32)
                                                      y = prims.mul(x, n)
 
-A mask holds zeros and ones, so the casts lose nothing; the minimum cut then finds the boolean, a quarter of the size, to save.
-Works on graphs of primitives, before the partition.
+A mask holds zeros and ones, so the casts lose nothing; the minimum cut then finds the boolean, a
+quarter of the size, to save. Works on graphs of primitives, before the partition.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What kind of work an operator is, for the passes that move, merge, drop or repeat it.  Covers primitives and ATen."""
+"""What kind of work an operator is, for the passes that move, merge, drop or repeat it. Covers
+primitives and ATen.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,54 @@ _PRIM_WORK = {
 }
 
 _FUSIBLE = {
-    "clone", "_to_copy", "cat", "stack", "constant_pad_nd", "gelu", "silu", "where", "slice_backward", "select_backward",
-    "native_dropout_backward", "masked_fill", "flip", "roll", "repeat", "copy", "slice_scatter", "select_scatter", "lerp",
-    "gelu_backward", "threshold_backward", "tanh_backward", "sigmoid_backward", "silu_backward", "hardswish_backward",
-    "addcmul", "addcdiv", "triu", "tril",
-}  # fmt: skip
+    "clone",
+    "_to_copy",
+    "cat",
+    "stack",
+    "constant_pad_nd",
+    "gelu",
+    "silu",
+    "where",
+    "slice_backward",
+    "select_backward",
+    "native_dropout_backward",
+    "masked_fill",
+    "flip",
+    "roll",
+    "repeat",
+    "copy",
+    "slice_scatter",
+    "select_scatter",
+    "lerp",
+    "gelu_backward",
+    "threshold_backward",
+    "tanh_backward",
+    "sigmoid_backward",
+    "silu_backward",
+    "hardswish_backward",
+    "addcmul",
+    "addcdiv",
+    "triu",
+    "tril",
+}
 """ATen operators that work element by element though not tagged so."""
 
 _REDUCTIONS = {
-    "sum", "mean", "amax", "amin", "prod", "var", "var_mean", "std", "any", "all", "argmax", "argmin", "logsumexp",
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "prod",
+    "var",
+    "var_mean",
+    "std",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+    "logsumexp",
     "linalg_vector_norm",
-}  # fmt: skip
+}
 
 
 @cache
@@ -75,7 +114,8 @@ def work(op: Any) -> Work:
 def happens_once(node: Node) -> bool:
     """Whether the call must happen once, where it stands, though nothing may read its results.
 
-    It draws from a random generator (dropout with p given as 0 or 1 included), or raises where the data is not as it should be.
+    It draws from a random generator (dropout with p given as 0 or 1 included), or raises where the
+    data is not as it should be.
     """
     return work(node.op) is Work.ONCE
 

@@ -10,13 +10,13 @@ from typing import Literal
 class AutogradOptions:
     """How `aot` prepares graphs.
 
-    `decompose`: hand out graphs of primitives and extern ATen calls; otherwise graphs of functional ATen.
-    `partition`: "min_cut" saves what is smallest and recomputes the rest where that is cheap; "save_all" saves whatever the
-    backward reads, as eager does.
-    `compile_backward_lazily`: call the compiler on the backward graph at the first backward, not in `aot`.
-    `recompute_chain`, `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved one, and
-    none whose forward uses lie further apart than this many nodes.
-    `channels_last`: run convolutions, and what lies between them, in channels-last layout (with `decompose` only).
+    `decompose`: hand out graphs of primitives and extern ATen calls; otherwise graphs of functional
+    ATen. `partition`: "min_cut" saves what is smallest and recomputes the rest where that is cheap;
+    "save_all" saves whatever the backward reads, as eager does. `compile_backward_lazily`: call the
+    compiler on the backward graph at the first backward, not in `aot`. `recompute_chain`,
+    `recompute_span`: min_cut recomputes no value more than this many fusible steps from a saved
+    one, and none whose forward uses lie further apart than this many nodes. `channels_last`: run
+    convolutions, and what lies between them, in channels-last layout (with `decompose` only).
     `check`: run the border checker after each pass.
     """
 

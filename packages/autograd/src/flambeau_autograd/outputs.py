@@ -1,10 +1,11 @@
 """How the caller's outputs are made from what a compiled graph returns.
 
     return (x, y.view(-1), y, 3)        x an input, y made inside
-    graph returns (y,)                  plan: Input(0), View(of result 0, [view]), Result(0), Constant(3)
+    graph returns (y,)                  plan: Input(0), View(of result 0, [view]), Result(0),
+                                        Constant(3)
 
-Autograd and in-place writes see views: an output that views an input, or another output, must really be such a view, taken
-outside of the compiled graph.
+Autograd and in-place writes see views: an output that views an input, or another output, must
+really be such a view, taken outside of the compiled graph.
 """
 
 from __future__ import annotations

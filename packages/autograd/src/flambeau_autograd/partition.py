@@ -7,9 +7,11 @@
       return (y, grad_x, grad_w)
     }
 
-What does not depend on a tangent may run in the forward and be saved, or run (again) in the backward.  "save_all" saves all that
-the backward reads, as eager does.  "min_cut" finds the cheapest set to save by a minimum cut, where `recompute.py` says what may be
-computed twice.  Neither saves the inside of a checkpointed region (`checkpointed.py`).  Calls repeated in the backward stand right before their first use there.
+What does not depend on a tangent may run in the forward and be saved, or run (again) in the
+backward. "save_all" saves all that the backward reads, as eager does. "min_cut" finds the cheapest
+set to save by a minimum cut, where `recompute.py` says what may be computed twice. Neither saves
+the inside of a checkpointed region (`checkpointed.py`). Calls repeated in the backward stand right
+before their first use there.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import happens_once, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
-from flambeau_autograd.separate_outputs import cloned
 from flambeau_autograd.symbols import missing_symbols
+from flambeau_autograd.unalias_outputs import cloned
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.sizes import Expr
 
@@ -37,10 +39,10 @@ if TYPE_CHECKING:
 class Partition:
     """A forward and a backward graph.
 
-    `forward.outputs` is the joint graph's forward outputs, then the saved Values that are neither inputs nor outputs.
-    `backward.inputs` is the saved Values, the saved sizes, then the tangents that are read.
-    `saved[i]` says where backward input i comes from: ("input", n), ("output", n) of the forward graph, ("size", symbol) or
-    ("tangent", n).
+    `forward.outputs` is the joint graph's forward outputs, then the saved Values that are neither
+    inputs nor outputs. `backward.inputs` is the saved Values, the saved sizes, then the tangents
+    that are read. `saved[i]` says where backward input i comes from: ("input", n), ("output", n) of
+    the forward graph, ("size", symbol) or ("tangent", n).
     """
 
     forward: Graph
@@ -73,9 +75,11 @@ def partition(
     options: AutogradOptions,
     copied: Iterable[Value] = (),
 ) -> Partition:
-    """Part a functional joint graph of `inputs` forward inputs (tangents follow) and `forward_outputs` forward outputs.
+    """Part a functional joint graph of `inputs` forward inputs (tangents follow) and
+    `forward_outputs` forward outputs.
 
-    `copied` are inputs that the caller overwrites after the forward, besides those of `graph.writes`.
+    `copied` are inputs that the caller overwrites after the forward, besides those of
+    `graph.writes`.
     """
     joint = _Joint(
         graph,
@@ -117,7 +121,9 @@ def _backward_values(graph: Graph, tangents: Iterable[Value]) -> set[Value]:
 
 
 def _forward_nodes(joint: _Joint) -> list[Node]:
-    """The calls that the forward's results and writes need, and those of its own that happen once: random draws and checks of the data."""
+    """The calls that the forward's results and writes need, and those of its own that happen once:
+    random draws and checks of the data.
+    """
     live = {out for out in joint.results if isinstance(out, Value)}
     live.update(value for _, value in joint.graph.writes)
     kept = []
@@ -146,7 +152,9 @@ def _read_by_backward(joint: _Joint) -> dict[Value, None]:
 def _frontier(
     joint: _Joint, forward_nodes: list[Node], wanted: Iterable[Value], inside: set[Value]
 ) -> list[Value]:
-    """The forward's Values that `wanted` ones are, or are computed from in the backward; none of `inside`."""
+    """The forward's Values that `wanted` ones are, or are computed from in the backward; none of
+    `inside`.
+    """
     available = set(joint.inputs)
     for node in forward_nodes:
         available.update(out for out in node.outputs if out not in inside)
@@ -172,7 +180,9 @@ def _frontier(
 def _kept_from_writes(
     joint: _Joint, saved: list[Value], written: set[Value], primitive: bool
 ) -> dict[Value, Value]:
-    """For each saved Value what the forward really returns: a copy of it if it is (a view of) an input that is written to."""
+    """For each saved Value what the forward really returns: a copy of it if it is (a view of) an
+    input that is written to.
+    """
     copies = {}
     for value in saved:
         copies[value] = value
@@ -243,7 +253,9 @@ def _with_producers(joint: _Joint, forward_nodes: list[Node], saved: Iterable[Va
 
 
 def _backward_nodes(joint: _Joint, saved: set[Value]) -> list[Node]:
-    """The calls of the backward in order; each repeated one right before the first call that reads it."""
+    """The calls of the backward in order; each repeated one right before the first call that reads
+    it.
+    """
     live = {out for out in joint.gradients if isinstance(out, Value)}
     after = []
     for node in reversed(joint.graph.nodes):
@@ -305,7 +317,9 @@ def _copied(nodes: list[Node], inputs: list[Value], joint: _Joint) -> Graph:
 
 
 def saved_bytes(part: Partition) -> int:
-    """Bytes that the forward keeps for the backward beyond its inputs, for the sizes seen while tracing."""
+    """Bytes that the forward keeps for the backward beyond its inputs, for the sizes seen while
+    tracing.
+    """
     kept = {position for kind, position in part.saved if kind == "output"}
     values = {part.forward.outputs[position] for position in kept}
     return sum(size_in_bytes(value) for value in values if not isinstance(value, (int, Expr)))

@@ -12,14 +12,14 @@ from flambeau_autograd.dce import drop_dead_calls
 from flambeau_autograd.double_backward import dependences
 from flambeau_autograd.fold_identities import fold_identities
 from flambeau_autograd.functionalize import functionalize
-from flambeau_autograd.glue import Call, Training, glue_inference, glue_training, once
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
 from flambeau_autograd.partition import partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
-from flambeau_autograd.separate_outputs import separate_outputs
+from flambeau_autograd.runtime_wrappers import Call, Training, once, wrap_inference, wrap_training
+from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.decompose import decompose
 from flambeau_prims.graph import Value
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from torch import fx
 
     from flambeau_autograd.double_backward import Dependence
-    from flambeau_autograd.glue import Compiled
     from flambeau_autograd.joint_trace import Trace
+    from flambeau_autograd.runtime_wrappers import Compiled
     from flambeau_prims.graph import Graph
 
 PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
-    # Autograd saves detached results; without those calls gone, equal subexpressions do not look equal.
+    # Autograd saves detached results; without those calls gone, equal subexpressions do not look
+    # equal.
     ("fold_identities", fold_identities),
     # Before decomposition, while a merged call is one call and not twenty.
     ("merge_common_subexpressions", merge_common_subexpressions),
@@ -48,11 +49,14 @@ PRIMITIVE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
     ("decompose", decompose),
     # Decomposition casts and expands in full, also to what the operand is already.
     ("fold_identities", fold_identities),
-    # Forward and backward formulas share subexpressions that appear only now (the normalised input of a layer norm).
+    # Forward and backward formulas share subexpressions that appear only now (the normalised input
+    # of a layer norm).
     ("merge_common_subexpressions", merge_common_subexpressions),
     ("drop_dead_calls", drop_dead_calls),
 ]
-"""After PASSES, when `options.decompose`; before the partition, which so can save or recompute the parts of an operator."""
+"""After PASSES, when `options.decompose`; before the partition, which so can save or recompute the
+parts of an operator.
+"""
 
 
 TRAINING_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
@@ -71,12 +75,14 @@ def aot(
 ) -> Compiled:
     """Compile `gm`, ahead of time and through autograd, with `compiler`.
 
-    `compiler(graph, kind)` gets functional graphs of kind "inference", "forward" or "backward" and returns for each a
-    callable on tensors (and ints, where the graph has int inputs) that returns a tuple and performs `graph.writes`.
-    The result takes what `gm` takes and returns the flat tuple of `gm`'s outputs.  It serves the grad mode, requires_grad flags and sizes
-    (or symbolic sizes, under `gm.meta["size_env"]`'s guards) that it was compiled for; guarding is the caller's part.
+    `compiler(graph, kind)` gets functional graphs of kind "inference", "forward" or "backward" and
+    returns for each a callable on tensors (and ints, where the graph has int inputs) that returns a
+    tuple and performs `graph.writes`. The result takes what `gm` takes and returns the flat tuple
+    of `gm`'s outputs. It serves the grad mode, requires_grad flags and sizes (or symbolic sizes,
+    under `gm.meta["size_env"]`'s guards) that it was compiled for; guarding is the caller's part.
 
-    Raises `flambeau_prims.unsupported.Unsupported` (see `reasons.py`) for what must run eagerly, and the program's own errors.
+    Raises `flambeau_prims.unsupported.Unsupported` (see `reasons.py`) for what must run eagerly,
+    and the program's own errors.
     """
     options = options or AutogradOptions()
     with collector_paused():
@@ -118,7 +124,7 @@ def _compile(
         ),
     )  # fmt: skip
     if not traced.trains:
-        return glue_inference(compiler(joint, "inference"), call)
+        return wrap_inference(compiler(joint, "inference"), call)
     part = partition(joint, inputs, traced.results, options, _copied_inputs(joint, traced))
     if options.check:
         check_graph(part.forward, "partition")
@@ -146,13 +152,15 @@ def _compile(
         name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )
-    return glue_training(forward, backward, call, training)
+    return wrap_training(forward, backward, call, training)
 
 
 def _handles(
     found: list[Dependence], joint: Graph, traced: Trace, example_inputs: Sequence[Any]
 ) -> list[tuple[int, int]]:
-    """The inputs that gradients depend on and that are no leaves, as `Training.handles`; without those that the call overwrites."""
+    """The inputs that gradients depend on and that are no leaves, as `Training.handles`; without
+    those that the call overwrites.
+    """
     wanted = {at for each in found for at in each.inputs}
     copied = _copied_inputs(joint, traced)
     place = {value: at for at, value in enumerate(joint.inputs)}
@@ -174,7 +182,8 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     graph.writes = _writes_of_the_graph(graph, traced)
     passes = list(PASSES)
     if options.decompose and options.channels_last:
-        # Before decomposition: it speaks of convolutions, and of what eager's operators do to strides.
+        # Before decomposition: it speaks of convolutions, and of what eager's operators do to
+        # strides.
         passes.append(("prefer_channels_last", prefer_channels_last))
     if options.decompose:
         passes += PRIMITIVE_PASSES
@@ -184,11 +193,13 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
         if options.check:
             check_graph(graph, name)
     # Last, since merging and folding are what makes outputs share memory.
-    return separate_outputs(graph, traced.owners, primitive=options.decompose)
+    return unalias_outputs(graph, traced.owners, primitive=options.decompose)
 
 
 def _writes_of_the_graph(graph: Graph, traced: Trace) -> list[tuple[Value, Value]]:
-    """The writes less those to literals, which nobody sees, and those that the glue copies under autograd's eyes."""
+    """The writes less those to literals, which nobody sees, and those that the glue copies under
+    autograd's eyes.
+    """
     copied = _copied_inputs(graph, traced)
     return [
         (target, new)

@@ -2,14 +2,16 @@
 
     c: f32[2, 8, 9, 9] = aten.convolution(x, w, ...)           xl: stride [243, 1, 27, 3] = aten.clone(x, channels_last)
     r: f32[2, 8, 9, 9] = aten.relu(c)                    ->    c: stride [648, 1, 72, 8] = aten.convolution(xl, w, ...)
-    return (r,)                                                r: stride [648, 1, 72, 8] = aten.relu(c)
-                                                               rc: f32[2, 8, 9, 9] = aten.clone(r, contiguous_format)
+    return (r,)                                                r: stride [648, 1, 72, 8] =
+                                                               aten.relu(c) rc: f32[2, 8, 9, 9] =
+                                                               aten.clone(r, contiguous_format)
                                                                return (rc,)
 
-Convolution libraries work on channels-last data; given other data they convert on every call.  The pass relies on the shape rules:
-the Specs behind a changed operand are those that eager would give on channels-last tensors.  Where memory order is
-part of an operator's meaning (random draws, as_strided) or its rule refuses the layout (a view), the operand is put back first,
-and so is whatever leaves the graph.
+Convolution libraries work on channels-last data; given other data they convert on every call. The
+pass relies on the shape rules: the Specs behind a changed operand are those that eager would give
+on channels-last tensors. Where memory order is part of an operator's meaning (random draws,
+as_strided) or its rule refuses the layout (a view), the operand is put back first, and so is
+whatever leaves the graph.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ _BY_MEMORY = {
 
 
 def prefer_channels_last(graph: Graph) -> Graph:
-    """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few of them."""
+    """The graph with 2-D convolutions in channels-last layout; `graph` itself if it has few of
+    them.
+    """
     count = sum(
         node.op is aten.convolution.default and _is_image(node.args[0]) for node in graph.nodes
     )
@@ -55,7 +59,9 @@ def _is_image(value: Any) -> bool:
 
 
 class _Converter:
-    """One conversion: `now` has the Value that stands for each old one, `copies` those made in another layout."""
+    """One conversion: `now` has the Value that stands for each old one, `copies` those made in
+    another layout.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def reachability(
     results: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
-    """For each leaf, the numbers of the results that are connected to it; for each result, of those it shares kept tensors with."""
+    """For each leaf, the numbers of the results that are connected to it; for each result, of those
+    it shares kept tensors with.
+    """
     bits = {id(leaf): 1 << number for number, leaf in enumerate(leaves)}
     reached: dict[Any, int] = {}  # node -> the leaves below it, as bits
     for result in results:
@@ -46,9 +48,11 @@ def _numbers(bits: int) -> Iterator[int]:
 
 
 def _sharing(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozenset[int]]:
-    """For each result, those with which it has a node in common that keeps tensors, itself among them where it has such nodes.
+    """For each result, those with which it has a node in common that keeps tensors, itself among
+    them where it has such nodes.
 
-    `nodes` are listed children first.  Results that share alike have one set: in large graphs nearly all do, or each shares with few.
+    `nodes` are listed children first. Results that share alike have one set: in large graphs nearly
+    all do, or each shares with few.
     """
     above = dict.fromkeys(nodes, 0)  # node -> the results above it, as bits
     for number, result in enumerate(results):
@@ -70,7 +74,9 @@ def _sharing(results: Sequence[torch.Tensor], nodes: list[Any]) -> list[frozense
 
 
 def _keeps_tensors(node: Any, known: dict[type, bool]) -> bool:
-    """Whether autograd frees something of a node after its backward; a Function written in Python may keep anything."""
+    """Whether autograd frees something of a node after its backward; a Function written in Python
+    may keep anything.
+    """
     kind = type(node)
     if kind not in known:
         known[kind] = isinstance(node, BackwardCFunction) or any(

@@ -1,4 +1,6 @@
-"""What AOT autograd cannot do, as data: one exception class a reason, each with a stable id and a hint for the user."""
+"""What AOT autograd cannot do, as data: one exception class a reason, each with a stable id and a
+hint for the user.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ class AliasedMutation(Unsupported):
 
 
 class AliasedOutputs(Unsupported):
-    """Outputs that share memory, but no tensor the program made covers all of them in autograd's eyes."""
+    """Outputs that share memory, but no tensor the program made covers all of them in autograd's
+    eyes.
+    """
 
     reason = "aliased-outputs"
     hint = "return one of the tensors and take the views outside of the compiled function"
@@ -41,7 +45,9 @@ class MutationInBackward(Unsupported):
 
 
 class BackwardFailed(Unsupported):
-    """Eager autograd raises an error when this program's backward runs; running eagerly raises it at the right moment."""
+    """Eager autograd raises an error when this program's backward runs; running eagerly raises it
+    at the right moment.
+    """
 
     reason = "backward-raises"
     hint = "the error is in the program: it also fails without compiling"
@@ -62,14 +68,18 @@ class TrainingOnlyMutation(Unsupported):
 
 
 class UnbackedNumbers(Unsupported):
-    """The graph computes numbers itself (`x.sum().item()`, the length of `x.nonzero()`) that its later sizes depend on."""
+    """The graph computes numbers itself (`x.sum().item()`, the length of `x.nonzero()`) that its
+    later sizes depend on.
+    """
 
     reason = "unbacked-numbers"
     hint = "the graph runs operator by operator; masks and torch.where in place of selections would be compiled"
 
 
 class UntracedCalls(Unsupported):
-    """The graph makes calls that need real tensors or change torch's own state (inference mode, random generators, hooks)."""
+    """The graph makes calls that need real tensors or change torch's own state (inference mode,
+    random generators, hooks).
+    """
 
     reason = "untraced-calls"
     hint = "the graph runs operator by operator; such calls outside of what calls torch.autograd.grad are compiled around"
@@ -78,7 +88,15 @@ class UntracedCalls(Unsupported):
 REASONS: dict[str, type[Unsupported]] = {
     kind.reason: kind
     for kind in (
-        AliasedMutation, AliasedOutputs, NoFunctionalForm, ViewWrite, MutationInBackward, BackwardFailed, LeafInside,
-        TrainingOnlyMutation, UnbackedNumbers, UntracedCalls,
+        AliasedMutation,
+        AliasedOutputs,
+        NoFunctionalForm,
+        ViewWrite,
+        MutationInBackward,
+        BackwardFailed,
+        LeafInside,
+        TrainingOnlyMutation,
+        UnbackedNumbers,
+        UntracedCalls,
     )
-}  # fmt: skip
+}

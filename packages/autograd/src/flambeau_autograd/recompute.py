@@ -1,15 +1,19 @@
-"""What to save for the backward: a minimum cut between what the forward has and what the backward reads.
+"""What to save for the backward: a minimum cut between what the forward has and what the backward
+reads.
 
-Each Value v free of tangents is an edge of capacity cost(v); cutting it means saving v.  An edge of infinite capacity from
-each operand to the result lets the backward recompute the result; a Value that must not be recomputed hangs on the source
-instead.  Never recomputed are kernels of their own (products, convolutions, attention, sorting, gathers), random draws,
-reductions to a fraction of their operand, and, because recomputing would cost more time than reading:
+Each Value v free of tangents is an edge of capacity cost(v); cutting it means saving v. An edge of
+infinite capacity from each operand to the result lets the backward recompute the result; a Value
+that must not be recomputed hangs on the source instead. Never recomputed are kernels of their own
+(products, convolutions, attention, sorting, gathers), random draws, reductions to a fraction of
+their operand, and, because recomputing would cost more time than reading:
 
 - what a HEAVY call of the backward reads: it has to stand in memory there anyhow;
-- what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory there anyhow;
+- what the forward reads over a span of more than `options.recompute_span` calls: it stood in memory
+  there anyhow;
 - the end of a chain of more than `options.recompute_chain` fusible calls.
 
-In a region that the program checkpointed it is the other way round: its inside has infinite capacity, and is computed again.
+In a region that the program checkpointed it is the other way round: its inside has infinite
+capacity, and is computed again.
 """
 
 from __future__ import annotations
@@ -48,8 +52,8 @@ def saved_by_minimum_cut(
 ) -> list[Value]:
     """The Values to save so that the backward can compute `wanted`, in the order of the graph.
 
-    `inputs`, `results` and `forward_nodes` are those of the forward alone; `written` are the inputs that it overwrites; `inside` are
-    Values that must not be saved.
+    `inputs`, `results` and `forward_nodes` are those of the forward alone; `written` are the inputs
+    that it overwrites; `inside` are Values that must not be saved.
     """
     network = _Network(
         graph, inputs, results, set(forward_nodes), after_tangents, written, inside, options
@@ -65,7 +69,9 @@ def size_in_bytes(value: Value) -> int:
 
 
 class _Network:
-    """The flow network: vertices 2i and 2i + 1 are the two ends of Value number i's edge; 0 and 1 are source and sink."""
+    """The flow network: vertices 2i and 2i + 1 are the two ends of Value number i's edge; 0 and 1
+    are source and sink.
+    """
 
     def __init__(
         self,
@@ -125,7 +131,8 @@ class _Network:
                     self._flow.edge(2 * self._number[value] + 1, begin, INFINITE)
                 continue
             self._flow.edge(begin, end, self._cost(out))
-            # What a region gives to others is kept as eager keeps it, or regions would be computed again one from another.
+            # What a region gives to others is kept as eager keeps it, or regions would be computed
+            # again one from another.
             if node.region or self._banned(node, out, depth):
                 self._flow.edge(0, begin, INFINITE)
                 continue

@@ -28,7 +28,9 @@ aten = torch.ops.aten
 
 
 def scatter(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:
-    """`base` (the current contents of `alias.parent`) with the part that `alias` views replaced by `new`."""
+    """`base` (the current contents of `alias.parent`) with the part that `alias` views replaced by
+    `new`.
+    """
     assert alias.step is not None
     inverse = SCATTERS.get(alias.step.op)
     if inverse is None:
@@ -148,7 +150,9 @@ def _view_as_complex(emit: Emit, base: Value, new: Value, alias: Alias) -> Value
 
 
 LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
-"""Views whose elements are computed when they are read, and what computes them; each is its own inverse."""
+"""Views whose elements are computed when they are read, and what computes them; each is its own
+inverse.
+"""
 
 
 def _turned(emit: Emit, base: Value, new: Value, alias: Alias) -> Value:

@@ -1,9 +1,11 @@
-"""Rebuild a graph with some Values replaced by others: the step that passes which merge or fold calls share.
+"""Rebuild a graph with some Values replaced by others: the step that passes which merge or fold
+calls share.
 
     b = prims.clone(a)             (a has offset 4, b none)
     c = prims.reshape(b, (2, 2))        ->      c = prims.reshape(a, (2, 2))       (c has offset 4 now)
 
-A view's Spec describes the memory of its operand, so a view of a Value that gave way to one elsewhere in memory begins elsewhere, too.
+A view's Spec describes the memory of its operand, so a view of a Value that gave way to one
+elsewhere in memory begins elsewhere, too.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Substitution:
 
 
 def begin_with_operand(node: Node) -> list[Value]:
-    """Let the Specs of a view's results begin where its operand's Spec says; returns the results that this moves."""
+    """Let the Specs of a view's results begin where its operand's Spec says; returns the results
+    that this moves.
+    """
     moved = []
     for out, spec in zip(node.outputs, _inferred(node), strict=True):
         if out is not None and spec is not None and out.spec.offset != spec.offset:

@@ -1,7 +1,8 @@
 """Which symbolic sizes and floats a graph uses, and which of them its tensor inputs give.
 
-A graph takes each symbol from a tensor input with a dim that is the bare symbol, else from an int input, which stands in
-`Graph.inputs` as the symbol's Expr itself.  A float input stands there as the int symbol of its bits.
+A graph takes each symbol from a tensor input with a dim that is the bare symbol, else from an int
+input, which stands in `Graph.inputs` as the symbol's Expr itself. A float input stands there as the
+int symbol of its bits.
 """
 
 from __future__ import annotations

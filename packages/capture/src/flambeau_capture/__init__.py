@@ -1,7 +1,8 @@
 """Frame capture: CPython frames in, fx graphs of torch-level calls out, with guards.
 
 compile(fn, backend=...)      a callable that runs what the backend makes of fn's graphs
-export(fn, args, kwargs)      one graph as a value: printed, drawn, called, saved; load(path) reads it back
+export(fn, args, kwargs)      one graph as a value: printed, drawn, called, saved; load(path) reads
+                              it back
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 from flambeau_capture import reasons
 from flambeau_capture.compiled import compile_callable, state_of
 from flambeau_capture.core import core_is_native
-from flambeau_capture.entry import Backend
-from flambeau_capture.export import export
+from flambeau_capture.entries.entry import Backend
 from flambeau_capture.exported.dims import Dim
+from flambeau_capture.exported.export import export
 from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.read import ExportFileError, load
 from flambeau_capture.exported.signature import InputMismatch
@@ -45,5 +46,7 @@ __all__ = [
 def compile(
     fn: Callable[..., Any], *, backend: Backend, options: CaptureOptions | None = None
 ) -> Callable[..., Any]:
-    """A callable that behaves as `fn` and runs what `backend(gm, example_inputs)` makes of the graphs captured from it."""
+    """A callable that behaves as `fn` and runs what `backend(gm, example_inputs)` makes of the
+    graphs captured from it.
+    """
     return compile_callable(fn, capture_frame, backend, options)

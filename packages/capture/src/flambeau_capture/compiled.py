@@ -1,8 +1,10 @@
-"""What stands behind a compiled callable: its entries, what happens when none serves a call, and why each was made.
+"""What stands behind a compiled callable: its entries, what happens when none serves a call, and
+why each was made.
 
-The callable itself is `core.Compiled` (or its Python twin): it binds, checks guards and calls entries.  Here is the slow side:
-`CompiledState.on_miss` captures the frame, has the backend compile it, keeps the reasons for recompilations and breaks, and
-gives up on a callable whose guards keep failing.
+The callable itself is `core.Compiled` (or its Python twin): it binds, checks guards and calls
+entries. Here is the slow side: `CompiledState.on_miss` captures the frame, has the backend compile
+it, keeps the reasons for recompilations and breaks, and gives up on a callable whose guards keep
+failing.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Any
 
 import torch
 
-from flambeau_capture.capturing import CAPTURING, capturing
+from flambeau_capture.bytecode.successors import NotResumable
 from flambeau_capture.core import core_is_native
-from flambeau_capture.entry import (
+from flambeau_capture.entries.continuations import Continuations
+from flambeau_capture.entries.entry import (
     Backend,
     EntryInfo,
     current_state,
@@ -30,20 +33,22 @@ from flambeau_capture.entry import (
     raising_entry,
     skip_entry,
 )
-from flambeau_capture.events import Event, GuardFailure, failure_of, refuted_assumption
+from flambeau_capture.entries.recompilation import (
+    ENTRIES_DIED,
+    OF_NUMBERS,
+    SizeChanges,
+    is_more_general,
+    kept_failing,
+)
+from flambeau_capture.entries.violated_assumptions import VIOLATED
+from flambeau_capture.events import Event, GuardFailure, assumption_violated, failure_of
+from flambeau_capture.frame_hook import CAPTURING, capturing
 from flambeau_capture.guards import kinds, torch_state
 from flambeau_capture.guards.program import TooManyGuards
 from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation
 from flambeau_capture.options import CaptureOptions
-from flambeau_capture.origins import Scope
 from flambeau_capture.python_core import Compiled
-from flambeau_capture.recompile_limit import (
-    ENTRIES_DIED,
-    OF_NUMBERS,
-    is_more_general,
-    kept_failing,
-)
 from flambeau_capture.record import (
     Assumption,
     Break,
@@ -53,17 +58,16 @@ from flambeau_capture.record import (
     DynamicDims,
     defined_at,
 )
-from flambeau_capture.refuted import REFUTED
-from flambeau_capture.resumption import Continuations
-from flambeau_capture.size_changes import SizeChanges
+from flambeau_capture.sources import Scope
 from flambeau_capture.stance import KEEPS_ENTRIES, current_stance
-from flambeau_capture.successors import NotResumable
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.fork_safety import fork_safe_rlock
 
 
 class CompiledState:
-    """The slow side of one compiled callable.  One thread at a time compiles; others wait, then look again."""
+    """The slow side of one compiled callable. One thread at a time compiles; others wait, then look
+    again.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,9 @@ class CompiledState:
         self.resolve_backend: Callable[[Any], Backend] = _callable_backend
         """What a stance's backend, a name perhaps, means for this callable."""
         self._is_continuation = continuations is not None
-        """Whether the function is the rest of another, whose entries then return what their frames go on with."""
+        """Whether the function is the rest of another, whose entries then return what their frames
+        go on with.
+        """
         self._continuations = continuations or Continuations(self._continuation)
         self._with_backend: dict[Any, Any] | None = {}
         self._compiled: Callable[[], Any] = lambda: None
@@ -92,7 +98,7 @@ class CompiledState:
         self._made = 0
         self._generalised = False
         """Whether an entry for all sizes and numbers was made, at the limit."""
-        self._doubted: frozenset[str] = frozenset()
+        self._blocklisted: frozenset[str] = frozenset()
         """Lines of the program where data have been seen to decide either way."""
         self._hooked = HookedFrames(self._frame_state)
 
@@ -105,17 +111,23 @@ class CompiledState:
         return compiled
 
     def attach(self, compiled: Any) -> None:
-        """Tell the state which callable it stands behind (held weakly: the callable holds the state)."""
+        """Tell the state which callable it stands behind (held weakly: the callable holds the
+        state).
+        """
         self._compiled = weakref.ref(compiled)
 
     @property
     def entries(self) -> tuple[Any, ...]:
-        """The entries as they are now, the most recently used first; each has an `info` (EntryInfo)."""
+        """The entries as they are now, the most recently used first; each has an `info`
+        (EntryInfo).
+        """
         compiled = self._compiled()
         return () if compiled is None else compiled.entries
 
     def expect_dynamic(self, changes: Mapping[str, frozenset[int]]) -> None:
-        """Have these dims (-1: the number itself) be symbolic from the first capture on, by the text of their origin."""
+        """Have these dims (-1: the number itself) be symbolic from the first capture on, by the
+        text of their source.
+        """
         with self._lock:
             self._changes.expect(changes)
 
@@ -131,13 +143,15 @@ class CompiledState:
             self._changes.clear()
             self._made = 0
             self._generalised = False
-            self._doubted = frozenset()
+            self._blocklisted = frozenset()
             self._hooked.clear()
             if self._with_backend is not None:
                 self._with_backend.clear()
 
     def with_backend(self, backend: Any) -> Any:
-        """The same function compiled by another backend, for a stance that forces it; None when this is that already."""
+        """The same function compiled by another backend, for a stance that forces it; None when
+        this is that already.
+        """
         with self._lock:
             if self._with_backend is None:
                 return None
@@ -178,7 +192,8 @@ class CompiledState:
                 raise
             broken = Break(
                 "inline-depth",
-                f"Python's recursion limit leaves too little of the stack to compile {self.function.__qualname__}",
+                f"Python's recursion limit leaves too little of the stack to compile "
+                f"{self.function.__qualname__}",
                 defined_at(self.function),
                 "raise it with sys.setrecursionlimit",
             )
@@ -189,19 +204,19 @@ class CompiledState:
         compiled = self._compiled()
         if compiled is None or CAPTURING.depth or not _may_capture():
             return None
-        refuted = REFUTED.take(self)
+        violated = VIOLATED.take(self)
         with self._lock:
             entries = compiled.entries
             for entry in entries:
                 if entry.program.failed(self.function, arguments) is not None:
-                    refuted.pop(entry.info, None)  # by an earlier call, which another entry served
-                elif entry.info not in refuted:
+                    violated.pop(entry.info, None)  # by an earlier call, which another entry served
+                elif entry.info not in violated:
                     return entry  # made by another thread meanwhile
             scope = Scope(self.function, arguments)
             entries = tuple(entry for entry in entries if not entry.info.is_dead())
-            others = (entry.info for entry in entries if entry.info not in refuted)
+            others = (entry.info for entry in entries if entry.info not in violated)
             reasons = (
-                *refuted.values(),
+                *violated.values(),
                 *(failure_of(info.guards, scope) for info in others),
             )
             stance = current_stance().name
@@ -216,15 +231,19 @@ class CompiledState:
             limit = self.options.recompile_limit
             if len(entries) >= limit or self._made >= ENTRIES_DIED * limit:
                 return self._at_limit(compiled, entries, scope, reasons)
-            return self._compile(compiled, entries, scope, reasons, refuted=refuted)
+            return self._compile(compiled, entries, scope, reasons, violated=violated)
 
     def _runs_eagerly(self, stance: str, scope: Scope, failures: tuple[GuardFailure, ...]) -> bool:
-        """Whether a stance other than the default has this call run as it is; RuntimeError where the stance is to fail."""
+        """Whether a stance other than the default has this call run as it is; RuntimeError where
+        the stance is to fail.
+        """
         if stance == "fail_on_recompile":
             because = "".join(f"\n- {failure}" for failure in failures)
             raise RuntimeError(
-                f"{self.function.__qualname__} ({defined_at(self.function)}) would have to be compiled, and the stance is "
-                f"'fail_on_recompile'; {'guards that failed:' if because else 'nothing is compiled for it yet'}{because}"
+                f"{self.function.__qualname__} ({defined_at(self.function)}) would have to "
+                f"be compiled, and the stance is "
+                f"'fail_on_recompile'; "
+                f"{'guards that failed:' if because else 'nothing is compiled for it yet'}{because}"
             )
         if stance in ("force_eager", "eager_on_recompile") or (
             stance == "eager_then_compile" and self._is_first_call(scope)
@@ -236,7 +255,9 @@ class CompiledState:
         return False
 
     def _is_first_call(self, scope: Scope) -> bool:
-        """Whether this is the first call of all; its sizes are remembered, to be compared with the second's."""
+        """Whether this is the first call of all; its sizes are remembered, to be compared with the
+        second's.
+        """
         if not self._changes.has_first_call:
             # A continuation belongs to a call that is being compiled.
             if self._made or self._is_continuation:
@@ -255,11 +276,12 @@ class CompiledState:
         *,
         backend: Backend | None = None,
         captured: Capture | None = None,
-        refuted: Iterable[EntryInfo] = (),
+        violated: Iterable[EntryInfo] = (),
     ) -> Any:
-        """The entry for a call; with `backend`, one for this call only; of this capture, if there is one already.
+        """The entry for a call; with `backend`, one for this call only; of this capture, if there
+        is one already.
 
-        `refuted` are the entries whose graphs have found data other than was assumed.
+        `violated` are the entries whose graphs have found data other than was assumed.
         """
         started = time.perf_counter()
         made = self._make(scope, backend or self.backend, captured)
@@ -286,7 +308,7 @@ class CompiledState:
             return None
         if backend is not None:
             return entry
-        if any(_same_graph(info, entry.info) for info in refuted):
+        if any(_same_graph(info, entry.info) for info in violated):
             compiled.entries = (*entries, self._eager_at_the_edge(entry))
             return None
         self._made += 1
@@ -294,10 +316,13 @@ class CompiledState:
         return entry
 
     def _eager_at_the_edge(self, entry: Any) -> Any:
-        """The entry for data that an assumption holds of eagerly, but not in the compiled graph, which rounds otherwise: behind all others."""
+        """The entry for data that an assumption holds of eagerly, but not in the compiled graph,
+        which rounds otherwise: behind all others.
+        """
         broken = Break(
             "data-dependent",
-            f"{self.function.__qualname__} runs eagerly for some data: of them its graph finds other than eager what it assumes",
+            f"{self.function.__qualname__} runs eagerly for some data: of them its graph "
+            f"finds other than eager what it assumes",
             entry.info.assumptions[-1].where,
             "compare with a margin",
         )
@@ -306,7 +331,9 @@ class CompiledState:
         return new_entry(entry.program, None, last_resort=True, info=info)
 
     def _make(self, scope: Scope, backend: Backend, captured: Capture | Break | None) -> _Made:
-        """Capture, hand the graph to the backend, and check the entry on the very call it was made from."""
+        """Capture, hand the graph to the backend, and check the entry on the very call it was made
+        from.
+        """
         started = time.perf_counter()
         try:
             with capturing():
@@ -323,10 +350,17 @@ class CompiledState:
                     entry = eager_entry(captured, state, handler)
                 else:
                     entry = make_entry(
-                        captured, backend, state, self._continuations,
-                        to_end=not self._is_continuation, handler=handler, guard_filter=self.options.guard_filter_fn,
-                        note=self._note, refuted=self._refuted, changed=self._changes.dims(),
-                    )  # fmt: skip
+                        captured,
+                        backend,
+                        state,
+                        self._continuations,
+                        to_end=not self._is_continuation,
+                        handler=handler,
+                        guard_filter=self.options.guard_filter_fn,
+                        note=self._note,
+                        violated=self._violated,
+                        changed=self._changes.dims(),
+                    )
         except NotResumable as error:
             broken = Break("not-resumable", str(error), defined_at(scope.function))
             return _Made(None, broken, time.perf_counter() - started)
@@ -357,7 +391,7 @@ class CompiledState:
 
     def _capture(self, scope: Scope) -> Capture | Break:
         changed = self._changes.dims()
-        dynamic = DynamicDims(self.options.dynamic, changed, doubted=self._doubted)
+        dynamic = DynamicDims(self.options.dynamic, changed, blocklisted=self._blocklisted)
         captured = self.capture_frame(scope, self.options, dynamic)
         cause = captured if isinstance(captured, Break) else captured.cause
         retried = cause is not None and cause.id != "call-limit"
@@ -377,7 +411,9 @@ class CompiledState:
         scope: Scope,
         reasons: tuple[GuardFailure, ...],
     ) -> Any:
-        """After as many compilations as are allowed: once, an entry for all sizes and numbers; where that cannot be had, none."""
+        """After as many compilations as are allowed: once, an entry for all sizes and numbers;
+        where that cannot be had, none.
+        """
         failing = kept_failing(self.events, reasons)
         name, limit = self.function.__qualname__, self.options.recompile_limit
         captured = None
@@ -390,7 +426,8 @@ class CompiledState:
             return self._compile(compiled, entries, scope, reasons, captured=captured)
         broken = Break(
             "recompile-limit",
-            f"{name} was compiled {max(limit, self._made)} times (recompile_limit); other calls run eagerly. The guard that kept failing: {failing.text}",
+            f"{name} was compiled {max(limit, self._made)} times (recompile_limit); other "
+            f"calls run eagerly. The guard that kept failing: {failing.text}",
             defined_at(self.function),
             "make the value that varies a tensor, or raise recompile_limit",
         )
@@ -405,13 +442,15 @@ class CompiledState:
     def _capture_for_all(
         self, entries: tuple[Any, ...], scope: Scope, reasons: tuple[GuardFailure, ...]
     ) -> Capture | None:
-        """A capture with every size symbolic, and every number or those that have changed; None where it serves no more than the others."""
+        """A capture with every size symbolic, and every number or those that have changed; None
+        where it serves no more than the others.
+        """
         if self.options.dynamic is False or self._generalised:
             return None
         breaks = [entry.info.broken for entry in entries]
         with capturing():
             for numbers in (True, False):
-                dynamic = DynamicDims(True, self._changes.dims(), numbers, self._doubted)
+                dynamic = DynamicDims(True, self._changes.dims(), numbers, self._blocklisted)
                 with collector_paused():
                     captured = self.capture_frame(scope, self.options, dynamic)
                 if is_more_general(captured, reasons, breaks):
@@ -420,17 +459,19 @@ class CompiledState:
                     return captured
         return None
 
-    def _refuted(self, info: EntryInfo, assumption: Assumption) -> None:
-        """A call has found data other than an entry assumes: unless frames must be captured whole, nothing is assumed there any more."""
+    def _violated(self, info: EntryInfo, assumption: Assumption) -> None:
+        """A call has found data other than an entry assumes: unless frames must be captured whole,
+        nothing is assumed there any more.
+        """
         recompiles = current_stance().name not in KEEPS_ENTRIES
         with self._lock:
             compiled = self._compiled()
             if not self.options.fullgraph and compiled is not None and recompiles:
-                self._doubted |= {assumption.where}
+                self._blocklisted |= {assumption.where}
                 compiled.entries = tuple(
                     entry for entry in compiled.entries if entry.info is not info
                 )
-            REFUTED.add(self, info, refuted_assumption(assumption))
+            VIOLATED.add(self, info, assumption_violated(assumption))
 
     def _note(self, event: Event) -> None:
         self.events.append(event)
@@ -442,7 +483,9 @@ class CompiledState:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What came of a capture: an entry, and why it is none, or one that runs eagerly or ends at a break."""
+    """What came of a capture: an entry, and why it is none, or one that runs eagerly or ends at a
+    break.
+    """
 
     entry: Any
     broken: Break | None
@@ -480,8 +523,10 @@ def _callable_backend(backend: Any) -> Backend:
 
 
 def _may_capture() -> bool:
-    """Whether this thread is in a state a frame can be captured in: no functorch layer, forward-mode level or graph tracer is active, and
-    no mode of the program, which would see what capture itself asks of tensors."""
+    """Whether this thread is in a state a frame can be captured in: no functorch layer,
+    forward-mode level or graph tracer is active, and no mode of the program, which would see what
+    capture itself asks of tensors.
+    """
     return (
         torch._C._len_torch_dispatch_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
@@ -508,10 +553,11 @@ def compile_callable(
     backend: Backend,
     options: CaptureOptions | None = None,
 ) -> Callable[..., Any]:
-    """A callable that behaves as `fn` and runs what `backend` makes of its graphs.  Nothing is captured before the first call.
+    """A callable that behaves as `fn` and runs what `backend` makes of its graphs. Nothing is
+    captured before the first call.
 
-    `fn` is a function, a bound method, an nn.Module or any object whose type defines `__call__` in Python; other callables (builtins,
-    classes, partials) are called from a small function of ours.
+    `fn` is a function, a bound method, an nn.Module or any object whose type defines `__call__` in
+    Python; other callables (builtins, classes, partials) are called from a small function of ours.
     """
     options = options or CaptureOptions()
     if isinstance(fn, Compiled):

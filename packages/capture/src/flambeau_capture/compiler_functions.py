@@ -1,17 +1,21 @@
-"""What a program says to the compiler through functions: torch.compiler's, with the same names and meanings.
+"""What a program says to the compiler through functions: torch.compiler's, with the same names and
+meanings.
 
 The marks that these leave on functions are the ones torch's leave, so that one reading serves both:
 
 | attribute of a function | left by | meaning |
 |---|---|---|
 | `_torchdynamo_disable` | `disable` | calls are not captured: a graph break |
-| `_torchdynamo_disable_recursive` | `disable` | whether what the function calls is left alone, too |
+| `_torchdynamo_disable_recursive` | `disable` | whether what the function calls is left alone, too
+|
 | `_torchdynamo_disable_msg` | `disable` | the reason given, or None |
-| `_torchdynamo_orig_callable`, `_torchdynamo_wrapper_id` | `disable` | the function itself; the id of the object that carries the mark |
+| `_torchdynamo_orig_callable`, `_torchdynamo_wrapper_id` | `disable` | the function itself; the id
+of the object that carries the mark |
 | `_dynamo_marked_constant` | `assume_constant_result` | the result is taken as a constant |
 
-Functions that must work for C functions, which have no attributes, are kept in tables: `allow_in_graph`, `disallow_in_graph`, `substitute_in_graph`.
-What they say holds for captures that begin later.
+Functions that must work for C functions, which have no attributes, are kept in tables:
+`allow_in_graph`, `disallow_in_graph`, `substitute_in_graph`. What they say holds for captures that
+begin later.
 """
 
 from __future__ import annotations
@@ -25,16 +29,17 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from flambeau_capture.capturing import is_capturing
 from flambeau_capture.core import core
-from flambeau_capture.frame_hook import call_with_handler
+from flambeau_capture.frame_hook import call_with_handler, is_capturing
 from flambeau_prims.fork_safety import fork_safe_lock
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def is_compiling() -> bool:
-    """Whether a program is being captured here: True in captured code, and inside torch.compile and torch.export."""
+    """Whether a program is being captured here: True in captured code, and inside torch.compile and
+    torch.export.
+    """
     return is_capturing() or bool(torch.compiler.is_compiling())
 
 
@@ -49,21 +54,29 @@ def is_exporting() -> bool:
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Say that an iteration begins.  Nothing needs to be said: results of compiled callables are never overwritten by later calls."""
+    """Say that an iteration begins. Nothing needs to be said: results of compiled callables are
+    never overwritten by later calls.
+    """
 
 
 def graph_break(message: str = "") -> None:
-    """End the graph here, inside compiled code; `message` stands in the reason.  Does nothing elsewhere."""
+    """End the graph here, inside compiled code; `message` stands in the reason. Does nothing
+    elsewhere.
+    """
 
 
 def assume_constant_result(fn: Function) -> Function:
-    """Mark a function: with constant arguments it is called once while capturing, and its result is a constant of the graph, unchecked."""
+    """Mark a function: with constant arguments it is called once while capturing, and its result is
+    a constant of the graph, unchecked.
+    """
     fn._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return fn
 
 
 def nested_compile_region(fn: Function | None = None, **arguments: Any) -> Any:
-    """Mark a function as a region that occurs often.  Accepted, also as a decorator: the region is captured in line."""
+    """Mark a function as a region that occurs often. Accepted, also as a decorator: the region is
+    captured in line.
+    """
     return (lambda function: function) if fn is None else fn
 
 
@@ -73,9 +86,11 @@ def nested_compile_region(fn: Function | None = None, **arguments: Any) -> Any:
 def disable_function(
     fn: Callable[..., Any], recursive: bool = True, reason: str | None = None
 ) -> Any:
-    """A callable that behaves as `fn` and is never captured: a call of it from captured code is a graph break.
+    """A callable that behaves as `fn` and is never captured: a call of it from captured code is a
+    graph break.
 
-    recursive: what it calls runs as it is, too; else frames below it that can be captured are.  Compiled callables stay compiled either way.
+    recursive: what it calls runs as it is, too; else frames below it that can be captured are.
+    Compiled callables stay compiled either way.
     """
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(disable_function(fn.__func__, recursive, reason))
@@ -92,7 +107,9 @@ def disable_function(
 
 
 def innermost(fn: Any) -> Any:
-    """The function that torch.compile, torch.compiler.disable or our own `disable` were given: the outermost one decides."""
+    """The function that torch.compile, torch.compiler.disable or our own `disable` were given: the
+    outermost one decides.
+    """
     while _wraps(fn):
         fn = fn._torchdynamo_orig_callable
     return fn
@@ -109,13 +126,16 @@ def _wraps(fn: Any) -> bool:
 
 
 def disabled_reason(function: Any) -> tuple[str, str] | None:
-    """Why calls of a function are not to be captured: the id of the break, and what was called in words; None where nothing was said."""
+    """Why calls of a function are not to be captured: the id of the break, and what was called in
+    words; None where nothing was said.
+    """
     attributes = getattr(function, "__dict__", {})
     if not attributes.get("_torchdynamo_disable") or _is_marked_for_torch(function):
         return None
     if attributes.get("_torchdynamo_wrapper_id", id(function)) != id(function):
         return None
-    # Without this attribute, a wrapper is one of `disable`, and a mark on the function itself one of torch._dynamo.skip.
+    # Without this attribute, a wrapper is one of `disable`, and a mark on the function itself one
+    # of torch._dynamo.skip.
     recursive = attributes.get(
         "_torchdynamo_disable_recursive", "_torchdynamo_orig_callable" in attributes
     )
@@ -125,7 +145,9 @@ def disabled_reason(function: Any) -> tuple[str, str] | None:
 
 
 def _is_marked_for_torch(function: Any) -> bool:
-    """Whether torch.compile marked a function for itself: the first use in a process disables what it cannot capture of torch.optim."""
+    """Whether torch.compile marked a function for itself: the first use in a process disables what
+    it cannot capture of torch.optim.
+    """
     return function.__module__.startswith("torch.optim.") and function.__name__.startswith("_")
 
 
@@ -177,9 +199,11 @@ def allow_in_graph(fn: list[Any] | tuple[Any, ...]) -> list[Any]: ...
 @overload
 def allow_in_graph(fn: Function) -> Function: ...
 def allow_in_graph(fn: Any) -> Any:
-    """Have calls of a function (or several) become one node of the graph each, not followed by capture; the backend still sees inside.
+    """Have calls of a function (or several) become one node of the graph each, not followed by
+    capture; the backend still sees inside.
 
-    Its arguments and results must be tensors, numbers and containers of these; tensors it reads otherwise are not seen.
+    Its arguments and results must be tensors, numbers and containers of these; tensors it reads
+    otherwise are not seen.
     """
     return _enter(fn, _ALLOWED, _DISALLOWED, "allow_in_graph")
 
@@ -190,7 +214,9 @@ def disallow_in_graph(fn: Any) -> Any:
 
 
 def _enter(fn: Any, table: dict[int, Any], opposite: dict[int, Any], what: str) -> Any:
-    """Enter a function (or several) into a table; what stands in the opposite one is only taken back."""
+    """Enter a function (or several) into a table; what stands in the opposite one is only taken
+    back.
+    """
     if isinstance(fn, (list, tuple)):
         return [_enter(one, table, opposite, what) for one in fn]
     if not callable(fn):
@@ -208,12 +234,14 @@ def substitute_in_graph(
     can_constant_fold_through: bool = False,
     skip_signature_check: bool = False,
 ) -> Callable[[Function], Function]:
-    """Decorator: in captured code, the decorated Python function is followed in place of `original_fn`, usually a C function.
+    """Decorator: in captured code, the decorated Python function is followed in place of
+    `original_fn`, usually a C function.
 
-    can_constant_fold_through: accepted; a call with constant arguments is computed while capturing in any case.
-    skip_signature_check: do not compare the two signatures.
+    can_constant_fold_through: accepted; a call with constant arguments is computed while capturing
+    in any case. skip_signature_check: do not compare the two signatures.
 
-    Raises TypeError if either is no function or the signatures differ, ValueError if `original_fn` has a substitute already.
+    Raises TypeError if either is no function or the signatures differ, ValueError if `original_fn`
+    has a substitute already.
     """
     if not isinstance(
         original_fn, (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
@@ -245,7 +273,8 @@ def _compare_signatures(original: Callable[..., Any], traceable: Callable[..., A
     if _signature_facts(wanted) != _signature_facts(found):
         name = getattr(original, "__qualname__", repr(original))
         raise TypeError(
-            f"{traceable.__qualname__}{found} cannot stand in for {name}{wanted}: the signatures differ"
+            f"{traceable.__qualname__}{found} cannot stand in for {name}{wanted}: the "
+            f"signatures differ"
         )
 
 
@@ -258,7 +287,7 @@ def _signature_facts(signature: inspect.Signature) -> list[tuple[Any, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OverriddenFunctions:
     """Functions that the program has said something about."""
 
     allowed: tuple[Any, ...]
@@ -267,9 +296,9 @@ class Told:
     """(original, substitute)."""
 
 
-def functions_told() -> Told:
+def overridden_functions() -> OverriddenFunctions:
     """What was said so far."""
     with _TABLES_LOCK:
-        return Told(
+        return OverriddenFunctions(
             tuple(_ALLOWED.values()), tuple(_DISALLOWED.values()), tuple(_SUBSTITUTED.values())
         )

@@ -1,7 +1,8 @@
-"""The C extension `_core`, or None where it is not built: every part has a pure-Python twin with the same results.
+"""The C extension `_core`, or None where it is not built: every part has a pure-Python twin with
+the same results.
 
-Raises ImportError when the binary is older than the C sources beside it (a development checkout), since passing tests on a stale
-binary is worse than none.
+Raises ImportError when the binary is older than the C sources beside it (a development checkout),
+since passing tests on a stale binary is worse than none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def _refuse_stale(module: ModuleType) -> None:
     spec.loader.exec_module(build)
     if build.source_hash() != module.source_hash:
         raise ImportError(
-            f"{module.__file__} is older than its C sources; rebuild it: python {build_script} --inplace"
+            f"{module.__file__} is older than its C sources; rebuild it: python "
+            f"{build_script} --inplace"
         )
 
 

@@ -1,4 +1,6 @@
-"""What happens to a compiled callable, as data: captures, recompilations with the guards that failed, breaks, limits."""
+"""What happens to a compiled callable, as data: captures, recompilations with the guards that
+failed, breaks, limits.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +9,28 @@ from typing import TYPE_CHECKING
 
 from flambeau_capture.guards import check
 from flambeau_capture.guards.kind import KINDS
-from flambeau_capture.origins import OriginLost
+from flambeau_capture.sources import SourceLost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_capture.entry import EntryInfo
-    from flambeau_capture.origins import Scope
+    from flambeau_capture.entries.entry import EntryInfo
     from flambeau_capture.record import Assumption, Break, Guard
+    from flambeau_capture.sources import Scope
 
 
 @dataclass(frozen=True, slots=True)
 class GuardFailure:
-    """Why one entry did not serve a call: the first of its guards that did not hold, with what it wanted and what it found.
+    """Why one entry did not serve a call: the first of its guards that did not hold, with what it
+    wanted and what it found.
 
-    `text` is the whole in the user's terms; `origin` what was read (`L['x']`) and `where` the user's line that read it.
+    `text` is the whole in the user's terms; `source` what was read (`L['x']`) and `where` the
+    user's line that read it.
     """
 
     text: str
     kind: str = ""
-    origin: str = ""
+    source: str = ""
     expected: str = ""
     found: str = ""
     where: str = ""
@@ -39,9 +43,10 @@ class GuardFailure:
 class Event:
     """Something that happened to a compiled callable.
 
-    kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call as it is), "rerun" (its graph raised, so it ran again),
-        "refuted" (its graph has found data other than was assumed, so another entry serves it), "generalise" (at the limit: an entry for all
-        sizes and numbers follows), "break" or "limit".
+    kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call
+    as it is), "rerun" (its graph raised, so it ran again),
+        "violated" (its graph has found data other than was assumed, so another entry serves it),
+        "generalise" (at the limit: an entry for all sizes and numbers follows), "break" or "limit".
     text: what happened, for people.
     seconds: how long it took, the backend's time included; `capture_seconds` is without it.
     failures: for each entry there was, the guard that kept it from serving the call.
@@ -58,12 +63,12 @@ class Event:
     entry: EntryInfo | None = None
 
 
-def refuted_assumption(assumption: Assumption) -> GuardFailure:
+def assumption_violated(assumption: Assumption) -> GuardFailure:
     """Why an entry did not serve a call whose guards held: what it assumes of data was not so."""
     return GuardFailure(
-        text=assumption.refutation,
+        text=assumption.violation,
         kind="ASSUMPTION",
-        origin=assumption.where,
+        source=assumption.where,
         expected=assumption.what,
         found="does not hold",
     )
@@ -77,13 +82,13 @@ def failure_of(guards: Sequence[Guard], scope: Scope) -> GuardFailure:
     guard = guards[failing]
     kind = KINDS[guard.kind]
     try:
-        found = kind.found(guard.origin.load(scope), guard)
-    except OriginLost:
+        found = kind.found(guard.source.load(scope), guard)
+    except SourceLost:
         found = "is no longer there"
     return GuardFailure(
-        text=f"{guard.origin.text()} {found}",
+        text=f"{guard.source.text()} {found}",
         kind=guard.kind,
-        origin=guard.origin.text(),
+        source=guard.source.text(),
         expected=kind.text(guard),
         found=found,
         where=guard.where,

@@ -1,25 +1,39 @@
 """The frame hook from Python: frames reached below a graph break are offered to a handler.
 
-    handler = FrameHandler(on_miss)             # on_miss(function, arguments) -> Entry | None | bool
-    call_with_handler(handler, fn, *args)       # fn runs, its Python frames are offered to the handler
+    # on_miss(function, arguments) -> Entry | None | bool
+    handler = FrameHandler(on_miss)
+    # fn runs, its Python frames are offered to the handler
+    call_with_handler(handler, fn, *args)
 
-It is off by default and installed only while a handler is in force in some thread.  `hook_works()` tries it once on a known function;
-where the C core is not built, or the trial fails, calls simply run: what lies below a break is then eager.
+It is off by default and installed only while a handler is in force in some thread. `hook_works()`
+tries it once on a known function; where the C core is not built, or the trial fails, calls simply
+run: what lies below a break is then eager.
+
+Whether this thread is inside a capture or a backend: what those call must not be captured in turn.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from flambeau_capture.core import core
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 def flat_code(code: types.CodeType) -> types.CodeType:
-    """The same code with every parameter positional, `*args` as a tuple and `**kwargs` as a dict: what an entry's target is called with."""
+    """The same code with every parameter positional, `*args` as a tuple and `**kwargs` as a dict:
+    what an entry's target is called with.
+    """
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.replace(
         co_argcount=code.co_argcount + code.co_kwonlyargcount + stars,
@@ -54,7 +68,9 @@ def identity_entry(function: types.FunctionType) -> Any:
 
 @functools.cache
 def hook_works() -> bool:
-    """Whether frames of this interpreter are intercepted and dropped as they should be; tried once, on known functions."""
+    """Whether frames of this interpreter are intercepted and dropped as they should be; tried once,
+    on known functions.
+    """
     if core is None or not core.hook_supported:
         return False
     offered = []
@@ -89,7 +105,40 @@ def hook_works() -> bool:
 def call_with_handler(
     handler: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls `function` with a handler in force (None: none); just calls it where the hook does not work."""
+    """Calls `function` with a handler in force (None: none); just calls it where the hook does not
+    work.
+    """
     if core is None or not hook_works():
         return function(*args, **kwargs)
     return core.call_with_handler(handler, function, *args, **kwargs)
+
+
+# ---------------------------------------------------------------- capturing
+
+
+class _Capturing(threading.local):
+    """The package's dynamically scoped value: per thread, and restored on every exit."""
+
+    depth = 0
+
+
+CAPTURING = _Capturing()
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """A block that captures or compiles: the program's hooks on saved tensors are not told of what
+    it computes.
+    """
+    hooks_off = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    CAPTURING.depth += 1
+    try:
+        yield
+    finally:
+        CAPTURING.depth -= 1
+        torch._C._autograd._saved_tensors_hooks_set_tracing(hooks_off)
+
+
+def is_capturing() -> bool:
+    """Whether this thread captures a program or compiles its graph."""
+    return CAPTURING.depth > 0

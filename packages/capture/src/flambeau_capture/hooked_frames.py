@@ -1,8 +1,10 @@
-"""Frames reached below a graph break: what the frame hook offers is captured like a compiled callable of its own.
+"""Frames reached below a graph break: what the frame hook offers is captured like a compiled
+callable of its own.
 
     sorted(items, key=score)         breaks the graph, and calls score(item) from C: each frame of score is served by entries
 
-One object stands behind one compiled callable; it knows what to do with each code object it has met.
+One object stands behind one compiled callable; it knows what to do with each code object it has
+met.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from flambeau_capture.compiler_functions import disabled_reason
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import hook_works
 from flambeau_capture.interpreter.calling import KERNEL_LAUNCHERS
-from flambeau_capture.interpreter.classes import is_trusted
+from flambeau_capture.interpreter.values.classes import is_trusted
 from flambeau_prims.fork_safety import fork_safe_lock
 
 _GENERATED = ("<flambeau", "<eval_with_key>")
@@ -32,7 +34,9 @@ class Holder:
 
 
 class HookedFrames:
-    """The handler of one compiled callable's frames, made when a graph first breaks at a call that may run Python code."""
+    """The handler of one compiled callable's frames, made when a graph first breaks at a call that
+    may run Python code.
+    """
 
     def __init__(self, new_state: Callable[[types.FunctionType], Any]) -> None:
         self._new_state = new_state
@@ -57,14 +61,18 @@ class HookedFrames:
             self._states.clear()
 
     def _answer_for(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
-        """What `_on_frame` says; None where Python's recursion limit, which the program may have lowered, leaves it no stack."""
+        """What `_on_frame` says; None where Python's recursion limit, which the program may have
+        lowered, leaves it no stack.
+        """
         try:
             return self._on_frame(function, arguments)
         except RecursionError:
             return None
 
     def _on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
-        """An entry for the frame, None to run it, False to run every frame of its code, True to leave all that they call alone, too."""
+        """An entry for the frame, None to run it, False to run every frame of its code, True to
+        leave all that they call alone, too.
+        """
         disabled = disabled_reason(function)
         if disabled is not None:
             return disabled[0] == "compiler-disable"
@@ -75,7 +83,8 @@ class HookedFrames:
         if not any(_holds_tensors(argument) for argument in arguments):
             return None
         if sys._getframe(1).f_code.co_name == "nonrecursive_disable_wrapper":
-            return None  # torch.compiler.disable(recursive=False): the function itself, not what it calls
+            # torch.compiler.disable(recursive=False): the function itself, not what it calls
+            return None
         key = id(function.__code__)
         with self._lock:
             if key not in self._states:
@@ -97,7 +106,9 @@ def _may_serve(entries: tuple[Any, ...]) -> bool:
 
 
 def _is_program(function: types.FunctionType) -> bool:
-    """Whether the function is the program's own, or a forward of torch's modules; not what torch or we have generated."""
+    """Whether the function is the program's own, or a forward of torch's modules; not what torch or
+    we have generated.
+    """
     module = function.__globals__.get("__name__")
     if not isinstance(module, str) or function.__code__.co_filename.startswith(_GENERATED):
         return False

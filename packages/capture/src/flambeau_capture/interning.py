@@ -1,4 +1,5 @@
-"""Interned values: frozen dataclasses of which equal ones are one object, compared and hashed by identity.
+"""Interned values: frozen dataclasses of which equal ones are one object, compared and hashed by
+identity.
 
     class Node(metaclass=Interning): ...
 
@@ -7,7 +8,8 @@
         left: Node
         right: int
 
-The table holds them weakly: a value that nobody else holds goes, and its key with it.  Threads may share it.
+The table holds them weakly: a value that nobody else holds goes, and its key with it. Threads may
+share it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Interning(type):
 
 
 class _Reference(weakref.ref[Any]):
-    """A weak reference to an interned value that takes its key out of the table when the value dies."""
+    """A weak reference to an interned value that takes its key out of the table when the value
+    dies.
+    """
 
     __slots__ = ("key",)
     key: tuple[Any, ...]
@@ -78,7 +82,8 @@ COMPARED_BY_VALUE = (str, int, float, bool, bytes, type(None))
 
 
 def _interning_key(value: Any) -> Any:
-    """What decides whether two values are one: interned values, objects and containers by identity, plain scalars by type and value.
+    """What decides whether two values are one: interned values, objects and containers by identity,
+    plain scalars by type and value.
 
     An id in a key is safe because the interned value holds the object itself.
     """
@@ -93,5 +98,7 @@ def _interning_key(value: Any) -> Any:
 
 @dataclass_transform(eq_default=False, frozen_default=True)
 def interned(cls: type[T]) -> type[T]:
-    """Class decorator: a frozen, slotted dataclass compared by identity, whose fields are set once by `__init__`."""
+    """Class decorator: a frozen, slotted dataclass compared by identity, whose fields are set once
+    by `__init__`.
+    """
     return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)

@@ -1,4 +1,6 @@
-"""What a program has told torch's own compiler through its functions: read where torch has loaded it, never imported here."""
+"""What a program has told torch's own compiler through its functions: read where torch has loaded
+it, never imported here.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ def dynamo_stance() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the program has told torch about functions: ids of those allowed and disallowed in graphs, and (original, substitute)."""
+class OverriddenFunctions:
+    """What the program has told torch about functions: ids of those allowed and disallowed in
+    graphs, and (original, substitute).
+    """
 
     allowed: frozenset[int]
     disallowed: frozenset[int]
@@ -31,9 +35,9 @@ class Told:
     """The function that torch.compiler.nested_compile_region has its regions called by."""
 
 
-def functions_told() -> Told:
+def overridden_functions() -> OverriddenFunctions:
     """What was said so far."""
-    return Told(
+    return OverriddenFunctions(
         _ids("_allowed_callable_ids"),
         _ids("_disallowed_callable_ids"),
         _substituted(),
@@ -47,14 +51,18 @@ def _ids(table: str) -> frozenset[int]:
 
 
 def _substituted() -> tuple[tuple[Any, types.FunctionType], ...]:
-    """What the program has registered by torch.compiler.substitute_in_graph; the substitutes that torch ships are not used."""
+    """What the program has registered by torch.compiler.substitute_in_graph; the substitutes that
+    torch ships are not used.
+    """
     kind = _loaded("torch._dynamo.variables", "PolyfilledFunctionVariable")
     return () if kind is None else _of_the_programs(len(kind._get_polyfill_handlers()))
 
 
 @functools.lru_cache(maxsize=1)
 def _of_the_programs(size: int) -> tuple[tuple[Any, types.FunctionType], ...]:
-    """The program's among the `size` substitutes there are: the table only grows, and is read again when it has."""
+    """The program's among the `size` substitutes there are: the table only grows, and is read again
+    when it has.
+    """
     table = _loaded(
         "torch._dynamo.variables", "PolyfilledFunctionVariable"
     )._get_polyfill_handlers()

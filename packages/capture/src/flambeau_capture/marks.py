@@ -1,11 +1,14 @@
-"""Marks on tensors that say which of their sizes are to be dynamic or static, made before the first compiled call.
+"""Marks on tensors that say which of their sizes are to be dynamic or static, made before the first
+compiled call.
 
-    mark_dynamic(x, 0, min=2, max=512)   # dimension 0 is symbolic from the first capture on; CaptureError if it cannot be
+    # dimension 0 is symbolic from the first capture on; CaptureError if it cannot be
+    mark_dynamic(x, 0, min=2, max=512)
     maybe_mark_dynamic(x, 0)             # symbolic where that costs nothing
     mark_static(x)                       # never symbolic
 
-A mark is an attribute of the tensor object (`_flambeau_marks`), so a tensor computed from a marked one has none.  The marks of torch's own
-functions (torch._dynamo.mark_dynamic and its like) are read from the attributes those leave, and mean the same.
+A mark is an attribute of the tensor object (`_flambeau_marks`), so a tensor computed from a marked
+one has none. The marks of torch's own functions (torch._dynamo.mark_dynamic and its like) are read
+from the attributes those leave, and mean the same.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from flambeau_capture.origins import Origin
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Break
+from flambeau_capture.sources import Source
 from flambeau_prims import sizes
 from flambeau_prims.sizes import Expr, SizeEnv
 
@@ -31,8 +34,9 @@ _ATTRIBUTE = "_flambeau_marks"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is said of one dimension: `kind` is "unbacked" (nothing may depend on it), "dynamic" (must be), "maybe" (where it costs nothing)
-    or "static"."""
+    """What is said of one dimension: `kind` is "unbacked" (nothing may depend on it), "dynamic"
+    (must be), "maybe" (where it costs nothing) or "static".
+    """
 
     kind: str
     min: int | None = None
@@ -51,11 +55,13 @@ def mark_dynamic(
     min: int | None = None,
     max: int | None = None,
 ) -> None:
-    """Have dimension `dim` (or several) of a tensor be symbolic in every capture that reads it, from the first one on.
+    """Have dimension `dim` (or several) of a tensor be symbolic in every capture that reads it,
+    from the first one on.
 
-    min, max: the captured graph serves sizes in this range only (guards say so); a marked tensor outside of it is a CaptureError.
-    A size of 0 or 1 is captured for itself, as always; so marked tensors of other sizes make a second graph.
-    If the program needs one certain size, the compiled call raises CaptureError, which names the line that does.
+    min, max: the captured graph serves sizes in this range only (guards say so); a marked tensor
+    outside of it is a CaptureError. A size of 0 or 1 is captured for itself, as always; so marked
+    tensors of other sizes make a second graph. If the program needs one certain size, the compiled
+    call raises CaptureError, which names the line that does.
     """
     if min is not None and max is not None and min > max:
         raise ValueError(f"min ({min}) is greater than max ({max})")
@@ -63,12 +69,15 @@ def mark_dynamic(
 
 
 def maybe_mark_dynamic(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...]) -> None:
-    """Have dimension `dim` be symbolic where the program permits: no error where it needs one certain size."""
+    """Have dimension `dim` be symbolic where the program permits: no error where it needs one
+    certain size.
+    """
     _mark(tensor, dim, Mark("maybe"))
 
 
 def mark_static(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...] | None = None) -> None:
-    """Have dimension `dim` (all of them without) never be symbolic, with `dynamic=True` neither; mark_dynamic takes precedence.
+    """Have dimension `dim` (all of them without) never be symbolic, with `dynamic=True` neither;
+    mark_dynamic takes precedence.
 
     Called inside a compiled function, it specialises the size.
     """
@@ -78,10 +87,12 @@ def mark_static(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...] | N
 
 
 def mark_unbacked(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...]) -> None:
-    """Have dimension `dim` (or several) of a tensor be a size that nothing in the program may depend on, but other sizes that must agree with it.
+    """Have dimension `dim` (or several) of a tensor be a size that nothing in the program may
+    depend on, but other sizes that must agree with it.
 
-    A program that branches on it, converts it to an int, or slices at a place that a smaller size would not have, gets a CaptureError which
-    names the line; `torch._check(condition)` states what always holds.  A size of 0 or 1 is captured for itself.
+    A program that branches on it, converts it to an int, or slices at a place that a smaller size
+    would not have, gets a CaptureError which names the line; `torch._check(condition)` states what
+    always holds. A size of 0 or 1 is captured for itself.
     """
     _mark(tensor, dim, Mark("unbacked"))
 
@@ -99,16 +110,19 @@ def _mark(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], mark: Ma
     setattr(tensor, _ATTRIBUTE, found)
 
 
-MarksByOrigin: TypeAlias = tuple[tuple[str, tuple[tuple[int, Mark], ...]], ...]
-"""Marks of tensors by the text of their origin, `L['x']`, as (dimension, Mark) pairs: what `compile(dynamic_shapes=...)` says."""
+MarksBySource: TypeAlias = tuple[tuple[str, tuple[tuple[int, Mark], ...]], ...]
+"""Marks of tensors by the text of their source, `L['x']`, as (dimension, Mark) pairs: what
+`compile(dynamic_shapes=...)` says.
+"""
 
 
-def marks_by_origin(dynamic_shapes: Mapping[str, Mapping[int, Any]]) -> MarksByOrigin:
-    """`{"x": {0: True, 1: (2, 64)}}` as marks: a key is a parameter's name, or a whole origin as guards print it (`L['self'].weight`).
+def marks_by_source(dynamic_shapes: Mapping[str, Mapping[int, Any]]) -> MarksBySource:
+    """`{"x": {0: True, 1: (2, 64)}}` as marks: a key is a parameter's name, or a whole source as
+    guards print it (`L['self'].weight`).
 
-    True: the size must be dynamic; (min, max): in this range, None for no bound; "unbacked": and nothing may depend on it; "maybe": dynamic
-    where that costs nothing; False: static.
-    Raises TypeError and ValueError for anything else.
+    True: the size must be dynamic; (min, max): in this range, None for no bound; "unbacked": and
+    nothing may depend on it; "maybe": dynamic where that costs nothing; False: static. Raises
+    TypeError and ValueError for anything else.
     """
     found = []
     for name, dims in dynamic_shapes.items():
@@ -135,14 +149,17 @@ def _declared(name: str, dim: Any, said: Any) -> Mark:
                 raise ValueError(f"dynamic_shapes of {name}: {low} is greater than {high}")
             return Mark("dynamic", low, high)
     raise TypeError(
-        f"dynamic_shapes of {name}: dimension {dim} is True, False, 'maybe', 'unbacked' or (min, max), not {said!r}"
+        f"dynamic_shapes of {name}: dimension {dim} is True, False, 'maybe', 'unbacked' or "
+        f"(min, max), not {said!r}"
     )
 
 
 def marks_of(
-    tensor: torch.Tensor, origin: Origin, declared: MarksByOrigin | None
+    tensor: torch.Tensor, source: Source, declared: MarksBySource | None
 ) -> Mapping[int, Mark]:
-    """What was said of a tensor's dimensions: by this module's functions, by torch's, or of the place it is read from; nothing for None."""
+    """What was said of a tensor's dimensions: by this module's functions, by torch's, or of the
+    place it is read from; nothing for None.
+    """
     if declared is None:
         return {}
     attributes = tensor.__dict__
@@ -157,7 +174,7 @@ def marks_of(
             marks[limits.dim] = Mark("dynamic", limits.min, limits.max)
         marks |= attributes.get(_ATTRIBUTE, {})
     if declared:
-        marks |= dict(dict(declared).get(origin.text(), ()))
+        marks |= dict(dict(declared).get(source.text(), ()))
     if not marks:
         return marks
     rank = tensor.dim()
@@ -165,12 +182,12 @@ def marks_of(
     if outside:
         raise GraphBreak(
             "dynamic-mark",
-            f"dimension {outside[0]} of {origin.text()} is marked, which has {rank} dimensions",
+            f"dimension {outside[0]} of {source.text()} is marked, which has {rank} dimensions",
         )
     return {dim % rank: mark for dim, mark in marks.items()}
 
 
-def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
+def bound(size: Expr, mark: Mark, source: Source, dim: int) -> None:
     """Take a mark's range as guards on the symbol; GraphBreak if the size at hand lies outside."""
     within = (mark.min is None or size.hint >= mark.min) and (
         mark.max is None or size.hint <= mark.max
@@ -179,7 +196,8 @@ def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
         limits = f"{'-inf' if mark.min is None else mark.min} to {'inf' if mark.max is None else mark.max}"
         raise GraphBreak(
             "dynamic-mark",
-            f"dimension {dim} of {origin.text()} is marked as dynamic from {limits}, but is {size.hint}",
+            f"dimension {dim} of {source.text()} is marked as dynamic from {limits}, but "
+            f"is {size.hint}",
         )
     if mark.min is not None:
         sizes.ge(size, mark.min)
@@ -187,42 +205,48 @@ def bound(size: Expr, mark: Mark, origin: Origin, dim: int) -> None:
         sizes.le(size, mark.max)
 
 
-def violation(capture: Capture, declared: MarksByOrigin | None) -> Break | None:
-    """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that has become one certain size, or one marked
-    as unbacked that operators have compared with a number."""
+def violation(capture: Capture, declared: MarksBySource | None) -> Break | None:
+    """Why a capture is not what the marks of its inputs demand: a dimension marked as dynamic that
+    has become one certain size, or one marked as unbacked that operators have compared with a
+    number.
+    """
     env = capture.size_env
     if env is None:
         return None
     for item in capture.inputs:
         if isinstance(item.example, torch.Tensor):
-            for dim, mark in marks_of(item.example, item.origin, declared).items():
+            for dim, mark in marks_of(item.example, item.source, declared).items():
                 size = item.spec.shape[dim]  # type: ignore[union-attr]
                 if mark.kind == "unbacked" and isinstance(size, Expr):
                     found = next(_depending(env, size), None)
                     if found is not None:
-                        return depends(item.origin, dim, f"whether {found}").to_break(found.where)
+                        return depends(item.source, dim, f"whether {found}").to_break(found.where)
                 elif mark.kind == "dynamic" and isinstance(size, Expr):
                     now, upper = env.ranges.bounds(size)
                     if now is not None and now == upper:
                         where = next(_specialising(env, size), "")
                         text = (
-                            f"dimension {dim} of {item.origin.text()} is marked as dynamic, but the program needs it to be {now}"
+                            f"dimension {dim} of {item.source.text()} is marked as "
+                            f"dynamic, but the program needs it to be {now}"
                             + ("" if where else " (found out by the backend)")
                         )
                         return GraphBreak("dynamic-mark", text).to_break(where)
     return None
 
 
-def depends(origin: Origin, dim: int, question: str) -> GraphBreak:
+def depends(source: Source, dim: int, question: str) -> GraphBreak:
     """The error for a question that a program asks of a dimension that is marked as unbacked."""
     return GraphBreak(
         "dynamic-mark",
-        f"dimension {dim} of {origin.text()} is marked as unbacked, but the program asks {question}",
+        f"dimension {dim} of {source.text()} is marked as unbacked, but the program asks "
+        f"{question}",
     )
 
 
 def _depending(env: SizeEnv, size: Expr) -> Iterator[SizeGuard]:
-    """Guards that the program took on a symbol, less that it is no 0 or 1, that sizes are equal which must be, and what it states."""
+    """Guards that the program took on a symbol, less that it is no 0 or 1, that sizes are equal
+    which must be, and what it states.
+    """
     for guard in env.guards:
         sides = [side for side in (guard.lhs, guard.rhs) if isinstance(side, Expr)]
         agree = guard.op == "==" and len(sides) == 2

@@ -1,4 +1,6 @@
-"""The C core's Entry and Compiled in Python: the same behaviour where the extension is not built, with slower calls."""
+"""The C core's Entry and Compiled in Python: the same behaviour where the extension is not built,
+with slower calls.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flambeau_capture.bytecode.tails import run_to_end
 from flambeau_capture.core import core
 from flambeau_capture.frame_hook import call_with_handler
 from flambeau_capture.stance import redirected
-from flambeau_capture.tails import run_to_end
 
 
 @dataclass(eq=False, slots=True)
@@ -82,7 +84,8 @@ class PythonEntry:
         if not isinstance(result, (tuple, list)) or self.item >= len(result):
             kind = type(result).__name__
             raise TypeError(
-                f"the backend's callable must return a tuple of more than {self.item} items, not {kind}"
+                f"the backend's callable must return a tuple of more than {self.item} "
+                f"items, not {kind}"
             )
         return result[self.item]
 
@@ -103,7 +106,9 @@ _OWN_METHODS = frozenset(
 
 
 class PythonCompiled:
-    """A compiled function: called, bound and inspected like the function it was made from; see Compiled in csrc/compiled.c."""
+    """A compiled function: called, bound and inspected like the function it was made from; see
+    Compiled in csrc/compiled.c.
+    """
 
     def __init__(
         self,
@@ -186,12 +191,16 @@ Compiled: Any = PythonCompiled if core is None else core.Compiled
 
 
 def without_frame(function: Callable[..., Any]) -> Any:
-    """A callable that calls a function of ours, whose frame tracebacks do not show; the function itself without the C core."""
+    """A callable that calls a function of ours, whose frame tracebacks do not show; the function
+    itself without the C core.
+    """
     return function if core is None else core.Compiled(function)
 
 
 def _binder(code: types.CodeType) -> types.CodeType:
-    """Code with the same parameters that returns their values as a flat tuple, in the order of the fast locals."""
+    """Code with the same parameters that returns their values as a flat tuple, in the order of the
+    fast locals.
+    """
     names = code.co_varnames
     positional, only, keyword = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
     flat = [

@@ -1,9 +1,11 @@
-"""Why a frame could not be captured, as data: each reason has a stable id, its context, an explanation and a hint.
+"""Why a frame could not be captured, as data: each reason has a stable id, its context, an
+explanation and a hint.
 
-The interpreter raises `GraphBreak(id, detail)`; `capture_frame` turns it into a `record.Break` with the user's file and line.
+The interpreter raises `GraphBreak(id, detail)`; `capture_frame` turns it into a `record.Break` with
+the user's file and line.
 
-docs/graph_breaks.md is made of these by `python -m tools.checks.reasons_page`, with a program for each from tests/programs/graph_breaks.py: a new
-reason needs one there.
+docs/graph_breaks.md is made of these by `python -m tools.checks.reasons_page`, with a program for
+each from tests/programs/graph_breaks.py: a new reason needs one there.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from flambeau_capture.record import Break
 class Reason:
     """One kind of graph break.
 
-    `id` is stable across versions; `context` says what the program was doing, `explanation` why that cannot be captured,
-    `hint` what the user may do about it.
+    `id` is stable across versions; `context` says what the program was doing, `explanation` why
+    that cannot be captured, `hint` what the user may do about it.
     """
 
     id: str
@@ -38,15 +40,19 @@ def _reason(id: str, context: str, explanation: str, hint: str) -> None:
 
 _reason(
     "data-dependent",
-    "a Python value was asked of a tensor's contents (t.item(), t.tolist(), a mask's nonzero(), or bool(t) where that has come out both ways)",
+    "a Python value was asked of a tensor's contents (t.item(), t.tolist(), a mask's "
+    "nonzero(), or bool(t) where that has come out both ways)",
     "tensor contents do not exist while a frame is captured, so the program cannot branch on them",
-    "keep the choice inside tensors (torch.where, masked operations), or move the decision outside the compiled function",
+    "keep the choice inside tensors (torch.where, masked operations), or move the decision "
+    "outside the compiled function",
 )
 _reason(
     "unknown-c-function",
     "a function written in C was called that is not known to be free of side effects",
-    "C functions run natively during capture only when they are known to be pure on their arguments",
-    "move the call outside the compiled function, or wrap tensor code as a torch.library custom operator",
+    "C functions run natively during capture only when they are known to be pure on their "
+    "arguments",
+    "move the call outside the compiled function, or wrap tensor code as a torch.library "
+    "custom operator",
 )
 _reason(
     "unsupported-opcode",
@@ -57,7 +63,8 @@ _reason(
 _reason(
     "class-statement",
     "a class is made or changed in the frame in a way that runs code of the program natively",
-    "metaclasses and hooks written in C or in the standard library would run the program's own functions outside the interpreter",
+    "metaclasses and hooks written in C or in the standard library would run the program's "
+    "own functions outside the interpreter",
     "define the class outside the compiled function",
 )
 _reason(
@@ -92,7 +99,8 @@ _reason(
 )
 _reason(
     "unsupported-tensor",
-    "a tensor without plain strided storage was read (sparse, quantized, nested, mkldnn, or wrapped by a transform)",
+    "a tensor without plain strided storage was read (sparse, quantized, nested, mkldnn, "
+    "or wrapped by a transform)",
     "specs describe strided tensors only",
     "convert it with .to_dense() or compute it outside the compiled function",
 )
@@ -105,7 +113,8 @@ _reason(
 _reason(
     "exception-escapes",
     "the frame ends by raising an exception",
-    "the frame is left to the interpreter so that the exception, its traceback and its notes are exactly eager's",
+    "the frame is left to the interpreter so that the exception, its traceback and its "
+    "notes are exactly eager's",
     "none needed; if the exception is not expected, run the function eagerly to see it",
 )
 _reason(
@@ -117,13 +126,15 @@ _reason(
 _reason(
     "unsupported-mutation",
     "an object that existed before the call is changed in a way that cannot be replayed",
-    "changes of existing objects are recorded and replayed at exit; this kind of change has no recorded form",
+    "changes of existing objects are recorded and replayed at exit; this kind of change "
+    "has no recorded form",
     "move the change outside the compiled function",
 )
 _reason(
     "generator-frame",
     "the compiled function is itself a generator or a coroutine",
-    "a generator's frame outlives its call; generators are captured only when they are consumed inside the frame",
+    "a generator's frame outlives its call; generators are captured only when they are "
+    "consumed inside the frame",
     "compile the function that consumes the generator",
 )
 _reason(
@@ -140,8 +151,10 @@ _reason(
 )
 _reason(
     "instruction-limit",
-    "the frame ran more than CaptureOptions.instruction_limit instructions of bytecode without a call that the graph holds",
-    "capture interprets each instruction, which takes far longer than to run it, and such code has little for a graph",
+    "the frame ran more than CaptureOptions.instruction_limit instructions of bytecode "
+    "without a call that the graph holds",
+    "capture interprets each instruction, which takes far longer than to run it, and such "
+    "code has little for a graph",
     "compute it outside the compiled function, or raise instruction_limit",
 )
 _reason(
@@ -153,19 +166,25 @@ _reason(
 _reason(
     "call-limit",
     "the frame makes more calls of torch than CaptureOptions.call_limit",
-    "loops are unrolled into the graph, and compiling takes time in proportion: such a call runs eagerly, what it calls may be compiled",
-    "compile the body of the loop, write the loop as operations on whole tensors, or raise call_limit",
+    "loops are unrolled into the graph, and compiling takes time in proportion: such a "
+    "call runs eagerly, what it calls may be compiled",
+    "compile the body of the loop, write the loop as operations on whole tensors, or raise "
+    "call_limit",
 )
 _reason(
     "autograd-function",
     "torch.autograd.Function.apply was called in a way that a graph cannot hold",
-    "forward and backward are captured as two graphs when they are called: the backward may only compute gradients of tensors",
-    "keep side effects out of backward, pass plain arguments, or use torch.library.custom_op with register_autograd",
+    "forward and backward are captured as two graphs when they are called: the backward "
+    "may only compute gradients of tensors",
+    "keep side effects out of backward, pass plain arguments, or use "
+    "torch.library.custom_op with register_autograd",
 )
 _reason(
     "backward",
-    "backward() was called inside the captured function, or torch.autograd.grad by what has a history outside it",
-    "a graph knows the history of tensors since it began: backward() would go on beyond that, into leaves' .grad",
+    "backward() was called inside the captured function, or torch.autograd.grad by what "
+    "has a history outside it",
+    "a graph knows the history of tensors since it began: backward() would go on beyond "
+    "that, into leaves' .grad",
     "compile the part that computes the loss, and call backward() on its result",
 )
 _reason(
@@ -182,7 +201,8 @@ _reason(
 )
 _reason(
     "compiler-function",
-    "a function that says something to the compiler was called from captured code (set_stance, disable, mark_dynamic, reset)",
+    "a function that says something to the compiler was called from captured code "
+    "(set_stance, disable, mark_dynamic, reset)",
     "what it says would hold while the program is captured, and not at each call",
     "call it outside the compiled function",
 )
@@ -194,9 +214,12 @@ _reason(
 )
 _reason(
     "higher-order-operator",
-    "a torch function that takes functions (torch.cond, torch.vmap, torch.func.grad, checkpoint) was called in a way that a graph cannot hold",
-    "the functions are captured as graphs that a node holds: they return tensors, and what they compute inside stays inside",
-    "return what is needed from the function, keep side effects out of it, or call it outside the compiled function",
+    "a torch function that takes functions (torch.cond, torch.vmap, torch.func.grad, "
+    "checkpoint) was called in a way that a graph cannot hold",
+    "the functions are captured as graphs that a node holds: they return tensors, and what "
+    "they compute inside stays inside",
+    "return what is needed from the function, keep side effects out of it, or call it "
+    "outside the compiled function",
 )
 _reason(
     "side-effect",
@@ -219,19 +242,23 @@ _reason(
 _reason(
     "parameter-made",
     "an nn.Parameter was made, or a module with its parameters copied",
-    "a graph returns tensors; parameters are leaves of their own, which autograd accumulates into: they are made between graphs",
+    "a graph returns tensors; parameters are leaves of their own, which autograd "
+    "accumulates into: they are made between graphs",
     "make modules and parameters outside the compiled function",
 )
 _reason(
     "distributed",
-    "a function of torch.distributed was called, or a module that communicates in its backward pass",
+    "a function of torch.distributed was called, or a module that communicates in its "
+    "backward pass",
     "graphs hold no communication: collectives run between graphs, when eager runs them",
     "none needed; what is computed between collectives is compiled",
 )
 _reason(
     "torch-state",
-    "a state of torch was set that operators read when they run: settings of kernels, autograd's hooks on saved tensors, modes of the program",
-    "a compiled graph does not change such states in its midst: they are set between graphs, by the interpreter",
+    "a state of torch was set that operators read when they run: settings of kernels, "
+    "autograd's hooks on saved tensors, modes of the program",
+    "a compiled graph does not change such states in its midst: they are set between "
+    "graphs, by the interpreter",
     "set it outside the compiled function",
 )
 _reason(
@@ -245,15 +272,18 @@ _reason(
 _reason(
     "not-resumable",
     "a graph break where the frame cannot be taken up again",
-    "the function looks at its own local variables by name, or holds something that cannot be rebuilt in the middle of it",
+    "the function looks at its own local variables by name, or holds something that cannot "
+    "be rebuilt in the middle of it",
     "see the reason of the break itself; move it to a function of its own",
 )
 _reason(
     "dynamic-mark",
-    "a size marked by mark_dynamic is outside of the marked range, or the program needs it to be one certain value; or it asks something of one "
+    "a size marked by mark_dynamic is outside of the marked range, or the program needs it "
+    "to be one certain value; or it asks something of one "
     "marked by mark_unbacked",
     "a size that the program marks is never specialised silently",
-    "remove what fixes the size, or use maybe_mark_dynamic; torch._check states what always holds of a size",
+    "remove what fixes the size, or use maybe_mark_dynamic; torch._check states what "
+    "always holds of a size",
 )
 _reason(
     "size-specialised",
@@ -269,44 +299,54 @@ _reason(
 )
 _reason(
     "export-input",
-    "in an export, a tensor was read from inside an argument of a class that export does not look into",
-    "arguments are taken apart into tensors through lists, tuples, dicts and dataclasses; other objects are taken as they are",
+    "in an export, a tensor was read from inside an argument of a class that export does "
+    "not look into",
+    "arguments are taken apart into tensors through lists, tuples, dicts and dataclasses; "
+    "other objects are taken as they are",
     "pass the tensor itself, or put it into a dataclass or a dict",
 )
 _reason(
     "export-effect",
     "in an export, the program changes something that an exported graph cannot change",
-    "an exported graph writes to tensors in place and replaces buffers of the model; it keeps no other state and prints nothing",
+    "an exported graph writes to tensors in place and replaces buffers of the model; it "
+    "keeps no other state and prints nothing",
     "return the value instead, or make it a registered buffer",
 )
 _reason(
     "export-result",
     "in an export, the result holds an object that an exported graph cannot make",
-    "results are rebuilt from tensors, plain values, containers, dataclasses and plain objects, without the program's code",
+    "results are rebuilt from tensors, plain values, containers, dataclasses and plain "
+    "objects, without the program's code",
     "return tensors and plain containers",
 )
 _reason(
     "numpy-unsupported",
     "a NumPy function, method or form of indexing was used that has no torch calls for it",
-    "functions of arrays are captured as torch calls; what is written in C in NumPy is captured where it is listed",
+    "functions of arrays are captured as torch calls; what is written in C in NumPy is "
+    "captured where it is listed",
     "write it with other NumPy functions, or move the call outside the compiled function",
 )
 _reason(
     "numpy-dtype",
-    "an array of a dtype was met that is not captured (strings, objects, dates, records, unsigned integers beyond 8 bits, long doubles)",
+    "an array of a dtype was met that is not captured (strings, objects, dates, records, "
+    "unsigned integers beyond 8 bits, long doubles)",
     "arrays are captured as tensors of the same dtype",
-    "convert the array to bool, uint8, a signed integer, a float of at most 64 bits or a complex number",
+    "convert the array to bool, uint8, a signed integer, a float of at most 64 bits or a "
+    "complex number",
 )
 _reason(
     "host-random",
-    "a random generator of Python's or NumPy's was used in a way that no call of a graph stands for",
-    "what such a generator draws is drawn when the graph runs, as numbers or arrays; choices among other objects, and the states of generators, are "
+    "a random generator of Python's or NumPy's was used in a way that no call of a graph "
+    "stands for",
+    "what such a generator draws is drawn when the graph runs, as numbers or arrays; "
+    "choices among other objects, and the states of generators, are "
     "Python's own",
     "draw an index, draw outside the compiled function, or use torch's random functions",
 )
 _reason(
     "recompile-limit",
-    "a call that no entry serves, after as many compilations as CaptureOptions.recompile_limit allows",
+    "a call that no entry serves, after as many compilations as "
+    "CaptureOptions.recompile_limit allows",
     "each entry costs a compilation, and checks on the way to the next; such calls run eagerly",
     "pass what changes as a tensor, mark it dynamic, or raise the limit",
 )
@@ -325,7 +365,9 @@ _reason(
 
 
 class GraphBreak(BaseException):
-    """Ends the capture of a frame.  A BaseException, so that no `except Exception` of the captured program sees it."""
+    """Ends the capture of a frame. A BaseException, so that no `except Exception` of the captured
+    program sees it.
+    """
 
     def __init__(self, id: str, detail: str, *, hint: str = "") -> None:
         super().__init__(f"{detail} [{id}]")

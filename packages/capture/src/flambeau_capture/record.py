@@ -1,14 +1,19 @@
 """The capture record: what the interpreter hands over after it has run one frame on fake objects.
 
-1. `Capture`  — the whole: the torch-level tape, inputs, guards, effects and the result; or `Break`, why there is none.
-2. `GraphValue`, `Call`, `Input` — the tape.  Straight-line, in program order, over values of the graph.
-3. `Guard` — a statement about an origin that must hold for the entry to be used again.
-4. Recipes — how the frame's result, and what its effects write, is built from origins, graph outputs and constants.
-5. Effects — what the frame did to objects that existed before the call, replayed in order after the graph has run.
+1. `Capture`  — the whole: the torch-level tape, inputs, guards, side effects and the result; or
+`Break`, why there is none.
+2. `GraphValue`, `Call`, `Input` — the tape. Straight-line, in program order, over values of the
+graph.
+3. `Guard` — a statement about a source that must hold for the entry to be used again.
+4. Recipes — how the frame's result, and what its side effects write, is built from sources, graph
+outputs and constants.
+5. Effects — what the frame did to objects that existed before the call, replayed in order after the
+graph has run.
 6. `SuspendedFrame` — a frame that a graph break has interrupted.
 
-`entry.py` turns a Capture into an fx.GraphModule and a callable.  Recipes and graph values are compared by identity: a recipe
-used twice is one object built once, and recipes of containers and objects may form cycles.
+`entries/entry.py` turns a Capture into an fx.GraphModule and a callable. Recipes and graph values
+are compared by identity: a recipe used twice is one object built once, and recipes of containers
+and objects may form cycles.
 """
 
 from __future__ import annotations
@@ -22,9 +27,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flambeau_capture.origins import Origin, Scope
-    from flambeau_capture.resume_code import Layout, Source
-    from flambeau_capture.successors import Successor
+    from flambeau_capture.bytecode.resume_code import FrameCode, Layout
+    from flambeau_capture.bytecode.successors import Successor
+    from flambeau_capture.sources import Scope, Source
     from flambeau_prims.size_floats import Condition, FloatExpr
     from flambeau_prims.sizes import Expr, SizeEnv
     from flambeau_prims.spec import Spec
@@ -42,7 +47,8 @@ class Opaque:
 
 @dataclass(eq=False, slots=True)
 class GraphValue:
-    """One tensor (spec: Spec), symbolic number (spec: Expr or FloatExpr) or Opaque object of the graph.  `name` is a hint, made unique later.
+    """One tensor (spec: Spec), symbolic number (spec: Expr or FloatExpr) or Opaque object of the
+    graph. `name` is a hint, made unique later.
 
     Tensors that share memory have the same `storage` token; None where the capture does not say.
     """
@@ -55,17 +61,20 @@ class GraphValue:
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """One torch-level call: `target(*args, **kwargs)`, or `args[0].target(*args[1:], **kwargs)` when `kind` is "method".
+    """One torch-level call: `target(*args, **kwargs)`, or `args[0].target(*args[1:], **kwargs)`
+    when `kind` is "method".
 
-    `args` and `kwargs` hold GraphValues, `Expr`s (sizes computed from the inputs' sizes), and constants an fx node
-    may hold, nested in tuples, lists, dicts and slices.  `result` has the shape of what the call returns, with a GraphValue for each
-    tensor (or symbolic int), and None or a constant elsewhere.  `pure` calls are dropped when no result is used.
-    `mutates` lists the values whose data the call writes; an in-place call's result is a GraphValue of its own, or its operand.
-    `region` numbers the checkpointed region that the call is in (0: none): a backward is to compute its results again, not keep them.
-    `random` calls draw random numbers.  A call that `can_raise` may do so for what its tensors hold: it is made though nobody uses its results.
-    `saves` says of an ATen operator whether that region keeps its results nevertheless.
-    An `untraced` call needs the real tensors and this thread's real state, whose changes no graph could hold: a compiler of graphs cuts
-    there, and makes the call as it stands.
+    `args` and `kwargs` hold GraphValues, `Expr`s (sizes computed from the inputs' sizes), and
+    constants an fx node may hold, nested in tuples, lists, dicts and slices. `result` has the shape
+    of what the call returns, with a GraphValue for each tensor (or symbolic int), and None or a
+    constant elsewhere. `pure` calls are dropped when no result is used. `mutates` lists the values
+    whose data the call writes; an in-place call's result is a GraphValue of its own, or its
+    operand. `region` numbers the checkpointed region that the call is in (0: none): a backward is
+    to compute its results again, not keep them. `random` calls draw random numbers. A call that
+    `can_raise` may do so for what its tensors hold: it is made though nobody uses its results.
+    `saves` says of an ATen operator whether that region keeps its results nevertheless. An
+    `untraced` call needs the real tensors and this thread's real state, whose changes no graph
+    could hold: a compiler of graphs cuts there, and makes the call as it stands.
     """
 
     kind: Literal["function", "method"]
@@ -85,15 +94,16 @@ class Call:
 
 @dataclass(eq=False, slots=True)
 class Input:
-    """A tensor, int, float or Opaque object that the graph reads: where it comes from, the real object of this call, and what is assumed of it.
+    """A tensor, int, float or Opaque object that the graph reads: where it comes from, the real
+    object of this call, and what is assumed of it.
 
-    A Spec with Exprs as sizes is dynamic in those dimensions: sizes that are a plain symbol are *defined* by the
-    input, others are checked.  An Expr as spec is a symbolic int, a FloatExpr a symbolic float.
-    Each Input implies a TENSOR (or INT, FLOAT) guard; do not add one.
-    Several origins that hold one tensor make one Input and an ALIAS guard each.
+    A Spec with Exprs as sizes is dynamic in those dimensions: sizes that are a plain symbol are
+    *defined* by the input, others are checked. An Expr as spec is a symbolic int, a FloatExpr a
+    symbolic float. Each Input implies a TENSOR (or INT, FLOAT) guard; do not add one. Several
+    sources that hold one tensor make one Input and an ALIAS guard each.
     """
 
-    origin: Origin
+    source: Source
     example: Any
     spec: Spec | Expr | FloatExpr | Opaque
     value: GraphValue
@@ -104,26 +114,29 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """`kind` (in CAPS, declared in guards/kinds.py or tensor_kinds.py) says what must hold of `origin`, with `payload` as its operand.
+    """`kind` (in CAPS, declared in guards/kinds.py or tensor_kinds.py) says what must hold of
+    `source`, with `payload` as its operand.
 
-    `where` is the user's "file.py:12" whose reading of the origin made the guard.
+    `where` is the user's "file.py:12" whose reading of the source made the guard.
     """
 
     kind: str
-    origin: Origin
+    source: Source
     payload: Any = None
     where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What is assumed of data, and checked as the graph runs: `what` at the line `where` of the program, as it was on the captured call."""
+    """What is assumed of data, and checked as the graph runs: `what` at the line `where` of the
+    program, as it was on the captured call.
+    """
 
     where: str
     what: str
 
     @property
-    def refutation(self) -> str:
+    def violation(self) -> str:
         """What the check says that finds something else."""
         return f"{self.where}: {self.what} was assumed when the function was compiled, and does not hold"
 
@@ -135,10 +148,10 @@ class Assumption:
 
 
 @dataclass(eq=False, slots=True)
-class FromOrigin:
-    """The object the origin holds when the call begins (guarded, so known to be there)."""
+class FromSource:
+    """The object the source holds when the call begins (guarded, so known to be there)."""
 
-    origin: Origin
+    source: Source
 
 
 @dataclass(eq=False, slots=True)
@@ -157,7 +170,9 @@ class Const:
 
 @dataclass(eq=False, slots=True)
 class SizeValue:
-    """A Python number computed from the inputs' sizes and numbers; `numeric` is the type that the user sees: int, float or bool."""
+    """A Python number computed from the inputs' sizes and numbers; `numeric` is the type that the
+    user sees: int, float or bool.
+    """
 
     expr: Expr | FloatExpr | Condition
     numeric: type = int
@@ -165,7 +180,9 @@ class SizeValue:
 
 @dataclass(eq=False, slots=True)
 class MakeTuple:
-    """A tuple, or an instance of `cls`: a namedtuple or other tuple subclass made by `tuple.__new__`, torch.Size included."""
+    """A tuple, or an instance of `cls`: a namedtuple or other tuple subclass made by
+    `tuple.__new__`, torch.Size included.
+    """
 
     items: tuple[Recipe, ...]
     cls: type = tuple
@@ -183,9 +200,11 @@ class MakeList:
 
 @dataclass(eq=False, slots=True)
 class MakeDict:
-    """A dict, OrderedDict, defaultdict (`factory`) or a subclass made by `__new__`, filled in order by the base's `__setitem__`.
+    """A dict, OrderedDict, defaultdict (`factory`) or a subclass made by `__new__`, filled in order
+    by the base's `__setitem__`.
 
-    `state` is the instance `__dict__` of a subclass that has one, `slots` what its `__slots__` hold.
+    `state` is the instance `__dict__` of a subclass that has one, `slots` what its `__slots__`
+    hold.
     """
 
     items: list[tuple[Recipe, Recipe]] = field(default_factory=list)
@@ -205,7 +224,9 @@ class MakeSet:
 
 @dataclass(eq=False, slots=True)
 class MakeObject:
-    """An instance of a Python class: `cls.__new__`'s bare object, its `__dict__` filled, its slots set, no user code run."""
+    """An instance of a Python class: `cls.__new__`'s bare object, its `__dict__` filled, its slots
+    set, no user code run.
+    """
 
     cls: type
     state: dict[str, Recipe] = field(default_factory=dict)
@@ -266,9 +287,11 @@ class MakePartial:
 
 @dataclass(eq=False, slots=True)
 class CallRecipe:
-    """`function(*args, **kwargs)` at exit: iterators, views of dicts and other objects of C types that are made by a call.
+    """`function(*args, **kwargs)` at exit: iterators, views of dicts and other objects of C types
+    that are made by a call.
 
-    The function is known to be free of effects beyond its arguments; it is called once for each recipe object.
+    The function is known to be free of side effects beyond its arguments; it is called once for
+    each recipe object.
     """
 
     function: Callable[..., Any]
@@ -277,17 +300,32 @@ class CallRecipe:
 
 
 Recipe: TypeAlias = (
-    FromOrigin | FromGraph | Const | SizeValue | MakeTuple | MakeList | MakeDict | MakeSet | MakeObject | MakeSlice
-    | MakeCell | MakeFunction | MakeMethod | MakePartial | CallRecipe
-)  # fmt: skip
+    FromSource
+    | FromGraph
+    | Const
+    | SizeValue
+    | MakeTuple
+    | MakeList
+    | MakeDict
+    | MakeSet
+    | MakeObject
+    | MakeSlice
+    | MakeCell
+    | MakeFunction
+    | MakeMethod
+    | MakePartial
+    | CallRecipe
+)
 
 
-# ---------------------------------------------------------------- 5. effects
+# ---------------------------------------------------------------- 5. side effects
 
 
 @dataclass(eq=False, slots=True)
 class SetAttr:
-    """`obj.name = value` as `object.__setattr__` does it; `raw` False goes through the type's own `__setattr__`."""
+    """`obj.name = value` as `object.__setattr__` does it; `raw` False goes through the type's own
+    `__setattr__`.
+    """
 
     obj: Recipe
     name: str
@@ -346,17 +384,26 @@ class StoreCell:
 
 
 @dataclass(eq=False, slots=True)
-class CallEffect:
-    """A call for its effect, replayed as it stood: a deferred print or log line, a setter of torch's global state, an iterator's advance."""
+class CallSideEffect:
+    """A call for its side effect, replayed as it stood: a deferred print or log line, a setter of
+    torch's global state, an iterator's advance.
+    """
 
     function: Callable[..., Any]
     args: tuple[Recipe, ...] = ()
     kwargs: dict[str, Recipe] = field(default_factory=dict)
 
 
-Effect: TypeAlias = (
-    SetAttr | DelAttr | ReplaceList | ReplaceDict | ReplaceSet | StoreGlobal | StoreCell | CallEffect
-)  # fmt: skip
+SideEffect: TypeAlias = (
+    SetAttr
+    | DelAttr
+    | ReplaceList
+    | ReplaceDict
+    | ReplaceSet
+    | StoreGlobal
+    | StoreCell
+    | CallSideEffect
+)
 
 
 # ---------------------------------------------------------------- 6. frames at a graph break
@@ -364,14 +411,15 @@ Effect: TypeAlias = (
 
 @dataclass(eq=False, slots=True)
 class SuspendedFrame:
-    """One frame at a graph break, as resume_code.py takes it up again.
+    """One frame at a graph break, as bytecode/resume_code.py takes it up again.
 
-    The innermost `performs` the instruction at `index` in the interpreter; the others are in a call there, whose value is the next
-    frame's.  `arguments` are the recipes of the layout's parameters, in their order; `following` says where the frame may go on after
-    the instruction, and what it hands over there.
+    The innermost `performs` the instruction at `index` in the interpreter; the others are in a call
+    there, whose value is the next frame's. `arguments` are the recipes of the layout's parameters,
+    in their order; `following` says where the frame may go on after the instruction, and what it
+    hands over there.
     """
 
-    source: Source
+    frame_code: FrameCode
     index: int
     performs: bool
     layout: Layout
@@ -385,7 +433,9 @@ class SuspendedFrame:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Why a frame could not be captured whole: a stable id, the cause and place in the user's terms, and what may help."""
+    """Why a frame could not be captured whole: a stable id, the cause and place in the user's
+    terms, and what may help.
+    """
 
     id: str
     cause: str
@@ -414,82 +464,100 @@ class CaptureError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Capture:
-    """One frame, captured: everything that entry.py needs, and nothing that refers to the interpreter."""
+    """One frame, captured: everything that entries/entry.py needs, and nothing that refers to the
+    interpreter.
+    """
 
     scope: Scope
     """The call it was captured on; dropped when the entry has been made."""
     calls: list[Call] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
+    side_effects: list[SideEffect] = field(default_factory=list)
     result: Recipe = field(default_factory=lambda: Const(None))
     size_env: SizeEnv | None = None
     torch_state: dict[str, Any] = field(default_factory=dict)
-    """Names (guards/torch_state.py) and values of the states of torch that this capture depends on beyond the usual."""
+    """Names (guards/torch_state.py) and values of the states of torch that this capture depends on
+    beyond the usual.
+    """
     unbacked: dict[str, GraphValue] = field(default_factory=dict)
     """Symbols that the graph itself defines, by name: the value that is each."""
     suspended: list[SuspendedFrame] = field(default_factory=list)
-    """The frames to go on with where a graph break ended the capture, outermost first; `result` is then not used."""
+    """The frames to go on with where a graph break ended the capture, outermost first; `result` is
+    then not used.
+    """
     cause: Break | None = None
     """Why the capture ends at a graph break, or (`eager`) why there is none."""
     enables_grad: bool = False
-    """The call begins without gradients and turns them on: the graph is compiled and called with them on, and begins by turning them off."""
+    """The call begins without gradients and turns them on: the graph is compiled and called with
+    them on, and begins by turning them off.
+    """
     eager: bool = False
     """The call is left to the interpreter; the guards say for which other calls that holds."""
     assumptions: tuple[Assumption, ...] = ()
     """What the program's own ways are taken by, and what another call may find otherwise."""
-    locks: tuple[Origin, ...] = ()
+    locks: tuple[Source, ...] = ()
     """The locks that the frame takes and gives back, in the order in which it takes them."""
     needs_hook: bool = False
     """Whether frames reached from the instruction that broke the graph are to be captured too."""
 
 
 CaptureFrame: TypeAlias = "Callable[[Scope, Any, DynamicDims], Capture | Break]"
-"""`capture_frame(scope, options, dynamic)`: run the frame of `scope.function` on these arguments; never raises: what the
-compiler does not support, and an exception that leaves the frame, are Breaks."""
+"""`capture_frame(scope, options, dynamic)`: run the frame of `scope.function` on these arguments;
+never raises: what the compiler does not support, and an exception that leaves the frame, are
+Breaks.
+"""
 
 
 class Declared(Protocol):
     """Sizes and ints of one capture that are symbolic because the caller said so."""
 
     def sizes_of(self, tensor: torch.Tensor) -> dict[int, Expr] | None:
-        """The symbolic sizes of a tensor by dimension; None for tensors that nothing was said about."""
+        """The symbolic sizes of a tensor by dimension; None for tensors that nothing was said
+        about.
+        """
 
-    def int_at(self, origin: Origin) -> Expr | None:
-        """The symbol of the int at `origin`; None for ints that nothing was said about."""
+    def int_at(self, source: Source) -> Expr | None:
+        """The symbol of the int at `source`; None for ints that nothing was said about."""
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicDims:
-    """Which sizes and numbers are to be symbolic in this capture, by the text of their origin.
+    """Which sizes and numbers are to be symbolic in this capture, by the text of their source.
 
-    `mode` is the option `dynamic`: False nowhere, True every size (and int argument), None where `changed` says that earlier calls
-    differed: in these dims of a tensor, or for a number in -1.  `numbers`: all numbers, wherever they are read, as if they had changed.
-    `doubted`: lines of the program where the contents of tensors have decided otherwise in an earlier call than was assumed.
+    `mode` is the option `dynamic`: False nowhere, True every size (and int argument), None where
+    `changed` says that earlier calls differed: in these dims of a tensor, or for a number in -1.
+    `numbers`: all numbers, wherever they are read, as if they had changed. `blocklisted`: lines of
+    the program where the contents of tensors have decided otherwise in an earlier call than was
+    assumed.
     """
 
     mode: bool | None = None
     changed: Mapping[str, frozenset[int]] = field(default_factory=dict)
     numbers: bool = False
-    doubted: frozenset[str] = frozenset()
+    blocklisted: frozenset[str] = frozenset()
 
     def declare(self, env: SizeEnv) -> Declared | None:
-        """Make the symbols that the caller has declared (an export's `dynamic_shapes`); None where none were."""
+        """Make the symbols that the caller has declared (an export's `dynamic_shapes`); None where
+        none were.
+        """
         return None
 
-    def is_dynamic(self, origin: Origin, dim: int = -1) -> bool:
-        """Whether dimension `dim` of the tensor at `origin` (or the number there, for -1) should be a symbol."""
+    def is_dynamic(self, source: Source, dim: int = -1) -> bool:
+        """Whether dimension `dim` of the tensor at `source` (or the number there, for -1) should be
+        a symbol.
+        """
         if self.mode is None:
-            return dim in self.changed.get(origin.text(), ())
+            return dim in self.changed.get(source.text(), ())
         return self.mode
 
-    def has_changed(self, origin: Origin) -> bool:
-        """Whether the number at `origin` was another one in an earlier call."""
-        return self.numbers or (bool(self.changed) and -1 in self.changed.get(origin.text(), ()))
+    def has_changed(self, source: Source) -> bool:
+        """Whether the number at `source` was another one in an earlier call."""
+        return self.numbers or (bool(self.changed) and -1 in self.changed.get(source.text(), ()))
 
-    def has_changed_within(self, origin: Origin) -> bool:
-        """Whether a number inside the container at `origin` was another one in an earlier call."""
+    def has_changed_within(self, source: Source) -> bool:
+        """Whether a number inside the container at `source` was another one in an earlier call."""
         if self.numbers or not self.changed:
             return self.numbers
-        start = f"{origin.text()}["
+        start = f"{source.text()}["
         return any(text.startswith(start) for text in self.changed)

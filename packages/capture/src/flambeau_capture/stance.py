@@ -1,11 +1,13 @@
 """The stance: what compiled callables do in place of compiling, for as long as it is in force.
 
-A stance is torch.compile's notion (`torch.compiler.set_stance`) and so belongs to the process, not to one compiled callable.  This
-module holds it: one default for the process, and one override a context (a `with` block or a decorated call), which neither
-other threads nor other asyncio tasks see.  `current_stance()` is what holds here and now.
+A stance is torch.compile's notion (`torch.compiler.set_stance`) and so belongs to the process, not
+to one compiled callable. This module holds it: one default for the process, and one override a
+context (a `with` block or a decorated call), which neither other threads nor other asyncio tasks
+see. `current_stance()` is what holds here and now.
 
-The default stance costs nothing: calls that an entry serves look at one C pointer.  Only while another stance is in force
-somewhere does each call of a compiled callable ask `_redirect` which callable is to run.
+The default stance costs nothing: calls that an entry serves look at one C pointer. Only while
+another stance is in force somewhere does each call of a compiled callable ask `_redirect` which
+callable is to run.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 @dataclass(frozen=True, slots=True)
 class Stance:
-    """`name` is one of STANCES; `backend`, with the default stance only, compiles in place of each callable's own."""
+    """`name` is one of STANCES; `backend`, with the default stance only, compiles in place of each
+    callable's own.
+    """
 
     name: str = "default"
     backend: Any = None
@@ -61,7 +65,9 @@ class _Process:
         self.stance = _DEFAULT
         self.redirecting = 0
         self._calls: list[tuple[weakref.ref[set_stance], Stance]] = []
-        """The calls of set_stance: any that still has an object may yet turn out to be no call but a block or a decorator."""
+        """The calls of set_stance: any that still has an object may yet turn out to be no call but
+        a block or a decorator.
+        """
         self._lock = fork_safe_lock()
 
     def add(self, call: set_stance, stance: Stance) -> None:
@@ -69,14 +75,14 @@ class _Process:
         with self._lock:
             final = [at for at, (made, _) in enumerate(self._calls) if made() is None]
             kept = self._calls[final[-1] :] if final else self._calls
-            self._settle([*kept, (weakref.ref(call), stance)])
+            self._apply([*kept, (weakref.ref(call), stance)])
 
     def withdraw(self, call: set_stance) -> None:
         """Take one back, whatever others have done meanwhile."""
         with self._lock:
-            self._settle([item for item in self._calls if item[0]() is not call])
+            self._apply([item for item in self._calls if item[0]() is not call])
 
-    def _settle(self, calls: list[tuple[weakref.ref[set_stance], Stance]]) -> None:
+    def _apply(self, calls: list[tuple[weakref.ref[set_stance], Stance]]) -> None:
         former, self.stance = self.stance, calls[-1][1] if calls else _DEFAULT
         self._calls = calls
         self._count(self.stance.redirects - former.redirects)
@@ -128,7 +134,8 @@ def _redirect(compiled: Any) -> Any:
 
 
 class set_stance:
-    """Put a stance in force: by the call, for the process; as a context manager, for the block; as a decorator, for the function.
+    """Put a stance in force: by the call, for the process; as a context manager, for the block; as
+    a decorator, for the function.
 
     set_stance("force_eager")                # until the next call of set_stance
     with set_stance("force_eager"): ...      # in this block of this thread
@@ -142,11 +149,13 @@ class set_stance:
         "fail_on_recompile"       raise RuntimeError where something would have to be compiled, with the guards that failed
         "eager_then_compile"      run each callable's first call eagerly; compile at the second, dynamic where the two calls differ
         "aot_eager_then_compile"  the same, with the first call run by the backend "aot_eager"
-    skip_guard_eval_unsafe: accepted; guards are evaluated all the same, since they are cheap and a wrong result is not.
-    force_backend: with the default stance, the backend (a name or a callable) that compiles in place of each callable's own.
+    skip_guard_eval_unsafe: accepted; guards are evaluated all the same, since they are cheap and a
+    wrong result is not. force_backend: with the default stance, the backend (a name or a callable)
+    that compiles in place of each callable's own.
 
-    Between the construction and the `with` the stance is the process's for a moment, as torch's is.  Raises RuntimeError for an unknown
-    stance, and for force_backend with another stance than "default".
+    Between the construction and the `with` the stance is the process's for a moment, as torch's is.
+    Raises RuntimeError for an unknown stance, and for force_backend with another stance than
+    "default".
     """
 
     def __init__(

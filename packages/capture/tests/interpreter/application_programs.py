@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""Small applications: registries, schedules, events, trees, functional style.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""Small applications: registries, schedules, events, trees, functional style. `PROGRAMS` lists each
+with its arguments. (Not a test module.)
+"""
 
 from __future__ import annotations
 
@@ -60,23 +62,23 @@ def events(x):
     return o.emit('a', x), o.emit('b', x), seen, len(o._subs)
 
 class EMA:
-    def __init__(self, decay): self.decay, self.shadow, self.step = decay, {}, 0
+    def __init__(self, decay): self.decay, self.tracked, self.step = decay, {}, 0
     def update(self, params):
         self.step += 1
         d = min(self.decay, (1 + self.step) / (10 + self.step))
         for n, p in params.items():
-            self.shadow[n] = self.shadow.get(n, p) * d + p * (1 - d)
+            self.tracked[n] = self.tracked.get(n, p) * d + p * (1 - d)
     @contextlib.contextmanager
     def applied(self, params):
         backup = dict(params)
-        params.update(self.shadow)
+        params.update(self.tracked)
         try: yield params
         finally: params.clear(); params.update(backup)
 @program(EMA(0.9), {'w': X, 'b': X[0]})
 def ema(x, e, p):
     e.update(p)
     with e.applied(p) as q: y = x * q['w'] + q['b']
-    return y, e.step, sorted(e.shadow), p['w']
+    return y, e.step, sorted(e.tracked), p['w']
 
 class LRSched:
     def __init__(self, *ms): self.ms = sorted(ms); self.n = 0

@@ -1,5 +1,7 @@
 # ruff: noqa
-"""Programs of with-blocks, handlers, finally, except*, match and loops in each other, to be suspended anywhere.  (Not a test module.)"""
+"""Programs of with-blocks, handlers, finally, except*, match and loops in each other, to be
+suspended anywhere. (Not a test module.)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Runs a program eagerly and captured, and compares: results, exceptions, what became of the arguments, and later calls."""
+"""Runs a program eagerly and captured, and compares: results, exceptions, what became of the
+arguments, and later calls.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from captured import run_graph
 
 import flambeau_capture
 from flambeau_capture import Break, CaptureOptions
+from flambeau_capture.bytecode.resume_code import instructions, resumed_from
 from flambeau_capture.compiled import compile_callable
 from flambeau_capture.interpreter import capture
-from flambeau_capture.origins import Scope
 from flambeau_capture.record import Capture, CaptureFrame, DynamicDims
-from flambeau_capture.resume_code import instructions, resumed_from
+from flambeau_capture.sources import Scope
 
 
 def compiled(
@@ -43,7 +45,9 @@ STEPS: int | None = None
 
 
 def stepping(steps: int) -> CaptureFrame:
-    """`capture_frame`, but a frame is suspended after `steps` instructions of it, or as soon after as it can be."""
+    """`capture_frame`, but a frame is suspended after `steps` instructions of it, or as soon after
+    as it can be.
+    """
 
     def capture_frame(
         scope: Scope, options: CaptureOptions, dynamic: DynamicDims
@@ -63,7 +67,9 @@ def stepping(steps: int) -> CaptureFrame:
 
 
 def _gets_nowhere(scope: Scope, found: Capture) -> bool:
-    """Whether the rest of a frame stops where it begins, at a conditional jump: what is performed there is only `bool(...)`."""
+    """Whether the rest of a frame stops where it begins, at a conditional jump: what is performed
+    there is only `bool(...)`.
+    """
     code = scope.function.__code__
     resumed, stopped = resumed_from(code), found.suspended[-1]
     if resumed is None or len(found.suspended) > 1 or not stopped.following:
@@ -142,7 +148,9 @@ def check(fn: Callable[..., Any], *args: Any, dynamic: bool | None = False, **kw
 
 
 def breaks(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Captured in pieces, or not at all, and right; returns the first Break.  Nothing is assumed of data."""
+    """Captured in pieces, or not at all, and right; returns the first Break. Nothing is assumed of
+    data.
+    """
     want = fn(*clone(args), **clone(kwargs))
     callable_ = compiled(fn, fullgraph=False, speculate=False)
     for _ in range(2):

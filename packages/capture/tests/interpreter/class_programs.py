@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""Classes made inside the frame, exceptions of every kind, and other statements.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""Classes made inside the frame, exceptions of every kind, and other statements. `PROGRAMS` lists
+each with its arguments. (Not a test module.)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""The methods of builtin and library containers, of objects made in the frame and of objects that existed before the call.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""The methods of builtin and library containers, of objects made in the frame and of objects that
+existed before the call. `PROGRAMS` lists each with its arguments. (Not a test module.)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the data model says of operators, comparisons, slots, `match`, assignments and iterators: programs of (x)."""
+"""What the data model says of operators, comparisons, slots, `match`, assignments and iterators:
+programs of (x).
+"""
 
 from __future__ import annotations
 
@@ -172,13 +174,40 @@ def slots_of_the_program(x):
 
 
 CONSUMERS = [
-    set, frozenset, Counter, dict.fromkeys, list, tuple, sorted, collections.deque, collections.OrderedDict.fromkeys, bytes,
-    {9}.union, {1, 2, 3, 4}.intersection, {1, 2, 3, 4}.difference, {1, 4}.symmetric_difference, {1, 2, 3, 4}.issuperset, {1, 2, 3}.issubset,
-    {7}.isdisjoint, sum, max, any, lambda it: 2 in it, lambda it: [*it], lambda it: {*it}, lambda it: list(map(abs, it)), lambda it: dict(zip(it, it, strict=False)),
-    lambda it: list(zip(it, [1, 2, 3], strict=False)), lambda it: set().union([5], it), lambda it: next(it), lambda it: ",".join(map(str, it)),
-    lambda it: functools.reduce(max, it), lambda it: (lambda found: (found.update(it), found)[1])(set()),
-    lambda it: (lambda found: (found.update(it), found)[1])(Counter()), lambda it: (lambda found: (found.intersection_update(it), found)[1])({1, 9}),
-]  # fmt: skip
+    set,
+    frozenset,
+    Counter,
+    dict.fromkeys,
+    list,
+    tuple,
+    sorted,
+    collections.deque,
+    collections.OrderedDict.fromkeys,
+    bytes,
+    {9}.union,
+    {1, 2, 3, 4}.intersection,
+    {1, 2, 3, 4}.difference,
+    {1, 4}.symmetric_difference,
+    {1, 2, 3, 4}.issuperset,
+    {1, 2, 3}.issubset,
+    {7}.isdisjoint,
+    sum,
+    max,
+    any,
+    lambda it: 2 in it,
+    lambda it: [*it],
+    lambda it: {*it},
+    lambda it: list(map(abs, it)),
+    lambda it: dict(zip(it, it, strict=False)),
+    lambda it: list(zip(it, [1, 2, 3], strict=False)),
+    lambda it: set().union([5], it),
+    lambda it: next(it),
+    lambda it: ",".join(map(str, it)),
+    lambda it: functools.reduce(max, it),
+    lambda it: (lambda found: (found.update(it), found)[1])(set()),
+    lambda it: (lambda found: (found.update(it), found)[1])(Counter()),
+    lambda it: (lambda found: (found.intersection_update(it), found)[1])({1, 9}),
+]
 
 
 def consuming(consume):
@@ -330,12 +359,37 @@ def malformed_patterns(x):
 
 def wrong_arguments(x):
     calls = [
-        lambda: [1].count(), lambda: (1,).count(1, 2), lambda: [1].index(), lambda: [1].index(5), lambda: (1,).index(5), lambda: [1].index(1, "a"),
-        lambda: [1].remove(), lambda: [1].remove(3), lambda: len(), lambda: len(1, 2), lambda: bool(1, 2), lambda: iter(), lambda: iter(1, 2),
-        lambda: next(), lambda: reversed(), lambda: sum(), lambda: any(), lambda: all(1, 2), lambda: functools.reduce(max), lambda: max(),
-        lambda: max(1), lambda: min([]), lambda: sorted(), lambda: sorted([1], 1), lambda: [].append(), lambda: [].extend(), lambda: getattr(1),
-        lambda: isinstance(1), lambda: max([1], other=1), lambda: [].sort(1),
-    ]  # fmt: skip
+        lambda: [1].count(),
+        lambda: (1,).count(1, 2),
+        lambda: [1].index(),
+        lambda: [1].index(5),
+        lambda: (1,).index(5),
+        lambda: [1].index(1, "a"),
+        lambda: [1].remove(),
+        lambda: [1].remove(3),
+        lambda: len(),
+        lambda: len(1, 2),
+        lambda: bool(1, 2),
+        lambda: iter(),
+        lambda: iter(1, 2),
+        lambda: next(),
+        lambda: reversed(),
+        lambda: sum(),
+        lambda: any(),
+        lambda: all(1, 2),
+        lambda: functools.reduce(max),
+        lambda: max(),
+        lambda: max(1),
+        lambda: min([]),
+        lambda: sorted(),
+        lambda: sorted([1], 1),
+        lambda: [].append(),
+        lambda: [].extend(),
+        lambda: getattr(1),
+        lambda: isinstance(1),
+        lambda: max([1], other=1),
+        lambda: [].sort(1),
+    ]
     found = []
     for call in calls:
         try:
@@ -620,9 +674,29 @@ def attributes_of_generators(x):
 
 
 PROGRAMS = [
-    extremes, copies_of_generators, function_of_an_extension, profiled, traced_by_fx, minimised, delegating_across_breaks, deep_recursion,
-    index_with_bounds, not_implemented, reflected, slots_across_a_break, slots_of_the_program, assignments_that_are_refused,
-    malformed_patterns, wrong_arguments, length_hints, attributes_of_generators,
-    reversed_an_item_at_a_time, structures_of_c, first_argument_in_a_cell,
-    printing_that_is_refused, texts_within_themselves, hashes_with_effects, class_of_a_generator,
-]  # fmt: skip
+    extremes,
+    copies_of_generators,
+    function_of_an_extension,
+    profiled,
+    traced_by_fx,
+    minimised,
+    delegating_across_breaks,
+    deep_recursion,
+    index_with_bounds,
+    not_implemented,
+    reflected,
+    slots_across_a_break,
+    slots_of_the_program,
+    assignments_that_are_refused,
+    malformed_patterns,
+    wrong_arguments,
+    length_hints,
+    attributes_of_generators,
+    reversed_an_item_at_a_time,
+    structures_of_c,
+    first_argument_in_a_cell,
+    printing_that_is_refused,
+    texts_within_themselves,
+    hashes_with_effects,
+    class_of_a_generator,
+]

@@ -1,5 +1,7 @@
 # ruff: noqa: RUF012 (odd forms are what is tested)
-"""Programs that change what existed before the call, and classes of every kind.  (Not a test module.)"""
+"""Programs that change what existed before the call, and classes of every kind. (Not a test
+module.)
+"""
 
 from __future__ import annotations
 
@@ -172,10 +174,41 @@ def classes_made(x):
     d.other = 6
     r = Registry()
     return (
-        p(x), p.doubled, Plain.helper(x), p.costly, p.costly, p.history, p == q, p != q, (p + q).n, (1 + p).n, sum([p, q]).n, sorted([q, p])[0].n,
-        2 in p, len(p), bool(Plain(0)), repr(p), str(p), f"{p}", {p: 1}[Plain(2)], max(p, q).n, inner, s.a, d.known, d.other, getattr(d, "nope", None),
-        Derived().run(x), isinstance(Derived(), Base), r["ab"], dict(r), p.kind, Plain.kind, type(p).__name__, copy.copy(p).n, vars(p)["n"],
-    )  # fmt: skip
+        p(x),
+        p.doubled,
+        Plain.helper(x),
+        p.costly,
+        p.costly,
+        p.history,
+        p == q,
+        p != q,
+        (p + q).n,
+        (1 + p).n,
+        sum([p, q]).n,
+        sorted([q, p])[0].n,
+        2 in p,
+        len(p),
+        bool(Plain(0)),
+        repr(p),
+        str(p),
+        f"{p}",
+        {p: 1}[Plain(2)],
+        max(p, q).n,
+        inner,
+        s.a,
+        d.known,
+        d.other,
+        getattr(d, "nope", None),
+        Derived().run(x),
+        isinstance(Derived(), Base),
+        r["ab"],
+        dict(r),
+        p.kind,
+        Plain.kind,
+        type(p).__name__,
+        copy.copy(p).n,
+        vars(p)["n"],
+    )
 
 
 def objects_returned(x):

@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""Closures, defaults, try statements, sentinels and other everyday Python.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""Closures, defaults, try statements, sentinels and other everyday Python. `PROGRAMS` lists each
+with its arguments. (Not a test module.)
+"""
 
 from __future__ import annotations
 

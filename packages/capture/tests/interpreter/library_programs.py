@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""The standard library as functions of tensors use it.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""The standard library as functions of tensors use it. `PROGRAMS` lists each with its arguments.
+(Not a test module.)
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ class Meth:
 def cached_pow(n): return 2 ** n
 CALLS = []
 @functools.cache
-def cached_effect(n):
+def cached_side_effect(n):
     CALLS.append(n)
     return n + 1
 

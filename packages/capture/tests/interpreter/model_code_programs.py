@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""Functions and modules in the style of model libraries and training scripts.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""Functions and modules in the style of model libraries and training scripts. `PROGRAMS` lists each
+with its arguments. (Not a test module.)
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # ruff: noqa: B905, C416, C417, PLE0643, RUF015, UP031 (odd forms are what is tested)
-"""Programs made of what ordinary Python functions are made of.  (Not a test module: pytest would rewrite its asserts.)"""
+"""Programs made of what ordinary Python functions are made of. (Not a test module: pytest would
+rewrite its asserts.)
+"""
 
 from __future__ import annotations
 
@@ -197,22 +199,61 @@ def enums(x, color):
 def builtin_functions(x):
     values = [3, 1, 2]
     return (
-        sorted(values, key=lambda v: -v), min(values), max(values, key=lambda v: v % 3), sum(values), any(v > 2 for v in values),
-        all(values), list(map(lambda v: v + 1, values)), list(filter(lambda v: v > 1, values)), list(zip(values, "abc")),
-        list(reversed(values)), list(enumerate(values, 1)), len(x), abs(-2), divmod(7, 2), pow(2, 5), round(2.567, 1), isinstance(x, torch.Tensor),
-        hasattr(x, "nope"), getattr(x, "nope", 4), callable(tutorial), type(x) is torch.Tensor, sum([x, x]), int("3"), float(2), bool([]),
-        str(3), chr(97), ord("a"), hex(255), list(range(2, 9, 3)), tuple("ab"), iter([1]).__next__(), next(iter([]), None), sum([x[0], x[1]], start=x[2]),
-    )  # fmt: skip
+        sorted(values, key=lambda v: -v),
+        min(values),
+        max(values, key=lambda v: v % 3),
+        sum(values),
+        any(v > 2 for v in values),
+        all(values),
+        list(map(lambda v: v + 1, values)),
+        list(filter(lambda v: v > 1, values)),
+        list(zip(values, "abc")),
+        list(reversed(values)),
+        list(enumerate(values, 1)),
+        len(x),
+        abs(-2),
+        divmod(7, 2),
+        pow(2, 5),
+        round(2.567, 1),
+        isinstance(x, torch.Tensor),
+        hasattr(x, "nope"),
+        getattr(x, "nope", 4),
+        callable(tutorial),
+        type(x) is torch.Tensor,
+        sum([x, x]),
+        int("3"),
+        float(2),
+        bool([]),
+        str(3),
+        chr(97),
+        ord("a"),
+        hex(255),
+        list(range(2, 9, 3)),
+        tuple("ab"),
+        iter([1]).__next__(),
+        next(iter([]), None),
+        sum([x[0], x[1]], start=x[2]),
+    )
 
 
 def library_functions(x):
     add = functools.partial(torch.add, alpha=2)
     return (
-        add(x, x), functools.reduce(lambda a, b: a + b, [x, x, x]), list(itertools.chain([1], [2, 3])), list(itertools.product("ab", [1, 2])),
-        list(itertools.accumulate([1, 2, 3])), math.sqrt(16), math.prod([2, 3]), operator.add(x, 1), operator.itemgetter(1)([1, 2]),
-        functools.reduce(operator.mul, [x, x]), list(itertools.islice(itertools.count(), 3)), list(itertools.starmap(pow, [(2, 3)])),
-        [list(g) for _, g in itertools.groupby([1, 1, 2], key=lambda v: v)], operator.attrgetter("real")(3),
-    )  # fmt: skip
+        add(x, x),
+        functools.reduce(lambda a, b: a + b, [x, x, x]),
+        list(itertools.chain([1], [2, 3])),
+        list(itertools.product("ab", [1, 2])),
+        list(itertools.accumulate([1, 2, 3])),
+        math.sqrt(16),
+        math.prod([2, 3]),
+        operator.add(x, 1),
+        operator.itemgetter(1)([1, 2]),
+        functools.reduce(operator.mul, [x, x]),
+        list(itertools.islice(itertools.count(), 3)),
+        list(itertools.starmap(pow, [(2, 3)])),
+        [list(g) for _, g in itertools.groupby([1, 1, 2], key=lambda v: v)],
+        operator.attrgetter("real")(3),
+    )
 
 
 def collection_types(x):

@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""Special methods, descriptors, super(), and caches of the program's own classes.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""Special methods, descriptors, super(), and caches of the program's own classes. `PROGRAMS` lists
+each with its arguments. (Not a test module.)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Programs in which Python refuses what a program asks, or asks back: each gives what happened, and runs compiled as eagerly."""
+"""Programs in which Python refuses what a program asks, or asks back: each gives what happened, and
+runs compiled as eagerly.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +279,16 @@ def dtypes_that_kernels_refuse(x):
 
 
 PROGRAMS = [
-    methods_that_are_none, virtual_subclasses_are_asked_second, names_of_generators, exceptions_that_are_not_made,
-    methods_of_generators_across_breaks, lengths_are_asked, hints_are_asked, properties_without_functions, deleted_globals,
-    contexts_of_errors, arguments_that_cannot_be_unpacked, dtypes_that_kernels_refuse,
-]  # fmt: skip
+    methods_that_are_none,
+    virtual_subclasses_are_asked_second,
+    names_of_generators,
+    exceptions_that_are_not_made,
+    methods_of_generators_across_breaks,
+    lengths_are_asked,
+    hints_are_asked,
+    properties_without_functions,
+    deleted_globals,
+    contexts_of_errors,
+    arguments_that_cannot_be_unpacked,
+    dtypes_that_kernels_refuse,
+]

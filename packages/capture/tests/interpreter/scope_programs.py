@@ -1,5 +1,7 @@
 # ruff: noqa
-"""Programs of comprehensions, cells, generators, classes and calls in each other, to be suspended anywhere.  (Not a test module.)"""
+"""Programs of comprehensions, cells, generators, classes and calls in each other, to be suspended
+anywhere. (Not a test module.)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # ruff: noqa
 # fmt: off
-"""Metaclasses, abstract containers, patterns, scopes, loops and operators.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""Metaclasses, abstract containers, patterns, scopes, loops and operators. `PROGRAMS` lists each
+with its arguments. (Not a test module.)
+"""
 
 from __future__ import annotations
 

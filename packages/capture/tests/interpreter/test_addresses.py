@@ -1,4 +1,6 @@
-"""`id`, default hashes and default texts of objects that a frame makes, on both sides of a graph break."""
+"""`id`, default hashes and default texts of objects that a frame makes, on both sides of a graph
+break.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,14 @@ def id_kept_in_the_object(x):
     return made
 
 
-PROGRAMS = [id_of_an_object, id_of_a_list, id_as_a_key, hash_of_an_object, text_of_an_object, text_of_a_function]  # fmt: skip
+PROGRAMS = [
+    id_of_an_object,
+    id_of_a_list,
+    id_as_a_key,
+    hash_of_an_object,
+    text_of_an_object,
+    text_of_a_function,
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])

@@ -1,4 +1,6 @@
-"""Lists that a frame only appends to: no entry depends on their length, and what is appended is there afterwards."""
+"""Lists that a frame only appends to: no entry depends on their length, and what is appended is
+there afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Functions written in C that capture replaces refuse the arguments that they refuse eagerly, and check what special methods answer."""
+"""Functions written in C that capture replaces refuse the arguments that they refuse eagerly, and
+check what special methods answer.
+"""
 
 from __future__ import annotations
 

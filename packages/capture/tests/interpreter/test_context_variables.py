@@ -1,4 +1,6 @@
-"""Context variables in captured frames: what is read is guarded, what is set is set at exit, in the context of the call."""
+"""Context variables in captured frames: what is read is guarded, what is set is set at exit, in the
+context of the call.
+"""
 
 from __future__ import annotations
 

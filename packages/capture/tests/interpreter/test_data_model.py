@@ -1,4 +1,6 @@
-"""Operators, comparisons, slots, patterns and assignments as Python's data model has them: compiled as eagerly."""
+"""Operators, comparisons, slots, patterns and assignments as Python's data model has them: compiled
+as eagerly.
+"""
 
 from __future__ import annotations
 

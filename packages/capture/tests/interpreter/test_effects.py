@@ -1,4 +1,6 @@
-"""Changes of what existed before the call are replayed; objects of the program's classes behave as in eager."""
+"""Changes of what existed before the call are replayed; objects of the program's classes behave as
+in eager.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,7 @@ def test_compiled_callables_inside():
 
 def test_flags_that_are_set_back():
     fn = check(programs.flagged, X, programs.Flag())
-    assert "set_attribute" not in fn.entries[0].info.source
+    assert "set_attribute" not in fn.entries[0].info.text
     flag = programs.Flag()
     flag.active = True
     same(fn(X, flag), X + 1)

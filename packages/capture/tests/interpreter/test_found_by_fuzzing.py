@@ -1,4 +1,6 @@
-"""Programs that once did something else captured than eagerly, as the fuzzer found them and made small."""
+"""Programs that once did something else captured than eagerly, as the fuzzer found them and made
+small.
+"""
 
 from __future__ import annotations
 
@@ -336,10 +338,19 @@ def test_the_texts_of_exceptions_are_guarded():
         return x + 1, str(error), repr(error), f"{[error]}"
 
     errors = [
-        ValueError(1), ValueError(2), KeyError("a"), KeyError("b"), OSError(2, "a"), OSError(2, "a", "f"), OSError(2, "a", "g"),
-        ImportError("x"), UnicodeDecodeError("utf8", b"ab", 0, 1, "r"), UnicodeDecodeError("utf8", b"ab", 0, 1, "s"),
-        ExceptionGroup("g", [ValueError(2)]), ExceptionGroup("g", [ValueError(3)]),
-    ]  # fmt: skip
+        ValueError(1),
+        ValueError(2),
+        KeyError("a"),
+        KeyError("b"),
+        OSError(2, "a"),
+        OSError(2, "a", "f"),
+        OSError(2, "a", "g"),
+        ImportError("x"),
+        UnicodeDecodeError("utf8", b"ab", 0, 1, "r"),
+        UnicodeDecodeError("utf8", b"ab", 0, 1, "s"),
+        ExceptionGroup("g", [ValueError(2)]),
+        ExceptionGroup("g", [ValueError(3)]),
+    ]
     captured = compiled(program, fullgraph=False)
     for error in errors:
         same(captured(X, error), program(X, error))
@@ -362,10 +373,23 @@ def test_relations_of_sizes_are_used_as_bools(dynamic):
         return (
             x * is_two,
             sorted([3, n, n, 1], key=lambda q: (q == n, q), reverse=True),
-            [is_two, 3].index(is_two), max((is_two, 1), (n == 3, 0)), {True: 1, False: 0}[is_two], (1, is_two) < (1, True),
-            [is_two + 1, is_two == (n > 1), is_two != 1, is_two < True, sum([is_two, n == 3]), -is_two, "a" * is_two],
-            type(is_two), hash(is_two), f"{is_two}",
-        )  # fmt: skip
+            [is_two, 3].index(is_two),
+            max((is_two, 1), (n == 3, 0)),
+            {True: 1, False: 0}[is_two],
+            (1, is_two) < (1, True),
+            [
+                is_two + 1,
+                is_two == (n > 1),
+                is_two != 1,
+                is_two < True,
+                sum([is_two, n == 3]),
+                -is_two,
+                "a" * is_two,
+            ],
+            type(is_two),
+            hash(is_two),
+            f"{is_two}",
+        )
 
     agree(program, (X, 2), (X, 3), (X, 4), (X, 2), dynamic=dynamic)
 

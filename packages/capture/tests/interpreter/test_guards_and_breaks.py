@@ -1,5 +1,7 @@
 # ruff: noqa: UP031, UP032 (old ways of formatting are among what is tested)
-"""What was read is guarded: a change recompiles, anything else does not.  What cannot be captured is left to eager, with a reason."""
+"""What was read is guarded: a change recompiles, anything else does not. What cannot be captured is
+left to eager, with a reason.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from capture_harness import breaks, check, compiled, same
 
 import flambeau_capture
 import flambeau_prims
-from flambeau_capture.interpreter import tape
+from flambeau_capture.interpreter.torch_calls import tape
 from flambeau_capture.reasons import REASONS
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -388,13 +390,13 @@ def test_dynamic_sizes_are_learnt():
 
 def test_export():
     module = torch.nn.Linear(4, 2)
-    exported = flambeau_capture.export(module, (X,))
+    exported = flambeau_capture.exported.export(module, (X,))
     same(exported(X), module(X))
     assert [item.name for item in exported.inputs] == ["input", "weight", "bias"]
     assert any("L['self'].weight is Parameter f32[2, 4]" in text for text in exported.guards)
     assert "linear" in str(exported)
     with pytest.raises(flambeau_capture.CaptureError, match="data-dependent"):
-        flambeau_capture.export(branch_on_tensor, (X,))
+        flambeau_capture.exported.export(branch_on_tensor, (X,))
 
 
 def test_kept_checks():

@@ -1,4 +1,6 @@
-"""Functions given to torch: which node a graph gets, what is lifted and guarded, what breaks the graph."""
+"""Functions given to torch: which node a graph gets, what is lifted and guarded, what breaks the
+graph.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import flambeau_capture
 from flambeau_capture import CaptureOptions
-from flambeau_capture.higher_order import CustomFunction, HigherOrder
+from flambeau_capture.graphs.higher_order import CustomFunction, HigherOrder
 
 X = torch.randn(4, 3)
 W = torch.randn(3, 3)

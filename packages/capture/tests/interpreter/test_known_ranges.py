@@ -1,4 +1,6 @@
-"""Random numbers against bounds that they never cross are no branches on data; the numbers are drawn all the same."""
+"""Random numbers against bounds that they never cross are no branches on data; the numbers are
+drawn all the same.
+"""
 
 from __future__ import annotations
 

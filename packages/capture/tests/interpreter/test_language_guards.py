@@ -1,4 +1,6 @@
-"""What a frame reads of deques, hashes, texts, subclasses of builtin types, dispatch and caches: a change of any is seen."""
+"""What a frame reads of deques, hashes, texts, subclasses of builtin types, dispatch and caches: a
+change of any is seen.
+"""
 
 from __future__ import annotations
 
@@ -89,13 +91,13 @@ def test_every_change_is_seen():
 
 
 @functools.cache
-def with_effect(n):
+def with_side_effect(n):
     CALLS.append(n)
     return n
 
 
 def test_effects_behind_a_cache_are_not_repeated():
-    assert breaks(lambda x: x + with_effect(3), X).id == "side-effect"
+    assert breaks(lambda x: x + with_side_effect(3), X).id == "side-effect"
     assert CALLS == [3]
 
 

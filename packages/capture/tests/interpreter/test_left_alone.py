@@ -1,4 +1,6 @@
-"""What is left to the interpreter, with a reason, and behaves as eagerly: coroutines, draws, clocks, tracebacks, classes that escape."""
+"""What is left to the interpreter, with a reason, and behaves as eagerly: coroutines, draws,
+clocks, tracebacks, classes that escape.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Frames that take locks: in one graph, with the locks held while guards are checked, the graph runs and effects are done."""
+"""Frames that take locks: in one graph, with the locks held while guards are checked, the graph
+runs and effects are done.
+"""
 
 from __future__ import annotations
 

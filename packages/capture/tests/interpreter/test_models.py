@@ -1,4 +1,6 @@
-"""Whole models, captured in eval and train mode without a break and compared with eager: torch's modules, and transformers'."""
+"""Whole models, captured in eval and train mode without a break and compared with eager: torch's
+modules, and transformers'.
+"""
 
 from __future__ import annotations
 
@@ -144,20 +146,47 @@ SMALL = {
     "vocab_size": 40,
 }
 CASES = {
-    "bert": Case("BertConfig", "BertModel", SMALL, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}),
-    "gpt2": Case("GPT2Config", "GPT2LMHeadModel", {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 40}, {"input_ids": IDS, "labels": IDS}),
-    "llama": Case("LlamaConfig", "LlamaForCausalLM", {**SMALL, "num_key_value_heads": 2}, {"input_ids": IDS}),
+    "bert": Case(
+        "BertConfig", "BertModel", SMALL, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    ),
+    "gpt2": Case(
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 40},
+        {"input_ids": IDS, "labels": IDS},
+    ),
+    "llama": Case(
+        "LlamaConfig", "LlamaForCausalLM", {**SMALL, "num_key_value_heads": 2}, {"input_ids": IDS}
+    ),
     "t5": Case(
-        "T5Config", "T5Model", {"num_layers": 2, "d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 64, "vocab_size": 40},
+        "T5Config",
+        "T5Model",
+        {"num_layers": 2, "d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 64, "vocab_size": 40},
         {"input_ids": IDS, "decoder_input_ids": IDS[:, :8]},
     ),
-    "vit": Case("ViTConfig", "ViTModel", {**{k: v for k, v in SMALL.items() if k != "vocab_size"}, "image_size": 32, "patch_size": 8}, {"pixel_values": IMAGE}),
-    "convnext": Case("ConvNextConfig", "ConvNextModel", {"hidden_sizes": [8, 16, 32, 32], "depths": [1, 1, 2, 1], "image_size": 32}, {"pixel_values": IMAGE}),
+    "vit": Case(
+        "ViTConfig",
+        "ViTModel",
+        {
+            **{k: v for k, v in SMALL.items() if k != "vocab_size"},
+            "image_size": 32,
+            "patch_size": 8,
+        },
+        {"pixel_values": IMAGE},
+    ),
+    "convnext": Case(
+        "ConvNextConfig",
+        "ConvNextModel",
+        {"hidden_sizes": [8, 16, 32, 32], "depths": [1, 1, 2, 1], "image_size": 32},
+        {"pixel_values": IMAGE},
+    ),
     "bert_all_outputs": Case(
-        "BertConfig", "BertForMaskedLM", {**SMALL, "attn_implementation": "eager"},
+        "BertConfig",
+        "BertForMaskedLM",
+        {**SMALL, "attn_implementation": "eager"},
         {"input_ids": IDS, "labels": IDS, "output_hidden_states": True, "output_attentions": True},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -186,7 +215,9 @@ def test_checkpointed_layers():
 
 
 def test_decoding_with_a_cache():
-    """The cache is the program's own object: changed in place, and its growing length becomes symbolic."""
+    """The cache is the program's own object: changed in place, and its growing length becomes
+    symbolic.
+    """
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(

@@ -1,4 +1,6 @@
-"""Guards are exact: a change of anything read is seen (CHANGES), and a change of nothing read costs no recompilation (IRRELEVANT)."""
+"""Guards are exact: a change of anything read is seen (CHANGES), and a change of nothing read costs
+no recompilation (IRRELEVANT).
+"""
 
 from __future__ import annotations
 
@@ -177,7 +179,9 @@ CHANGES: dict[str, Callable[[World], None]] = {
     # functions
     "function replaced": act("net.scaler = make_scaler(5)"),
     "closure cell": act("net.scaler.__closure__[0].cell_contents = 6"),
-    "code": act("net.scaler.__code__ = (lambda by: lambda x, *, shift=1: x - by * shift)(0).__code__"),
+    "code": act(
+        "net.scaler.__code__ = (lambda by: lambda x, *, shift=1: x - by * shift)(0).__code__"
+    ),
     "keyword default": act("net.scaler.__kwdefaults__['shift'] = 4"),
     "keyword defaults replaced": act("net.scaler.__kwdefaults__ = {'shift': 5}"),
     "function becomes a module": act("net.scaler = nn.Tanh()"),
@@ -203,7 +207,8 @@ CHANGES: dict[str, Callable[[World], None]] = {
     "forward pre-hook": act("net.layers[0].register_forward_pre_hook(pre_hook)"),
     "hook of the root": act("net.register_forward_hook(hook)"),
     "hook with keywords": act(
-        "net.norm.register_forward_hook(lambda module, args, kwargs, out: out + 2, with_kwargs=True)"
+        "net.norm.register_forward_hook(lambda module, args, kwargs, out: out + 2, "
+        "with_kwargs=True)"
     ),
     "hook added and removed": act("net.norm.register_forward_hook(hook).remove()"),
     "hook replaced": act("net.norm._forward_hooks[99] = hook"),
@@ -214,17 +219,17 @@ CHANGES: dict[str, Callable[[World], None]] = {
     "requires_grad": act("net.weight.requires_grad_(False)"),
     "parameter of another dtype": act("net.weight.data = torch.randn(3, dtype=torch.float64)"),
     "parameter of another shape": act("net.weight.data = torch.randn(1)"),
-    "parameter of other strides": act(
-        "net.layers[0].weight.data = torch.randn(3, 3).t()"
-    ),
+    "parameter of other strides": act("net.layers[0].weight.data = torch.randn(3, 3).t()"),
     "parameter is None": act("net.layers[0].bias = None"),
     "parameter becomes a tensor": act("del net.weight; net.weight = torch.ones(3)"),
     "parameters shared": act("net.layers[0].weight = net.layers[1].weight"),
     "buffer": act("net.offset = torch.zeros(3)"),
     "buffer in place": act("net.offset.mul_(5)"),
-    "buffer registered later": act("net.optional = None; del net.optional; net.register_buffer('optional', torch.ones(3))"),
+    "buffer registered later": act(
+        "net.optional = None; del net.optional; net.register_buffer('optional', torch.ones(3))"
+    ),
     "load_state_dict": act("net.load_state_dict(World().state_dict())"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -312,11 +317,36 @@ def test_changes_of_modes_are_seen(mode: Callable[[], Any]) -> None:
 def arguments() -> list[tuple[Any, ...]]:
     x, y = torch.randn(4, 3), torch.randn(4, 3)
     return [
-        (x, y), (x, x), (x, x[:]), (x, None), (None, y), (x, 2), (x, 2.0), (x, True), (x, "text"), (x.double(), y), (x, y.double()),
-        (x.t().contiguous().t(), y), (x[:2], y[:2]), (x[:, :1], y), (x.clone().requires_grad_(), y), (nn.Parameter(x), y), (x.long(), y),
-        (x, [y]), (x, (y,)), (x, {"y": y}), (x, {"y": y, "z": 1}), (x, {"z": 1, "y": y}), (x[0], y[0]), (x, float("nan")), (x, -0.0), (x, 0.0),
-        (x, 1 << 70), (x.to(torch.bfloat16), y), (x, y.expand(2, 4, 3)),
-    ]  # fmt: skip
+        (x, y),
+        (x, x),
+        (x, x[:]),
+        (x, None),
+        (None, y),
+        (x, 2),
+        (x, 2.0),
+        (x, True),
+        (x, "text"),
+        (x.double(), y),
+        (x, y.double()),
+        (x.t().contiguous().t(), y),
+        (x[:2], y[:2]),
+        (x[:, :1], y),
+        (x.clone().requires_grad_(), y),
+        (nn.Parameter(x), y),
+        (x.long(), y),
+        (x, [y]),
+        (x, (y,)),
+        (x, {"y": y}),
+        (x, {"y": y, "z": 1}),
+        (x, {"z": 1, "y": y}),
+        (x[0], y[0]),
+        (x, float("nan")),
+        (x, -0.0),
+        (x, 0.0),
+        (x, 1 << 70),
+        (x.to(torch.bfloat16), y),
+        (x, y.expand(2, 4, 3)),
+    ]
 
 
 def of_arguments(x, y):
@@ -348,8 +378,12 @@ def test_aliases_that_appear_and_disappear() -> None:
     fn = compiled(program, fullgraph=False)
     base = torch.randn(6)
     pairs: list[Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = [
-        lambda t: (t[:3], t[3:].clone()), lambda t: (t[:3], t[:3]), lambda t: (t[:3], t[1:4]), lambda t: (t, t), lambda t: (t[:3].clone(), t[3:]),
-    ]  # fmt: skip
+        lambda t: (t[:3], t[3:].clone()),
+        lambda t: (t[:3], t[:3]),
+        lambda t: (t[:3], t[1:4]),
+        lambda t: (t, t),
+        lambda t: (t[:3].clone(), t[3:]),
+    ]
     for make in (*pairs, *reversed(pairs)):
         ours, theirs = base.clone(), base.clone()
         same(fn(*make(ours)), program(*make(theirs)))
@@ -397,10 +431,12 @@ IRRELEVANT: dict[str, Callable[[World], None]] = {
     "list that is appended to": act("net.logs['rows'].extend([1, 2])"),
     "list that is appended to, replaced": act("net.logs['rows'] = [7]"),
     "function of the same code": act("net.scaler = make_scaler(3)"),
-    "partial of a function of the same code": act("net.partial = functools.partial(make_scaler(2), shift=3)"),
+    "partial of a function of the same code": act(
+        "net.partial = functools.partial(make_scaler(2), shift=3)"
+    ),
     "keyword defaults of the same values": act("net.scaler.__kwdefaults__ = {'shift': 1}"),
     "other twins": act("net.twins = Derived(), Derived()"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", IRRELEVANT)

@@ -182,11 +182,34 @@ def mean_in_place(net):
 
 
 MUTATIONS = [
-    replace_layer, replace_parameter, share_parameter, freeze, to_double, change_data, remove_bias, add_forward_hook, set_callback,
-    set_bound_callback, instance_forward, instance_helper, append_extra, extra_tensor, late_attribute, late_buffer, more_blocks, option_power,
-    option_names, option_weight, option_inner, option_replaced, option_subclass, instance_hides_class_attribute, train_mode, new_mean,
+    replace_layer,
+    replace_parameter,
+    share_parameter,
+    freeze,
+    to_double,
+    change_data,
+    remove_bias,
+    add_forward_hook,
+    set_callback,
+    set_bound_callback,
+    instance_forward,
+    instance_helper,
+    append_extra,
+    extra_tensor,
+    late_attribute,
+    late_buffer,
+    more_blocks,
+    option_power,
+    option_names,
+    option_weight,
+    option_inner,
+    option_replaced,
+    option_subclass,
+    instance_hides_class_attribute,
+    train_mode,
+    new_mean,
     mean_in_place,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)

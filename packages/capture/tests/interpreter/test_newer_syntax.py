@@ -1,4 +1,6 @@
-"""What Python 3.12 and 3.13 have and 3.11 does not: type parameters and aliases, nested f-strings, classes that know their attributes."""
+"""What Python 3.12 and 3.13 have and 3.11 does not: type parameters and aliases, nested f-strings,
+classes that know their attributes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Functions of NumPy arrays: captured as torch calls, equal to NumPy's results, with guards on the arrays that they read."""
+"""Functions of NumPy arrays: captured as torch calls, equal to NumPy's results, with guards on the
+arrays that they read.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,62 @@ np = pytest.importorskip("numpy", reason="functions of arrays need NumPy")
 
 from numpy_programs import IN_PLACE, LAYOUTS, WHOLE, differs, draw, normalise  # noqa: E402
 
-UNARY = ("negative", "absolute", "exp", "sqrt", "log1p", "sin", "arctan", "floor", "rint", "sign", "square", "isnan", "logical_not", "reciprocal",
-         "cbrt", "conjugate", "exp2", "tanh", "deg2rad", "signbit")  # fmt: skip
-BINARY = ("add", "subtract", "multiply", "divide", "floor_divide", "remainder", "fmod", "maximum", "fmin", "arctan2", "hypot", "equal", "less",
-          "logical_and", "bitwise_xor", "left_shift", "copysign", "logaddexp", "divmod", "power")  # fmt: skip
+UNARY = (
+    "negative",
+    "absolute",
+    "exp",
+    "sqrt",
+    "log1p",
+    "sin",
+    "arctan",
+    "floor",
+    "rint",
+    "sign",
+    "square",
+    "isnan",
+    "logical_not",
+    "reciprocal",
+    "cbrt",
+    "conjugate",
+    "exp2",
+    "tanh",
+    "deg2rad",
+    "signbit",
+)
+BINARY = (
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "floor_divide",
+    "remainder",
+    "fmod",
+    "maximum",
+    "fmin",
+    "arctan2",
+    "hypot",
+    "equal",
+    "less",
+    "logical_and",
+    "bitwise_xor",
+    "left_shift",
+    "copysign",
+    "logaddexp",
+    "divmod",
+    "power",
+)
 DTYPES = ("?", "u1", "i1", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
 NUMBERS = (2, -1, 0.5, True, 1e3)
 WITHOUT_TORCH_CALLS = {
-    "power": "biu", "reciprocal": "biu", "rint": "c", "maximum": "c", "fmin": "c", "less": "c", "max": "c", "argmin": "c",
-}  # fmt: skip
+    "power": "biu",
+    "reciprocal": "biu",
+    "rint": "c",
+    "maximum": "c",
+    "fmin": "c",
+    "less": "c",
+    "max": "c",
+    "argmin": "c",
+}
 """Function -> kinds of dtypes of which torch has no such function: these break the graph."""
 
 
@@ -34,7 +83,9 @@ def generator() -> Any:
 
 
 def check(function: Any, *args: Any, may_break: bool = False) -> None:
-    """Compiled and eager on copies of the arguments: result, exception, and what became of the arguments."""
+    """Compiled and eager on copies of the arguments: result, exception, and what became of the
+    arguments.
+    """
     eager_args, own_args = ([copy_of(arg) for arg in args] for _ in range(2))
     with np.errstate(all="ignore"):
         try:
@@ -57,7 +108,9 @@ def check(function: Any, *args: Any, may_break: bool = False) -> None:
 
 
 def check_function(name: str, function: Any, *args: Any) -> None:
-    """`check`, where the function of NumPy called `name` may break the graph for want of torch calls."""
+    """`check`, where the function of NumPy called `name` may break the graph for want of torch
+    calls.
+    """
     kind = np.result_type(*args).kind
     check(function, *args, may_break=kind in WITHOUT_TORCH_CALLS.get(name, ""))
 

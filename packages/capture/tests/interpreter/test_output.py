@@ -1,5 +1,7 @@
 # ruff: noqa: UP030, UP031, UP032 (forms of formatting are what is tested)
-"""What a frame prints, warns and logs: the text of the time of the call, in order, as often as eagerly, at the program's own lines."""
+"""What a frame prints, warns and logs: the text of the time of the call, in order, as often as
+eagerly, at the program's own lines.
+"""
 
 from __future__ import annotations
 

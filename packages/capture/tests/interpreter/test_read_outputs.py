@@ -1,5 +1,7 @@
 # ruff: noqa: UP006, UP045 (the forms of typing are what is tested)
-"""Programs that read what they have printed, warned or logged themselves, and what typing makes: compiled they see what eager sees."""
+"""Programs that read what they have printed, warned or logged themselves, and what typing makes:
+compiled they see what eager sees.
+"""
 
 from __future__ import annotations
 

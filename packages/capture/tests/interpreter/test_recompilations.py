@@ -1,4 +1,6 @@
-"""How often a sequence of calls is captured: what is made afresh for each call, alike in all that is read, costs one capture."""
+"""How often a sequence of calls is captured: what is made afresh for each call, alike in all that
+is read, costs one capture.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def captures(fn: Callable[..., Any]) -> int:
 
 
 def check_calls(program: Callable[..., Any], calls: list[tuple[Any, ...]], expected: int) -> None:
-    """Each call is right, twice; `expected` captures serve them all.  What the program changes, it changes on equal arguments."""
+    """Each call is right, twice; `expected` captures serve them all. What the program changes, it
+    changes on equal arguments.
+    """
     fn = compiled(program)
     for args in calls:
         for _ in range(2):
@@ -81,18 +85,34 @@ FRESH: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], int]] = {
     "lambda in an object": (call_attribute, made(lambda _: Thing(act=lambda x: x * 2)), 1),
     "lambda in a list": (call_item, made(lambda _: [lambda x: x * 2]), 1),
     "lambda in a dict": (call_entry, made(lambda _: {"act": lambda x: x * 2}), 1),
-    "other code": (call_attribute, [(Thing(act=lambda x: x * 2),), (Thing(act=lambda x: x * 3),)], 2),
+    "other code": (
+        call_attribute,
+        [(Thing(act=lambda x: x * 2),), (Thing(act=lambda x: x * 3),)],
+        2,
+    ),
     "bound method": (lambda x, f: f(x), made(lambda _: Thing(by=2).scaled), 1),
     "bound method of another": (lambda x, f: f(x), made(lambda at: Thing(by=at).scaled), 3),
-    "partial": (lambda x, f: f(x), made(lambda _: functools.partial(lambda x, by: x * by, by=2)), 1),
-    "partial of other arguments": (lambda x, f: f(x), made(lambda at: functools.partial(make_closure(1), first=[at])), 3),
+    "partial": (
+        lambda x, f: f(x),
+        made(lambda _: functools.partial(lambda x, by: x * by, by=2)),
+        1,
+    ),
+    "partial of other arguments": (
+        lambda x, f: f(x),
+        made(lambda at: functools.partial(make_closure(1), first=[at])),
+        3,
+    ),
     "instance": (lambda x, thing: thing.scaled(x), made(lambda _: Thing(by=2)), 1),
-    "instance with more": (lambda x, thing: thing.scaled(x), made(lambda at: Thing(by=2, unread=at)), 1),
+    "instance with more": (
+        lambda x, thing: thing.scaled(x),
+        made(lambda at: Thing(by=2, unread=at)),
+        1,
+    ),
     "returned": (lambda x, f: (f(x), f), made(lambda _: lambda x: x * 2), 1),
     "passed on": (lambda x, f: list(map(f, [x, x])), made(lambda _: lambda x: x * 2), 1),
     "hashed": (lambda x, f: x + len({f: 1}), made(lambda _: lambda x: x * 2), 3),
     "name": (lambda x, f: x + len(f.__name__), [(lambda x: x,), (lambda y: y,)], 2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FRESH)
@@ -220,19 +240,43 @@ def one_of_two(x, tables):
 PARTS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], int]] = {
     "entry of a dict": (lambda x, d: x * d["a"], made(lambda at: padded(at, a=2.0)), 1),
     "entry that changes": (lambda x, d: x * d["a"], made(lambda at: padded(0, a=at)), 3),
-    "entry under a computed key": (lambda x, d: x * d["".join(["a"])], made(lambda at: padded(at, a=2.0)), 1),
+    "entry under a computed key": (
+        lambda x, d: x * d["".join(["a"])],
+        made(lambda at: padded(at, a=2.0)),
+        1,
+    ),
     "get": (lambda x, d: x * d.get("a", 3.0), made(lambda at: padded(at, a=2.0)), 1),
     "get of what is not there": (lambda x, d: x * d.get("a", 3.0), made(lambda at: padded(at)), 1),
     "get of what comes": (lambda x, d: x * d.get("a", 3.0), [({},), ({"a": 2.0},)], 2),
     "in": (lambda x, d: x * (1 + ("a" in d)), made(lambda at: padded(at, a=at)), 1),
     "not in": (lambda x, d: x * (1 + ("a" not in d)), made(lambda at: padded(at)), 1),
     "in, and it comes": (lambda x, d: x * (1 + ("0" in d)), made(padded), 2),
-    "entry of an OrderedDict": (lambda x, d: x * d["a"], made(lambda at: collections.OrderedDict(padded(at, a=2.0))), 1),
-    "entry of a defaultdict": (lambda x, d: x * d["a"], made(lambda at: collections.defaultdict(int, padded(at, a=2.0))), 1),
+    "entry of an OrderedDict": (
+        lambda x, d: x * d["a"],
+        made(lambda at: collections.OrderedDict(padded(at, a=2.0))),
+        1,
+    ),
+    "entry of a defaultdict": (
+        lambda x, d: x * d["a"],
+        made(lambda at: collections.defaultdict(int, padded(at, a=2.0))),
+        1,
+    ),
     "entry of another type of dict": (lambda x, d: x * d["a"], [({"a": 2.0},), (Other(a=2.0),)], 2),
-    "entry of a dict in a dict": (lambda x, d: x * d["n"]["a"], made(lambda at: padded(at, n=padded(at, a=2.0))), 1),
-    "dicts in locals": (from_locals, made(lambda at: Thing(config=padded(at, a=2.0, nested=padded(at, b=1.0)))), 1),
-    "passed to a function": (lambda x, d: helper(x, d, scale=d), made(lambda at: padded(at, a=2.0)), 1),
+    "entry of a dict in a dict": (
+        lambda x, d: x * d["n"]["a"],
+        made(lambda at: padded(at, n=padded(at, a=2.0))),
+        1,
+    ),
+    "dicts in locals": (
+        from_locals,
+        made(lambda at: Thing(config=padded(at, a=2.0, nested=padded(at, b=1.0)))),
+        1,
+    ),
+    "passed to a function": (
+        lambda x, d: helper(x, d, scale=d),
+        made(lambda at: padded(at, a=2.0)),
+        1,
+    ),
     "passed to a module": (lambda x, d: PASSING(d) * x, made(lambda at: padded(at, a=2.0)), 1),
     "keywords": (from_keywords, made(lambda at: padded(at, a=2.0)), 3),
     "missing entry": (missing_entry, made(lambda at: padded(at, a=2.0)), 1),
@@ -249,7 +293,7 @@ PARTS: dict[str, tuple[Callable[..., Any], list[tuple[Any, ...]], int]] = {
     "unused tensor": (unused, made(torch.ones), 1),
     "unused object": (unused, [(Thing(),), (None,), ("text",)], 1),
     "returned as it is": (lambda x, d: d, made(padded), 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PARTS)

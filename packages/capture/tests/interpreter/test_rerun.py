@@ -1,4 +1,6 @@
-"""Graphs that raise: the call runs again in the interpreter; entries that ask what to do about an error, in C and in Python."""
+"""Graphs that raise: the call runs again in the interpreter; entries that ask what to do about an
+error, in C and in Python.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ import torch
 import flambeau_capture
 from flambeau_capture import CaptureOptions, state_of
 from flambeau_capture.core import core
-from flambeau_capture.entry import new_entry
+from flambeau_capture.entries.entry import new_entry
 from flambeau_capture.frame_hook import call_with_handler, hook_works
 from flambeau_capture.guards.check import PythonProgram
 from flambeau_capture.guards.program import guard_program
-from flambeau_capture.origins import Argument
 from flambeau_capture.python_core import PythonCompiled, PythonEntry
+from flambeau_capture.sources import Argument
 
 COMPILED = [pytest.param(PythonCompiled, id="python")]
 if core is not None:
@@ -34,7 +36,7 @@ def compiled(function, **options):
     return flambeau_capture.compile(function, backend=backend, options=CaptureOptions(**options))
 
 
-def reruns(function):
+def eager_replays(function):
     return [event.text for event in state_of(function).events if event.kind == "rerun"]
 
 
@@ -43,11 +45,11 @@ def reruns(function):
 
 def serving(cls, function, target, on_error):
     """`function`, compiled: calls go to `target`, whose errors `on_error` is asked about."""
-    origins = [Argument("x", 0)]
+    sources = [Argument("x", 0)]
     if cls is PythonCompiled:
-        entry = PythonEntry(PythonProgram((), origins), target, on_error=on_error)
+        entry = PythonEntry(PythonProgram((), sources), target, on_error=on_error)
     else:
-        entry = new_entry(guard_program((), origins, 1), target, on_error=on_error)
+        entry = new_entry(guard_program((), sources, 1), target, on_error=on_error)
     return cls(function, lambda arguments: entry)
 
 
@@ -169,7 +171,7 @@ def test_in_a_frame_that_is_reached_below_a_break():
         )
         torch.testing.assert_close(got[0], want[0])
         assert got[1] == want[1]
-    assert len(reruns(function)) == 1
+    assert len(eager_replays(function)) == 1
 
 
 def test_a_resumed_frame_runs_again_from_where_it_was_resumed():
@@ -252,7 +254,9 @@ def test_reads_that_nobody_uses_stay():
 
 @pytest.mark.parametrize("gradients", [False, True])
 def test_inputs_are_put_back_whatever_they_are(gradients):
-    """A plain tensor, one with a history, one that gets a history from the write, a view, one that shares its elements' memory."""
+    """A plain tensor, one with a history, one that gets a history from the write, a view, one that
+    shares its elements' memory.
+    """
 
     def program(x, y, z, i):
         x.mul_(2)
@@ -285,7 +289,9 @@ def test_inputs_are_put_back_whatever_they_are(gradients):
 
 
 def test_a_view_that_autograd_has_recorded_a_write_to_cannot_be_put_back():
-    """The graph's own error is raised, the writes before it are eager's, and the effects are lost: the limit that architecture.md names."""
+    """The graph's own error is raised, the writes before it are eager's, and the effects are lost:
+    the limit that architecture.md names.
+    """
 
     def program(x, i, log):
         log.append("lost")
@@ -299,7 +305,7 @@ def test_a_view_that_autograd_has_recorded_a_write_to_cannot_be_put_back():
         function(base[1:], torch.tensor([7]), log)
     assert log == []
     assert base.tolist() == [0.0, 2.0, 4.0, 6.0]
-    assert reruns(function) == []
+    assert eager_replays(function) == []
 
 
 def test_attention_without_dropout_draws_nothing():
@@ -311,4 +317,4 @@ def test_attention_without_dropout_draws_nothing():
         run = compiled(attends)
         run(x, i, p)
         (entry,) = flambeau_capture.state_of(run).entries
-        assert ("save" in entry.info.source) is saves
+        assert ("save" in entry.info.text) is saves

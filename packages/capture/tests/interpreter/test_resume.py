@@ -1,4 +1,6 @@
-"""Graph breaks: how many graphs they cost, and that frames go on as they were: loops, blocks, handlers, generators, other frames."""
+"""Graph breaks: how many graphs they cost, and that frames go on as they were: loops, blocks,
+handlers, generators, other frames.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from flambeau_capture.frame_hook import call_with_handler, hook_works
 
 
 def in_pieces(fn, *args, calls=2, dynamic=None):
-    """Run compiled and eagerly, `calls` times; returns (graphs with anything in them, reasons of the breaks)."""
+    """Run compiled and eagerly, `calls` times; returns (graphs with anything in them, reasons of
+    the breaks).
+    """
     graphs = []
 
     def backend(module, example_inputs):

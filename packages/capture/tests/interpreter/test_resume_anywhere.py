@@ -1,4 +1,6 @@
-"""Wherever a frame is suspended, it goes on as if it had not been: the other tests' programs, broken after every few instructions."""
+"""Wherever a frame is suspended, it goes on as if it had not been: the other tests' programs,
+broken after every few instructions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Blocks, handlers, comprehensions, generators and cells in each other: as eagerly, wherever the frames are suspended."""
+"""Blocks, handlers, comprehensions, generators and cells in each other: as eagerly, wherever the
+frames are suspended.
+"""
 
 from __future__ import annotations
 

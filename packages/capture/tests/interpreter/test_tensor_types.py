@@ -10,7 +10,15 @@ import torch
 import flambeau_capture
 from flambeau_capture import CaptureOptions
 
-TYPES = (torch.Tensor, torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor, torch.ByteTensor, torch.BoolTensor)  # fmt: skip
+TYPES = (
+    torch.Tensor,
+    torch.FloatTensor,
+    torch.DoubleTensor,
+    torch.LongTensor,
+    torch.IntTensor,
+    torch.ByteTensor,
+    torch.BoolTensor,
+)
 
 
 def compiled(function: Any, *, fullgraph: bool = True) -> Any:

@@ -1,4 +1,6 @@
-"""Text of what the graph computes: equal to eager's, in one graph; and operations that need its characters, which break it."""
+"""Text of what the graph computes: equal to eager's, in one graph; and operations that need its
+characters, which break it.
+"""
 
 from __future__ import annotations
 

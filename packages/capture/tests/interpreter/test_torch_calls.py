@@ -1,4 +1,6 @@
-"""torch-level calls: functions, methods, operators, namespaces, in-place and out= forms, results of every shape."""
+"""torch-level calls: functions, methods, operators, namespaces, in-place and out= forms, results of
+every shape.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,60 @@ def _(x):
 
 def functions(x):
     return (
-        torch.add(x, 1, alpha=2), torch.where(x > 3, x, -x), torch.cat([x, x], dim=1), torch.stack((x, x)), torch.einsum("ij,kj->ik", x, x),
-        torch.split(x, 2, dim=1), torch.chunk(x, 2), x.unbind(0), torch.arange(3), torch.zeros_like(x), torch.full((2,), 1.5), torch.linspace(0, 1, 3),
-        torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij"), torch.tensor([1.0, 2.0]), torch.outer(x[0], x[1]), torch.clamp(x, 1, 5),
-    )  # fmt: skip
+        torch.add(x, 1, alpha=2),
+        torch.where(x > 3, x, -x),
+        torch.cat([x, x], dim=1),
+        torch.stack((x, x)),
+        torch.einsum("ij,kj->ik", x, x),
+        torch.split(x, 2, dim=1),
+        torch.chunk(x, 2),
+        x.unbind(0),
+        torch.arange(3),
+        torch.zeros_like(x),
+        torch.full((2,), 1.5),
+        torch.linspace(0, 1, 3),
+        torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij"),
+        torch.tensor([1.0, 2.0]),
+        torch.outer(x[0], x[1]),
+        torch.clamp(x, 1, 5),
+    )
 
 
 def methods(x):
     return (
-        x.sum(), x.mean(dim=0, keepdim=True), x.T, x.mT, x.view(-1), x.reshape(2, 6).transpose(0, 1).contiguous(), x.permute(1, 0).size(0),
-        x.to(torch.float64), x.double().dtype, x.long(), x.float() is x, x.new_ones(2), x.expand(2, 3, 4).shape, x.numel(), x.dim(), x.is_contiguous(),
-        x.type(torch.int32), x.to("cpu"), x.detach(), x.clone().fill_(2), x.masked_fill(x > 2, 0.0), x.size(), x.stride(), x.element_size(),
-        x.unsqueeze(-1).squeeze(-1), x.flatten(), x.device.type, x.requires_grad, x.is_floating_point(), x.argmax(-1), x.data + 1, len(x),
-    )  # fmt: skip
+        x.sum(),
+        x.mean(dim=0, keepdim=True),
+        x.T,
+        x.mT,
+        x.view(-1),
+        x.reshape(2, 6).transpose(0, 1).contiguous(),
+        x.permute(1, 0).size(0),
+        x.to(torch.float64),
+        x.double().dtype,
+        x.long(),
+        x.float() is x,
+        x.new_ones(2),
+        x.expand(2, 3, 4).shape,
+        x.numel(),
+        x.dim(),
+        x.is_contiguous(),
+        x.type(torch.int32),
+        x.to("cpu"),
+        x.detach(),
+        x.clone().fill_(2),
+        x.masked_fill(x > 2, 0.0),
+        x.size(),
+        x.stride(),
+        x.element_size(),
+        x.unsqueeze(-1).squeeze(-1),
+        x.flatten(),
+        x.device.type,
+        x.requires_grad,
+        x.is_floating_point(),
+        x.argmax(-1),
+        x.data + 1,
+        len(x),
+    )
 
 
 def operators(x):
@@ -99,10 +142,22 @@ def written(x):
 def functional(x):
     w = torch.ones(4)
     return (
-        F.relu(x), F.gelu(x), F.layer_norm(x, (4,), w), F.softmax(x, dim=-1), F.cross_entropy(x, torch.tensor([0, 1, 2])), F.pad(x, (1, 1)),
-        F.linear(x, torch.ones(2, 4)), F.scaled_dot_product_attention(x[None], x[None], x[None]), F.mse_loss(x, x + 1), F.one_hot(torch.tensor([0, 2]), 3),
-        F.interpolate(x[None, None], scale_factor=2.0), F.max_pool2d(x[None], 2), F.embedding(torch.tensor([0, 1]), x), F.normalize(x), F.dropout(x, 0.5),
-    )  # fmt: skip
+        F.relu(x),
+        F.gelu(x),
+        F.layer_norm(x, (4,), w),
+        F.softmax(x, dim=-1),
+        F.cross_entropy(x, torch.tensor([0, 1, 2])),
+        F.pad(x, (1, 1)),
+        F.linear(x, torch.ones(2, 4)),
+        F.scaled_dot_product_attention(x[None], x[None], x[None]),
+        F.mse_loss(x, x + 1),
+        F.one_hot(torch.tensor([0, 2]), 3),
+        F.interpolate(x[None, None], scale_factor=2.0),
+        F.max_pool2d(x[None], 2),
+        F.embedding(torch.tensor([0, 1]), x),
+        F.normalize(x),
+        F.dropout(x, 0.5),
+    )
 
 
 def namespaces(x):

@@ -1,4 +1,6 @@
-"""torch's objects as the interpreter meets them: history, tables of modules, dicts keyed by tensors, numbers in tensors, modes."""
+"""torch's objects as the interpreter meets them: history, tables of modules, dicts keyed by
+tensors, numbers in tensors, modes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from capture_harness import breaks, check, compiled
 from torch import nn
 
 import flambeau_capture
-from flambeau_capture.interpreter.subclasses import is_admitted
+from flambeau_capture.interpreter.values.subclasses import is_admitted
 
 
 def kinds(callable_: Any) -> list[str]:

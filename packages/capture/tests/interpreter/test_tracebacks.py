@@ -1,4 +1,6 @@
-"""Tracebacks of exceptions that compiled frames raise and handle: in `__exit__`, behind graph breaks and in what is returned."""
+"""Tracebacks of exceptions that compiled frames raise and handle: in `__exit__`, behind graph
+breaks and in what is returned.
+"""
 
 from __future__ import annotations
 
@@ -184,10 +186,21 @@ def generator_handles_what_its_caller_does(x):
 
 
 PROGRAMS = [
-    given_to_exit, given_to_exit_behind_a_break, read_in_exit, given_to_a_callback, read_behind_a_break, formatted_behind_a_break,
-    kept_over_a_break, stored, in_assert_raises, lines_of_the_handled, lines_of_a_raised_again, generator_cleared, generator_that_raised,
+    given_to_exit,
+    given_to_exit_behind_a_break,
+    read_in_exit,
+    given_to_a_callback,
+    read_behind_a_break,
+    formatted_behind_a_break,
+    kept_over_a_break,
+    stored,
+    in_assert_raises,
+    lines_of_the_handled,
+    lines_of_a_raised_again,
+    generator_cleared,
+    generator_that_raised,
     generator_handles_what_its_caller_does,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[program.__name__ for program in PROGRAMS])

@@ -1,5 +1,7 @@
 # ruff: noqa: E711, UP031, UP032 (forms of formatting are what is tested)
-"""Programs that make text of tensors and of numbers in the data; each is `fn(x)` for a float tensor x of shape (3,) and up to 3 dims."""
+"""Programs that make text of tensors and of data-dependent numbers; each is `fn(x)` for a float tensor
+x of shape (3,) and up to 3 dims.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def of_dtypes(x):
     halves, mixed = x.half(), torch.complex(x, x + 1)
     return (
         f"{ints} {bools} {double} {halves} {mixed}",
-        f"{ints.sum()} {ints.sum():4d}|{ints.sum():x}|{bools.any()} {bools.all():d} {double.sum():.12f}",
+        (
+            f"{ints.sum()} {ints.sum():4d}|{ints.sum():x}|{bools.any()} {bools.all():d} "
+            f"{double.sum():.12f}"
+        ),
         f"{halves.max():.2f} {mixed.sum():.2f}",
         str(ints.sum()),
         repr(bools.any()),
@@ -154,10 +159,21 @@ def as_a_str(x):
     text = f"a{x.max()}"
     other = f"{x}"
     return (
-        isinstance(text, str), isinstance(text, (list, str)), type(text) is str, callable(text), not text, bool(other),
-        text is text, text == None, text != 3, text in [text], text.__class__, hasattr(text, "upper"), hasattr(text, "item"),
+        isinstance(text, str),
+        isinstance(text, (list, str)),
+        type(text) is str,
+        callable(text),
+        not text,
+        bool(other),
+        text is text,
+        text == None,
+        text != 3,
+        text in [text],
+        text.__class__,
+        hasattr(text, "upper"),
+        hasattr(text, "item"),
         text if text else None,
-    )  # fmt: skip
+    )
 
 
 def before_and_after_writes(x):
@@ -200,10 +216,17 @@ def in_places(x):
 def of_numbers_in_the_data(x):
     total, count, positive = x.sum().item(), (x > 0).sum().item(), (x > 0).any().item()
     return (
-        f"{total:.3f} {total} {count} {count:3d} {positive} {count + 1} {total / 2:.2e} {float(x[0]):.1f}",
-        str(total), repr(count), "%.2f|%4d|%s" % (total, count, positive), "{:.1f} {}".format(total, count),
-        f"{count!r:>5}", str([total, count]),
-    )  # fmt: skip
+        (
+            f"{total:.3f} {total} {count} {count:3d} {positive} {count + 1} {total / 2:.2e} "
+            f"{float(x[0]):.1f}"
+        ),
+        str(total),
+        repr(count),
+        "%.2f|%4d|%s" % (total, count, positive),
+        "{:.1f} {}".format(total, count),
+        f"{count!r:>5}",
+        str([total, count]),
+    )
 
 
 def raised_and_caught(x):
@@ -251,10 +274,29 @@ def kept_methods(x):
 
 
 WHOLE = [
-    of_a_number, of_many_numbers, of_dtypes, of_empty_tensors, of_large_tensors, with_percent, with_format, of_containers, of_objects,
-    of_exceptions, put_together, changed, as_a_str, before_and_after_writes, in_a_loop, in_places, of_numbers_in_the_data,
-    raised_and_caught, made_and_returned, errors_of_specifications, unused, of_parameters,
-]  # fmt: skip
+    of_a_number,
+    of_many_numbers,
+    of_dtypes,
+    of_empty_tensors,
+    of_large_tensors,
+    with_percent,
+    with_format,
+    of_containers,
+    of_objects,
+    of_exceptions,
+    put_together,
+    changed,
+    as_a_str,
+    before_and_after_writes,
+    in_a_loop,
+    in_places,
+    of_numbers_in_the_data,
+    raised_and_caught,
+    made_and_returned,
+    errors_of_specifications,
+    unused,
+    of_parameters,
+]
 
 
 # ---------------------------------------------------------------- what needs the characters
@@ -317,6 +359,17 @@ def with_a_history(x):
 
 
 BREAKING = [
-    length, compared, as_key, in_a_set, in_a_table, searched, walked, read_back, perhaps_empty, given_to_c, as_specification, as_template,
+    length,
+    compared,
+    as_key,
+    in_a_set,
+    in_a_table,
+    searched,
+    walked,
+    read_back,
+    perhaps_empty,
+    given_to_c,
+    as_specification,
+    as_template,
     with_a_history,
-]  # fmt: skip
+]

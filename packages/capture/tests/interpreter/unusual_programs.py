@@ -1,5 +1,7 @@
 # ruff: noqa
-"""Programs in less usual forms of Python.  `PROGRAMS` lists each with its arguments.  (Not a test module.)"""
+"""Programs in less usual forms of Python. `PROGRAMS` lists each with its arguments. (Not a test
+module.)
+"""
 
 from __future__ import annotations
 

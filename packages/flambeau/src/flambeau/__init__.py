@@ -3,7 +3,8 @@
     import flambeau
     compiled = flambeau.compile(model)
 
-`compile` has torch.compile's signature; `explain` shows what it did; `compiler` has torch.compiler's functions.
+`compile` has torch.compile's signature; `explain` shows what it did; `compiler` has
+torch.compiler's functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`python -m flambeau backends | environment`: what this installation has, and which variables it reads."""
+"""`python -m flambeau backends | environment`: what this installation has, and which variables it
+reads.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`save_cache_artifacts` and `load_cache_artifacts`: the kernels this process has built or used, as bytes to carry to another machine.
+"""`save_cache_artifacts` and `load_cache_artifacts`: the kernels this process has built or used, as
+bytes to carry to another machine.
 
-The bytes are a zip archive of what the cache on disk holds: objects named `<kind>/<key><suffix>`.  They contain machine code, so load them
-only from where you would load a shared library from.
+The bytes are a zip archive of what the cache on disk holds: objects named `<kind>/<key><suffix>`.
+They contain machine code, so load them only from where you would load a shared library from.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
 
 
 def load_cache_artifacts(serialized_artifacts: bytes) -> CacheInfo:
-    """Put what `save_cache_artifacts` returned into this machine's cache.  ValueError for bytes that are no such archive.
+    """Put what `save_cache_artifacts` returned into this machine's cache. ValueError for bytes that
+    are no such archive.
 
-    Kernels are found by what they were made from, the compiler and the kind of processor among it: those of another kind are never used.
+    Kernels are found by what they were made from, the compiler and the kind of processor among it:
+    those of another kind are never used.
     """
     cache = Cache(_cache_dir(read_environment()))
     unpacked: dict[str, list[str]] = {}

@@ -1,14 +1,17 @@
 """Backends by name: what compiles a captured graph.
 
-A backend is the field's convention, `backend(gm, example_inputs) -> callable returning a tuple`.  The three of our own:
+A backend is the field's convention, `backend(gm, example_inputs) -> callable returning a tuple`.
+The three of our own:
 
 - `eager` runs the captured graph as it is;
 - `aot_eager` runs the functional forward and backward graphs of autograd, operator by operator;
 - `inductor` lowers them to kernels and runs Programs.
 
-Others come from `register_backend` or from the entry-point group `torch_dynamo_backends`, which torch.compile's own backends use.
+Others come from `register_backend` or from the entry-point group `torch_dynamo_backends`, which
+torch.compile's own backends use.
 
-A graph that our own backends cannot compile runs eagerly, with the reason in the report: what runs without Flambeau runs with it.
+A graph that our own backends cannot compile runs eagerly, with the reason in the report: what runs
+without Flambeau runs with it.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau.graph_split import compile_split_graph, is_data_dependent
 from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, wanted
-from flambeau.pieces import compile_in_pieces, reads_its_data
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 from flambeau_autograd import aot
 from flambeau_inductor import compile_graph
@@ -62,7 +65,8 @@ _REGISTERED: dict[str, BackendFactory] = {}
 
 
 def register_backend(backend: Backend, name: str | None = None) -> Backend:
-    """Make `backend` available as `flambeau.compile(backend=name)`; the name defaults to the function's.
+    """Make `backend` available as `flambeau.compile(backend=name)`; the name defaults to the
+    function's.
 
     Usable as a decorator.  Raises ValueError when the name is taken.
     """
@@ -71,13 +75,17 @@ def register_backend(backend: Backend, name: str | None = None) -> Backend:
 
 
 class _Default:
-    """The backend of compiles that name none: a setting of the process, as torch's is, held in this one place."""
+    """The backend of compiles that name none: a setting of the process, as torch's is, held in this
+    one place.
+    """
 
     backend: str | Backend = "inductor"
 
 
 def set_default_backend(backend: str | Backend | None) -> None:
-    """Have `compile` without `backend` use this one, by name or as a callable; None goes back to "inductor"."""
+    """Have `compile` without `backend` use this one, by name or as a callable; None goes back to
+    "inductor".
+    """
     _Default.backend = backend or "inductor"
 
 
@@ -93,7 +101,9 @@ def list_backends() -> list[str]:
 
 
 def lookup_backend(backend: str | Backend, context: Context) -> Backend:
-    """The backend of that name, or the callable itself.  Raises ValueError that lists the known names."""
+    """The backend of that name, or the callable itself. Raises ValueError that lists the known
+    names.
+    """
     if callable(backend):
         return _reporting(backend, context)
     factory = _REGISTERED.get(backend)
@@ -115,7 +125,8 @@ def _builtin(factory: BackendFactory) -> BackendFactory:
     return factory
 
 
-# The backends of our own -----------------------------------------------------------------------------------------
+# The backends of our own
+# -----------------------------------------------------------------------------------------
 
 
 @_builtin
@@ -168,7 +179,9 @@ def inductor(context: Context) -> Backend:
 def _through_autograd(
     context: Context, compiler_for: Callable[[GraphReport], GraphCompiler]
 ) -> Backend:
-    """A backend that hands autograd's graphs to a compiler, and runs eagerly what cannot be compiled."""
+    """A backend that hands autograd's graphs to a compiler, and runs eagerly what cannot be
+    compiled.
+    """
 
     def compile_one(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
@@ -200,7 +213,8 @@ def _through_autograd(
                 raise
             graph_report.fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
             warnings.warn(
-                f"Flambeau could not compile {context.report.name!r} and runs it eagerly: {graph_report.fallback.text}. "
+                f"Flambeau could not compile {context.report.name!r} and runs it eagerly: "
+                f"{graph_report.fallback.text}. "
                 "This is a bug in Flambeau: please report it, with the output of flambeau.explain "
                 "(FLAMBEAU_CHECK=1 raises the error instead).",
                 RuntimeWarning,
@@ -222,10 +236,10 @@ def _through_autograd(
     def compile_any(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
     ) -> Compiled:
-        if reads_its_data(
+        if is_data_dependent(
             gm
         ):  # a piece may do so again: a branch of a torch.cond with another in it
-            return compile_in_pieces(
+            return compile_split_graph(
                 gm, lambda piece, given: compile_any(piece, given, graph_report)
             )
         return compile_one(gm, example_inputs, graph_report)

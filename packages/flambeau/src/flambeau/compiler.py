@@ -1,4 +1,6 @@
-"""`flambeau.compiler`: torch.compiler's names, for this compiler.  docs/api.md says what each does, and where it differs from torch's."""
+"""`flambeau.compiler`: torch.compiler's names, for this compiler. docs/api.md says what each does,
+and where it differs from torch's.
+"""
 
 from __future__ import annotations
 
@@ -76,12 +78,14 @@ def disable(
     *,
     reason: str | None = None,
 ) -> Any:
-    """Keep a function from being captured: a call of it from compiled code is a graph break.  Usable as a decorator, with or without arguments.
+    """Keep a function from being captured: a call of it from compiled code is a graph break. Usable
+    as a decorator, with or without arguments.
 
-    fn: a function, method or other callable gives a callable of the same signature; a module gives a module around it, whose calls
+    fn: a function, method or other callable gives a callable of the same signature; a module gives
+    a module around it, whose calls
         are not captured; a class has its `__init__` and `__call__` disabled and is returned.
-    recursive: what the function calls is left alone, too; without it, frames below it that can be captured are.
-    reason: stands in the reason of the break.
+    recursive: what the function calls is left alone, too; without it, frames below it that can be
+    captured are. reason: stands in the reason of the break.
 
     Of `disable` and `compile` around one function, the outer one decides.
     """

@@ -2,14 +2,20 @@
 
 | variable | meaning |
 |---|---|
-| `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns what it was given (`TORCH_COMPILE_DISABLE=1` does the same) |
+| `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns what it was given (`TORCH_COMPILE_DISABLE=1`
+does the same) |
 | `FLAMBEAU_CACHE_DIR` | where built kernels are kept (default: `~/.cache/flambeau`) |
-| `FLAMBEAU_CXX` | the C++ compiler, or a command that begins with one, as `ccache g++` (default: `g++`) |
-| `FLAMBEAU_ISA` | the vector instructions of CPU kernels: `avx512`, `avx2` or `baseline` (default: the processor's best) |
-| `FLAMBEAU_SANITIZE=1` | build CPU kernels under the address sanitizer, whose library the process must begin with (`LD_PRELOAD`) |
-| `FLAMBEAU_CHECK=1` | run every border checker while compiling, and raise errors of our own instead of running eagerly |
+| `FLAMBEAU_CXX` | the C++ compiler, or a command that begins with one, as `ccache g++` (default:
+`g++`) |
+| `FLAMBEAU_ISA` | the vector instructions of CPU kernels: `avx512`, `avx2` or `baseline` (default:
+the processor's best) |
+| `FLAMBEAU_SANITIZE=1` | build CPU kernels under the address sanitizer, whose library the process
+must begin with (`LD_PRELOAD`) |
+| `FLAMBEAU_CHECK=1` | run every border checker while compiling, and raise errors of our own instead
+of running eagerly |
 | `FLAMBEAU_DUMP=DIR` | write each stage's text to `DIR/<graph>.<stage>.txt` |
-| `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`, `graph_breaks`, `fallbacks`, `guards`, `graph_code`, `output_code`, or `all` |
+| `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`,
+`graph_breaks`, `fallbacks`, `guards`, `graph_code`, `output_code`, or `all` |
 """
 
 from __future__ import annotations
@@ -37,8 +43,10 @@ class Environment:
 
 LOG_TOPICS = {
     "captures": "each capture and the seconds it took",
-    "recompiles": "each recompilation, with the guards that failed and where the program read what they protect",
-    "graph_breaks": "each graph break, with its place, cause and hint; calls that run eagerly after the recompile limit",
+    "recompiles": "each recompilation, with the guards that failed and where the program read what they "
+    "protect",
+    "graph_breaks": "each graph break, with its place, cause and hint; calls that run eagerly after the "
+    "recompile limit",
     "fallbacks": "each graph that could not be compiled and runs eagerly, and why",
     "guards": "the guards of each entry, in the order they are checked",
     "graph_code": "the captured graph as Python text",
@@ -48,7 +56,9 @@ LOG_TOPICS = {
 
 
 def read_environment() -> Environment:
-    """The current environment; called once for each `flambeau.compile`, never at import.  ValueError for an unknown topic or level."""
+    """The current environment; called once for each `flambeau.compile`, never at import. ValueError
+    for an unknown topic or level.
+    """
 
     def flag(name: str) -> bool:
         return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
@@ -80,6 +90,7 @@ def _topics(text: str) -> frozenset[str]:
     unknown = named - LOG_TOPICS.keys() - {"all"}
     if unknown:
         raise ValueError(
-            f"FLAMBEAU_LOGS names unknown topics: {', '.join(sorted(unknown))}; known: {', '.join(sorted(LOG_TOPICS))}, all"
+            f"FLAMBEAU_LOGS names unknown topics: {', '.join(sorted(unknown))}; known: "
+            f"{', '.join(sorted(LOG_TOPICS))}, all"
         )
     return frozenset(LOG_TOPICS) if "all" in named else frozenset(named)

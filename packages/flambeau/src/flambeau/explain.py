@@ -1,4 +1,5 @@
-"""`explain`: compile one call and say what was done with it, or say what was done with a compiled callable so far.
+"""`explain`: compile one call and say what was done with it, or say what was done with a compiled
+callable so far.
 
 print(flambeau.explain(model)(x))        # compiles anew, calls, explains
 print(flambeau.explain(compiled))        # what happened to a compiled callable up to now
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GuardExplanation:
-    """One guard: its whole text, its kind, what it protects (`L['x']`), and the user's line that reads that ("" for arguments)."""
+    """One guard: its whole text, its kind, what it protects (`L['x']`), and the user's line that
+    reads that ("" for arguments).
+    """
 
     text: str
     kind: str
@@ -50,12 +53,12 @@ class GraphExplanation:
 
     calls: its torch-level calls; `nodes` counts its inputs and outputs, too.
     code: the graph as Python text.
-    seconds: of each stage: capture, autograd, inductor, build (or backend, where the backend is not one of ours).
-    kernels: their names; cache_hits and cache_misses count what the build found in the cache on disk.
-    fallback: why the graph runs eagerly, if it does.
-    ends: the place and id of the graph break that ends it, "" if it ends with the function.
-    assumes: what it checks of data where the program would otherwise go another way.
-    specialises: sizes that are guarded to be what they were on the compiled call, each with the operator that takes no symbolic ones.
+    seconds: of each stage: capture, autograd, inductor, build (or backend, where the backend is not
+    one of ours). kernels: their names; cache_hits and cache_misses count what the build found in
+    the cache on disk. fallback: why the graph runs eagerly, if it does. ends: the place and id of
+    the graph break that ends it, "" if it ends with the function. assumes: what it checks of data
+    where the program would otherwise go another way. specialises: sizes that are guarded to be what
+    they were on the compiled call, each with the operator that takes no symbolic ones.
     """
 
     calls: int
@@ -74,7 +77,9 @@ class GraphExplanation:
 
 @dataclass(frozen=True)
 class BreakExplanation:
-    """Why a frame runs eagerly in part: a stable id, the cause and place in the user's terms, and what may help."""
+    """Why a frame runs eagerly in part: a stable id, the cause and place in the user's terms, and
+    what may help.
+    """
 
     id: str
     cause: str
@@ -84,7 +89,9 @@ class BreakExplanation:
 
 @dataclass(frozen=True)
 class RecompileExplanation:
-    """Why a call was compiled although there were entries: for each of these, the guard that failed, what it wanted and found."""
+    """Why a call was compiled although there were entries: for each of these, the guard that
+    failed, what it wanted and found.
+    """
 
     failures: tuple[GuardFailure, ...]
     seconds: float
@@ -92,9 +99,11 @@ class RecompileExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What compiling did.  `str()` is for people, `to_json()` for programs; `result` is what the explained call returned.
+    """What compiling did. `str()` is for people, `to_json()` for programs; `result` is what the
+    explained call returned.
 
-    Calling an Explanation calls the compiled callable once more, and gives a new Explanation of all its calls.
+    Calling an Explanation calls the compiled callable once more, and gives a new Explanation of all
+    its calls.
     """
 
     name: str
@@ -140,19 +149,23 @@ class Explanation:
 
 
 def explain(model: Callable[..., Any], **arguments: Any) -> Any:
-    """`explain(model, **compile_arguments)(*args, **kwargs)`: compile and run that call, and return an Explanation.
+    """`explain(model, **compile_arguments)(*args, **kwargs)`: compile and run that call, and return
+    an Explanation.
 
-    The model is compiled anew, so what compiled callables of it have cached is neither used nor changed.  The call really
-    runs: what it does to the world, it does once.
+    The model is compiled anew, so what compiled callables of it have cached is neither used nor
+    changed. The call really runs: what it does to the world, it does once.
 
-    `explain(compiled)`, for what `flambeau.compile` returned, is the Explanation of all that happened to it so far.
+    `explain(compiled)`, for what `flambeau.compile` returned, is the Explanation of all that
+    happened to it so far.
 
-    Raises ValueError for compile arguments given with a compiled callable, and where compiling is disabled.
+    Raises ValueError for compile arguments given with a compiled callable, and where compiling is
+    disabled.
     """
     if _is_compiled(model):
         if arguments:
             raise ValueError(
-                f"{', '.join(arguments)} cannot be given for what is compiled already: explain the original instead"
+                f"{', '.join(arguments)} cannot be given for what is compiled already: "
+                f"explain the original instead"
             )
         return _explanation(model, None)
 
@@ -208,7 +221,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         nodes=len(graph.gm.graph.nodes),
         code=graph.gm.print_readable(print_output=False),
         guards=tuple(
-            GuardExplanation(guard_text(guard), guard.kind, guard.origin.text(), guard.where)
+            GuardExplanation(guard_text(guard), guard.kind, guard.source.text(), guard.where)
             for guard in (() if entry is None else entry.guards)
         ),
         seconds={"capture": made.capture_seconds if made else 0.0} | _stages(graph.seconds),

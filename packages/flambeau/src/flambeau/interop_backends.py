@@ -1,15 +1,18 @@
-"""torch.compile's backends under Flambeau's capture: `flambeau.compile(model, backend=torch._inductor.compile_fx.compile_fx)`.
+"""torch.compile's backends under Flambeau's capture: `flambeau.compile(model,
+backend=torch._inductor.compile_fx.compile_fx)`.
 
-A backend that was written for torch.compile asks the TracingContext in force for fake tensors in place of its example inputs, whose
-sizes are symbols of a ShapeEnv, and takes its guards there.  Such a context is in force while a backend from elsewhere compiles one of
-our graphs.  When the backend returns, its
-guards become guards of the graph's SizeEnv.
+A backend that was written for torch.compile asks the TracingContext in force for fake tensors in
+place of its example inputs, whose sizes are symbols of a ShapeEnv, and takes its guards there. Such
+a context is in force while a backend from elsewhere compiles one of our graphs. When the backend
+returns, its guards become guards of the graph's SizeEnv.
 
     graph          x: f32[s0, 8], n: s1        SizeEnv     s0 >= 2                    s0 == 2*s1
-    backend        x: FakeTensor (s0, 8), n: SymInt s1     ShapeEnv    Eq(s0, 2*s1)   (asked while it compiles)
+    backend        x: FakeTensor (s0, 8), n: SymInt s1     ShapeEnv    Eq(s0, 2*s1)   (asked while
+                   it compiles)
 
-The example inputs are as torch.compile gives them: real tensors, and SymInts for symbolic ints.  A float is given as it is, and specialised
-where the backend has asked for fake tensors.  For a backend that asks for nothing, and a graph without symbolic ints, nothing is made.
+The example inputs are as torch.compile gives them: real tensors, and SymInts for symbolic ints. A
+float is given as it is, and specialised where the backend has asked for fake tensors. For a backend
+that asks for nothing, and a graph without symbolic ints, nothing is made.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ if TYPE_CHECKING:
 def compile_with(
     backend: Backend, gm: fx.GraphModule, example_inputs: list[Any]
 ) -> Callable[..., tuple[Any, ...]]:
-    """What a backend from elsewhere makes of a graph, with the guards that it takes taken in `gm.meta["size_env"]`."""
+    """What a backend from elsewhere makes of a graph, with the guards that it takes taken in
+    `gm.meta["size_env"]`.
+    """
     inputs = _Inputs(gm, example_inputs)
     examples = [
         inputs.number(spec) if isinstance(spec, Expr) else example
@@ -94,7 +99,9 @@ class _Context(TracingContext):
 
 
 class _Inputs:
-    """The inputs of a graph as torch's compiler wants them: symbols of a ShapeEnv, and fake tensors of such sizes."""
+    """The inputs of a graph as torch's compiler wants them: symbols of a ShapeEnv, and fake tensors
+    of such sizes.
+    """
 
     def __init__(self, gm: fx.GraphModule, examples: list[Any]) -> None:
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -130,7 +137,8 @@ class _Inputs:
                         self._fake_mode.fake_tensor_converter.set_tensor_memo(example, fake)
                         self._fakes.append(fake)
                         continue
-                    # Only torch's own conversion sees which inputs share the memory that is written to.
+                    # Only torch's own conversion sees which inputs share the memory that is written
+                    # to.
                     for size in (*spec.shape, *spec.stride, spec.offset):
                         sizes.as_int(size)
                 self._fakes.append(self._fake_mode.from_tensor(example, static_shapes=True))
@@ -165,7 +173,8 @@ class _Inputs:
     def _make_symbol(self, name: str, hint: int) -> None:
         """A symbol of torch's for one of ours.
 
-        torch takes a symbol that is not negative for positive.  So one of ours is guarded to be positive, or specialised where it is 0.
+        torch takes a symbol that is not negative for positive. So one of ours is guarded to be
+        positive, or specialised where it is 0.
         """
         from torch.fx.experimental.symbolic_shapes import DimDynamic
 
@@ -211,7 +220,9 @@ class _Inputs:
 
 
 class _Interior(torch.autograd.Function):
-    """The identity: gives a fake tensor the history that its real one has, so that writing to it is no error."""
+    """The identity: gives a fake tensor the history that its real one has, so that writing to it is
+    no error.
+    """
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:

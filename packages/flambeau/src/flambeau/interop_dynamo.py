@@ -1,8 +1,9 @@
 """Flambeau as a backend of torch.compile: `torch.compile(model, backend="flambeau")`.
 
-torch finds `flambeau_backend` through the entry-point group `torch_dynamo_backends`.  Sizes that torch's capture has made symbolic
-are symbolic here, too: their SymInts become symbols of a SizeEnv, and the guards that our compilers take are asked of the SymInts once
-more, so that torch guards them.  Numbers that no SymInt is (floats) are specialised by the same means.
+torch finds `flambeau_backend` through the entry-point group `torch_dynamo_backends`. Sizes that
+torch's capture has made symbolic are symbolic here, too: their SymInts become symbols of a SizeEnv,
+and the guards that our compilers take are asked of the SymInts once more, so that torch guards
+them. Numbers that no SymInt is (floats) are specialised by the same means.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def flambeau_backend(
 
 
 class ImportedSizes:
-    """The sizes of a graph of torch's as symbols of a SizeEnv, which the graph is given: in `gm.meta` and in each node's "spec".
+    """The sizes of a graph of torch's as symbols of a SizeEnv, which the graph is given: in
+    `gm.meta` and in each node's "spec".
 
     `examples` are the example inputs, with plain numbers for symbolic ones.
     """
@@ -89,7 +91,8 @@ class ImportedSizes:
         return example
 
     def _fake(self, example: torch.Tensor) -> torch.Tensor:
-        """The tensor with torch's symbolic sizes, which torch's own backends ask for by the same means.
+        """The tensor with torch's symbolic sizes, which torch's own backends ask for by the same
+        means.
 
         A placeholder's "example_value" is no substitute: the graph may have changed its sizes.
         """
@@ -103,7 +106,9 @@ class ImportedSizes:
         return fake
 
     def _imported(self, value: Any) -> Any:
-        """The spec of an example value: Specs of tensors, sizes, nested as the value is; None for what has none."""
+        """The spec of an example value: Specs of tensors, sizes, nested as the value is; None for
+        what has none.
+        """
         if isinstance(value, (tuple, list)):
             return tuple(map(self._imported, value))
         if isinstance(value, torch.SymInt):
@@ -121,7 +126,9 @@ class ImportedSizes:
         )
 
     def _size(self, size: int | torch.SymInt) -> Size:
-        """Our size for one of torch's; one that has no form here is specialised, with a guard of torch's."""
+        """Our size for one of torch's; one that has no form here is specialised, with a guard of
+        torch's.
+        """
         if not isinstance(size, torch.SymInt):
             return size
         node = size.node

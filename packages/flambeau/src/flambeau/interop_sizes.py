@@ -2,8 +2,8 @@
 
     s77*2 + s27//2      (sympy, in a torch.SymInt)      <->      2*s77 + s27//2      (flambeau_prims.sizes.Expr)
 
-Symbols are translated by tables of their names.  torch's expressions are read by the names of their classes: nothing of torch's
-compiler, and no sympy, is imported.
+Symbols are translated by tables of their names. torch's expressions are read by the names of their
+classes: nothing of torch's compiler, and no sympy, is imported.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ _CONNECTIVES = {"And": "and", "Or": "or", "Not": "not"}
 
 
 def size_from_torch(expression: Any, symbols: Mapping[str, Expr]) -> Size:
-    """Our size for a sympy expression; `symbols` are our symbols by torch's names.  Raises Untranslatable."""
+    """Our size for a sympy expression; `symbols` are our symbols by torch's names. Raises
+    Untranslatable.
+    """
     if expression.is_Symbol:
         if expression.name not in symbols:
             raise Untranslatable(f"the symbol {expression}")
@@ -96,7 +98,8 @@ def condition_from_torch(expression: Any, symbols: Mapping[str, Expr]) -> Condit
 def take_guards(expressions: Iterable[Any], symbols: Mapping[str, Expr]) -> None:
     """Take each guard of a ShapeEnv, given as a sympy expression, in the SizeEnv of `symbols`.
 
-    A guard that cannot be translated specialises the symbols in it: what was compiled is right for the values that they have.
+    A guard that cannot be translated specialises the symbols in it: what was compiled is right for
+    the values that they have.
     """
     for expression in expressions:
         try:
@@ -130,7 +133,9 @@ _FLOAT_FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def number_to_torch(number: Number, symbols: Mapping[str, Any]) -> Any:
-    """A size or a float of sizes as a number of torch's.  A float that torch has no form for is specialised, with guards of torch's."""
+    """A size or a float of sizes as a number of torch's. A float that torch has no form for is
+    specialised, with guards of torch's.
+    """
     if not isinstance(number, FloatExpr):
         return size_to_torch(number, symbols) if isinstance(number, sizes.Expr) else number
     if number.op in _FLOAT_FUNCTIONS:

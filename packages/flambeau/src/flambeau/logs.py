@@ -1,7 +1,8 @@
 """What is written while compiling: events of compiled callables and texts of stages, by topic.
 
-FLAMBEAU_LOGS="recompiles,graph_breaks" writes those topics to stderr.  Each line also goes to Python's logger "flambeau.<topic>", at level
-INFO, whether or not the variable names it.  The topics are `environment.LOG_TOPICS`.
+FLAMBEAU_LOGS="recompiles,graph_breaks" writes those topics to stderr. Each line also goes to
+Python's logger "flambeau.<topic>", at level INFO, whether or not the variable names it. The topics
+are `environment.LOG_TOPICS`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """CompiledModule: an nn.Module whose call is compiled and whose state is the original module's.
 
-The surface is torch.compile's `OptimizedModule`: `_orig_mod` holds the module, `state_dict` keys carry the prefix
-`_orig_mod.`, and attributes that CompiledModule does not have are read from and written to the original.
+The surface is torch.compile's `OptimizedModule`: `_orig_mod` holds the module, `state_dict` keys
+carry the prefix `_orig_mod.`, and attributes that CompiledModule does not have are read from and
+written to the original.
 
-Libraries (accelerate, diffusers, Lightning, torch.distributed) recognise a compiled module by `isinstance(x, OptimizedModule)`, and unwrap
-it then.  A CompiledModule answers yes through its `__class__`, which `isinstance` asks where the type itself is no subclass.  A true
-subclass would have to import torch's compiler, and a class registered beforehand would be too early: programs import torch._dynamo
-at any time, accelerate by that very question.  `type(x)` stays CompiledModule.
+Libraries (accelerate, diffusers, Lightning, torch.distributed) recognise a compiled module by
+`isinstance(x, OptimizedModule)`, and unwrap it then. A CompiledModule answers yes through its
+`__class__`, which `isinstance` asks where the type itself is no subclass. A true subclass would
+have to import torch's compiler, and a class registered beforehand would be too early: programs
+import torch._dynamo at any time, accelerate by that very question. `type(x)` stays CompiledModule.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ _OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backw
 class CompiledModule(nn.Module):
     """What `flambeau.compile(module)` returns.
 
-    Copies (deepcopy, pickle) hold a copy of the module and of what the wrapper has (hooks), and compile anew: compiled code belongs to
-    one process and one module.
+    Copies (deepcopy, pickle) hold a copy of the module and of what the wrapper has (hooks), and
+    compile anew: compiled code belongs to one process and one module.
     """
 
     _orig_mod: nn.Module
@@ -48,19 +50,25 @@ class CompiledModule(nn.Module):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """torch.compile's class of compiled modules where the program has loaded it, else CompiledModule."""
+        """torch.compile's class of compiled modules where the program has loaded it, else
+        CompiledModule.
+        """
         loaded = sys.modules.get("torch._dynamo.eval_frame")
         recognised = getattr(loaded, "OptimizedModule", None)
         return recognised if isinstance(recognised, type) else type(self)
 
     @property
     def dynamo_ctx(self) -> Callable[[Any], Any]:
-        """Compiles a function as this module is compiled, as the attribute of OptimizedModule does (Lightning compiles its steps so)."""
+        """Compiles a function as this module is compiled, as the attribute of OptimizedModule does
+        (Lightning compiles its steps so).
+        """
         return self._recompile
 
     @property
     def _compile_kwargs(self) -> dict[str, Any]:
-        """What `torch.compile` needs to compile as this module is compiled (Lightning's Fabric unwraps modules and compiles them again so)."""
+        """What `torch.compile` needs to compile as this module is compiled (Lightning's Fabric
+        unwraps modules and compiles them again so).
+        """
         given = getattr(self._recompile, "keywords", {})
         names = ("fullgraph", "dynamic", "mode", "options", "disable")
         chosen = {name: given[name] for name in names if given.get(name) is not None}
@@ -70,7 +78,9 @@ class CompiledModule(nn.Module):
 
     @without_frame
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the compiled module.  Hooks of the original run as part of it; hooks on this wrapper, and a `forward` assigned to it, around it."""
+        """Call the compiled module. Hooks of the original run as part of it; hooks on this wrapper,
+        and a `forward` assigned to it, around it.
+        """
         own = self.__dict__
         if "forward" in own or any(own[hooks] for hooks in _OWN_HOOKS):
             return super().__call__(*args, **kwargs)
@@ -106,7 +116,8 @@ class CompiledModule(nn.Module):
             object.__setattr__(self, "_compiled", getattr(compiled, "_compiled", compiled))
             super().__setattr__(name, value)
         elif name in own or hasattr(type(self), name):
-            # What nn.Module itself keeps about a module (its hooks), and what is patched over the class (`forward`), is the wrapper's own.
+            # What nn.Module itself keeps about a module (its hooks), and what is patched over the
+            # class (`forward`), is the wrapper's own.
             super().__setattr__(name, value)
         else:
             setattr(self._orig_mod, name, value)
@@ -151,7 +162,9 @@ class CompiledModule(nn.Module):
         return (_compile_again, (self._recompile, self._orig_mod), self._own_state())
 
     def _own_state(self) -> dict[str, Any]:
-        """What the wrapper holds besides what every new one makes anew: hooks, a `forward` assigned to it."""
+        """What the wrapper holds besides what every new one makes anew: hooks, a `forward` assigned
+        to it.
+        """
         fresh = ("_compiled", "_recompile")
         return {name: value for name, value in self.__dict__.items() if name not in fresh}
 

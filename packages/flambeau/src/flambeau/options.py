@@ -1,7 +1,9 @@
-"""Options: the frozen values that travel with one compiled callable, and how `mode` and `options` are resolved into them.
+"""Options: the frozen values that travel with one compiled callable, and how `mode` and `options`
+are resolved into them.
 
-Each package declares its own frozen dataclass; `Options` holds one of each.  A key of `flambeau.compile(options={...})` is the
-name of a field of one of them ("elide_cast_pairs"); when two packages have a field of the same name, the key sets both.
+Each package declares its own frozen dataclass; `Options` holds one of each. A key of
+`flambeau.compile(options={...})` is the name of a field of one of them ("elide_cast_pairs"); when
+two packages have a field of the same name, the key sets both.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau.environment import Environment
 from flambeau_autograd import AutogradOptions
 from flambeau_capture import CaptureOptions
-from flambeau_capture.marks import marks_by_origin
+from flambeau_capture.marks import marks_by_source
 from flambeau_inductor import InductorOptions
 from flambeau_runtime import RuntimeOptions
 
@@ -29,7 +31,9 @@ MODES: dict[str, dict[str, Any]] = {
     "max-autotune": {},
     "max-autotune-no-cudagraphs": {},
 }
-"""What each mode sets.  torch.compile's names are accepted; what is empty here compiles as the default mode does."""
+"""What each mode sets. torch.compile's names are accepted; what is empty here compiles as the
+default mode does.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,9 @@ class Options:
 
 STAGES = ("capture", "autograd", "inductor", "runtime")
 _NOT_OPTIONS = frozenset({"fullgraph", "dynamic", "dynamic_shapes", "exporting", "own_frames"})
-"""Fields of CaptureOptions that are arguments of `compile`, or that `export` or the environment sets."""
+"""Fields of CaptureOptions that are arguments of `compile`, or that `export` or the environment
+sets.
+"""
 
 
 def known_options() -> dict[str, list[str]]:
@@ -71,7 +77,8 @@ def resolve(
 ) -> Options:
     """The Options that `compile`'s arguments and the environment ask for.
 
-    Raises ValueError for an unknown mode or option, or both given; TypeError for a value of the wrong type.
+    Raises ValueError for an unknown mode or option, or both given; TypeError for a value of the
+    wrong type.
     """
     if mode is not None and options is not None:
         raise ValueError(
@@ -98,7 +105,7 @@ def resolve(
         changes["inductor"]["debug_checks"] = True
         changes["runtime"]["debug"] = True
     if dynamic_shapes is not None:
-        changes["capture"]["dynamic_shapes"] = marks_by_origin(dynamic_shapes)
+        changes["capture"]["dynamic_shapes"] = marks_by_source(dynamic_shapes)
     if recompile_limit is not None:
         chosen["recompile_limit"] = recompile_limit
     known, defaults = known_options(), Options()
@@ -147,7 +154,9 @@ _PLAIN: dict[str, type] = {"bool": bool, "float": float, "int": int, "str": str,
 
 
 def _check_value(key: str, value: Any, option: dataclasses.Field[Any], default: Any) -> None:
-    """A value must be what the option is annotated with; TypeError, or ValueError where it is none of a `Literal`'s or a negative int."""
+    """A value must be what the option is annotated with; TypeError, or ValueError where it is none
+    of a `Literal`'s or a negative int.
+    """
     annotation = str(option.type)
     if annotation.startswith("Literal["):
         choices = ast.literal_eval(f"({annotation[8:-1]},)")

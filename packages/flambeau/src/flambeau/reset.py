@@ -25,7 +25,9 @@ def remember(compiled: Callable[..., Any]) -> None:
 
 
 def reset() -> None:
-    """Drop every compiled entry of every callable that `compile` has returned; the next calls compile anew."""
+    """Drop every compiled entry of every callable that `compile` has returned; the next calls
+    compile anew.
+    """
     with _LOCK:
         states = list(_LIVE)
     for state in states:

@@ -1,4 +1,6 @@
-"""Checkers of the borders and of the IR: what each stage relies on, checked where `debug_checks` is on and in every test."""
+"""Checkers of the borders and of the IR: what each stage relies on, checked where `debug_checks` is
+on and in every test.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class BorderError(ValueError):
 
 
 def check_graph(graph: Graph) -> None:
-    """Border 2: values are defined before use, operators are primitives or functional ATen overloads."""
+    """Border 2: values are defined before use, operators are primitives or functional ATen
+    overloads.
+    """
     defined = set(graph.inputs)
     for node in graph.nodes:
         for value in node.operands():
@@ -63,7 +67,9 @@ def check_graph(graph: Graph) -> None:
 
 
 def check_body(body: Body, outer: tuple[Axis, ...], inner: tuple[Axis, ...]) -> None:
-    """Laws 2, 5 and 6 of `ir`: single assignment, definitions before uses, one dtype among operands."""
+    """Laws 2, 5 and 6 of `ir`: single assignment, definitions before uses, one dtype among
+    operands.
+    """
     dtypes: dict[str, torch.dtype] = {}
     axes = {axis.symbol.name for axis in (*outer, *inner)}
     for statement in body:
@@ -131,7 +137,9 @@ def check_lowered(lowered: Lowered) -> None:
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Every buffer is written before it is read, and not touched after it is freed or its memory taken over."""
+    """Every buffer is written before it is read, and not touched after it is freed or its memory
+    taken over.
+    """
     buffers = schedule.lowered.buffers
     written = {name for name, buffer in buffers.items() if buffer.role == "input"}
     dead: set[str] = set()

@@ -23,7 +23,8 @@ def compile_graph(
     *,
     backends: dict[str, Backend] | None = None,
 ) -> Program:
-    """The Program that computes a functional graph of primitives and ATen calls (border 2 of docs/architecture.md).
+    """The Program that computes a functional graph of primitives and ATen calls (border 2 of
+    docs/architecture.md).
 
     `backends` (device type -> code generator) replaces the registered generators.
     """
@@ -33,7 +34,9 @@ def compile_graph(
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a graph was compiled, for people: kernels in loop IR, in launch order, and fusions that were refused."""
+    """How a graph was compiled, for people: kernels in loop IR, in launch order, and fusions that
+    were refused.
+    """
 
     kernels: tuple[str, ...]
     refusals: tuple[Refusal, ...]

@@ -1,7 +1,9 @@
-"""Emit a Program: kernels through the code generators, and the steps that allocate, launch, call and free.
+"""Emit a Program: kernels through the code generators, and the steps that allocate, launch, call
+and free.
 
 group add+tanh (writes buf0), extern aten.mm.out(t(buf0), arg1, out=buf1)
-->  allocate buf0; launch cpu_add_tanh_0(arg0, buf0); view0 = view of buf0; allocate buf1; extern aten.mm.out(...); free ...
+->  allocate buf0; launch cpu_add_tanh_0(arg0, buf0); view0 = view of buf0; allocate buf1; extern
+aten.mm.out(...); free ...
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ if TYPE_CHECKING:
 def emit_program(
     schedule: Schedule, options: InductorOptions, backends: dict[str, Backend] | None = None
 ) -> rt.Program:
-    """The Program of a schedule.  `backends` (device type -> generator) replaces the registered code generators."""
+    """The Program of a schedule. `backends` (device type -> generator) replaces the registered code
+    generators.
+    """
     return _Emitter(schedule, options, backends or {}).emit()
 
 
 def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, ScheduledKernel]:
-    """Step number -> the kernel to launch there; nothing is launched where nobody reads what the nests compute."""
+    """Step number -> the kernel to launch there; nothing is launched where nobody reads what the
+    nests compute.
+    """
     lowered = schedule.lowered
     dtypes = {name: buffer.spec.dtype for name, buffer in lowered.buffers.items()}
     kernels = {
@@ -80,13 +86,19 @@ class _Emitter:
             self.allocate(name, None)
         outputs = tuple(self.output(out) for out in lowered.outputs)
         return rt.Program(
-            inputs=tuple(lowered.inputs), tensors=tuple(self.tensors.values()), symbols=lowered.symbols,
-            sources=tuple(self.sources), kernels=tuple(self.kernels), steps=tuple(self.steps), outputs=outputs,
-            mutated=tuple(dict.fromkeys(lowered.mutated)), name=lowered.graph.name,
+            inputs=tuple(lowered.inputs),
+            tensors=tuple(self.tensors.values()),
+            symbols=lowered.symbols,
+            sources=tuple(self.sources),
+            kernels=tuple(self.kernels),
+            steps=tuple(self.steps),
+            outputs=outputs,
+            mutated=tuple(dict.fromkeys(lowered.mutated)),
+            name=lowered.graph.name,
             write_counts=tuple(
                 lowered.write_counts[name] for name in dict.fromkeys(lowered.mutated)
             ),
-        )  # fmt: skip
+        )
 
     def launches(self, scheduled: dict[int, ScheduledKernel]) -> dict[int, rt.Launch]:
         """Generate code, one call of a generator for each kind of device."""
@@ -116,9 +128,13 @@ class _Emitter:
         """A Spec as the Program has it."""
         sizes = self.sizes
         return rt.Tensor(
-            name, sizes.dims_of(spec.shape), sizes.dims_of(spec.stride), str(spec.dtype).removeprefix("torch."),
-            str(spec.device), sizes.dim_of(spec.offset),
-        )  # fmt: skip
+            name,
+            sizes.dims_of(spec.shape),
+            sizes.dims_of(spec.stride),
+            str(spec.dtype).removeprefix("torch."),
+            str(spec.device),
+            sizes.dim_of(spec.offset),
+        )
 
     def allocate(self, name: str, reuse: str | None) -> None:
         """Give a buffer memory; views of the buffer whose memory it takes over are gone."""

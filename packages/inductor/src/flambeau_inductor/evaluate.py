@@ -1,7 +1,9 @@
-"""The reference implementer of the scalar operators: runs kernels and whole scheduled programs in eager torch.
+"""The reference implementer of the scalar operators: runs kernels and whole scheduled programs in
+eager torch.
 
-Values are tensors over the loop nest's points: dim 0 the outer points, dim 1 the inner points (sizes 1 where a value does not
-vary).  Slow and plain; it is what tests compare code generators with.
+Values are tensors over the loop nest's points: dim 0 the outer points, dim 1 the inner points
+(sizes 1 where a value does not vary). Slow and plain; it is what tests compare code generators
+with.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def run_kernel(kernel: Kernel, buffers: Sequence[torch.Tensor], ints: Sequence[int]) -> None:
-    """Run a kernel on tensors in place; each tensor's data pointer is where the kernel's index 0 is."""
+    """Run a kernel on tensors in place; each tensor's data pointer is where the kernel's index 0
+    is.
+    """
     memory = {
         param.name: _flat(tensor) for param, tensor in zip(kernel.params, buffers, strict=True)
     }

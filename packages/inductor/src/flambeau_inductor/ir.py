@@ -1,6 +1,7 @@
 """The loop IR: the whole of it is on this page.
 
-A Kernel is a loop nest over two groups of axes and one flat, single-assignment body.  Softmax over the rows of a matrix:
+A Kernel is a loop nest over two groups of axes and one flat, single-assignment body. Softmax over
+the rows of a matrix:
 
     kernel cpu (b0: f32 read, b1: f32 write) [k0]
       outer i0 < k0
@@ -15,17 +16,26 @@ A Kernel is a loop nest over two groups of axes and one flat, single-assignment 
 
 Laws:
 
-1. Every point of the outer axes is independent of the others; `outer[-1]` and `inner[-1]` are innermost.
-2. A statement is *inner* if it depends on an inner axis, directly or through its operands, and then holds for every point of
-   the inner axes; a Reduce folds an inner value over all of them and is itself a *row* statement, as is everything that depends
-   on outer axes only.  A pure pointwise kernel has no inner axes.  The order of the body is one valid order of evaluation.
-3. A value may be used by statements behind a Reduce that it feeds (v3 above): whoever generates code keeps the row, or computes
+1. Every point of the outer axes is independent of the others; `outer[-1]` and `inner[-1]` are
+innermost.
+2. A statement is *inner* if it depends on an inner axis, directly or through its operands, and then
+holds for every point of
+   the inner axes; a Reduce folds an inner value over all of them and is itself a *row* statement,
+   as is everything that depends on outer axes only. A pure pointwise kernel has no inner axes. The
+   order of the body is one valid order of evaluation.
+3. A value may be used by statements behind a Reduce that it feeds (v3 above): whoever generates
+code keeps the row, or computes
    it again.  `scheduler.phases.split_phases` cuts a body into loops for those who cannot keep it.
-4. Each buffer is a parameter once.  Different parameters never overlap in memory, unless all that overlap are only read.
-   A parameter that is "update" is read and written at the same place by the same point of the loop nest.
-5. Index expressions are sympy: integer and nonnegative, over axis symbols, size symbols, and symbols that bear the name of an
-   earlier int64 value (an indirect index); made of + * FloorDiv Mod only.  An index counts elements from the buffer's data pointer.
-6. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition first; `cast` converts.
+4. Each buffer is a parameter once. Different parameters never overlap in memory, unless all that
+overlap are only read.
+   A parameter that is "update" is read and written at the same place by the same point of the loop
+   nest.
+5. Index expressions are sympy: integer and nonnegative, over axis symbols, size symbols, and
+symbols that bear the name of an
+   earlier int64 value (an indirect index); made of + * FloorDiv Mod only. An index counts elements
+   from the buffer's data pointer.
+6. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition
+first; `cast` converts.
    float16 and bfloat16 values are only moved, selected and cast.
 """
 
@@ -45,7 +55,8 @@ Integer: TypeAlias = "int | sympy.Expr"
 """An int, or an expression over size symbols."""
 
 
-# 1. Statements.  `name` is the value that a statement defines ("v0"); operands are names. ------------------------------
+# 1. Statements.  `name` is the value that a statement defines ("v0"); operands are names.
+# ------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,9 @@ class IndexValue:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`buffer[index]`.  If `mask` names a bool value that is false, nothing is read and the result is zero."""
+    """`buffer[index]`. If `mask` names a bool value that is false, nothing is read and the result
+    is zero.
+    """
 
     name: str
     dtype: torch.dtype
@@ -93,8 +106,9 @@ class Compute:
 class Reduce:
     """`value` folded over all inner axes.
 
-    `kind` is one of REDUCE_KINDS; an argmax or argmin is the int64 row-major position in the inner axes, of the first
-    extreme element, NaN counting as extreme; max and min propagate NaN."""
+    `kind` is one of REDUCE_KINDS; an argmax or argmin is the int64 row-major position in the inner
+    axes, of the first extreme element, NaN counting as extreme; max and min propagate NaN.
+    """
 
     name: str
     dtype: torch.dtype
@@ -104,7 +118,9 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class CheckIndex:
-    """An indirect index must lie in [0, size): the program's behaviour is an error if not.  Masked like a Load."""
+    """An indirect index must lie in [0, size): the program's behaviour is an error if not. Masked
+    like a Load.
+    """
 
     value: str
     size: Integer
@@ -113,7 +129,9 @@ class CheckIndex:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`buffer[index] = value`; distinct points of the (outer, or outer and inner) axes store to distinct places."""
+    """`buffer[index] = value`; distinct points of the (outer, or outer and inner) axes store to
+    distinct places.
+    """
 
     buffer: str
     index: sympy.Expr
@@ -126,12 +144,15 @@ Body: TypeAlias = tuple[Statement, ...]
 REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
-# 2. Loop nests ---------------------------------------------------------------------------------------------------------
+# 2. Loop nests
+# ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop: `symbol` runs from 0 below `size`.  Size 1 axes are dropped; a size may be 0 at run time."""
+    """A loop: `symbol` runs from 0 below `size`. Size 1 axes are dropped; a size may be 0 at run
+    time.
+    """
 
     symbol: sympy.Symbol
     size: Integer
@@ -139,7 +160,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A buffer that a kernel is given, by its data pointer.  `access` is "read", "write" or "update"."""
+    """A buffer that a kernel is given, by its data pointer. `access` is "read", "write" or
+    "update".
+    """
 
     name: str
     dtype: torch.dtype
@@ -150,8 +173,9 @@ class Param:
 class Kernel:
     """A loop nest in canonical names, so that equal work is an equal Kernel and is built once.
 
-    Buffers are b0, b1, ...; values v0, v1, ...; axes i0, ... (outer) and r0, ... (inner); sizes k0, ... in the order in
-    which a launch passes them (int64).  `hints` gives likely sizes of those, for choosing tile sizes: not part of identity.
+    Buffers are b0, b1, ...; values v0, v1, ...; axes i0, ... (outer) and r0, ... (inner); sizes k0,
+    ... in the order in which a launch passes them (int64). `hints` gives likely sizes of those, for
+    choosing tile sizes: not part of identity.
     """
 
     device: str  # "cpu" or "cuda"
@@ -171,7 +195,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledKernel:
-    """One launch of a Kernel: the program's tensors for its params, and Dims (ints or text) for its sizes."""
+    """One launch of a Kernel: the program's tensors for its params, and Dims (ints or text) for its
+    sizes.
+    """
 
     kernel: Kernel
     buffers: tuple[str, ...]
@@ -179,12 +205,21 @@ class ScheduledKernel:
     device: str  # "cpu" or "cuda:0"
 
 
-# 3. Text -----------------------------------------------------------------------------------------------------------------
+# 3. Text
+# -----------------------------------------------------------------------------------------------------------------
 
 DTYPE_NAMES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
-}  # fmt: skip
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -231,7 +266,8 @@ def format_kernel(kernel: Kernel) -> str:
     return "\n".join(lines)
 
 
-# 4. What a statement depends on -------------------------------------------------------------------------------------------
+# 4. What a statement depends on
+# -------------------------------------------------------------------------------------------
 
 
 def operands(statement: Statement) -> tuple[str, ...]:
@@ -267,7 +303,9 @@ def finds_positions(body: Body) -> bool:
 
 
 def is_inner(statement: Statement, inner: set[str]) -> bool:
-    """Whether a statement holds for every inner point; `inner` has the inner axes' names and the inner values."""
+    """Whether a statement holds for every inner point; `inner` has the inner axes' names and the
+    inner values.
+    """
     if isinstance(statement, Reduce):
         return False
     if any(name in inner for name in operands(statement)):

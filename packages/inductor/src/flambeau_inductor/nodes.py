@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """A stretch of memory with a name.  `role`: "input", "computed" (by nests; the program allocates it) or "extern" (the
-    result of an extern call that makes its own memory)."""
+    """A stretch of memory with a name. `role`: "input", "computed" (by nests; the program allocates
+    it) or "extern" (the result of an extern call that makes its own memory).
+    """
 
     name: str
     spec: Spec
@@ -31,7 +32,9 @@ class Buffer:
 
 @dataclass(eq=False, slots=True)
 class LoopNest:
-    """One loop nest before fusion: ir.Body whose buffers are Buffer names.  Its axes are its own ("i0", ...; "r0", ...)."""
+    """One loop nest before fusion: ir.Body whose buffers are Buffer names. Its axes are its own
+    ("i0", ...; "r0", ...).
+    """
 
     order: int
     device: str
@@ -68,7 +71,9 @@ class LoopNest:
 
     @property
     def relies_on_checks(self) -> bool:
-        """Whether it may fail for what it reads: on an accelerator, an index out of bounds ends the process.  (Integers are divided by 0 without harm.)"""
+        """Whether it may fail for what it reads: on an accelerator, an index out of bounds ends the
+        process. (Integers are divided by 0 without harm.)
+        """
         return any(isinstance(s, CheckIndex) for s in self.body)
 
     def __str__(self) -> str:
@@ -99,9 +104,11 @@ class SizeRef:
 class ExternCall:
     """A call of ATen.  Arguments nest TensorRef, SizeRef and plain values.
 
-    `results`: buffers of role "extern" that it makes (None: dropped).  `out`: (keyword, buffer) pairs of role "computed" that it writes.
-    `effect`: it draws random numbers or checks the data (`is_check`), and so stays, at its place among its like.  `may_alias`: a result may be a window
-    on an operand.  `can_raise`: for what its operands hold."""
+    `results`: buffers of role "extern" that it makes (None: dropped). `out`: (keyword, buffer)
+    pairs of role "computed" that it writes. `effect`: it draws random numbers or checks the data
+    (`is_check`), and so stays, at its place among its like. `may_alias`: a result may be a window
+    on an operand. `can_raise`: for what its operands hold.
+    """
 
     order: int
     op: str
@@ -111,7 +118,7 @@ class ExternCall:
     out: tuple[tuple[str, str], ...]
     reads: set[str]
     device: str
-    effect: bool = False
+    side_effect: bool = False
     is_check: bool = False
     may_alias: bool = False
     can_raise: bool = False
@@ -139,7 +146,9 @@ Node = LoopNest | ExternCall
 
 @dataclass(eq=False, slots=True)
 class Lowered:
-    """A graph as nests and extern calls.  `inputs`: names in call order; those that are no buffers are ints.  `outputs`: TensorRef, SizeRef or None, as the graph's."""
+    """A graph as nests and extern calls. `inputs`: names in call order; those that are no buffers
+    are ints. `outputs`: TensorRef, SizeRef or None, as the graph's.
+    """
 
     graph: Graph
     sizes: SizeTable

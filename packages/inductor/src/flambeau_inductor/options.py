@@ -13,17 +13,23 @@ class InductorOptions:
     """Keep float32 inside a kernel where the graph rounds to float16/bfloat16 and back."""
 
     inline_cost: int = 24
-    """A value with several readers is computed again in each while that costs at most this many adds; else it is stored."""
+    """A value with several readers is computed again in each while that costs at most this many
+    adds; else it is stored.
+    """
 
     inline_reads: int = 1
-    """A value computed from more large tensors than this is stored when it has several readers: reading it again is then
-    cheaper than reading those again.  (Storing costs nothing where all readers share a kernel.)"""
+    """A value computed from more large tensors than this is stored when it has several readers:
+    reading it again is then cheaper than reading those again. (Storing costs nothing where all
+    readers share a kernel.)
+    """
 
     max_fusion_size: int = 64
     """At most this many loop nests share a kernel."""
 
     max_kernel_statements: int = 1000
-    """Nests are not put together into a kernel of more statements than this: compilers take longer and longer for each."""
+    """Nests are not put together into a kernel of more statements than this: compilers take longer
+    and longer for each.
+    """
 
     max_kernel_buffers: int = 256
     """Nor into one that takes more buffers than this: executors and devices bound them."""

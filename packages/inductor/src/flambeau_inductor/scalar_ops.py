@@ -1,7 +1,8 @@
-"""The scalar operators of the loop IR: one table, one protocol, and the loop that replays a body on an implementer.
+"""The scalar operators of the loop IR: one table, one protocol, and the loop that replays a body on
+an implementer.
 
-Implementers: `evaluate.Evaluator` (runs kernels in eager torch: the reference), and the code generators' printers.  A test
-asks each for every operator of the table.
+Implementers: `evaluate.Evaluator` (runs kernels in eager torch: the reference), and the code
+generators' printers. A test asks each for every operator of the table.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-# 1. The table --------------------------------------------------------------------------------------------------------
+# 1. The table
+# --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarOp:
-    """A pointwise operator.  It has the meaning of the primitive of the same name (`flambeau_prims.primitives`).
+    """A pointwise operator. It has the meaning of the primitive of the same name
+    (`flambeau_prims.primitives`).
 
-    `result`: "same" dtype as its operands, or the name of a dtype.  `cost`: in units of a floating-point add, for deciding whether to
-    compute a value again or to store it.
+    `result`: "same" dtype as its operands, or the name of a dtype. `cost`: in units of a
+    floating-point add, for deciding whether to compute a value again or to store it.
     """
 
     name: str
@@ -71,18 +74,23 @@ SCALAR_OPS: dict[str, ScalarOp] = {
 }
 
 
-# 2. The protocol -------------------------------------------------------------------------------------------------------
+# 2. The protocol
+# -------------------------------------------------------------------------------------------------------
 
 
 class ScalarOps(Protocol[V]):
-    """What replays a body.  V is the implementer's idea of a value: a tensor, a C++ expression, a line of text.
+    """What replays a body. V is the implementer's idea of a value: a tensor, a C++ expression, a
+    line of text.
 
-    `dtype` is always that of the operands (so a comparison's result is bool); names, buffers and index expressions are as in `ir`.
-    An index expression may hold symbols that bear names given to `bind` before.
+    `dtype` is always that of the operands (so a comparison's result is bool); names, buffers and
+    index expressions are as in `ir`. An index expression may hold symbols that bear names given to
+    `bind` before.
     """
 
     def bind(self, statement: Statement, value: V) -> V:
-        """Give the value that `statement` defines its name; what is returned stands for it from here on."""
+        """Give the value that `statement` defines its name; what is returned stands for it from
+        here on.
+        """
 
     # Leaves and memory
     def constant(self, value: Number, dtype: torch.dtype) -> V: ...
@@ -162,11 +170,14 @@ class ScalarOps(Protocol[V]):
     def shift_right(self, a: V, b: V, dtype: torch.dtype) -> V: ...
 
 
-# 3. Replaying ------------------------------------------------------------------------------------------------------------
+# 3. Replaying
+# ------------------------------------------------------------------------------------------------------------
 
 
 class Replay:
-    """Runs statements on an implementer of ScalarOps (a test checks that implementers are complete).  One Replay serves a whole kernel, phase after phase; it holds the values by name."""
+    """Runs statements on an implementer of ScalarOps (a test checks that implementers are
+    complete). One Replay serves a whole kernel, phase after phase; it holds the values by name.
+    """
 
     def __init__(self, ops: Any) -> None:
         self.ops = ops

@@ -1,4 +1,6 @@
-"""A schedule: groups of loop nests and extern calls in the order they run, and the memory they run in."""
+"""A schedule: groups of loop nests and extern calls in the order they run, and the memory they run
+in.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Schedule:
-    """What `emit_program` prints.  `last_use`: buffer -> the step that touches it last; `kept`: buffers that outputs are on."""
+    """What `emit_program` prints. `last_use`: buffer -> the step that touches it last; `kept`:
+    buffers that outputs are on.
+    """
 
     lowered: Lowered
     groups: list[Group]

@@ -1,4 +1,6 @@
-"""float16 rows, converted by instructions: every half, every rounding, in place, of lengths that do not fill a vector."""
+"""float16 rows, converted by instructions: every half, every rounding, in place, of lengths that do
+not fill a vector.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,14 @@ def kernels() -> dict[str, Kernel]:
         "widen": Kernel("cpu", params((F16, "read"), (F32, "write")), (K0,), row, (), WIDEN),
         "narrow": Kernel("cpu", params((F32, "read"), (F16, "write")), (K0,), row, (), NARROW),
         "twice": Kernel(
-            "cpu", params((F16, "update"), (F16, "write")), (K0,), axes((I0, K0), (I1, 37)), (), TWICE
+            "cpu",
+            params((F16, "update"), (F16, "write")),
+            (K0,),
+            axes((I0, K0), (I1, 37)),
+            (),
+            TWICE,
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module", params=["baseline", "avx2", "avx512"])
@@ -58,7 +65,9 @@ def library(request) -> Library:
 
 
 def floats() -> torch.Tensor:
-    """Floats around every half, halfway to the next one, and a hair to either side; out of range, NaN, subnormal."""
+    """Floats around every half, halfway to the next one, and a hair to either side; out of range,
+    NaN, subnormal.
+    """
     halves = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(F16).float()
     middle = (halves[:-1] + halves[1:]) / 2
     some = torch.cat([halves, middle, middle.nextafter(halves[1:]), middle.nextafter(halves[:-1])])

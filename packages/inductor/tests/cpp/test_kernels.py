@@ -1,4 +1,6 @@
-"""C++ kernels of every shape of loop nest, against the reference evaluator; long sums against float64; golden texts."""
+"""C++ kernels of every shape of loop nest, against the reference evaluator; long sums against
+float64; golden texts.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def softmax(columns) -> Kernel:
 
 
 def fold(dtype, kinds, outer, inner, index, sizes=()) -> Kernel:
-    """One Reduce of each kind of the same load; each stored to its own buffer along the last outer axis, if any."""
+    """One Reduce of each kind of the same load; each stored to its own buffer along the last outer
+    axis, if any.
+    """
     place = outer[-1][0] if outer else ZERO
     results = [I64 if kind.startswith("arg") else dtype for kind in kinds]
     described = [(dtype, "read"), *((result, "write") for result in results)]
@@ -93,7 +97,9 @@ def standardize(outer, inner, index, count) -> Kernel:
 
 
 def whole_and_back() -> Kernel:
-    """Everything folded to one point, then each element compared with it: threads must meet in between."""
+    """Everything folded to one point, then each element compared with it: threads must meet in
+    between.
+    """
     body = (
         Load("v0", F32, "b0", R0),
         Reduce("v1", F32, "sum", "v0"),
@@ -284,7 +290,9 @@ def values(dtype, count) -> torch.Tensor:
 
 
 def check_folds(library, name, x, outer, ints):
-    """Exact for extremes and positions; sums and products against float64, no farther than a few times eager's error."""
+    """Exact for extremes and positions; sums and products against float64, no farther than a few
+    times eager's error.
+    """
     kernel = KERNELS[name]
     kinds = [s.kind for s in kernel.body if isinstance(s, Reduce)]
     outs = [torch.empty(outer, dtype=param.dtype) for param in kernel.params[1:]]
@@ -550,7 +558,9 @@ def test_golden(golden, name):
 
 
 def test_one_source_builds_fast():
-    """All the kernels above in one compiler run; far above the usual time, so that a noisy machine does not fail it."""
+    """All the kernels above in one compiler run; far above the usual time, so that a noisy machine
+    does not fail it.
+    """
     began = time.perf_counter()
     Library({f"{name}_again": KERNELS[name] for name in ("softmax_static", "update")})
     assert time.perf_counter() - began < 5

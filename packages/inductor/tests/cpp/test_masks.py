@@ -1,4 +1,6 @@
-"""Kernels with masked loads: peeled loops against the primitives' references, and what peeling makes of a body."""
+"""Kernels with masked loads: peeled loops against the primitives' references, and what peeling
+makes of a body.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def run_all(tester, builds, tensors):
 
 
 def test_shifts_of_images(tester):
-    """In both layouts, of sizes that do not fill a vector, and longer than the rows that are staged."""
+    """In both layouts, of sizes that do not fill a vector, and longer than the rows that are
+    staged.
+    """
     shapes = ((2, 3, 7, 9), (1, 17, 5, 6), (2, 2, 3, 70), (1, 300, 3, 4), (3, 1, 4, 33))
     images = [torch.randn(shape) for shape in shapes]
     images += [x.contiguous(memory_format=torch.channels_last) for x in images]
@@ -67,7 +71,9 @@ def test_shifts_of_images(tester):
 
 
 def test_masks_of_other_shapes(tester):
-    """One mask, nested masks, masked values that are computed, halves and bools, masks that exclude one another."""
+    """One mask, nested masks, masked values that are computed, halves and bools, masks that exclude
+    one another.
+    """
 
     def mixed(b, x):
         return b.maximum(
@@ -91,11 +97,16 @@ def test_masks_of_other_shapes(tester):
         lambda b, x: b.slice(b.pad(x, (0, 3), (0, 4), 7.0), 1, 1, 30, 3),
     ]  # fmt: skip
     tensors = [
-        torch.randn(5, 37), torch.randn(5, 37), torch.randn(100), torch.randn(4, 6), torch.randn(6, 40),
+        torch.randn(5, 37),
+        torch.randn(5, 37),
+        torch.randn(100),
+        torch.randn(4, 6),
+        torch.randn(6, 40),
         torch.randn(2, 20, 5, 6).contiguous(memory_format=torch.channels_last),
         torch.randn(2, 20, 5, 6).bfloat16().contiguous(memory_format=torch.channels_last),
-        torch.randn(9, 33), torch.randn(3, 25),
-    ]  # fmt: skip
+        torch.randn(9, 33),
+        torch.randn(3, 25),
+    ]
     run_all(tester, builds, tensors)
 
 
@@ -153,7 +164,9 @@ def test_what_is_peeled():
 
 
 def test_what_is_not_peeled():
-    """Conditions that are no comparison of indices, that exclude one another, and bodies whose indices are values."""
+    """Conditions that are no comparison of indices, that exclude one another, and bodies whose
+    indices are values.
+    """
     by_value = (
         Load("v0", BOOL, "b2", I1),
         Load("v1", F32, "b0", I1, "v0"),

@@ -1,4 +1,6 @@
-"""Every scalar operator in every dtype it takes, as C++ against eager torch: random and special values; floats against float64."""
+"""Every scalar operator in every dtype it takes, as C++ against eager torch: random and special
+values; floats against float64.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,45 @@ DTYPES = (
     torch.uint8,
     torch.bool,
 )
-HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 SPECIAL = (
-    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 2.0, 3.0, -3.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 1e-30,
-    1e30, 88.0, -88.0, 104.0, -104.0, 127.5, -149.0, 8388609.0, 1e9, 1e-7, math.pi, 0.9999999, 1.0000001,
-)  # fmt: skip
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    2.0,
+    3.0,
+    -3.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-40,
+    -1e-40,
+    1e-30,
+    1e30,
+    88.0,
+    -88.0,
+    104.0,
+    -104.0,
+    127.5,
+    -149.0,
+    8388609.0,
+    1e9,
+    1e-7,
+    math.pi,
+    0.9999999,
+    1.0000001,
+)
 
 ULPS = {"lgamma": 64.0}
-"""Largest error in units in the last place, where more than 4 (lgamma: near its zeros, as in eager)."""
+"""Largest error in units in the last place, where more than 4 (lgamma: near its zeros, as in
+eager).
+"""
 
 
 def operators():
@@ -87,14 +120,16 @@ def short(dtype: torch.dtype) -> str:
 
 def all_kernels() -> dict[str, Kernel]:
     kernels = {f"{name}_{short(dtype)}": kernel_of(name, dtype) for name, dtype in CASES}
-    for source, to in itertools.product((*DTYPES, *HALVES), repeat=2):
+    for source, to in itertools.product((*DTYPES, *HALF_DTYPES), repeat=2):
         kernels[f"cast_{short(source)}_{short(to)}"] = cast_kernel(source, to)
     return kernels
 
 
 @dataclasses.dataclass
 class Built:
-    """All kernels built for one ISA level, and those of them that have a loop which GCC did not vectorise."""
+    """All kernels built for one ISA level, and those of them that have a loop which GCC did not
+    vectorise.
+    """
 
     level: str
     libraries: dict[str, Library]
@@ -110,7 +145,9 @@ SOURCES = 4
 
 @pytest.fixture(scope="module", params=isa.LEVELS)
 def built(request, tmp_path_factory) -> Built:
-    """The kernels, built for each level that the compiler knows, on any machine; GCC reports each loop that it vectorised."""
+    """The kernels, built for each level that the compiler knows, on any machine; GCC reports each
+    loop that it vectorised.
+    """
     level = request.param
     pending = list(all_kernels().items())
     folder = tmp_path_factory.mktemp(level)
@@ -204,8 +241,8 @@ SCALAR_AT = {
         # No shifts by an amount for each lane.
         *(f"shift_{way}_{short(dtype)}" for way in ("left", "right") for dtype in DTYPES),
         # No conversions of 64-bit integers.
-        *(f"cast_{short(dtype)}_int64" for dtype in (*DTYPES[:2], *HALVES)),
-        *(f"cast_int64_{short(dtype)}" for dtype in (*DTYPES[:2], *HALVES)),
+        *(f"cast_{short(dtype)}_int64" for dtype in (*DTYPES[:2], *HALF_DTYPES)),
+        *(f"cast_int64_{short(dtype)}" for dtype in (*DTYPES[:2], *HALF_DTYPES)),
     },
 }
 """What GCC does not vectorise at each level, and why."""
@@ -254,7 +291,9 @@ def test_operator(library, name, dtype):
 
 
 def compare(name, inputs, result, eager, exact):
-    """NaNs, infinities and zeros' signs as eager's; finite values within some ulps of the float64 value, or closer than eager."""
+    """NaNs, infinities and zeros' signs as eager's; finite values within some ulps of the float64
+    value, or closer than eager.
+    """
     dtype = result.dtype
 
     def show(wrong):
@@ -281,11 +320,11 @@ def compare(name, inputs, result, eager, exact):
     assert not wrong_sign.any(), show(wrong_sign)
 
 
-@pytest.mark.parametrize("source", (*DTYPES, *HALVES), ids=short)
+@pytest.mark.parametrize("source", (*DTYPES, *HALF_DTYPES), ids=short)
 def test_cast(library, source):
     torch.manual_seed(0)
-    for to in (*DTYPES, *HALVES):
-        if source in HALVES:
+    for to in (*DTYPES, *HALF_DTYPES):
+        if source in HALF_DTYPES:
             values = torch.arange(-32768, 32768, dtype=torch.int16).view(
                 source
             )  # every half there is
@@ -308,7 +347,9 @@ def test_cast(library, source):
 
 
 def test_large_integers_round_once(library):
-    """int64 to float by way of a double would round twice: halfway between two floats, and a bit to either side."""
+    """int64 to float by way of a double would round twice: halfway between two floats, and a bit to
+    either side.
+    """
     halfway = [(1 << k) + (1 << k - 24) for k in range(30, 63)]
     values = [sign * (v + by) for v in halfway for by in (-1, 0, 1) for sign in (1, -1)]
     values += [(1 << 53) + by for by in range(-3, 4)] + [-(1 << 53) + by for by in range(-3, 4)]

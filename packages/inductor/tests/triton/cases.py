@@ -1,4 +1,6 @@
-"""Kernels of the loop IR, with inputs: run by Triton's interpreter (and on a GPU) and compared with the reference evaluator."""
+"""Kernels of the loop IR, with inputs: run by Triton's interpreter (and on a GPU) and compared with
+the reference evaluator.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ INTEGER_ONLY = frozenset(
 
 @dataclass
 class Case:
-    """A kernel, the buffers it runs on (outputs included, filled with garbage), the ints of its launch, the error allowed."""
+    """A kernel, the buffers it runs on (outputs included, filled with garbage), the ints of its
+    launch, the error allowed.
+    """
 
     name: str
     kernel: Kernel
@@ -95,7 +99,9 @@ class Case:
 
 
 def all_cases() -> Iterator[Case]:
-    """Every scalar operator on every dtype it takes; reductions in each form; masks, gathers, symbolic sizes."""
+    """Every scalar operator on every dtype it takes; reductions in each form; masks, gathers,
+    symbolic sizes.
+    """
     torch.manual_seed(0)
     yield from scalar_cases()
     yield from cast_cases()
@@ -208,10 +214,20 @@ def cast_cases(count: int = 41) -> Iterator[Case]:
 
 
 def reduction_cases(rows: int, row: int, tiling: Tiling | None = None) -> Iterator[Case]:
-    """y[i] = reduce over r of x[i, r], every kind that rows of this length have, and the dtypes it takes."""
+    """y[i] = reduce over r of x[i, r], every kind that rows of this length have, and the dtypes it
+    takes.
+    """
     i, r = symbol("i0"), symbol("r0")
-    kinds = {"sum": (F32, I64), "prod": (F32,), "max": (F32, I64), "min": (F32, I32), "any": (BOOL,), "all": (BOOL,),
-             "argmax": (F32, I64), "argmin": (F32,)}  # fmt: skip
+    kinds = {
+        "sum": (F32, I64),
+        "prod": (F32,),
+        "max": (F32, I64),
+        "min": (F32, I32),
+        "any": (BOOL,),
+        "all": (BOOL,),
+        "argmax": (F32, I64),
+        "argmin": (F32,),
+    }
     for kind, dtypes in kinds.items():
         if row == 0 and kind not in ("sum", "prod", "any", "all"):
             continue
@@ -325,7 +341,9 @@ def inside(name: str, position: sympy.Expr, size: int) -> tuple[Statement, ...]:
 
 
 def pooled(planes: int, height: int, width: int) -> Case:
-    """Maxima over windows of 3 x 3 in steps of 2 with padding of 1, and the step from the window's begin to each."""
+    """Maxima over windows of 3 x 3 in steps of 2 with padding of 1, and the step from the window's
+    begin to each.
+    """
     p, i, j = (symbol(f"i{n}") for n in range(3))
     rows, columns = (height + 1) // 2, (width + 1) // 2
     body: list[Statement] = [
@@ -415,7 +433,9 @@ def tiling_of(case: Case) -> Tiling:
 
 
 def difference(case: Case, found: list[torch.Tensor]) -> str | None:
-    """None if `found` (the buffers after the run) agrees with the reference evaluator's, else what differs."""
+    """None if `found` (the buffers after the run) agrees with the reference evaluator's, else what
+    differs.
+    """
     from flambeau_inductor.evaluate import run_kernel
 
     expected = [buffer.clone() for buffer in case.buffers]

@@ -1,7 +1,7 @@
 """Run a generated Triton source in Triton's interpreter, on CPU tensors.
 
-Import this before Triton: it sets TRITON_INTERPRET, which Triton reads when it is imported.  The interpreter knows no libdevice;
-`numpy_libdevice` stands in for it with NumPy's functions.
+Import this before Triton: it sets TRITON_INTERPRET, which Triton reads when it is imported. The
+interpreter knows no libdevice; `numpy_libdevice` stands in for it with NumPy's functions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,16 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Kernel
 
 NUMPY_NAMES = {
-    "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh",
-    "pow": "power", "atan2": "arctan2", "nearbyint": "rint",
-}  # fmt: skip
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+    "pow": "power",
+    "atan2": "arctan2",
+    "nearbyint": "rint",
+}
 
 
 def numpy_libdevice() -> types.ModuleType:
@@ -48,8 +55,28 @@ def numpy_libdevice() -> types.ModuleType:
 
         return call
 
-    for name in ("trunc", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
-                 "acosh", "atanh", "pow", "atan2", "copysign", "fmod", "nearbyint", "sqrt"):  # fmt: skip
+    for name in (
+        "trunc",
+        "expm1",
+        "log10",
+        "log1p",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "pow",
+        "atan2",
+        "copysign",
+        "fmod",
+        "nearbyint",
+        "sqrt",
+    ):
         setattr(module, name, elementwise(getattr(np, NUMPY_NAMES.get(name, name))))
     module.rsqrt = elementwise(lambda x: 1 / np.sqrt(x))  # type: ignore[attr-defined]
     module.erfc = elementwise(np.vectorize(math.erfc))  # type: ignore[attr-defined]
@@ -82,7 +109,9 @@ def run(
 def run_kernel(
     kernel: Kernel, tiling: Tiling, buffers: Sequence[torch.Tensor], ints: Sequence[int]
 ) -> None:
-    """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer on."""
+    """Generate Triton for a kernel of the loop IR and run it on tensors, each from its data pointer
+    on.
+    """
     from flambeau_inductor.codegen.triton.kernel import write_kernel
     from flambeau_inductor.codegen.triton.tiling import grid
 

@@ -1,4 +1,6 @@
-"""Every kernel compiles to a cubin for sm_90, through Triton's compiler with an explicit target; no GPU needed."""
+"""Every kernel compiles to a cubin for sm_90, through Triton's compiler with an explicit target; no
+GPU needed.
+"""
 
 from __future__ import annotations
 

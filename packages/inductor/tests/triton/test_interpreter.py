@@ -1,6 +1,8 @@
-"""Generated Triton, run in Triton's interpreter on a CPU and compared with the reference evaluator; no GPU needed.
+"""Generated Triton, run in Triton's interpreter on a CPU and compared with the reference evaluator;
+no GPU needed.
 
-The interpreter is chosen when Triton is imported, so the cases run in a process of their own: this file, run as a program.
+The interpreter is chosen when Triton is imported, so the cases run in a process of their own: this
+file, run as a program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What an operator is: specs, symbolic sizes, fake tensors, the tracer, shape rules, primitives, decompositions.  See README.md."""
+"""What an operator is: specs, symbolic sizes, fake tensors, the tracer, shape rules, primitives,
+decompositions. See README.md.
+"""
 
 from __future__ import annotations
 

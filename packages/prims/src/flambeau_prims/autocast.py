@@ -1,9 +1,9 @@
 """Autocast for programs on a GPU, function by function.
 
-PyTorch casts in kernels of a dispatch key that tensors on `meta`, which fakes for a GPU are to C++, do not have.  So while
-`torch.autocast("cuda")` is on, the function table casts the arguments by the documented lists
-(https://pytorch.org/docs/stable/amp.html#autocast-op-reference): float tensors on the GPU, float64 excepted, go to the autocast
-dtype, to float32, or to the widest dtype among them.
+PyTorch casts in kernels of a dispatch key that tensors on `meta`, which fakes for a GPU are to C++,
+do not have. So while `torch.autocast("cuda")` is on, the function table casts the arguments by the
+documented lists (https://pytorch.org/docs/stable/amp.html#autocast-op-reference): float tensors on
+the GPU, float64 excepted, go to the autocast dtype, to float32, or to the widest dtype among them.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ def cast_arguments(
         dtype = torch.float32 if torch.float32 in present else torch.get_autocast_dtype("cuda")
     elif name in _REFUSED:
         raise RuntimeError(
-            f"torch.nn.functional.{name} is unsafe to autocast; use binary_cross_entropy_with_logits, which is safe"
+            f"torch.nn.functional.{name} is unsafe to autocast; use "
+            f"binary_cross_entropy_with_logits, which is safe"
         )
     else:
         return args, kwargs

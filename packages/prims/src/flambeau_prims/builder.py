@@ -4,9 +4,10 @@
         x = b.widen(x)
         return b.div(x, b.add(b.exp(b.neg(x)), 1.0))
 
-`b.<primitive>(...)` appends that primitive and returns its result.  Values and numbers are operands; nothing is broadcast or promoted
-unless asked for by `promote`, `broadcast`, `widen`.  Calls that change nothing (a cast to the same dtype, a reshape to the
-same shape, a product with 1) return their operand.
+`b.<primitive>(...)` appends that primitive and returns its result. Values and numbers are operands;
+nothing is broadcast or promoted unless asked for by `promote`, `broadcast`, `widen`. Calls that
+change nothing (a cast to the same dtype, a reshape to the same shape, a product with 1) return
+their operand.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ Operand: TypeAlias = Any
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which eager's kernels compute for tensors of `dtype`: float32 for float16 and bfloat16."""
+    """The dtype in which eager's kernels compute for tensors of `dtype`: float32 for float16 and
+    bfloat16.
+    """
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 class Builder:
     """Appends nodes to `nodes`.
 
-    `results` are the Specs of the ATen node that is being decomposed, one a result (None where it returns no tensor);
-    `line` is its place in the user's program, which all nodes made for it carry.
+    `results` are the Specs of the ATen node that is being decomposed, one a result (None where it
+    returns no tensor); `line` is its place in the user's program, which all nodes made for it
+    carry.
     """
 
     def __init__(self, nodes: list[Node], names: Iterable[str] = ()) -> None:
@@ -116,7 +120,8 @@ class Builder:
         return self.emit(_CAST, x, compute_dtype(x.spec.dtype))
 
     def promote(self, operands: Sequence[Operand], *, to_float: bool = False) -> list[Operand]:
-        """The operands of an elementwise operator in its compute dtype and common shape, on its device.
+        """The operands of an elementwise operator in its compute dtype and common shape, on its
+        device.
 
         `to_float`: integers become the default floating dtype (true division, exp, ...).
         """
@@ -131,7 +136,9 @@ class Builder:
     def broadcast(
         self, operands: Sequence[Operand], dtype: torch.dtype | None = None
     ) -> list[Operand]:
-        """Tensor operands expanded to their common shape, on one device, and cast to `dtype` if one is given."""
+        """Tensor operands expanded to their common shape, on one device, and cast to `dtype` if one
+        is given.
+        """
         tensors = [op for op in operands if isinstance(op, Value)]
         shape = broadcast_shapes(*[op.spec.shape for op in tensors])
         # A 0-dim CPU tensor may meet tensors of any device.
@@ -226,7 +233,8 @@ def _spec_argument(arg: Any) -> Any:
     return arg
 
 
-# Constants ----------------------------------------------------------------------------------------------------------
+# Constants
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _constant(x: Operand) -> Node | None:
@@ -251,7 +259,9 @@ def _number_of(number: Any, dtype: torch.dtype) -> Any:
 
 
 def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-    """A pointwise primitive's operands, constants as numbers, as long as a tensor stays to say the dtype and shape."""
+    """A pointwise primitive's operands, constants as numbers, as long as a tensor stays to say the
+    dtype and shape.
+    """
     first = 1 if prim is _WHERE else 0  # where's condition stays a tensor
     constants = [_constant(op) for op in operands[first:]]
     if not any(constants) or not any(
@@ -266,7 +276,8 @@ def _numbers_for_constants(prim: Prim, operands: tuple[Operand, ...]) -> tuple[O
     return (*operands[:first], *ready)
 
 
-# Calls that change nothing -----------------------------------------------------------------------------------------
+# Calls that change nothing
+# -----------------------------------------------------------------------------------------
 
 
 def _is_number(x: Operand, number: int) -> bool:

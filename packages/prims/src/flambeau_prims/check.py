@@ -1,4 +1,6 @@
-"""check_prims_graph: the rules of a graph of primitives, asserted.  Run at the border in tests and by the debug option."""
+"""check_prims_graph: the rules of a graph of primitives, asserted. Run at the border in tests and
+by the debug option.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class GraphError(Exception):
 
 
 def check_prims_graph(graph: Graph) -> None:
-    """Raise GraphError unless every Value is defined once and before use, and every primitive call obeys its declaration."""
+    """Raise GraphError unless every Value is defined once and before use, and every primitive call
+    obeys its declaration.
+    """
     defined = {value for value in graph.inputs if isinstance(value, Value)}
     if len(set(graph.inputs)) != len(graph.inputs):
         raise GraphError("an input occurs twice")

@@ -1,7 +1,8 @@
 """Pause the cyclic garbage collector while compiling.
 
-After a few large imports a full collection takes 0.1 s and more, and a trace allocates enough to set off several.  The collector is
-process-wide, so the pause counts the threads in it: the first one in pauses, the last one out resumes.
+After a few large imports a full collection takes 0.1 s and more, and a trace allocates enough to
+set off several. The collector is process-wide, so the pause counts the threads in it: the first one
+in pauses, the last one out resumes.
 """
 
 from __future__ import annotations

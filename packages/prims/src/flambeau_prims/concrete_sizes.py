@@ -1,4 +1,5 @@
-"""Calls of torch whose C++ takes no symbolic sizes: what they are given becomes concrete, and that is guarded, or assumed.
+"""Calls of torch whose C++ takes no symbolic sizes: what they are given becomes concrete, and that
+is guarded, or assumed.
 
 F.interpolate(x, size=(n, m), antialias=True)      n and m are what they are on this call from here on
 """
@@ -24,7 +25,9 @@ def refuses_symbolic_sizes(error: BaseException) -> bool:
 def with_concrete_sizes(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with numbers for symbolic ones; the tensors among them get concrete sizes."""
+    """The arguments of a call with numbers for symbolic ones; the tensors among them get concrete
+    sizes.
+    """
     for tensor in _tensors((args, tuple(kwargs.values()))):
         _make_concrete(tensor)
     return concrete(args), concrete(kwargs)

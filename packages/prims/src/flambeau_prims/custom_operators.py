@@ -1,7 +1,9 @@
-"""Shapes of custom operators (torch.library): by the fake kernel that their author registered, run on fake tensors.
+"""Shapes of custom operators (torch.library): by the fake kernel that their author registered, run
+on fake tensors.
 
 @my_op.register_fake
-def _(x, k): return torch.empty_like(x)          # runs on FakeTensors here, with symbolic sizes and the real device
+# runs on FakeTensors here, with symbolic sizes and the real device
+def _(x, k): return torch.empty_like(x)
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def fake_kernel(op: OpOverload) -> Callable[..., Any] | None:
             try:
                 return _specs(function(*fake_args, **fake_kwargs))
             except AttributeError as error:
-                # torch.library.get_ctx() gives no context here, which is asked for sizes that are in the data.
+                # torch.library.get_ctx() gives no context here, which is asked for sizes that are
+                # in the data.
                 if error.obj is None and error.name in _DYNAMIC_SIZES:
                     text = f"the sizes of the results of {op} depend on contents"
                     raise DataDependent(text, op) from None
@@ -54,7 +57,9 @@ def fake_kernel(op: OpOverload) -> Callable[..., Any] | None:
 
 
 class _Arguments:
-    """Turns a rule's arguments into a kernel's, and notes the SizeEnv and the device that they are of."""
+    """Turns a rule's arguments into a kernel's, and notes the SizeEnv and the device that they are
+    of.
+    """
 
     def __init__(self) -> None:
         self.env: SizeEnv | None = None

@@ -8,9 +8,10 @@
                                                     return (y,)
                                                   }
 
-Every result keeps the dtype, shape and strides that its ATen node had, so extern calls and outputs see what eager would give them.  A
-copy that changes nothing disappears, unless its memory leaves the graph or is read as such: then it must not be the memory of something else.
-It relies on a functional graph with exact Specs; CSE and DCE come after it.
+Every result keeps the dtype, shape and strides that its ATen node had, so extern calls and outputs
+see what eager would give them. A copy that changes nothing disappears, unless its memory leaves the
+graph or is read as such: then it must not be the memory of something else. It relies on a
+functional graph with exact Specs; CSE and DCE come after it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _CLONE = PRIMS["clone"]
 def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
     """A graph of the same inputs, outputs and writes, made of primitives and of ATen calls.
 
-    Operators in `keep` stay ATen calls, as do those without a decomposition and those on tensors that are not of `DTYPES`.
+    Operators in `keep` stay ATen calls, as do those without a decomposition and those on tensors
+    that are not of `DTYPES`.
     """
     taken = [value.name for value in graph.inputs if isinstance(value, Value)]
     taken += [out.name for node in graph.nodes for out in node.outputs if out is not None]
@@ -65,7 +67,9 @@ def decompose(graph: Graph, *, keep: Collection[OpOverload] = ()) -> Graph:
 
 
 def _needs_memory(graph: Graph) -> set[Value]:
-    """The Values whose memory is, or is viewed by, an output, a written value, or what an operator reads as memory."""
+    """The Values whose memory is, or is viewed by, an output, a written value, or what an operator
+    reads as memory.
+    """
     found = set(graph.live_at_exit())
     for node in reversed(graph.nodes):
         if node.op in READS_MEMORY:
@@ -111,7 +115,8 @@ def _decompose_node(
     results = list(found) if isinstance(found, (tuple, list)) else [found]
     if len(results) != len(node.outputs):
         raise ValueError(
-            f"the decomposition of {node.op} gives {len(results)} results, the node has {len(node.outputs)}"
+            f"the decomposition of {node.op} gives {len(results)} results, the node has "
+            f"{len(node.outputs)}"
         )
     view = _views_argument(node.op)
     fresh = {out for made in b.nodes[start:] for out in made.outputs}
@@ -120,9 +125,9 @@ def _decompose_node(
             continue
         if value is None:
             raise ValueError(f"the decomposition of {node.op} gives no value for {old}")
-        settled = _settle(b, value, old, fresh, start, alone=not view and old in owned)
-        fresh.difference_update((settled, _memory_within(settled, fresh)))
-        replaced[old] = settled
+        matched = _match_layout(b, value, old, fresh, start, alone=not view and old in owned)
+        fresh.difference_update((matched, _memory_within(matched, fresh)))
+        replaced[old] = matched
 
 
 def _values(node: Node) -> list[Value]:
@@ -132,7 +137,9 @@ def _values(node: Node) -> list[Value]:
 def _positional(
     op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments given by name, though positional in the schema, put in their place (defaults filling gaps before them)."""
+    """Arguments given by name, though positional in the schema, put in their place (defaults
+    filling gaps before them).
+    """
     if not kwargs:
         return tuple(args), kwargs
     filled, rest = list(args), dict(kwargs)
@@ -148,12 +155,13 @@ def _positional(
     return tuple(filled), rest
 
 
-def _settle(
+def _match_layout(
     b: Builder, value: Value, old: Value, fresh: set[Value], start: int, *, alone: bool
 ) -> Value:
     """`value` with exactly the Spec of the ATen result `old`, offset aside.
 
-    `fresh` holds the Values made for this node that no other result has claimed; `alone` asks for memory of its own.
+    `fresh` holds the Values made for this node that no other result has claimed; `alone` asks for
+    memory of its own.
     """
     want = old.spec
     if value.spec.dtype is not want.dtype and value.spec.dtype is compute_dtype(want.dtype):
@@ -183,7 +191,9 @@ def _settle(
 
 
 def _memory_within(value: Value, fresh: Container[Value]) -> Value:
-    """What `value` is a view of, as far as that was made for the same node: long chains of views are not walked for each of them."""
+    """What `value` is a view of, as far as that was made for the same node: long chains of views
+    are not walked for each of them.
+    """
     while value in fresh and value.producer is not None and _is_view_prim(value.producer.op):
         value = value.producer.args[0]
     return value
@@ -194,7 +204,9 @@ def _is_view_prim(op: Any) -> bool:
 
 
 def _viewed(b: Builder, value: Value, start: int) -> bool:
-    """Whether a view made for this node describes the memory of `value`, whose strides must then stay."""
+    """Whether a view made for this node describes the memory of `value`, whose strides must then
+    stay.
+    """
     return any(_is_view_prim(made.op) and made.args[0] is value for made in b.nodes[start:])
 
 
@@ -203,7 +215,9 @@ def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def _same_layout(have: Spec, want: Spec, *, exact: bool) -> bool:
-    """Whether strides agree; unless `exact`, those of dims of one element, which address nothing, may differ."""
+    """Whether strides agree; unless `exact`, those of dims of one element, which address nothing,
+    may differ.
+    """
     if have.stride == want.stride:
         return True
     if any(type(size) is int and size == 0 for size in want.shape):

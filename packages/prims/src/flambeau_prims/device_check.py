@@ -25,35 +25,72 @@ if TYPE_CHECKING:
 
 _POINTWISE_THAT_CHECK = frozenset(
     {
-        "clamp.Tensor", "clamp_max.Tensor", "clamp_min.Tensor", "equal", "gcd", "gelu_backward", "igamma", "igammac", "lcm",
-        "logaddexp", "logaddexp2", "logit_backward", "native_dropout_backward", "nextafter", "sigmoid_backward", "silu_backward",
-        "tanh_backward", "threshold_backward",
+        "clamp.Tensor",
+        "clamp_max.Tensor",
+        "clamp_min.Tensor",
+        "equal",
+        "gcd",
+        "gelu_backward",
+        "igamma",
+        "igammac",
+        "lcm",
+        "logaddexp",
+        "logaddexp2",
+        "logit_backward",
+        "native_dropout_backward",
+        "nextafter",
+        "sigmoid_backward",
+        "silu_backward",
+        "tanh_backward",
+        "threshold_backward",
     }
-)  # fmt: skip
+)
 """Pointwise operators without `device_check: NoCheck`."""
 
 _OTHERS_WITHOUT_CHECK = frozenset(
     {
-        "_index_put_impl", "bernoulli", "binomial", "copysign", "fill", "floor_divide", "heaviside", "index", "index_fill",
-        "is_set_to", "rsub", "set",
+        "_index_put_impl",
+        "bernoulli",
+        "binomial",
+        "copysign",
+        "fill",
+        "floor_divide",
+        "heaviside",
+        "index",
+        "index_fill",
+        "is_set_to",
+        "rsub",
+        "set",
     }
-)  # fmt: skip
+)
 """Operators that are not tagged pointwise and have `device_check: NoCheck`."""
 
 _THAT_CHECK_INSIDE = frozenset(
     {
-        "binary_cross_entropy", "dist", "embedding", "logical_and", "logical_or", "logical_xor", "masked_fill", "mse_loss",
-        "smooth_l1_loss", "stack",
+        "binary_cross_entropy",
+        "dist",
+        "embedding",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "masked_fill",
+        "mse_loss",
+        "smooth_l1_loss",
+        "stack",
     }
-)  # fmt: skip
-"""Operators whose own code, or its first step, takes no tensors of several devices, not even 0-dim ones."""
+)
+"""Operators whose own code, or its first step, takes no tensors of several devices, not even 0-dim
+ones.
+"""
 
 _EXEMPT = {"masked_fill.Tensor": "value"}
 """Arguments that may be a 0-dim tensor of the CPU where the others may not."""
 
 
 def check_devices(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise RuntimeError, as eager does, if tensors (given as Specs) are on devices that `op` does not take together."""
+    """Raise RuntimeError, as eager does, if tensors (given as Specs) are on devices that `op` does
+    not take together.
+    """
     tensors = list(_tensors(op, args, kwargs))
     if len({spec.device for _, spec in tensors}) < 2 or not _checks(op):
         return
@@ -64,7 +101,8 @@ def check_devices(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
     first = next(spec.device for _, spec in tensors if spec.device.type != "cpu")
     name, wrong = next((name, spec) for name, spec in tensors if spec.device != first)
     raise RuntimeError(
-        f"Expected all tensors to be on the same device, but got {name} is on {wrong.device}, different from other "
+        f"Expected all tensors to be on the same device, but got {name} is on "
+        f"{wrong.device}, different from other "
         f"tensors on {first} (when checking argument in {op})"
     )
 
@@ -102,6 +140,8 @@ def _base_name(op: OpOverload) -> str:
 
 
 def _functional(op: OpOverload) -> OpOverload:
-    """The out-of-place overload of the same name, if there is one: not every in-place form is tagged."""
+    """The out-of-place overload of the same name, if there is one: not every in-place form is
+    tagged.
+    """
     packet = getattr(torch.ops.aten, op._schema.name.split("::")[1].rstrip("_"), None)
     return getattr(packet, op._overloadname, op)

@@ -38,7 +38,9 @@ _AS_ELEMENTWISE = frozenset(
         aten._prelu_kernel.default,
     }
 )
-"""Reductions of elementwise losses, whose checks concern numbers and dtypes only, and what torch does not tag as pointwise."""
+"""Reductions of elementwise losses, whose checks concern numbers and dtypes only, and what torch
+does not tag as pointwise.
+"""
 _READ_DATA = frozenset(
     {aten.allclose.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor}
 )
@@ -68,7 +70,7 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     try:
         question = (op, *_question((args, tuple(kwargs.items())), how == "elements"))
     except Unsupported:
-        return  # of numbers that are in the data
+        return  # of data-dependent numbers
     devices = {item[2].type for item in question if type(item) is tuple}
     if not devices or not devices <= _devices():
         return
@@ -83,7 +85,9 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
 def refusal(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], error: NotImplementedError
 ) -> Exception:
-    """The error of eager's kernel where a rule has refused a dtype by `error`; that one where the kernel cannot be asked."""
+    """The error of eager's kernel where a rule has refused a dtype by `error`; that one where the
+    kernel cannot be asked.
+    """
     how = _how(op)
     if how is None or (how == "kernel" and not _takes_no_sizes(op)):
         return error
@@ -102,7 +106,9 @@ def refusal(
 
 
 def check_fill(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what eager raises where an operator that fills a tensor with random numbers refuses its dtype or the numbers."""
+    """Raise what eager raises where an operator that fills a tensor with random numbers refuses its
+    dtype or the numbers.
+    """
     kwargs = {name: arg for name, arg in kwargs.items() if name != "generator"}
     try:
         question = (op, *_question((args, tuple(kwargs.items())), elements=True))
@@ -191,7 +197,8 @@ def _ask(how: str, op: OpOverload, args: Any, kwargs: Any) -> Exception | None:
 
 
 def _is_uncommon(args: Any) -> bool:
-    """Whether the first tensor of a call is one of the CPU, of a dtype that many kernels do not take.
+    """Whether the first tensor of a call is one of the CPU, of a dtype that many kernels do not
+    take.
 
     On a GPU nothing is asked: a kernel that asserts there ends the process's use of it.
     """

@@ -1,7 +1,7 @@
 """run_graph: execute a graph in eager PyTorch, primitive by primitive.
 
-The reference for everything that compiles graphs: fresh results are laid out as their Spec says, so a graph's outputs have exactly the
-strides they were promised with.
+The reference for everything that compiles graphs: fresh results are laid out as their Spec says, so
+a graph's outputs have exactly the strides they were promised with.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
-    """The graph's outputs on these inputs (an int for an Expr); its writes are carried out on the inputs."""
+    """The graph's outputs on these inputs (an int for an Expr); its writes are carried out on the
+    inputs.
+    """
     symbols = bind_symbols(graph, inputs)
     known: dict[Value, Any] = {
         value: given
@@ -44,7 +46,9 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
 
 
 def bind_symbols(graph: Graph, inputs: Sequence[Tensor | int]) -> dict[str, int]:
-    """Values of the symbols: int (and float) inputs, and dims of tensor inputs that are a bare symbol."""
+    """Values of the symbols: int (and float) inputs, and dims of tensor inputs that are a bare
+    symbol.
+    """
     found: dict[str, int] = {}
     for value, given in zip(graph.inputs, inputs, strict=True):
         if isinstance(value, Expr):

@@ -1,9 +1,10 @@
 """FakeTensor: a torch.Tensor with a Spec and no data.
 
-Eager PyTorch runs on it (autograd, C++ composites, nn.Modules) under a `tracer.Tracer`, which answers every ATen call by a
-shape rule.  To C++ a fake lives on `cpu`, or on `meta` when its Spec says another device, so that a program for a GPU is traced
-on any machine; Python sees the Spec's device.  To C++ each fake also has memory of its own: what memory it really shares is
-kept in `storage_record`.
+Eager PyTorch runs on it (autograd, C++ composites, nn.Modules) under a `tracer.Tracer`, which
+answers every ATen call by a shape rule. To C++ a fake lives on `cpu`, or on `meta` when its Spec
+says another device, so that a program for a GPU is traced on any machine; Python sees the Spec's
+device. To C++ each fake also has memory of its own: what memory it really shares is kept in
+`storage_record`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class GivenMemory(Protocol):
 class StorageRecord:
     """The memory that a fake tensor and its views share; `version` counts the writes to it.
 
-    `first`: the geometry of the first tensor over it, which says how much there is.  There may be more of it where it is `given` from
-    outside; `memory` says so, if there is somebody to ask.
+    `first`: the geometry of the first tensor over it, which says how much there is. There may be
+    more of it where it is `given` from outside; `memory` says so, if there is somebody to ask.
     """
 
     __slots__ = ("first", "given", "memory", "version")
@@ -70,15 +71,21 @@ class FakeTensor(torch.Tensor):
     """The graph Value that a recording Tracer gave it."""
     storage_record: StorageRecord
     literal: torch.Tensor | None
-    """The contents that the tensor was made with, if the program's text gives them (`torch.tensor([1, 2])`)."""
+    """The contents that the tensor was made with, if the program's text gives them
+    (`torch.tensor([1, 2])`).
+    """
     chain = 0
-    """Through how many views it is a view of its base; negative if one of them is one of several results of a call."""
+    """Through how many views it is a view of its base; negative if one of them is one of several
+    results of a call.
+    """
     no_grad_view = False
     """Whether one of these views was made without gradients."""
 
     @property
     def contents(self) -> torch.Tensor | None:
-        """A real tensor with the same contents, if these are known: a literal that nothing has written to."""
+        """A real tensor with the same contents, if these are known: a literal that nothing has
+        written to.
+        """
         return self.literal if self.storage_record.version == 0 else None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -133,7 +140,8 @@ class FakeTensor(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> FakeTensor:
         if not self.is_leaf:
             raise RuntimeError(
-                "Only Tensors created explicitly by the user support the deepcopy protocol at the moment"
+                "Only Tensors created explicitly by the user support the deepcopy protocol "
+                "at the moment"
             )
         with torch.no_grad():
             copy = self.clone()
@@ -166,7 +174,8 @@ def make_fake(
 ) -> FakeTensor:
     """A new FakeTensor of this Spec over this memory; `value` and `literal` are None.
 
-    `inference` says whether it is an inference tensor; None: as this thread's mode has it for new tensors.
+    `inference` says whether it is an inference tensor; None: as this thread's mode has it for new
+    tensors.
     """
     if inference is not None and inference != torch.is_inference_mode_enabled():
         with torch._C._InferenceMode(inference):
@@ -205,22 +214,27 @@ def make_fake(
 
 
 def carry_lazy_bits(source: FakeTensor, view: FakeTensor, flips: str | None) -> None:
-    """Give a view its source's conjugate and negative bits, one of them (`flips`: "conj" or "neg") turned over.
+    """Give a view its source's conjugate and negative bits, one of them (`flips`: "conj" or "neg")
+    turned over.
 
     C++ looks at them: it resolves the operands of most operators, and refuses some views.
     """
     conjugate = source.is_conj() != (flips == "conj")
     if conjugate and not view.is_complex():
         raise RuntimeError(
-            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can view it as real, "
-            "use self.resolve_conj(); however, be warned that the resulting tensor will NOT alias the original."
+            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the "
+            "conjugate tensor so you can view it as real, "
+            "use self.resolve_conj(); however, be warned that the resulting tensor will "
+            "NOT alias the original."
         )
     torch._C._set_conj(view, conjugate)
     torch._C._set_neg(view, source.is_neg() != (flips == "neg"))
 
 
 def set_geometry(fake: FakeTensor, spec: Spec) -> None:
-    """Give a fake tensor another shape, stride and offset, as `squeeze_` does; to autograd it stays the same tensor."""
+    """Give a fake tensor another shape, stride and offset, as `squeeze_` does; to autograd it stays
+    the same tensor.
+    """
     with torch._C._DisableTorchDispatch():
         torch._C.TensorBase.data.__set__(fake, make_fake(spec, fake.storage_record))  # type: ignore[attr-defined]
     fake.spec = spec
@@ -233,10 +247,12 @@ def fake_like(
     *,
     source: str = "",
 ) -> FakeTensor:
-    """A FakeTensor with a real tensor's geometry, dtype, device, requires_grad, and nn.Parameter-ness.
+    """A FakeTensor with a real tensor's geometry, dtype, device, requires_grad, and
+    nn.Parameter-ness.
 
-    `dynamic_dims` says which dims are symbolic: a mapping to the Exprs to use, or dim numbers, which get fresh symbols of `env`
-    with `f"{source}.shape[{dim}]"` as their source.  The result is a leaf exactly if the real tensor is.
+    `dynamic_dims` says which dims are symbolic: a mapping to the Exprs to use, or dim numbers,
+    which get fresh symbols of `env` with `f"{source}.shape[{dim}]"` as their source. The result is
+    a leaf exactly if the real tensor is.
     """
     if not isinstance(dynamic_dims, dict):
         if env is None and dynamic_dims:
@@ -259,7 +275,9 @@ def fake_like(
 
 
 def symbolic_spec(real: torch.Tensor, sizes: Mapping[int, Size]) -> Spec:
-    """The Spec of a real tensor with some sizes replaced; strides that are products of sizes follow them."""
+    """The Spec of a real tensor with some sizes replaced; strides that are products of sizes follow
+    them.
+    """
     shape: list[Size] = [sizes.get(dim, size) for dim, size in enumerate(real.shape)]
     stride: list[Size] = list(real.stride())
     order = sorted(range(real.dim()), key=lambda dim: (real.stride(dim), -dim))
@@ -294,7 +312,9 @@ class _NonLeaf(torch.autograd.Function):
 
 
 def is_outside_history(node: object) -> bool:
-    """Whether a node of autograd's graph stands for the history that a `fake_like` of a non-leaf does not know."""
+    """Whether a node of autograd's graph stands for the history that a `fake_like` of a non-leaf
+    does not know.
+    """
     return getattr(node, "_forward_cls", None) is _NonLeaf
 
 

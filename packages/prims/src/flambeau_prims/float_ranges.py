@@ -1,9 +1,10 @@
-"""Between what symbolic floats lie, where that is known: random numbers, and what is computed from them.
+"""Between what symbolic floats lie, where that is known: random numbers, and what is computed from
+them.
 
     f0 = random.random()        [0, 1)         2.45 + f0     [2.45, 3.45]        f0 < 0.0     never
 
-An interval is closed, its ends computed in floats as the number itself is: rounding keeps order, so they are exact bounds.  What may be
-NaN or infinite has none.
+An interval is closed, its ends computed in floats as the number itself is: rounding keeps order, so
+they are exact bounds. What may be NaN or infinite has none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Locks that a forked child finds free, whatever other threads of its parent were doing.
 
-What these locks guard is consistent between any two bytecodes (a dict, a list, a tuple replaced as a whole), so a child may go on where
-another thread stood.  A re-entrant lock that the forking thread itself holds stays its own.
+What these locks guard is consistent between any two bytecodes (a dict, a list, a tuple replaced as
+a whole), so a child may go on where another thread stood. A re-entrant lock that the forking thread
+itself holds stays its own.
 """
 
 from __future__ import annotations

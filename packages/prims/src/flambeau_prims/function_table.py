@@ -1,15 +1,18 @@
-"""What is intercepted above the dispatcher: torch functions whose C++ would take another path on fakes than on the real device.
+"""What is intercepted above the dispatcher: torch functions whose C++ would take another path on
+fakes than on the real device.
 
-To C++, a fake tensor for a GPU lives on `meta` (fake.py), so what C++ decides by device must be decided here: which attention
-kernel, fused dropout, whether `.to` copies.  `FunctionTable` is a TorchFunctionMode that is active while a program is traced:
+To C++, a fake tensor for a GPU lives on `meta` (fake.py), so what C++ decides by device must be
+decided here: which attention kernel, fused dropout, whether `.to` copies. `FunctionTable` is a
+TorchFunctionMode that is active while a program is traced:
 
     with FunctionTable(tracer.device), tracer:
         y = model(x)
 
-`replacements(device)` is the table itself, {torch function: replacement}; a replacement takes the function's arguments, and
-returns NotImplemented to let the function run as it is.  For programs on a CPU the table is small: `symbolic_matmul` where C++
-cannot multiply matrices of symbolic sizes, and functions of Python that are no torch functions (`torch._check`), which a
-bytecode interpreter looks up itself.
+`replacements(device)` is the table itself, {torch function: replacement}; a replacement takes the
+function's arguments, and returns NotImplemented to let the function run as it is. For programs on a
+CPU the table is small: `symbolic_matmul` where C++ cannot multiply matrices of symbolic sizes, and
+functions of Python that are no torch functions (`torch._check`), which a bytecode interpreter looks
+up itself.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ class FunctionTable(TorchFunctionMode):
             or not func.__globals__.get("__name__", "").startswith("torch.")
         ):
             return func(*args, **kwargs)
-        # Composed in Python of other torch functions, which the table is to see as well.  Some call C++ by their own name.
+        # Composed in Python of other torch functions, which the table is to see as well.  Some call
+        # C++ by their own name.
         outer, self._running = self._running, func
         try:
             with self:
@@ -83,7 +87,9 @@ _NAMESPACES: dict[int, dict[str, Any]] = {}
 
 
 def _past_dispatch(function: FunctionType) -> FunctionType:
-    """A Python torch function without the step at its start that hands the call to the active mode, where it came from."""
+    """A Python torch function without the step at its start that hands the call to the active mode,
+    where it came from.
+    """
     found = _PAST_DISPATCH.get(function)
     if found is None:
         names = function.__globals__
@@ -259,7 +265,8 @@ _SEQUENCES = (list, tuple, range)
 
 
 def _on_device(key: Any, device: torch.device) -> Any:
-    """An index with its Python sequences of numbers as tensors on `device`: C++ would make them on meta.
+    """An index with its Python sequences of numbers as tensors on `device`: C++ would make them on
+    meta.
 
     Returns `key` itself if it has none.  A list is one index, or like a tuple if it holds other
     than numbers, as in torch/csrc/autograd/python_variable_indexing.cpp.
@@ -322,8 +329,9 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """scaled_dot_product_attention by a fused kernel of the GPU where one fits, as eager chooses but that cuDNN's is not taken;
-    else the math form, which is C++'s own."""
+    """scaled_dot_product_attention by a fused kernel of the GPU where one fits, as eager chooses
+    but that cuDNN's is not taken; else the math form, which is C++'s own.
+    """
     if not isinstance(query, FakeTensor) or not query.is_cuda:
         return NotImplemented
     if flash_fits(query, key, value, attn_mask, enable_gqa):
@@ -346,7 +354,9 @@ def attention(
 def _math_with_dropout(
     query: Any, key: Any, value: Any, mask: Any, dropout_p: float, scale: float | None
 ) -> Any:
-    """The math form: C++'s own would draw its dropout mask as on the CPU.  Half precision is computed in float32."""
+    """The math form: C++'s own would draw its dropout mask as on the CPU. Half precision is
+    computed in float32.
+    """
     factor = math.sqrt(1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if mask is not None:
         mask = _additive(mask, query)
@@ -368,7 +378,9 @@ def _repeat_heads(query: FakeTensor, tensor: FakeTensor) -> torch.Tensor:
 def _fits_any(
     tensors: Sequence[FakeTensor], dtypes: tuple[torch.dtype, ...], grouped: bool = False
 ) -> bool:
-    """What both fused kernels ask: 4-dim tensors of one batch and head count (or grouped heads), dense last dim, no empty dim."""
+    """What both fused kernels ask: 4-dim tensors of one batch and head count (or grouped heads),
+    dense last dim, no empty dim.
+    """
     query, key, value = tensors
     if any(t.dim() != 4 or t.dtype not in dtypes or t.dtype != query.dtype for t in tensors):
         return False
@@ -394,7 +406,9 @@ def flash_fits(
 def efficient_fits(
     query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any, is_causal: bool
 ) -> bool:
-    """Whether eager takes the memory-efficient kernel: float32 too, masks in rows too (not both with is_causal), aligned head sizes."""
+    """Whether eager takes the memory-efficient kernel: float32 too, masks in rows too (not both
+    with is_causal), aligned head sizes.
+    """
     if not torch.backends.cuda.mem_efficient_sdp_enabled() or (mask is not None and is_causal):
         return False
     if not _fits_any((query, key, value), (torch.float16, torch.bfloat16, torch.float32)):
@@ -443,7 +457,9 @@ def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:
-    """The kernel reads rows of masks by 8 elements: the same mask in rows whose memory is a multiple of that long."""
+    """The kernel reads rows of masks by 8 elements: the same mask in rows whose memory is a
+    multiple of that long.
+    """
     size = from_symint(mask.shape[-1])
     if isinstance(size, int) and size % 8 == 0:
         return mask

@@ -1,8 +1,8 @@
 """The compiler's own graph: values, nodes, and the text they print as.
 
-One Graph type serves every stage below the capture border.  What differs is which operators may appear (the stage
-borders check that): ATen overloads while tracing, functional ATen after functionalization, primitives and extern ATen
-calls after decomposition.
+One Graph type serves every stage below the capture border. What differs is which operators may
+appear (the stage borders check that): ATen overloads while tracing, functional ATen after
+functionalization, primitives and extern ATen calls after decomposition.
 
     graph(x: f32[4, 8], w: f32[8, 8]) {
       y: f32[4, 8] = aten.mm.default(x, w)
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class Value:
-    """One tensor in a graph: an input, or one output of one Node (`producer`).  Compared by identity."""
+    """One tensor in a graph: an input, or one output of one Node (`producer`). Compared by
+    identity.
+    """
 
     __slots__ = ("name", "producer", "spec")
 
@@ -38,7 +40,9 @@ class Value:
 
 
 class Place(str):
-    """The user's line of a call, the checkpointed region that it is in (see `Node.region`), and whether it is a call of the backward."""
+    """The user's line of a call, the checkpointed region that it is in (see `Node.region`), and
+    whether it is a call of the backward.
+    """
 
     __slots__ = ("in_backward", "region")
     region: int
@@ -53,14 +57,18 @@ class Place(str):
 
 
 Argument: TypeAlias = Any
-"""Value | Size | float | bool | str | None | dtype | device | layout | memory_format, or lists and tuples of these."""
+"""Value | Size | float | bool | str | None | dtype | device | layout | memory_format, or lists and
+tuples of these.
+"""
 
 
 class Node:
-    """One call of one operator.  `op` is a torch `OpOverload` (ATen) or a `flambeau_prims.primitives.Prim`.
+    """One call of one operator. `op` is a torch `OpOverload` (ATen) or a
+    `flambeau_prims.primitives.Prim`.
 
-    `outputs` has one entry a result, in order; an entry is None where the operator returns no tensor there.
-    `where` is the user's source line that caused the call ("file.py:12"), or ""; a `Place` in a checkpointed region, or in the backward.
+    `outputs` has one entry a result, in order; an entry is None where the operator returns no
+    tensor there. `where` is the user's source line that caused the call ("file.py:12"), or ""; a
+    `Place` in a checkpointed region, or in the backward.
     """
 
     __slots__ = ("args", "kwargs", "op", "outputs", "where")
@@ -81,7 +89,9 @@ class Node:
 
     @property
     def region(self) -> int:
-        """The number of the region of the program whose results the backward is to compute again rather than keep; 0 outside any."""
+        """The number of the region of the program whose results the backward is to compute again
+        rather than keep; 0 outside any.
+        """
         where = self.where
         return where.region if type(where) is Place else 0
 
@@ -107,14 +117,14 @@ class Node:
 class Graph:
     """A straight-line program over tensors.
 
-    An input that is an Expr is an int argument: a bare symbol that no tensor input has as a dim.  Every other symbol takes its
-    value from the first tensor input with a dim that is the bare symbol.
-    `outputs` may hold Values, Sizes (a symbolic int the program returns) and None.
-    `writes` lists the mutations of inputs that remain after functionalization, as (input, new value): at exit the
-    input's memory must hold the value, cast and laid out as the input is.
-    `write_counts` says how many writes of the program the version counter of a written input counts, one where it says nothing; eager
-    counts none where batch norm writes its statistics.
-    `env` owns the symbolic sizes, or is None when every size is an int.
+    An input that is an Expr is an int argument: a bare symbol that no tensor input has as a dim.
+    Every other symbol takes its value from the first tensor input with a dim that is the bare
+    symbol. `outputs` may hold Values, Sizes (a symbolic int the program returns) and None. `writes`
+    lists the mutations of inputs that remain after functionalization, as (input, new value): at
+    exit the input's memory must hold the value, cast and laid out as the input is. `write_counts`
+    says how many writes of the program the version counter of a written input counts, one where it
+    says nothing; eager counts none where batch norm writes its statistics. `env` owns the symbolic
+    sizes, or is None when every size is an int.
     """
 
     inputs: list[Value | Expr] = field(default_factory=list)
@@ -156,7 +166,8 @@ def values_in(arg: Argument) -> Iterator[Value]:
 
 
 def _collect_values(args: Iterable[Argument], found: list[Value]) -> None:
-    # A list filled by plain recursion: passes spend much of their time here, and nested generators take four times as long.
+    # A list filled by plain recursion: passes spend much of their time here, and nested generators
+    # take four times as long.
     for arg in args:
         kind = type(arg)
         if kind is Value:

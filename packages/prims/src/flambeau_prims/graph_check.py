@@ -1,10 +1,13 @@
-"""The checker of graphs of ATen calls: what every Graph promises, and on demand what stage borders add.
+"""The checker of graphs of ATen calls: what every Graph promises, and on demand what stage borders
+add.
 
     check_graph(graph)                       # after any pass, in tests and under the debug flag
-    check_graph(graph, functional=True)      # after functionalization: no operator writes to an argument
+    # after functionalization: no operator writes to an argument
+    check_graph(graph, functional=True)
     check_graph(graph, specs=True)           # also that each Spec is what the operator's rule says
 
-Raises `MalformedGraph`, whose text names the node and prints the graph.  `check.check_prims_graph` adds the laws of primitives.
+Raises `MalformedGraph`, whose text names the node and prints the graph. `check.check_prims_graph`
+adds the laws of primitives.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ def check_graph(
     specs: bool = False,
     constants: Collection[Value] = (),
 ) -> None:
-    """Raise `MalformedGraph` unless the graph, whose `constants` stand outside it, keeps its promises."""
+    """Raise `MalformedGraph` unless the graph, whose `constants` stand outside it, keeps its
+    promises.
+    """
     for problem in problems(graph, functional=functional, specs=specs, constants=constants):
         raise MalformedGraph(f"{problem}\n{format_graph(graph)}")
 
@@ -142,7 +147,9 @@ def _exit_problems(graph: Graph, known: set[Value]) -> Iterator[str]:
 
 
 def _spec_problems(node: Node) -> Iterator[str]:
-    """Differences between the Specs of a node's results and what the operator says; prims leave strides open."""
+    """Differences between the Specs of a node's results and what the operator says; prims leave
+    strides open.
+    """
     args = map_values(node.args, lambda value: value.spec)
     kwargs = map_values(node.kwargs, lambda value: value.spec)
     is_aten = isinstance(node.op, OpOverload)

@@ -1,8 +1,9 @@
 """Shapes by running an operator on meta tensors: the way out for rare operators without a rule.
 
-Torch's meta kernels can differ from the real ones in strides (a channels_last convolution on CPU is one case) and take no
-symbolic sizes, so every operator of note has a rule of its own and this file serves only the long tail.  Symbolic sizes are
-specialised: guards hold them to their values on the traced call, and `SizeEnv.specialised` says for what operator.
+Torch's meta kernels can differ from the real ones in strides (a channels_last convolution on CPU is
+one case) and take no symbolic sizes, so every operator of note has a rule of its own and this file
+serves only the long tail. Symbolic sizes are specialised: guards hold them to their values on the
+traced call, and `SizeEnv.specialised` says for what operator.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ _META = torch.device("meta")
 
 
 def infer_on_meta(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The Specs of `op`'s results, from running it on meta tensors; raises `NoRule` if that cannot be done.
+    """The Specs of `op`'s results, from running it on meta tensors; raises `NoRule` if that cannot
+    be done.
 
-    Symbolic sizes and numbers are specialised, with guards; `DataDependentSize` for those that are in the data.
+    Symbolic sizes and numbers are specialised, with guards; `DataDependentSize` for those that are
+    in the data.
     """
     device: list[torch.device] = []
     meta_args = [_to_meta(arg, op, device) for arg in args]
@@ -62,7 +65,9 @@ def _to_meta(arg: Any, op: OpOverload, device: list[torch.device]) -> Any:
 
 
 def specialised(spec: Spec, reason: str) -> Spec:
-    """The Spec with ints for its sizes, which guards hold to their values on the traced call from here on."""
+    """The Spec with ints for its sizes, which guards hold to their values on the traced call from
+    here on.
+    """
     if spec.env is None:
         return spec
     shape = [specialised_int(size, reason) for size in spec.shape]

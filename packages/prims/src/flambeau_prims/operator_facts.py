@@ -1,4 +1,5 @@
-"""What the tracer must know of an ATen overload besides its shape rule: results, aliasing, mutation, and special cases.
+"""What the tracer must know of an ATen overload besides its shape rule: results, aliasing,
+mutation, and special cases.
 
 All of it follows from the operator's schema and tags, looked at once per overload.
 """
@@ -44,14 +45,23 @@ _CHECKS = {
 _LAZY = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
 _LIFTS = {aten.lift_fresh.default}
 
-READS_MEMORY = frozenset({
-    aten.as_strided.default, aten.as_strided_scatter.default, aten.view.dtype, aten.view_as_complex.default,
-})  # fmt: skip
-"""Overloads whose result depends on where their first argument lies in memory (its offset and strides), and not only on its elements."""
+READS_MEMORY = frozenset(
+    {
+        aten.as_strided.default,
+        aten.as_strided_scatter.default,
+        aten.view.dtype,
+        aten.view_as_complex.default,
+    }
+)
+"""Overloads whose result depends on where their first argument lies in memory (its offset and
+strides), and not only on its elements.
+"""
 
 
 def is_check(op: Any) -> bool:
-    """Whether an overload returns nothing, and raises where the data is not as it should be: it stays in the graph."""
+    """Whether an overload returns nothing, and raises where the data is not as it should be: it
+    stays in the graph.
+    """
     return op in _CHECKS
 
 
@@ -96,11 +106,15 @@ class OperatorFacts:
             "List"
         )
         self.changes_metadata = torch.Tag.inplace_view in op.tags
-        """Whether it changes its argument's sizes or strides; `view_form` is then the view that gives these, if there is one."""
+        """Whether it changes its argument's sizes or strides; `view_form` is then the view that
+        gives these, if there is one.
+        """
         form = _out_of_place(op) if self.changes_metadata else None
         self.view_form = form if form is not None and is_view(form) else None
         self.lazy = _LAZY.get(op)
-        """The bit, if any, that its result has where its argument has none: "conj" or "neg", which say that elements are yet to be conjugated or negated."""
+        """The bit, if any, that its result has where its argument has none: "conj" or "neg", which
+        say that elements are yet to be conjugated or negated.
+        """
         self.any_geometry = self.stem == "as_strided"
         """Whether it gives any geometry over its argument's memory."""
         self.random = torch.Tag.nondeterministic_seeded in op.tags
@@ -120,7 +134,9 @@ class OperatorFacts:
         self.checks_overlap = op is aten.copy_.default or (
             form is not None and torch.Tag.pointwise in form.tags
         )
-        """Whether it is an elementwise loop that writes to its first argument, and refuses operands which share a part of its memory."""
+        """Whether it is an elementwise loop that writes to its first argument, and refuses operands
+        which share a part of its memory.
+        """
 
     def argument(self, name: str, args: Any, kwargs: Any) -> Any:
         """The argument called `name` in a call, or None."""
@@ -130,7 +146,9 @@ class OperatorFacts:
         return None if kwargs is None else kwargs.get(name)
 
     def source(self, index: int, args: Any, kwargs: Any) -> Any:
-        """The argument whose memory result `index` shares, or None; for a list result all share one."""
+        """The argument whose memory result `index` shares, or None; for a list result all share
+        one.
+        """
         if self.returns_list:
             index = 0
         name = self.aliases[index]
@@ -148,7 +166,9 @@ class OperatorFacts:
         return found
 
     def check_mutation(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> None:
-        """Raise, as eager does, if the result does not fit the argument that an in-place operator writes to."""
+        """Raise, as eager does, if the result does not fit the argument that an in-place operator
+        writes to.
+        """
         if rule_for(self.op) is not None:
             infer(self.op, rule_args, rule_kwargs)
             return
@@ -165,7 +185,8 @@ class OperatorFacts:
                 # Some raise with texts of their own, some resize.
                 raise OutArgument(f"{self.op} writes {result!r} to {target!r}", self.op)
             raise RuntimeError(
-                f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(result.shape)}"
+                f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+                f"{list(result.shape)}"
             )
 
     def out_results(self, rule_args: tuple[Any, ...], rule_kwargs: dict[str, Any]) -> Any:
@@ -177,9 +198,11 @@ class OperatorFacts:
 
 
 def check_overlap(target: Spec, source: Spec) -> None:
-    """Raise, as eager's elementwise loops do, if an operand shares some of the memory that is written but is not just that.
+    """Raise, as eager's elementwise loops do, if an operand shares some of the memory that is
+    written but is not just that.
 
-    Both Specs are of tensors over one storage; tensors with gaps are not looked at, as eager does not.
+    Both Specs are of tensors over one storage; tensors with gaps are not looked at, as eager does
+    not.
     """
     if is_empty(target.shape) or is_empty(source.shape):
         return
@@ -194,7 +217,8 @@ def check_overlap(target: Spec, source: Spec) -> None:
         overlaps = lt(first, other_last) and lt(other, last)
     if overlaps:
         raise RuntimeError(
-            "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory location. "
+            "unsupported operation: some elements of the input tensor and the written-to "
+            "tensor refer to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )
 
@@ -211,7 +235,9 @@ def facts(op: OpOverload) -> OperatorFacts:
 
 
 def _functional_form(op: OpOverload) -> OpOverload | None:
-    """The out-of-place form of an out= operator, or of an in-place operator whose rule can check the shape."""
+    """The out-of-place form of an out= operator, or of an in-place operator whose rule can check
+    the shape.
+    """
     namespace, name = op._schema.name.split("::")
     if op._schema.arguments[-1].is_out:
         inputs = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
@@ -226,7 +252,9 @@ def _functional_form(op: OpOverload) -> OpOverload | None:
 
 
 def _out_of_place(op: OpOverload) -> OpOverload | None:
-    """`add.Tensor` for `add_.Tensor`, `transpose.int` for `transpose_.default`: the overload with the same arguments."""
+    """`add.Tensor` for `add_.Tensor`, `transpose.int` for `transpose_.default`: the overload with
+    the same arguments.
+    """
     namespace, name = op._schema.name.split("::")
     if not name.endswith("_") or name.startswith("__"):
         return None

@@ -1,12 +1,14 @@
-"""out= arguments: which of them a graph may write to as they are, which it makes anew, and which are left to eager.
+"""out= arguments: which of them a graph may write to as they are, which it makes anew, and which
+are left to eager.
 
     torch.mul(x, y, out=o)           o of the result's shape          -> compiled
     torch.mul(x, y, out=empty(0))    made in the graph                -> the empty tensor becomes one of the result's shape
     torch.sum(x, out=o)              o of another dtype               -> OutArgument: eager computes otherwise, or raises
 
-Before eager computes, it resizes what has another shape, and refuses dtypes, devices and overlaps by rules that differ from operator to
-operator.  Only calls that every such rule accepts are compiled; eager runs the others.  Relies on the out= overload and its functional form
-having the same arguments, as `functional_forms` of the autograd package does.
+Before eager computes, it resizes what has another shape, and refuses dtypes, devices and overlaps
+by rules that differ from operator to operator. Only calls that every such rule accepts are
+compiled; eager runs the others. Relies on the out= overload and its functional form having the same
+arguments, as `functional_forms` of the autograd package does.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def to_resize(
 ) -> list[tuple[FakeTensor, Spec]]:
     """The out= tensors that take another shape first, each with that Spec.
 
-    `results` are the Specs of the functional form, `operands` the call's other arguments.  Raises OutArgument for what eager is to judge.
+    `results` are the Specs of the functional form, `operands` the call's other arguments. Raises
+    OutArgument for what eager is to judge.
     """
     specs = results if isinstance(results, (tuple, list)) else (results,)
     pointwise = torch.Tag.pointwise in op.tags
@@ -57,7 +60,9 @@ def to_resize(
 
 
 def _check_kind(op: OpOverload, out: Spec, result: Spec) -> None:
-    """Some operators cast to the dtype of what they write, some compute in it, most refuse another one than the result's."""
+    """Some operators cast to the dtype of what they write, some compute in it, most refuse another
+    one than the result's.
+    """
     if out.dtype != result.dtype:
         raise OutArgument(f"{op} of {result!r} writes to {out!r}, of another dtype", op)
     if out.device != result.device:
@@ -65,7 +70,9 @@ def _check_kind(op: OpOverload, out: Spec, result: Spec) -> None:
 
 
 def _resized(op: OpOverload, out: FakeTensor, result: Spec) -> Spec:
-    """The Spec that an empty tensor of the graph takes: such a one has no contents, and nobody outside sees it change."""
+    """The Spec that an empty tensor of the graph takes: such a one has no contents, and nobody
+    outside sees it change.
+    """
     input = out.storage_record.given or (out.value is not None and out.value.producer is None)
     fresh = Spec.of(result.shape, dtype=out.spec.dtype, device=out.spec.device)
     # Where the functional result is not in rows, operators differ in the strides that they give.
@@ -95,9 +102,10 @@ def _same_place(one: Spec, other: Spec) -> bool:
         and known_eq(one.offset, other.offset)
         and len(one.shape) == len(other.shape)
         and all(
-            known_eq(a, b) for a, b in zip(one.shape + one.stride, other.shape + other.stride, strict=True)
+            known_eq(a, b)
+            for a, b in zip(one.shape + one.stride, other.shape + other.stride, strict=True)
         )
-    )  # fmt: skip
+    )
 
 
 def _flat(items: Any) -> Iterator[Any]:

@@ -1,6 +1,8 @@
-"""What every primitive computes, in plain eager PyTorch: the reference that compiled code is tested against.
+"""What every primitive computes, in plain eager PyTorch: the reference that compiled code is tested
+against.
 
-Results may come in any strides; `evaluate.run_graph` lays fresh results out as their Value's Spec says.
+Results may come in any strides; `evaluate.run_graph` lays fresh results out as their Value's Spec
+says.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def pointwise(name: str) -> Callable[..., Tensor]:
-    """The reference of a pointwise primitive: numbers become 0-dim tensors of the operands' dtype, and torch does the rest."""
+    """The reference of a pointwise primitive: numbers become 0-dim tensors of the operands' dtype,
+    and torch does the rest.
+    """
     function = _POINTWISE.get(name) or getattr(torch, name)
 
     def reference(*operands: Any) -> Tensor:

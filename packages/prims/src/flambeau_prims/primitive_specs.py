@@ -1,8 +1,8 @@
 """The Spec of every primitive's result, by family of primitives.
 
-Each function takes a primitive's positional arguments with Specs where tensors stand, and returns the result's Spec.  Views get
-the exact strides and offset of the operand's memory; everything else is fresh memory, laid out like the operands where that
-is meaningful and row-major otherwise.
+Each function takes a primitive's positional arguments with Specs where tensors stand, and returns
+the result's Spec. Views get the exact strides and offset of the operand's memory; everything else
+is fresh memory, laid out like the operands where that is meaningful and row-major otherwise.
 """
 
 from __future__ import annotations
@@ -23,18 +23,30 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Size
 
 WIDE_FLOATS = frozenset({torch.float32, torch.float64})
-INTEGERS = frozenset({
-    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-})  # fmt: skip
+INTEGERS = frozenset(
+    {
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+    }
+)
 
 
-# Pointwise ----------------------------------------------------------------------------------------------------------
+# Pointwise
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _pointwise(
     domain: frozenset[torch.dtype], result: torch.dtype | None = None
 ) -> Callable[..., Spec]:
-    """The rule of a pointwise primitive on `domain`; `result` is the result's dtype where it is not the operands'."""
+    """The rule of a pointwise primitive on `domain`; `result` is the result's dtype where it is not
+    the operands'.
+    """
 
     def infer(*operands: Any) -> Spec:
         tensors = [operand for operand in operands if isinstance(operand, Spec)]
@@ -73,7 +85,8 @@ def cast(x: Spec, dtype: torch.dtype) -> Spec:
     return _fresh_like([x], dtype)
 
 
-# Reductions ---------------------------------------------------------------------------------------------------------
+# Reductions
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _reduction(domain: frozenset[torch.dtype]) -> Callable[[Spec, tuple[int, ...]], Spec]:
@@ -96,7 +109,8 @@ def reduce_index(x: Spec, dim: int) -> Spec:
     return reduce_any_real(x, (dim,)).replace(dtype=torch.int64)
 
 
-# Views --------------------------------------------------------------------------------------------------------------
+# Views
+# --------------------------------------------------------------------------------------------------------------
 
 
 def expand(x: Spec, shape: tuple[Size, ...]) -> Spec:
@@ -193,7 +207,8 @@ def as_strided(x: Spec, shape: tuple[Size, ...], stride: tuple[Size, ...], offse
     return x.replace(shape=shape, stride=stride, offset=offset)
 
 
-# Index --------------------------------------------------------------------------------------------------------------
+# Index
+# --------------------------------------------------------------------------------------------------------------
 
 
 def flip(x: Spec, dims: tuple[int, ...]) -> Spec:
@@ -210,7 +225,9 @@ def gather(x: Spec, dim: int, index: Spec) -> Spec:
 
 
 def index(x: Spec, indices: Sequence[Spec | None]) -> Spec:
-    """aten.index.Tensor's shape: indexed dims give way to the indices' shape, in place if adjacent and else in front."""
+    """aten.index.Tensor's shape: indexed dims give way to the indices' shape, in place if adjacent
+    and else in front.
+    """
     given = [d for d, item in enumerate(indices) if item is not None]
     tensors = [item for item in indices if item is not None]
     if not tensors or any(item.dtype is not torch.int64 for item in tensors):
@@ -243,7 +260,8 @@ def cat(xs: Sequence[Spec], dim: int) -> Spec:
     )
 
 
-# Factories and layout -----------------------------------------------------------------------------------------------
+# Factories and layout
+# -----------------------------------------------------------------------------------------------
 
 
 def full(shape: Sequence[Size], value: Any, dtype: torch.dtype, device: torch.device) -> Spec:
@@ -273,7 +291,8 @@ def to_device(x: Spec, device: torch.device) -> Spec:
     return _fresh_like([x], x.dtype).replace(device=device)
 
 
-# Shared -------------------------------------------------------------------------------------------------------------
+# Shared
+# -------------------------------------------------------------------------------------------------------------
 
 
 def _same_dtype(tensors: Sequence[Spec]) -> torch.dtype:

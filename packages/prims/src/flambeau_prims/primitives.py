@@ -1,4 +1,5 @@
-"""The primitives: the closed set of operators that compilers of graphs must know.  The whole set is on this page.
+"""The primitives: the closed set of operators that compilers of graphs must know. The whole set is
+on this page.
 
     y: f32[4, 8] = prims.mul(x, 0.5)
     s: f32[4] = prims.sum(y, (1,))
@@ -6,19 +7,27 @@
 Laws that hold for every primitive:
 
 1. Called positionally.  Sizes and indices may be ints or `Expr`s; dims are non-negative ints.
-2. POINTWISE: tensor operands have one shape and one dtype, `where`'s condition is bool of that shape.  A number (bool, int,
-   float, Expr or FloatExpr) may stand for an operand, but not for all of them; it is taken in the tensor operands' dtype.
-3. float16 and bfloat16 are storage types: only `cast`, `where` and the kinds that move data take them.  Arithmetic and
-   reductions are in float32 or wider; decompositions cast up first and back after, as eager's kernels do.
-4. REDUCTIONS drop their dims, accumulate in the operand's dtype, and give the identity (where there is one) for empty dims.
-5. VIEWS are index maps: the result's Spec describes the operand's memory.  `reshape` is a view where strides allow,
+2. POINTWISE: tensor operands have one shape and one dtype, `where`'s condition is bool of that
+shape. A number (bool, int,
+   float, Expr or FloatExpr) may stand for an operand, but not for all of them; it is taken in the
+   tensor operands' dtype.
+3. float16 and bfloat16 are storage types: only `cast`, `where` and the kinds that move data take
+them. Arithmetic and
+   reductions are in float32 or wider; decompositions cast up first and back after, as eager's
+   kernels do.
+4. REDUCTIONS drop their dims, accumulate in the operand's dtype, and give the identity (where there
+is one) for empty dims.
+5. VIEWS are index maps: the result's Spec describes the operand's memory. `reshape` is a view where
+strides allow,
    and otherwise a fresh row-major tensor.
-6. The results of all other kinds are fresh memory, laid out as the Spec of the Value they produce says: `infer` gives a default
+6. The results of all other kinds are fresh memory, laid out as the Spec of the Value they produce
+says: `infer` gives a default
    that whoever builds the graph may replace by any other dense strides.
 
-A primitive called on real tensors computes its reference result in plain eager PyTorch (`evaluate.run_graph` runs graphs).
-What is not here (matrix products, convolution, attention, pooling, sorting, scans, scatters, random numbers, complex
-arithmetic) stays an ATen OpOverload in the graph, which means "call ATen".
+A primitive called on real tensors computes its reference result in plain eager PyTorch
+(`evaluate.run_graph` runs graphs). What is not here (matrix products, convolution, attention,
+pooling, sorting, scans, scatters, random numbers, complex arithmetic) stays an ATen OpOverload in
+the graph, which means "call ATen".
 """
 
 from __future__ import annotations
@@ -38,15 +47,29 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Spec
 
 
-# 0. Dtypes ---------------------------------------------------------------------------------------------------------
+# 0. Dtypes
+# ---------------------------------------------------------------------------------------------------------
 
-DTYPES = frozenset({
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
-})  # fmt: skip
-"""The dtypes that primitives take.  Operators on tensors of others (complex, float8, uint16 and wider) stay calls of ATen; `clone`, which only moves,
-takes them too."""
+DTYPES = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    }
+)
+"""The dtypes that primitives take. Operators on tensors of others (complex, float8, uint16 and
+wider) stay calls of ATen; `clone`, which only moves, takes them too.
+"""
 
-# 1. What a primitive is ------------------------------------------------------------------------------------------
+# 1. What a primitive is
+# ------------------------------------------------------------------------------------------
 
 
 class Kind(enum.Enum):
@@ -58,7 +81,8 @@ class Kind(enum.Enum):
     INDEX = "index"  # fresh result, each element read from a computed place
     FACTORY = "factory"  # fresh result from no tensor
     LAYOUT = "layout"  # the same elements in new memory
-    SCATTER = "scatter"  # fresh result, written at computed places; none yet: scatters are extern ATen calls
+    # fresh result, written at computed places; none yet: scatters are extern ATen calls
+    SCATTER = "scatter"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +90,9 @@ class Prim:
     """One primitive operator; `prims.add` in text.
 
     `params` names the positional parameters, each with its type (see `PARAM_TYPES`).
-    `infer(*args)` takes Specs where tensors stand and gives the result's Spec; it raises TypeError or ValueError when the call
-    breaks a law.  `reference(*args)` computes the result on real tensors.
+    `infer(*args)` takes Specs where tensors stand and gives the result's Spec; it raises TypeError
+    or ValueError when the call breaks a law. `reference(*args)` computes the result on real
+    tensors.
     """
 
     name: str
@@ -135,8 +160,9 @@ def _binary(name: str, meaning: str, infer: Any = specs.arithmetic) -> Prim:
     )
 
 
-# 2. Pointwise: unary ----------------------------------------------------------------------------------------------
-# The default domain is float32 and float64; `arithmetic` adds the integers, `any_real` adds bool too.
+# 2. Pointwise: unary
+# ---------------------------------------------------------------------------------------------- The
+# default domain is float32 and float64; `arithmetic` adds the integers, `any_real` adds bool too.
 
 neg = _unary("neg", "-x", specs.arithmetic)
 abs = _unary("abs", "|x|", specs.arithmetic)
@@ -177,7 +203,8 @@ signbit = _unary(
 )
 bitwise_not = _unary("bitwise_not", "~x; for bool, not x", specs.bits)
 
-# 3. Pointwise: binary, ternary, cast --------------------------------------------------------------------------------
+# 3. Pointwise: binary, ternary, cast
+# --------------------------------------------------------------------------------
 
 add = _binary("add", "a + b; integers wrap")
 sub = _binary("sub", "a - b; integers wrap")
@@ -206,8 +233,11 @@ bitwise_xor = _binary("bitwise_xor", "a ^ b; for bool, !=", specs.bits)
 shift_left = _binary(
     "shift_left", "a << b; 0 when b is negative or not below the width", specs.integers
 )
-shift_right = _binary("shift_right", "arithmetic a >> b; the sign fill when b is negative or not below the width",
-                      specs.integers)  # fmt: skip
+shift_right = _binary(
+    "shift_right",
+    "arithmetic a >> b; the sign fill when b is negative or not below the width",
+    specs.integers,
+)
 where = _declare(
     Kind.POINTWISE,
     "where(condition: tensor, a: operand, b: operand)",
@@ -220,7 +250,8 @@ cast = _declare(
     "nearest value, ties to even; float to integer truncates; to bool: x != 0",
 )  # fmt: skip
 
-# 4. Reductions ----------------------------------------------------------------------------------------------------
+# 4. Reductions
+# ----------------------------------------------------------------------------------------------------
 
 
 def _reduction(name: str, meaning: str, infer: Any) -> Prim:
@@ -244,7 +275,8 @@ argmin = _declare(
     "int64 index of the least element (NaN is least), the first of equals",
 )  # fmt: skip
 
-# 5. Views -----------------------------------------------------------------------------------------------------------
+# 5. Views
+# -----------------------------------------------------------------------------------------------------------
 
 expand = _declare(
     Kind.VIEW, "expand(x: tensor, shape: sizes)", specs.expand, eager.expand,
@@ -276,9 +308,12 @@ squeeze = _declare(
     "drop dims, all of size 1",
 )
 slice = _declare(
-    Kind.VIEW, "slice(x: tensor, dim: dim, start: size, stop: size, step: size)", specs.slice_, eager.slice_,
+    Kind.VIEW,
+    "slice(x: tensor, dim: dim, start: size, stop: size, step: size)",
+    specs.slice_,
+    eager.slice_,
     "elements start, start+step, ... below stop; 0 <= start <= stop <= size, step > 0",
-)  # fmt: skip
+)
 select = _declare(
     Kind.VIEW,
     "select(x: tensor, dim: dim, index: size)",
@@ -287,23 +322,35 @@ select = _declare(
     "0 <= index < size; drops the dim",
 )
 diagonal = _declare(
-    Kind.VIEW, "diagonal(x: tensor, offset: size, dim1: dim, dim2: dim)", specs.diagonal, eager.diagonal,
+    Kind.VIEW,
+    "diagonal(x: tensor, offset: size, dim1: dim, dim2: dim)",
+    specs.diagonal,
+    eager.diagonal,
     "elements (i, i + offset) of dims (dim1, dim2), as a new last dim",
-)  # fmt: skip
+)
 as_strided = _declare(
-    Kind.VIEW, "as_strided(x: tensor, shape: sizes, stride: sizes, offset: size)", specs.as_strided, eager.as_strided,
-    "window on the memory of x, which is an input, an extern result or a fresh result (never itself a view)",
-)  # fmt: skip
+    Kind.VIEW,
+    "as_strided(x: tensor, shape: sizes, stride: sizes, offset: size)",
+    specs.as_strided,
+    eager.as_strided,
+    "window on the memory of x, which is an input, an extern result or a fresh result "
+    "(never itself a view)",
+)
 
-# 6. Index: fresh results read from computed places ----------------------------------------------------------------
+# 6. Index: fresh results read from computed places
+# ----------------------------------------------------------------
 
 flip = _declare(
     Kind.INDEX, "flip(x: tensor, dims: dims)", specs.flip, eager.flip, "reversed along dims"
 )
 gather = _declare(
-    Kind.INDEX, "gather(x: tensor, dim: dim, index: tensor)", specs.gather, eager.gather,
-    "x at index along dim, index's own place elsewhere; int64 in [0, size); index.shape <= x.shape outside dim",
-)  # fmt: skip
+    Kind.INDEX,
+    "gather(x: tensor, dim: dim, index: tensor)",
+    specs.gather,
+    eager.gather,
+    "x at index along dim, index's own place elsewhere; int64 in [0, size); index.shape <= "
+    "x.shape outside dim",
+)
 index = _declare(
     Kind.INDEX, "index(x: tensor, indices: indices)", specs.index, eager.index,
     "aten.index.Tensor with int64 indices of one shape, in [-size, size); None keeps a dim",
@@ -320,7 +367,8 @@ cat = _declare(
     "joined along dim; one dtype; shapes agree elsewhere",
 )
 
-# 7. Factories -------------------------------------------------------------------------------------------------------
+# 7. Factories
+# -------------------------------------------------------------------------------------------------------
 
 full = _declare(
     Kind.FACTORY,
@@ -337,11 +385,15 @@ empty = _declare(
     "elements undefined",
 )
 iota = _declare(
-    Kind.FACTORY, "iota(length: size, start: size, step: size, dtype: dtype, device: device)", specs.iota, eager.iota,
+    Kind.FACTORY,
+    "iota(length: size, start: size, step: size, dtype: dtype, device: device)",
+    specs.iota,
+    eager.iota,
     "start + i * step, of an integer dtype",
-)  # fmt: skip
+)
 
-# 8. Layout ----------------------------------------------------------------------------------------------------------
+# 8. Layout
+# ----------------------------------------------------------------------------------------------------------
 
 clone = _declare(
     Kind.LAYOUT,

@@ -1,7 +1,8 @@
 """Type promotion: the dtype in which an operator computes, from its operands.
 
-Operands fall in three classes — tensors with dimensions, 0-dim tensors, Python numbers — and a lower class changes the
-result of a higher one only by its category (bool < integer < floating < complex).
+Operands fall in three classes — tensors with dimensions, 0-dim tensors, Python numbers — and a
+lower class changes the result of a higher one only by its category (bool < integer < floating <
+complex).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ promote_types = cache(torch.promote_types)
 
 
 def number_dtype(number: Number) -> torch.dtype:
-    """The dtype of a Python number as an operand: bool, int64, or the default floating or complex dtype."""
+    """The dtype of a Python number as an operand: bool, int64, or the default floating or complex
+    dtype.
+    """
     if isinstance(number, bool):
         return torch.bool
     if isinstance(number, (int, Expr)):
@@ -92,7 +95,9 @@ def category(dtype: torch.dtype) -> int:
 
 
 def can_cast(source: torch.dtype, target: torch.dtype) -> bool:
-    """Whether an in-place operator may write a `source` result into a `target` tensor: not to a lower category."""
+    """Whether an in-place operator may write a `source` result into a `target` tensor: not to a
+    lower category.
+    """
     return category(source) <= category(target)
 
 
@@ -102,10 +107,19 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 _NAMES = {
-    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
-    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
-    torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
-}  # fmt: skip
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.int16: "Short",
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
 
 
 def _join(left: torch.dtype | None, right: torch.dtype) -> torch.dtype:

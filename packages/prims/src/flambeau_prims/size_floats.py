@@ -1,9 +1,11 @@
-"""Symbolic floats and conditions: as much of both as programs that compute with sizes and with numbers of the user need.
+"""Symbolic floats and conditions: as much of both as programs that compute with sizes and with
+numbers of the user need.
 
-`x.shape[0] ** -0.5`, `math.sqrt(n)`, `n / 2 < 0.5 * m`: a FloatExpr is an expression tree over Sizes, with a hint; it prints as a
-Python expression.  Its leaf `symbol` is a float that the program is given (a learning rate): an int symbol of the SizeEnv stands for its
-64 bits, so that whatever carries sizes to compiled code carries floats too.  A Condition is a relation that C++ or the program has formed
-but not asked yet; asking decides it as `sizes.eq` and its like do.
+`x.shape[0] ** -0.5`, `math.sqrt(n)`, `n / 2 < 0.5 * m`: a FloatExpr is an expression tree over
+Sizes, with a hint; it prints as a Python expression. Its leaf `symbol` is a float that the program
+is given (a learning rate): an int symbol of the SizeEnv stands for its 64 bits, so that whatever
+carries sizes to compiled code carries floats too. A Condition is a relation that C++ or the program
+has formed but not asked yet; asking decides it as `sizes.eq` and its like do.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 
 class FloatExpr:
-    """`op(*args)`: a float computed from Sizes and numbers; `hint` is its value for the sizes seen while tracing.
+    """`op(*args)`: a float computed from Sizes and numbers; `hint` is its value for the sizes seen
+    while tracing.
 
     Interned: made by `float_of` and `float_symbol` only.
     """
@@ -126,7 +129,9 @@ UNBACKED_FLOAT_HINT = 0.5
 
 
 def unbacked_float(env: SizeEnv, within: tuple[float, float] | None = None) -> FloatExpr:
-    """A new float that the program computes as it runs; `within`: the least and the greatest value that it may have."""
+    """A new float that the program computes as it runs; `within`: the least and the greatest value
+    that it may have.
+    """
     hint = UNBACKED_FLOAT_HINT if within is None else (within[0] + within[1]) / 2
     found = float_symbol(env, hint, None)
     if within is not None:
@@ -176,7 +181,9 @@ def float_of(op: str, *args: Number) -> float | FloatExpr:
 
 
 def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
-    """Whether `op` gives a real number for all values that the guards admit; guards are taken for that."""
+    """Whether `op` gives a real number for all values that the guards admit; guards are taken for
+    that.
+    """
     if op in ("/", "//", "%"):
         return Condition("!=", args[1], 0).ask()
     if op == "**" and isinstance(args[1], (int, float)) and float(args[1]).is_integer():
@@ -191,7 +198,9 @@ def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
 
 
 def as_float(number: Number) -> float:
-    """The number as a float; a symbolic one is specialised by fixing every size it is computed from."""
+    """The number as a float; a symbolic one is specialised by fixing every size it is computed
+    from.
+    """
     if isinstance(number, FloatExpr):
         if is_unbacked(number):
             question = f"the value of {number} is asked, which is in a tensor"
@@ -206,7 +215,9 @@ def as_float(number: Number) -> float:
 
 
 def floor_of(number: Number) -> Size:
-    """The greatest integer not above a number; exact for the quotient of two sizes, else specialised."""
+    """The greatest integer not above a number; exact for the quotient of two sizes, else
+    specialised.
+    """
     if isinstance(number, Expr):
         return number
     if isinstance(number, FloatExpr):
@@ -244,12 +255,19 @@ _RELATIONS: dict[
     ">=": (sizes.ge, sizes.known_ge, sizes.known_lt),
 }
 PLAIN: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 class Condition:
-    """A relation between numbers ("==", "<", ...), or "and", "or", "not" of Conditions and bools; not asked yet."""
+    """A relation between numbers ("==", "<", ...), or "and", "or", "not" of Conditions and bools;
+    not asked yet.
+    """
 
     __slots__ = ("args", "op")
 
@@ -332,7 +350,9 @@ def ask(condition: Condition | bool) -> bool:
 
 
 def decide(condition: Condition | bool) -> bool:
-    """Whether a condition that the program branches on holds; of unbacked numbers it must be certain, or the oracle's to answer."""
+    """Whether a condition that the program branches on holds; of unbacked numbers it must be
+    certain, or the oracle's to answer.
+    """
     if not isinstance(condition, Condition):
         return condition
     certain = condition.known()
@@ -365,7 +385,9 @@ def _ask_oracle(op: str, a: Number, b: Number) -> bool:
 
 
 def expect(condition: Condition | bool) -> bool:
-    """Whether a condition holds that must hold: of unbacked sizes it is assumed, and the program checks it (`SizeEnv.assumed`)."""
+    """Whether a condition holds that must hold: of unbacked sizes it is assumed, and the program
+    checks it (`SizeEnv.assumed`).
+    """
     if not isinstance(condition, Condition) or not is_unbacked(condition):
         _note_statement(condition)
         return ask(condition)

@@ -1,9 +1,11 @@
-"""Questions about unbacked numbers that their ranges leave open, answered as they are on the call being traced.
+"""Questions about unbacked numbers that their ranges leave open, answered as they are on the call
+being traced.
 
     n = x.sum().item()          n is u0, of which nothing is known
     if n > 3:                   the oracle tells that u0 is 5 now: yes, and `u0 > 3` is assumed, for the program to check as it runs
 
-A SizeEnv has an oracle only while somebody traces who can tell values and deal with checks that fail (`SizeEnv.oracle`).
+A SizeEnv has an oracle only while somebody traces who can tell values and deal with checks that
+fail (`SizeEnv.oracle`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 class Oracle:
     """Tells what unbacked numbers of `env` are on the call being traced.
 
-    `tell(names)` gives the values of unbacked symbols by name, floats as floats; None where the trace may not rely on them.
+    `tell(names)` gives the values of unbacked symbols by name, floats as floats; None where the
+    trace may not rely on them.
     """
 
     def __init__(
@@ -33,10 +36,14 @@ class Oracle:
         self._tell = tell
         self._floats: dict[tuple[Any, ...], bool] = {}
         self.answered: list[SizeGuard] = []
-        """The relations among `env.assumed` that hold on the call being traced, and need not on another."""
+        """The relations among `env.assumed` that hold on the call being traced, and need not on
+        another.
+        """
 
     def value(self, number: Any, question: str) -> Any:
-        """The value of an unbacked number, which is assumed from now on; DataDependentSize, with the question, where it is not told."""
+        """The value of an unbacked number, which is assumed from now on; DataDependentSize, with
+        the question, where it is not told.
+        """
         found = self._now(number, question)
         if isinstance(number, Expr):
             self._assume("==", number, found, holds=True)
@@ -53,7 +60,9 @@ class Oracle:
         return answer
 
     def is_zero(self, difference: Expr) -> bool:
-        """Whether a difference that is zero in any program that makes sense is zero; yes where that is not told."""
+        """Whether a difference that is zero in any program that makes sense is zero; yes where that
+        is not told.
+        """
         try:
             return bool(self._now(difference, "") == 0)
         except DataDependentSize:

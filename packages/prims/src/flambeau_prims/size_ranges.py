@@ -1,9 +1,10 @@
 """What is known of symbolic sizes: bounds, and the guards taken on the way.
 
-Every fact is an interval (and excluded values) of a *form*: a polynomial without constant term, divided by the gcd of its
-coefficients, its first coefficient positive.  `3*s0 - 3*s1 - 6 >= 0` is the fact `s0 - s1 in [2, inf)`.  A question is decided
-by the intersection of the form's interval with the interval that follows from the bounds of its atoms; what that leaves
-open is decided by the hint, and the answer becomes both a fact and a guard.
+Every fact is an interval (and excluded values) of a *form*: a polynomial without constant term,
+divided by the gcd of its coefficients, its first coefficient positive. `3*s0 - 3*s1 - 6 >= 0` is
+the fact `s0 - s1 in [2, inf)`. A question is decided by the intersection of the form's interval
+with the interval that follows from the bounds of its atoms; what that leaves open is decided by the
+hint, and the answer becomes both a fact and a guard.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ Form: TypeAlias = "tuple[tuple[Monomial, int], ...]"
 
 @dataclass(frozen=True, eq=False)
 class SizeGuard:
-    """`lhs op rhs`, op one of == != <= >= < >; a condition on the symbols under which the traced program is right.
+    """`lhs op rhs`, op one of == != <= >= < >; a condition on the symbols under which the traced
+    program is right.
 
-    The sides are Sizes, or symbolic floats (`size_floats.FloatExpr`), of which neither `a < b` nor `a >= b` may hold: `holds` False says
-    that the relation does not.  `where` is the line of the traced program that asked.
+    The sides are Sizes, or symbolic floats (`size_floats.FloatExpr`), of which neither `a < b` nor
+    `a >= b` may hold: `holds` False says that the relation does not. `where` is the line of the
+    traced program that asked.
     """
 
     op: str
@@ -68,7 +71,9 @@ class Ranges:
         """Memo of `bounds`, dropped whenever a fact is added."""
 
     def guards(self) -> list[SizeGuard]:
-        """All guards, in the order taken; one that a later one implies (same form, same direction) is replaced by it."""
+        """All guards, in the order taken; one that a later one implies (same form, same direction)
+        is replaced by it.
+        """
         return list(self._guards.values())
 
     # Questions that guard
@@ -152,7 +157,9 @@ class Ranges:
         return True
 
     def assume_zero(self, difference: Expr, zero: bool) -> bool:
-        """Take difference == 0 (or != 0) as a fact that the program checks; False if it is known not to hold."""
+        """Take difference == 0 (or != 0) as a fact that the program checks; False if it is known
+        not to hold.
+        """
         bounds = self.bounds(difference)
         if bounds == (0, 0) or self.excludes_zero(difference):
             return zero is (bounds == (0, 0))
@@ -169,7 +176,9 @@ class Ranges:
         return True
 
     def only_value(self, size: Expr) -> int:
-        """The one value that the bounds leave for an unbacked size; if there are more, what it is on the call being traced."""
+        """The one value that the bounds leave for an unbacked size; if there are more, what it is
+        on the call being traced.
+        """
         lower, upper = self.bounds(size)
         if lower is None or lower != upper:
             question = f"the value of {size} is asked, which depends on the contents of a tensor"
@@ -189,7 +198,8 @@ class Ranges:
         """Take lower <= form <= upper as facts and guards."""
         quotient = self._quotient(form)
         if quotient is not None:
-            # a // n >= k is a >= k*n, and a // n <= k is a < (k + 1)*n: guards on a imply one another more often.
+            # a // n >= k is a >= k*n, and a // n <= k is a < (k + 1)*n: guards on a imply one
+            # another more often.
             dividend, divisor = quotient
             if lower is not None:
                 self._require_non_negative(dividend - lower * divisor)
@@ -284,9 +294,11 @@ class Ranges:
         return lower, None if negated is None else -negated
 
     def _lower(self, terms: dict[Monomial, int]) -> Bound:
-        """A lower bound of a polynomial: each atom written as its lower bound plus a non-negative rest, then term by term.
+        """A lower bound of a polynomial: each atom written as its lower bound plus a non-negative
+        rest, then term by term.
 
-        The shift makes `s0*s1 - s1` with s0, s1 >= 2 come out positive, which plain interval arithmetic cannot see.
+        The shift makes `s0*s1 - s1` with s0, s1 >= 2 come out positive, which plain interval
+        arithmetic cannot see.
         """
         total: dict[Monomial, int] = {}
         for monomial, coefficient in terms.items():

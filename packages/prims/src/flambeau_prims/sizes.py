@@ -3,21 +3,26 @@
     env = SizeEnv()
     b = env.symbol(8, source="x.shape[0]")        # s0, hint 8
     n = (b * 6 + 4) // 2                          # 3*s0 + 2
-    if sizes.le(n, 512): ...                      # decided when provable, else by the hint: records s0 <= 170
+    # decided when provable, else by the hint: records s0 <= 170
+    if sizes.le(n, 512): ...
 
-`Size = int | Expr`: every function here takes both, and arithmetic that comes out constant returns an int.  An Expr has a
-*hint*, its value for the sizes seen while tracing.  A relation is asked by name, `eq ne lt le gt ge(a, b)`: it is decided by the
-canonical form of a - b, then by bounds and the guards already taken, and only then by the hint, which records a guard in the
-`SizeEnv`.  `known_eq(a, b)` and its like never guard.  `==` between Exprs is identity.
+`Size = int | Expr`: every function here takes both, and arithmetic that comes out constant returns
+an int. An Expr has a
+*hint*, its value for the sizes seen while tracing. A relation is asked by name, `eq ne lt le gt
+ge(a, b)`: it is decided by the canonical form of a - b, then by bounds and the guards already
+taken, and only then by the hint, which records a guard in the `SizeEnv`. `known_eq(a, b)` and its
+like never guard. `==` between Exprs is identity.
 
-An *unbacked* symbol (`SizeEnv.unbacked`: `x.sum().item()`, the length of `x.nonzero()`) is defined by the program itself.  It has a range,
-and a hint that is good for choosing tile sizes only.  A relation of it that the range does not decide takes no guard: what must hold for the
-program to make sense (sizes that must agree, a size that must not be negative) is assumed, and noted in `SizeEnv.assumed` for the
-program to check as it runs; a size is taken as neither 0 nor 1; any other question is the oracle's (`size_oracle.py`), and without one
-raises `DataDependentSize`.
+An *unbacked* symbol (`SizeEnv.unbacked`: `x.sum().item()`, the length of `x.nonzero()`) is defined
+by the program itself. It has a range, and a hint that is good for choosing tile sizes only. A
+relation of it that the range does not decide takes no guard: what must hold for the program to make
+sense (sizes that must agree, a size that must not be negative) is assumed, and noted in
+`SizeEnv.assumed` for the program to check as it runs; a size is taken as neither 0 nor 1; any other
+question is the oracle's (`size_oracle.py`), and without one raises `DataDependentSize`.
 
-An Expr is a sum of integer multiples of monomials; a monomial is a product of atoms; an atom is a symbol or an opaque
-`a // b`, `a % b`, `min(a, b)`, `max(a, b)`.  All Exprs and atoms are interned in their SizeEnv, which one compile (one thread) owns.
+An Expr is a sum of integer multiples of monomials; a monomial is a product of atoms; an atom is a
+symbol or an opaque `a // b`, `a % b`, `min(a, b)`, `max(a, b)`. All Exprs and atoms are interned in
+their SizeEnv, which one compile (one thread) owns.
 """
 
 from __future__ import annotations
@@ -35,12 +40,16 @@ if TYPE_CHECKING:
 
 Size: TypeAlias = "int | Expr"
 Monomial: TypeAlias = tuple[int, ...]
-"""Indices into `SizeEnv.atoms`, ascending; an index occurs as often as its power.  () is the constant term."""
+"""Indices into `SizeEnv.atoms`, ascending; an index occurs as often as its power. () is the
+constant term.
+"""
 Terms: TypeAlias = dict[Monomial, int]
 
 
 class Atom:
-    """A factor of monomials: a symbol (`kind` "symbol") or an opaque "floordiv", "mod", "min" or "max" of two Sizes."""
+    """A factor of monomials: a symbol (`kind` "symbol") or an opaque "floordiv", "mod", "min" or
+    "max" of two Sizes.
+    """
 
     __slots__ = ("args", "hint", "index", "kind", "name", "source")
 
@@ -53,7 +62,9 @@ class Atom:
         self.source: object = None
 
     def format(self, names: Mapping[str, str]) -> str:
-        """The atom as a Python expression, symbols called as `names` says, parenthesised where a product needs it."""
+        """The atom as a Python expression, symbols called as `names` says, parenthesised where a
+        product needs it.
+        """
         if self.kind == "symbol":
             return names.get(self.name, self.name)
         left, right = self.args
@@ -67,7 +78,9 @@ class Atom:
 
 
 class Expr:
-    """An interned, non-constant integer polynomial.  Made by `SizeEnv.symbol` and arithmetic only; compared by identity."""
+    """An interned, non-constant integer polynomial. Made by `SizeEnv.symbol` and arithmetic only;
+    compared by identity.
+    """
 
     __slots__ = ("__weakref__", "env", "hint", "symint", "terms")
 
@@ -124,14 +137,16 @@ class Expr:
 
     def _no_relation(self, *_: object) -> bool:
         raise TypeError(
-            f"the symbolic size {self} has no truth value or order; ask flambeau_prims.sizes.eq/ne/lt/le/gt/ge or known_*"
+            f"the symbolic size {self} has no truth value or order; ask "
+            f"flambeau_prims.sizes.eq/ne/lt/le/gt/ge or known_*"
         )
 
     __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _no_relation
 
     def _no_int(self) -> int:
         raise TypeError(
-            f"the symbolic size {self} is no int; flambeau_prims.sizes.as_int(size) specialises it with a guard"
+            f"the symbolic size {self} is no int; flambeau_prims.sizes.as_int(size) "
+            f"specialises it with a guard"
         )
 
     __int__ = __index__ = _no_int
@@ -146,7 +161,9 @@ class Expr:
         return found
 
     def format(self, names: Mapping[str, str]) -> str:
-        """A Python expression with symbols called as `names` says (their own names where it says nothing)."""
+        """A Python expression with symbols called as `names` says (their own names where it says
+        nothing).
+        """
         atoms = self.env.atoms
         text = ""
         for monomial, coefficient in sorted(self.terms, key=lambda term: (-len(term[0]), term[0])):
@@ -165,7 +182,9 @@ class Expr:
 
 
 class SizeEnv:
-    """The symbols of one compile, the guards its trace has taken, and the tables its Exprs are interned in."""
+    """The symbols of one compile, the guards its trace has taken, and the tables its Exprs are
+    interned in.
+    """
 
     def __init__(self) -> None:
         self.atoms: list[Atom] = []
@@ -186,27 +205,39 @@ class SizeEnv:
         self.unbacked_atoms: set[int] = set()
         """Indices of the unbacked symbols."""
         self.assumed: list[SizeGuard] = []
-        """Relations of unbacked symbols that were assumed, for the program to check as it runs; whoever writes the checks takes them."""
+        """Relations of unbacked symbols that were assumed, for the program to check as it runs;
+        whoever writes the checks takes them.
+        """
         self.oracle: Oracle | None = None
-        """What answers questions about unbacked numbers beyond their ranges, while somebody traces who can."""
+        """What answers questions about unbacked numbers beyond their ranges, while somebody traces
+        who can.
+        """
         self.refuse: Callable[[set[str], str], None] | None = None
-        """Told of questions that the program asks of sizes, with the symbols concerned, while somebody traces who does not permit all."""
+        """Told of questions that the program asks of sizes, with the symbols concerned, while
+        somebody traces who does not permit all.
+        """
         self.specialised: dict[Any, str] = {}
-        """Sizes that were made concrete, with a guard, since something takes no symbolic ones; and what, for reports."""
+        """Sizes that were made concrete, with a guard, since something takes no symbolic ones; and
+        what, for reports.
+        """
         self.stated: set[str] = set()
         """Places where the program itself says what holds of its sizes."""
         self._is_unbacked: dict[Expr, bool] = {}
         self.float_ranges: dict[str, tuple[float, float]] = {}
         """By name: the least and the greatest value of unbacked floats of which that is known."""
         self.fixed_floats: dict[str, float] = {}
-        """Given floats, by name, that the trace has specialised: the program is right for exactly these bits."""
+        """Given floats, by name, that the trace has specialised: the program is right for exactly
+        these bits.
+        """
 
     def symbol(
         self, hint: int, source: object, *, lower: int | None = 2, prefix: str = "s", name: str = ""
     ) -> Expr:
-        """A new symbol that is assumed (a guard says so) to be at least `lower`; `source` is what the caller knows it by.
+        """A new symbol that is assumed (a guard says so) to be at least `lower`; `source` is what
+        the caller knows it by.
 
-        `name` is an identifier that no other symbol has; without one the symbol is `prefix` and a number.
+        `name` is an identifier that no other symbol has; without one the symbol is `prefix` and a
+        number.
         """
         atom = self._new_atom("symbol", (), hint)
         number = len(self.symbols)
@@ -290,7 +321,9 @@ class SizeEnv:
         return found
 
     def make(self, terms: Terms) -> Size:
-        """The interned Expr, or int, with these terms; zero coefficients are dropped, known equalities substituted."""
+        """The interned Expr, or int, with these terms; zero coefficients are dropped, known
+        equalities substituted.
+        """
         if self._substitutions:
             terms = self._substitute(terms)
         key = tuple(sorted([term for term in terms.items() if term[1]]))
@@ -343,7 +376,9 @@ class SizeEnv:
     # Equalities
 
     def substitute_from(self, difference: Expr) -> None:
-        """Given that `difference` is 0, solve it for an atom where that is exact, and rewrite all later results by it."""
+        """Given that `difference` is 0, solve it for an atom where that is exact, and rewrite all
+        later results by it.
+        """
         for monomial, coefficient in sorted(difference.terms, reverse=True):
             if len(monomial) != 1 or abs(coefficient) != 1:
                 continue
@@ -357,7 +392,9 @@ class SizeEnv:
                 return
 
     def _rebuild_opaque(self, index: int) -> None:
-        """Substitute each opaque atom that mentions atom `index` by its value in terms of what replaced that."""
+        """Substitute each opaque atom that mentions atom `index` by its value in terms of what
+        replaced that.
+        """
         for atom in list(self._opaque.values()):
             if atom.index in self._substitutions or not any(
                 index in self.atoms_in(arg) for arg in atom.args
@@ -469,7 +506,9 @@ def _rmod(env: SizeEnv, left: Expr, right: Size) -> Size:
 
 
 def _divide(env: SizeEnv, left: Size, right: Size) -> tuple[Size, Size]:
-    """Sizes q, r with left = q*right + r, and as much of `left` in q as polynomial division can put there."""
+    """Sizes q, r with left = q*right + r, and as much of `left` in q as polynomial division can put
+    there.
+    """
     quotient: Terms = {}
     if not isinstance(right, Expr):
         remainder: Terms = {}
@@ -543,7 +582,9 @@ def _cancel(env: SizeEnv, left: Size, right: Size) -> tuple[Size, Size]:
 
 
 def _nested_floordiv(env: SizeEnv, left: Size, right: Size) -> Size | None:
-    """(x//n + c) // m as (x + c*n) // (n*m), for positive ints n and m; None if `left` has another form."""
+    """(x//n + c) // m as (x + c*n) // (n*m), for positive ints n and m; None if `left` has another
+    form.
+    """
     if type(right) is not int or right <= 0 or not isinstance(left, Expr):
         return None
     terms = terms_of(left)
@@ -643,7 +684,9 @@ def lt(a: Size, b: Size) -> bool:
 
 
 def expect(op: str, a: Size, b: Size) -> bool:
-    """`a op b` that must hold for the program to make sense: of unbacked sizes it is assumed, to be checked as the program runs."""
+    """`a op b` that must hold for the program to make sense: of unbacked sizes it is assumed, to be
+    checked as the program runs.
+    """
     difference = a - b
     if not isinstance(difference, Expr) or not difference.env.is_unbacked(difference):
         return _RELATIONS[op](a, b)
@@ -659,7 +702,9 @@ _RELATIONS: dict[str, Callable[[Size, Size], bool]] = {
 
 
 def likely_eq(a: Size, b: Size) -> bool:
-    """As `eq`, where the answer only picks among layouts: nothing is assumed of unbacked sizes, and they differ unless known equal."""
+    """As `eq`, where the answer only picks among layouts: nothing is assumed of unbacked sizes, and
+    they differ unless known equal.
+    """
     difference = a - b
     if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
         return known_eq(a, b)
@@ -675,7 +720,9 @@ def likely_ge(a: Size, b: Size) -> bool:
 
 
 def _for_layout(ask: Callable[[Size, Size], bool], difference: Size, a: Size, b: Size) -> bool:
-    """The answer; the guard it takes names no line of a program whose questions are watched, as the program has not asked."""
+    """The answer; the guard it takes names no line of a program whose questions are watched, as the
+    program has not asked.
+    """
     if not isinstance(difference, Expr) or difference.env.refuse is None:
         return ask(a, b)
     env = difference.env

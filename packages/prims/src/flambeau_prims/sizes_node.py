@@ -1,7 +1,9 @@
-"""The node protocol that lets torch carry our sizes: SymInt, SymFloat and SymBool around Exprs, FloatExprs and Conditions.
+"""The node protocol that lets torch carry our sizes: SymInt, SymFloat and SymBool around Exprs,
+FloatExprs and Conditions.
 
-torch.SymInt(node) takes any object with the methods that C++ (c10::SymNodeImpl) and the magic methods of the Python classes call.
-Arithmetic builds Exprs; a relation builds a Condition, and is decided (and guarded) when C++ or Python asks for its truth.
+torch.SymInt(node) takes any object with the methods that C++ (c10::SymNodeImpl) and the magic
+methods of the Python classes call. Arithmetic builds Exprs; a relation builds a Condition, and is
+decided (and guarded) when C++ or Python asks for its truth.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def from_symint(value: int | torch.SymInt) -> Size:
 
 
 def to_symbolic(value: Any) -> Any:
-    """Any symbolic value of ours (Expr, FloatExpr, Condition) as the torch object for it; other values pass."""
+    """Any symbolic value of ours (Expr, FloatExpr, Condition) as the torch object for it; other
+    values pass.
+    """
     if isinstance(value, Expr):
         return to_symint(value)
     if isinstance(value, FloatExpr):
@@ -66,12 +70,16 @@ def to_symbolic(value: Any) -> Any:
 
 
 def from_symbolic(value: Symbolic) -> Any:
-    """What is inside a SymInt, SymFloat or SymBool of ours: Size, float or FloatExpr, bool or Condition."""
+    """What is inside a SymInt, SymFloat or SymBool of ours: Size, float or FloatExpr, bool or
+    Condition.
+    """
     return value.node.value
 
 
 class SizeNode:
-    """What the three kinds of node share.  `value` is the Expr, FloatExpr or Condition, or a plain constant."""
+    """What the three kinds of node share. `value` is the Expr, FloatExpr or Condition, or a plain
+    constant.
+    """
 
     __slots__ = ("value",)
 
@@ -444,7 +452,9 @@ def _decided(value: Any) -> Any:
 
 
 def _divisor(value: Size) -> Size:
-    """A number to divide by, of which is assumed that it stays other than zero; zero itself raises in the division."""
+    """A number to divide by, of which is assumed that it stays other than zero; zero itself raises
+    in the division.
+    """
     sizes.expect("!=", value, 0)
     return value
 

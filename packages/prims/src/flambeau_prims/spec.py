@@ -1,7 +1,8 @@
 """Spec: what the compiler knows of a tensor without its data.
 
-A Spec is interned: two tensors of the same shape, stride, offset, dtype and device share one object, so rules and
-caches compare Specs by identity.  Sizes are Python ints or symbolic `flambeau_prims.sizes.Expr`s, which are interned too.
+A Spec is interned: two tensors of the same shape, stride, offset, dtype and device share one
+object, so rules and caches compare Specs by identity. Sizes are Python ints or symbolic
+`flambeau_prims.sizes.Expr`s, which are interned too.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Spec:
             env = next(
                 (size.env for size in (*shape, *stride, offset) if isinstance(size, Expr)), None
             )
-            # Symbolic Specs live as long as their env.  dict.setdefault is atomic: two threads agree on one object.
+            # Symbolic Specs live as long as their env.  dict.setdefault is atomic: two threads
+            # agree on one object.
             table = _INTERNED if env is None else env.specs
             found = table.get(key)
             if found is None:
@@ -120,7 +122,9 @@ _DTYPE_NAMES = {
 
 
 def contiguous_stride(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """Row-major strides, in elements, as `torch.empty(shape).stride()` gives them (sizes 0 and 1 count as 1)."""
+    """Row-major strides, in elements, as `torch.empty(shape).stride()` gives them (sizes 0 and 1
+    count as 1).
+    """
     strides: list[Size] = []
     running: Size = 1
     for size in reversed(shape):

@@ -1,10 +1,12 @@
-"""Views of any geometry (`as_strided`) must lie inside their memory: eager looks at its size, which no Spec has.
+"""Views of any geometry (`as_strided`) must lie inside their memory: eager looks at its size, which
+no Spec has.
 
 x: f32[3, 4]        x.as_strided((9,), (9,))       needs 292 bytes of 48: eager's error
 x = big[0]          x.as_strided((9,), (1,))       needs more than x itself has: capture guards the size of the memory below; others refuse
 x: f32[s0]          x.as_strided((4,), (2,))       guards that s0 >= 7
 
-Relies on `fake.StorageRecord`: the geometry of the first tensor over a memory, and how to ask for the size of an input's.
+Relies on `fake.StorageRecord`: the geometry of the first tensor over a memory, and how to ask for
+the size of an input's.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def require_inside(view: Spec, storage: StorageRecord) -> None:
-    """Raise eager's RuntimeError for a view beyond its memory; OutsideKnownMemory where nobody knows how much there is."""
+    """Raise eager's RuntimeError for a view beyond its memory; OutsideKnownMemory where nobody
+    knows how much there is.
+    """
     memory = storage.memory
     if memory is not None:
         memory.offset()  # what the view begins at is counted from the start of the memory
@@ -31,7 +35,8 @@ def require_inside(view: Spec, storage: StorageRecord) -> None:
         raise RuntimeError(f"Tensor: invalid storage offset {as_int(view.offset)}")
     if any(hint_of(size) < 0 for size in view.shape):
         raise RuntimeError(
-            f"Storage size calculation overflowed with sizes={_ints(view.shape)} and strides={_ints(view.stride)}"
+            f"Storage size calculation overflowed with sizes={_ints(view.shape)} and "
+            f"strides={_ints(view.stride)}"
         )
     needed, known = _bytes_to_the_end(view), _bytes_to_the_end(storage.first)
     if expect("<=", needed, known):
@@ -45,7 +50,8 @@ def require_inside(view: Spec, storage: StorageRecord) -> None:
         return
     shape, stride, offset = _ints(view.shape), _ints(view.stride), as_int(view.offset)
     raise RuntimeError(
-        f"setStorage: sizes {shape}, strides {stride}, storage offset {offset}, and itemsize {view.dtype.itemsize} requiring a "
+        f"setStorage: sizes {shape}, strides {stride}, storage offset {offset}, and "
+        f"itemsize {view.dtype.itemsize} requiring a "
         f"storage size of {as_int(needed)} are out of bounds for storage of size {available}"
     )
 

@@ -1,8 +1,10 @@
-"""Strides of eager results: memory formats, "preserve the format", and the loop order of elementwise operators.
+"""Strides of eager results: memory formats, "preserve the format", and the loop order of
+elementwise operators.
 
-Three things decide the layout of almost every result: the memory format of an operand (`suggested_format`, `is_dense`),
-what a copy preserves (`preserved_stride`), and how an elementwise loop over several operands orders its dimensions
-(`elementwise_layout`).  All take sizes that may be symbolic and ask relations through `sizes`.
+Three things decide the layout of almost every result: the memory format of an operand
+(`suggested_format`, `is_dense`), what a copy preserves (`preserved_stride`), and how an elementwise
+loop over several operands orders its dimensions (`elementwise_layout`). All take sizes that may be
+symbolic and ask relations through `sizes`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def wrap_dim(dim: int, ndim: int) -> int:
     extent = max(ndim, 1)
     if not -extent <= dim < extent:
         raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-extent}, {extent - 1}], but got {dim})"
+            f"Dimension out of range (expected to be in range of [{-extent}, "
+            f"{extent - 1}], but got {dim})"
         )
     return dim % extent
 
@@ -72,7 +75,8 @@ def _broadcast_two(left: Shape, right: Shape) -> Shape:
             result.append(b if isinstance(b, int) else a)
         else:
             raise RuntimeError(
-                f"The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton dimension {dim}"
+                f"The size of tensor a ({a}) must match the size of tensor b ({b}) at "
+                f"non-singleton dimension {dim}"
             )
     return tuple(result)
 
@@ -108,7 +112,9 @@ def is_empty(shape: Shape) -> bool:
 
 
 def is_channels_last(spec: Spec) -> bool:
-    """As `tensor.is_contiguous(memory_format=channels_last)` for 4 dimensions, channels_last_3d for 5."""
+    """As `tensor.is_contiguous(memory_format=channels_last)` for 4 dimensions, channels_last_3d for
+    5.
+    """
     order = _CHANNELS_LAST_ORDER.get(spec.ndim)
     return order is not None and _is_packed(spec.shape, spec.stride, order)
 
@@ -146,10 +152,11 @@ def _sort_dims(dims: list[int], before: Callable[[int, int], bool]) -> None:
 
 
 def suggested_format(spec: Spec) -> torch.memory_format:
-    """As `suggest_memory_format`: channels_last(_3d) if the strides are ordered so, else contiguous.
+    """As `suggest_memory_format`: channels_last(_3d) if the strides are ordered so, else
+    contiguous.
 
-    Unlike `is_channels_last` this looks at the order of strides only, so a sliced channels_last tensor still counts;
-    layouts that could be either (N x C x 1 x 1) count as contiguous.
+    Unlike `is_channels_last` this looks at the order of strides only, so a sliced channels_last
+    tensor still counts; layouts that could be either (N x C x 1 x 1) count as contiguous.
     """
     order = _CHANNELS_LAST_ORDER.get(spec.ndim)
     if order is None or not _ordered_as_channels_last(spec.shape, spec.stride, order):
@@ -186,18 +193,23 @@ def channels_last_stride(shape: Shape) -> Shape:
 
 
 def stride_for(shape: Shape, memory_format: torch.memory_format | None) -> Shape:
-    """The strides of a fresh tensor of an explicit memory format (None and preserve_format mean contiguous)."""
+    """The strides of a fresh tensor of an explicit memory format (None and preserve_format mean
+    contiguous).
+    """
     if memory_format is None or memory_format in (torch.contiguous_format, torch.preserve_format):
         return contiguous_stride(shape)
     if len(shape) != (4 if memory_format == torch.channels_last else 5):
         raise RuntimeError(
-            f"required rank {4 if memory_format == torch.channels_last else 5} tensor to use {memory_format} format"
+            f"required rank {4 if memory_format == torch.channels_last else 5} tensor to "
+            f"use {memory_format} format"
         )
     return channels_last_stride(shape)
 
 
 def preserved_stride(spec: Spec) -> Shape:
-    """The strides of a copy with `memory_format=torch.preserve_format`: as they are if dense, else packed in their order."""
+    """The strides of a copy with `memory_format=torch.preserve_format`: as they are if dense, else
+    packed in their order.
+    """
     if spec.stride == contiguous_stride(spec.shape) or is_dense(spec):
         return spec.stride
     shape, stride = spec.shape, spec.stride
@@ -227,7 +239,9 @@ def suggested_stride(spec: Spec, shape: Shape | None = None) -> Shape:
 
 
 def _compare_strides(shape: Shape, stride: Shape, inner: int, outer: int) -> int:
-    """1 if the two dimensions should change places, -1 if they stand right, 0 if this operand cannot tell."""
+    """1 if the two dimensions should change places, -1 if they stand right, 0 if this operand
+    cannot tell.
+    """
     a, b = stride[inner], stride[outer]
     if likely_eq(a, 0) or likely_eq(b, 0):
         return 0
@@ -237,7 +251,9 @@ def _compare_strides(shape: Shape, stride: Shape, inner: int, outer: int) -> int
 
 
 def _loop_order(ndim: int, compare: Callable[[int, int], int]) -> list[int]:
-    """Dimensions, innermost first: insertion sort from row-major where 0 ("cannot tell") keeps looking further in."""
+    """Dimensions, innermost first: insertion sort from row-major where 0 ("cannot tell") keeps
+    looking further in.
+    """
     order = list(range(ndim - 1, -1, -1))
     for start in range(1, ndim):
         moving = start
@@ -255,10 +271,12 @@ def _loop_order(ndim: int, compare: Callable[[int, int], int]) -> list[int]:
 
 
 def elementwise_layout(operands: Sequence[Layout]) -> Layout:
-    """Shape and strides of the result of an elementwise loop over these operands, as TensorIterator allocates it.
+    """Shape and strides of the result of an elementwise loop over these operands, as TensorIterator
+    allocates it.
 
-    If every operand has the result's shape: contiguous if all are, else channels_last if all are, else their common
-    strides if dense.  Otherwise dimensions are ordered by the strides of the first operand that tells two apart.
+    If every operand has the result's shape: contiguous if all are, else channels_last if all are,
+    else their common strides if dense. Otherwise dimensions are ordered by the strides of the first
+    operand that tells two apart.
     """
     first = next((entry for entry in operands if entry[0]), operands[0])
     row_major = contiguous_stride(first[0])

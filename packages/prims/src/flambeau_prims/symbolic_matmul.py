@@ -1,8 +1,9 @@
 """matmul and linear of fakes with symbolic sizes, in terms of mm, mv, dot, bmm and addmm.
 
-Before torch 2.13 C++ composes these with concrete sizes, which would fix every symbolic size it meets.  The compositions here take
-the same kernels: a stack of matrices times one matrix is one big product where the stack can be seen as a matrix without a copy,
-or must be for the sake of the gradient; otherwise batches are broadcast and multiplied by bmm.
+Before torch 2.13 C++ composes these with concrete sizes, which would fix every symbolic size it
+meets. The compositions here take the same kernels: a stack of matrices times one matrix is one big
+product where the stack can be seen as a matrix without a copy, or must be for the sake of the
+gradient; otherwise batches are broadcast and multiplied by bmm.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
 def _matmul(left: Any, right: Any) -> Any:
     if left.dim() == 0 or right.dim() == 0:
         raise RuntimeError(
-            f"both arguments to matmul need to be at least 1D, but they are {left.dim()}D and {right.dim()}D"
+            f"both arguments to matmul need to be at least 1D, but they are {left.dim()}D "
+            f"and {right.dim()}D"
         )
     if right.dim() == 1 and left.dim() <= 2:
         return torch.dot(left, right) if left.dim() == 1 else torch.mv(left, right)
@@ -84,7 +86,8 @@ def _folds(left: Any, right: Any) -> bool:
     if small.requires_grad:
         return True
     if left.dim() == 2:
-        # The stack is on the right: its transposed matrices would have to be copied back into place.
+        # The stack is on the right: its transposed matrices would have to be copied back into
+        # place.
         return False
     shape, stride = big.spec.shape, big.spec.stride
     inner = range(big.dim() - 2)
@@ -97,7 +100,8 @@ def _folded(left: Any, right: Any) -> Any:
         if right.dim() == 1:
             return torch.mv(rows, right).view(*left.shape[:-1])
         return torch.mm(rows, right).view(*left.shape[:-1], right.shape[-1])
-    # (A B)^T = B^T A^T, with the stack on the left of the product; the copy gives the strides of a plain product.
+    # (A B)^T = B^T A^T, with the stack on the left of the product; the copy gives the strides of a
+    # plain product.
     stack = right.mT
     rows = stack.reshape(_product(stack.shape[:-1]), stack.shape[-1])
     if left.dim() == 1:

@@ -2,12 +2,14 @@
 
     graph(x: f32[s0, 8]) {                               placeholder x
       y: f32[s0*8] = aten.view.default(x, [8*s0])   ->   s0 = aten.sym_size.int(x, 0); mul = operator.mul(s0, 8)
-      return (y,)                                        y = aten.view.default(x, [mul]); output (y,)
+      return (y,)                                        y = aten.view.default(x, [mul]); output
+                                                         (y,)
     }
 
-`node.meta["spec"]` is the Spec (a tuple of them for several results, an Expr for a size).  Sizes become nodes, since fx
-arguments hold no Exprs: a symbol is read from the first input with a dim that is that symbol.  Constants become buffers of the
-module.  `graph.writes` become `aten.copy_` calls at the end.
+`node.meta["spec"]` is the Spec (a tuple of them for several results, an Expr for a size). Sizes
+become nodes, since fx arguments hold no Exprs: a symbol is read from the first input with a dim
+that is that symbol. Constants become buffers of the module. `graph.writes` become `aten.copy_`
+calls at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ aten = torch.ops.aten
 
 
 class FxBuilder:
-    """Appends nodes to an fx.Graph at a fifth of the cost of `fx.Graph.create_node`, with the same result.
+    """Appends nodes to an fx.Graph at a fifth of the cost of `fx.Graph.create_node`, with the same
+    result.
 
     Arguments must hold nothing but what fx allows there, symbolic torch values excluded.
     """
@@ -87,7 +90,9 @@ class FxBuilder:
         spec: Any = None,
         where: str = "",
     ) -> fx.Node:
-        """A call_function node; `where` ("file.py:12") becomes `meta["where"]`, and `meta["stack_trace"]` for fx."""
+        """A call_function node; `where` ("file.py:12") becomes `meta["where"]`, and
+        `meta["stack_trace"]` for fx.
+        """
         made = self.node(
             "call_function", target, args, kwargs, name=name or target.__name__, spec=spec
         )
@@ -250,7 +255,9 @@ def to_fx(graph: Graph, constants: Mapping[Value, torch.Tensor] | None = None) -
 def lazy_graph_module(
     root: torch.nn.Module, graph: fx.Graph, name: str = "GraphModule"
 ) -> fx.GraphModule:
-    """A GraphModule that generates its Python code at first need: most are read node by node and never called."""
+    """A GraphModule that generates its Python code at first need: most are read node by node and
+    never called.
+    """
     return _LazyGraphModule(root, graph, name)
 
 

@@ -3,13 +3,15 @@
     tracer = Tracer()
     x = tracer.fake(Spec.of((4, 8)), requires_grad=True)
     with tracer:
-        y = model(x)                                     # any eager code; the C++ autograd engine too
+        # any eager code; the C++ autograd engine too
+        y = model(x)
     print(Graph([x.value], tracer.nodes, [y.value]))
 
-Each call is answered by its shape rule (`rules.registry.infer`).  Calls are recorded as they are: in-place operators too,
-whose node lists the written argument's own Value as its result, and views, whose results share the argument's
-`storage_record`.  A real tensor that is met becomes a constant, once.  Asking for the contents of a fake tensor raises
-`DataDependent`, unless it is a literal (`torch.tensor(2).item()`) or the tracer is told to go on with `unbacked` numbers.
+Each call is answered by its shape rule (`rules.registry.infer`). Calls are recorded as they are:
+in-place operators too, whose node lists the written argument's own Value as its result, and views,
+whose results share the argument's `storage_record`. A real tensor that is met becomes a constant,
+once. Asking for the contents of a fake tensor raises `DataDependent`, unless it is a literal
+(`torch.tensor(2).item()`) or the tracer is told to go on with `unbacked` numbers.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ _FOLDED_NUMEL = 256
 
 
 class MutatingCall(NamedTuple):
-    """A call of an in-place or out= operator: its arguments as given, as rules take them (Specs), as nodes hold them (Values)."""
+    """A call of an in-place or out= operator: its arguments as given, as rules take them (Specs),
+    as nodes hold them (Values).
+    """
 
     func: Any
     facts: OperatorFacts
@@ -76,8 +80,9 @@ class MutatingCall(NamedTuple):
 class Tracer(TorchDispatchMode):
     """A dispatch mode that traces.  One thread uses it; any number may exist.
 
-    `env` owns symbolic sizes, `record` says whether to write nodes, `device` is the device that the program mainly runs on:
-    what C++ composites create on "meta" lands there.  `where` is the user's line that new nodes are to name.
+    `env` owns symbolic sizes, `record` says whether to write nodes, `device` is the device that the
+    program mainly runs on: what C++ composites create on "meta" lands there. `where` is the user's
+    line that new nodes are to name.
     """
 
     def __init__(
@@ -105,12 +110,14 @@ class Tracer(TorchDispatchMode):
         self._named = 0
         self._has_literals = False
         if self.device.type != "cpu":
-            # As this kind of mode, calls such as torch.arange(device="cuda") arrive here before torch initialises CUDA.
+            # As this kind of mode, calls such as torch.arange(device="cuda") arrive here before
+            # torch initialises CUDA.
             self._mode_key = torch._C._TorchDispatchModeKey.FAKE
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Otherwise torch wraps __torch_dispatch__ in a function that imports torch._dynamo at the first operator.
+        # Otherwise torch wraps __torch_dispatch__ in a function that imports torch._dynamo at the
+        # first operator.
         return False
 
     @classmethod
@@ -215,7 +222,9 @@ class Tracer(TorchDispatchMode):
     def _infer(
         self, key: tuple[Any, ...], func: Any, rule_args: Any, rule_kwargs: dict[str, Any]
     ) -> Any:
-        """What the operator's rule says; results whose sizes are in the data get new symbols each time."""
+        """What the operator's rule says; results whose sizes are in the data get new symbols each
+        time.
+        """
         if self.unbacked:
             rule = UNBACKED_RULES.get(func)
             if rule is not None and self.env is not None:
@@ -238,7 +247,8 @@ class Tracer(TorchDispatchMode):
         if not isinstance(result, (tuple, list)):
             if self.record and operator_facts.is_check(func):
                 self.nodes.append(Node(func, values, value_kwargs, (), self.where))
-            # Else a question about the arguments that needs no data (`aten.is_pinned`), and leaves no node.
+            # Else a question about the arguments that needs no data (`aten.is_pinned`), and leaves
+            # no node.
             return to_symbolic(result)
         items: list[Any] = []
         outputs: list[Value | None] = []
@@ -252,7 +262,8 @@ class Tracer(TorchDispatchMode):
                     fake.value = value = Value(self._name(facts.stem), spec, node)
                 items.append(fake)
             else:
-                # An undefined tensor (None), or a size that the operator returns, which stands in the graph as such.
+                # An undefined tensor (None), or a size that the operator returns, which stands in
+                # the graph as such.
                 items.append(to_symbolic(spec))
             outputs.append(value)
         if self.record:
@@ -284,7 +295,9 @@ class Tracer(TorchDispatchMode):
         return fake
 
     def _mutate(self, call: MutatingCall) -> Any:
-        """An in-place or out= operator: its results are its own arguments, whose Specs stay (and rarely new tensors too)."""
+        """An in-place or out= operator: its results are its own arguments, whose Specs stay (and
+        rarely new tensors too).
+        """
         facts, args, kwargs = call.facts, call.args, call.kwargs
         if facts.changes_metadata:
             return self._change_metadata(call)
@@ -320,7 +333,9 @@ class Tracer(TorchDispatchMode):
         return items[0] if len(items) == 1 else tuple(items)
 
     def _prepare_out(self, call: MutatingCall) -> Any:
-        """Give out= tensors the results' shapes; returns the node's kwargs, with the Values that they have then."""
+        """Give out= tensors the results' shapes; returns the node's kwargs, with the Values that
+        they have then.
+        """
         facts, kwargs = call.facts, call.kwargs
         results = facts.out_results(call.rule_args, call.rule_kwargs)
         if results is None:
@@ -355,7 +370,9 @@ class Tracer(TorchDispatchMode):
                     operator_facts.check_overlap(target.spec, operand.spec)
 
     def _change_metadata(self, call: MutatingCall) -> Any:
-        """`x.squeeze_()` and the like: recorded as the view that x becomes; refused where x exists outside the graph."""
+        """`x.squeeze_()` and the like: recorded as the view that x becomes; refused where x exists
+        outside the graph.
+        """
         func, facts, fake = call.func, call.facts, call.args[0]
         form = facts.view_form
         if form is None or not isinstance(fake, FakeTensor):
@@ -366,7 +383,8 @@ class Tracer(TorchDispatchMode):
         if spec is not fake.spec:
             if fake.value is not None and fake.value.producer is None:
                 raise MetadataMutation(
-                    f"{func} changes the sizes or strides of {fake!r}, which the graph does not own",
+                    f"{func} changes the sizes or strides of {fake!r}, which the graph "
+                    f"does not own",
                     func,
                 )
             set_geometry(fake, spec)
@@ -380,7 +398,8 @@ class Tracer(TorchDispatchMode):
     def _wrapped(self, tensor: torch.Tensor) -> FakeTensor:
         return tensor if isinstance(tensor, FakeTensor) else self.constant(tensor)
 
-    # Arguments: each is taken apart three ways, into what the rule sees, what the node says, and the cache key
+    # Arguments: each is taken apart three ways, into what the rule sees, what the node says, and
+    # the cache key
 
     def _take_all(self, args: Any, key: list[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         rule_args: list[Any] = []
@@ -479,7 +498,9 @@ def _contents(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """A literal: nobody else can write to the real tensor, so its contents are known until the program writes."""
+    """A literal: nobody else can write to the real tensor, so its contents are known until the
+    program writes.
+    """
     (real,) = args
     if isinstance(real, FakeTensor):
         return real
@@ -490,7 +511,9 @@ def _lift_fresh(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copy_of_number(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    """`_to_copy` of a Python number, which vmap converts to the dtype of the tensor beside it: a tensor that holds it."""
+    """`_to_copy` of a Python number, which vmap converts to the dtype of the tensor beside it: a
+    tensor that holds it.
+    """
     if isinstance(args[0], torch.Tensor):
         return _GO_ON
     kept = {name: kwargs[name] for name in ("dtype", "device") if kwargs.get(name) is not None}

@@ -1,9 +1,11 @@
-"""Operators whose results have sizes that are in the data: each call makes unbacked symbols for them.
+"""Operators whose results have data-dependent sizes: each call makes unbacked symbols for
+them.
 
     x[x > 0]  ->  f32[u0], 0 <= u0 <= x.numel()
 
-A rule here takes the SizeEnv first, then what a shape rule takes, and is asked where a tracer may make unbacked symbols; elsewhere the
-operator's shape rule raises `DataDependent`.  NotImplemented: these arguments leave nothing to the data.
+A rule here takes the SizeEnv first, then what a shape rule takes, and is asked where a tracer may
+make unbacked symbols; elsewhere the operator's shape rule raises `DataDependent`. NotImplemented:
+these arguments leave nothing to the data.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ def masked_select(env: SizeEnv, self: Spec, mask: Spec) -> Spec:
 
 @_rule(aten.index.Tensor)
 def index_by_masks(env: SizeEnv, self: Spec, indices: Sequence[Spec | None]) -> Any:
-    """A mask stands for the positions of its True elements, an index of one dim for each of the mask's dims."""
+    """A mask stands for the positions of its True elements, an index of one dim for each of the
+    mask's dims.
+    """
     if not any(_is_mask(item) for item in indices):
         return NotImplemented
     expanded: list[Spec | None] = []
@@ -93,7 +97,8 @@ def index_by_masks(env: SizeEnv, self: Spec, indices: Sequence[Spec | None]) -> 
             for at, (have, want) in enumerate(zip(item.shape, dims, strict=True)):
                 if isinstance(have, int) and isinstance(want, int) and have != want:
                     raise IndexError(
-                        f"The shape of the mask {list(item.shape)} at index {at} does not match the shape of the indexed tensor "
+                        f"The shape of the mask {list(item.shape)} at index {at} does not "
+                        f"match the shape of the indexed tensor "
                         f"{list(self.shape)} at index {len(expanded) + at}"
                     )
             expanded += [_vector(item, _count(env, item.numel), torch.int64)] * item.ndim
@@ -127,10 +132,13 @@ def repeat_interleave(env: SizeEnv, repeats: Spec, *, output_size: Size | None =
 def ctc_loss(
     env: SizeEnv, log_probs: Spec, targets: Spec, *_lengths: Any, **_options: Any
 ) -> tuple[Spec, Spec]:
-    """The loss of each sequence, and the alphas of (sequence, time, states): two states for each label of the longest target, and one."""
+    """The loss of each sequence, and the alphas of (sequence, time, states): two states for each
+    label of the longest target, and one.
+    """
     if log_probs.ndim != 3:
         raise RuntimeError(
-            f"Expected 3-dimensional tensor, but got {log_probs.ndim}-dimensional tensor for argument #1 'log_probs' "
+            f"Expected 3-dimensional tensor, but got {log_probs.ndim}-dimensional tensor "
+            f"for argument #1 'log_probs' "
             "(while checking arguments for ctc_loss_allocate_outputs)"
         )
     time, batch, _ = log_probs.shape

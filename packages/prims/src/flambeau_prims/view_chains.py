@@ -1,9 +1,12 @@
-"""Views of views: long chains are shortened, so that tracing a program takes time in proportion to its length.
+"""Views of views: long chains are shortened, so that tracing a program takes time in proportion to
+its length.
 
-    x.t().t()...t()      a view of x through n views    ->    x.as_strided(...)      a view of x through one
+    x.t().t()...t()      a view of x through n views    ->    x.as_strided(...)      a view of x
+                         through one
 
-For a tensor with a dispatch key of Python's, autograd keeps the functions of the whole chain and copies them for each further view.
-What has no gradient needs only the base and the geometry.  A chain with a gradient stays as it is: its steps may have hooks.
+For a tensor with a dispatch key of Python's, autograd keeps the functions of the whole chain and
+copies them for each further view. What has no gradient needs only the base and the geometry. A
+chain with a gradient stays as it is: its steps may have hooks.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ LONGEST = 32
 
 
 class _Maker(Tracer):
-    """Answers the one call of `as_strided`, without its rule: the geometry is known, and nothing is recorded."""
+    """Answers the one call of `as_strided`, without its rule: the geometry is known, and nothing is
+    recorded.
+    """
 
     def __init__(self, view: FakeTensor) -> None:
         super().__init__(record=False)
@@ -35,7 +40,8 @@ class _Maker(Tracer):
 
 
 def shortened(view: FakeTensor) -> FakeTensor:
-    """The same view, made from its base at once; `view` itself if its chain is short or has a gradient.
+    """The same view, made from its base at once; `view` itself if its chain is short or has a
+    gradient.
 
     Called before anything else holds `view`.
     """

@@ -1,7 +1,8 @@
 """One ATen call, as a graph: decomposed, checked, run, and compared with eager.
 
-Shapes, dtypes and strides must be eager's.  Integers and bools must be equal; floats may err from a float64 reference by no more than a
-small factor of eager's own greatest error, or a few units in the last place.
+Shapes, dtypes and strides must be eager's. Integers and bools must be equal; floats may err from a
+float64 reference by no more than a small factor of eager's own greatest error, or a few units in
+the last place.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ SPECIAL = (
 
 
 class Make:
-    """Random tensors for cases, of one dtype, in random layouts.  `special` mixes NaN, infinities and zeros into floats."""
+    """Random tensors for cases, of one dtype, in random layouts. `special` mixes NaN, infinities
+    and zeros into floats.
+    """
 
     def __init__(
         self,
@@ -175,8 +178,8 @@ def check(
 ) -> None:  # fmt: skip
     """Assert that the decomposition agrees with eager on this call.
 
-    `exact`: floats must be equal too, the sign of zeros included.  `near`: the size of what is summed, if the result may
-    be much smaller.  `undefined`: only Specs are compared.
+    `exact`: floats must be equal too, the sign of zeros included. `near`: the size of what is
+    summed, if the result may be much smaller. `undefined`: only Specs are compared.
     """
     results = flat(op(*args, **kwargs))
     graph, tensors = decomposed(op, args, kwargs, results)
@@ -207,7 +210,9 @@ def short(arg: Any) -> Any:
 
 
 def assert_owns_memory(op: Any, graph: Graph) -> None:
-    """A result that eager makes in new memory is not a view of an input here, nor of another result."""
+    """A result that eager makes in new memory is not a view of an input here, nor of another
+    result.
+    """
     if any(argument.alias_info for argument in op._schema.arguments) or "unsafe" in op._schema.name:
         return
     seen: set[Value] = set(graph.inputs)

@@ -14,31 +14,54 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SHAPES = ((), (7,), (3, 8), (2, 3, 4, 5), (0, 3))
 
 FORWARD: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
-    (aten.relu.default, (), {}), (aten.relu6.default, (), {}), (aten.sigmoid.default, (), {}), (aten.silu.default, (), {}),
-    (aten.gelu.default, (), {}), (aten.gelu.default, (), {"approximate": "tanh"}), (aten.mish.default, (), {}),
-    (aten.hardswish.default, (), {}), (aten.hardsigmoid.default, (), {}), (aten.hardtanh.default, (), {}),
-    (aten.hardtanh.default, (-0.5, 2.0), {}), (aten.leaky_relu.default, (), {}), (aten.leaky_relu.default, (0.3,), {}),
-    (aten.elu.default, (), {}), (aten.elu.default, (1.5, 1.05, 0.7), {}), (aten.celu.default, (1.3,), {}),
-    (aten.softplus.default, (), {}), (aten.softplus.default, (2.0, 5.0), {}), (aten.threshold.default, (0.5, -3.0), {}),
-    (aten.logit.default, (0.1,), {}), (aten.log_sigmoid_forward.default, (), {}),
-]  # fmt: skip
+    (aten.relu.default, (), {}),
+    (aten.relu6.default, (), {}),
+    (aten.sigmoid.default, (), {}),
+    (aten.silu.default, (), {}),
+    (aten.gelu.default, (), {}),
+    (aten.gelu.default, (), {"approximate": "tanh"}),
+    (aten.mish.default, (), {}),
+    (aten.hardswish.default, (), {}),
+    (aten.hardsigmoid.default, (), {}),
+    (aten.hardtanh.default, (), {}),
+    (aten.hardtanh.default, (-0.5, 2.0), {}),
+    (aten.leaky_relu.default, (), {}),
+    (aten.leaky_relu.default, (0.3,), {}),
+    (aten.elu.default, (), {}),
+    (aten.elu.default, (1.5, 1.05, 0.7), {}),
+    (aten.celu.default, (1.3,), {}),
+    (aten.softplus.default, (), {}),
+    (aten.softplus.default, (2.0, 5.0), {}),
+    (aten.threshold.default, (0.5, -3.0), {}),
+    (aten.logit.default, (0.1,), {}),
+    (aten.log_sigmoid_forward.default, (), {}),
+]
 
 BACKWARD: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
-    (aten.threshold_backward.default, (0,), {}), (aten.threshold_backward.default, (0.5,), {}),
-    (aten.hardtanh_backward.default, (-1.0, 1.0), {}), (aten.leaky_relu_backward.default, (0.1, False), {}),
-    (aten.sigmoid_backward.default, (), {}), (aten.tanh_backward.default, (), {}), (aten.silu_backward.default, (), {}),
-    (aten.hardsigmoid_backward.default, (), {}), (aten.hardswish_backward.default, (), {}), (aten.gelu_backward.default, (), {}),
-    (aten.gelu_backward.default, (), {"approximate": "tanh"}), (aten.mish_backward.default, (), {}),
-    (aten.softplus_backward.default, (1.5, 3.0), {}), (aten.logit_backward.default, (0.1,), {}),
+    (aten.threshold_backward.default, (0,), {}),
+    (aten.threshold_backward.default, (0.5,), {}),
+    (aten.hardtanh_backward.default, (-1.0, 1.0), {}),
+    (aten.leaky_relu_backward.default, (0.1, False), {}),
+    (aten.sigmoid_backward.default, (), {}),
+    (aten.tanh_backward.default, (), {}),
+    (aten.silu_backward.default, (), {}),
+    (aten.hardsigmoid_backward.default, (), {}),
+    (aten.hardswish_backward.default, (), {}),
+    (aten.gelu_backward.default, (), {}),
+    (aten.gelu_backward.default, (), {"approximate": "tanh"}),
+    (aten.mish_backward.default, (), {}),
+    (aten.softplus_backward.default, (1.5, 3.0), {}),
+    (aten.logit_backward.default, (0.1,), {}),
     (aten._prelu_kernel.default, (), {}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", range(len(FORWARD)))
 def test_forward(case: int) -> None:
     op, args, kwargs = FORWARD[case]
     for dtype in FLOATS:
-        # At infinities and in the far tails eager's vector code differs between element types: finite values there.
+        # At infinities and in the far tails eager's vector code differs between element types:
+        # finite values there.
         for make in (
             Make(case, dtype),
             Make(case + 100, dtype, special=op in (aten.relu.default, aten.leaky_relu.default)),

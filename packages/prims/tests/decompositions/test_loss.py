@@ -15,9 +15,13 @@ SHAPES = ((7,), (3, 5), (0, 3))
 REDUCTIONS = (0, 1, 2)
 
 LOSSES: list[tuple[str, tuple[Any, ...]]] = [
-    ("mse_loss", ()), ("smooth_l1_loss", (1.0,)), ("smooth_l1_loss", (0.3,)), ("smooth_l1_loss", (0.0,)), ("huber_loss", (0.7,)),
+    ("mse_loss", ()),
+    ("smooth_l1_loss", (1.0,)),
+    ("smooth_l1_loss", (0.3,)),
+    ("smooth_l1_loss", (0.0,)),
+    ("huber_loss", (0.7,)),
     ("soft_margin_loss", ()),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("case", range(len(LOSSES)))

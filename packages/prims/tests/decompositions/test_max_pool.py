@@ -1,4 +1,6 @@
-"""Max pooling: exact, ties, NaN and the places of padding included; gradients in eager's order of summation."""
+"""Max pooling: exact, ties, NaN and the places of padding included; gradients in eager's order of
+summation.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,15 @@ max_pool = aten.max_pool2d_with_indices.default
 max_pool_backward = aten.max_pool2d_with_indices_backward.default
 
 DTYPES = (
-    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8, torch.int8,
-)  # fmt: skip
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.int8,
+)
 
 
 def windows(make: Make) -> tuple[Any, ...]:

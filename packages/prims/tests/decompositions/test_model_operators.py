@@ -1,4 +1,6 @@
-"""Every composite operator that real models' training graphs hold decomposes, for the arguments that they use."""
+"""Every composite operator that real models' training graphs hold decomposes, for the arguments
+that they use.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +34,52 @@ def calls() -> dict[str, tuple[Any, ...]]:
     )
     whole = [True, True, True]
     return {
-        "native_batch_norm": (aten.native_batch_norm.default, nchw, weight, bias, mean, var, False, 0.1, 1e-5),
+        "native_batch_norm": (
+            aten.native_batch_norm.default,
+            nchw,
+            weight,
+            bias,
+            mean,
+            var,
+            False,
+            0.1,
+            1e-5,
+        ),
         "native_batch_norm_backward": (
-            aten.native_batch_norm_backward.default, nchw, nchw, weight, mean, var, batch_mean, batch_rstd, True, 1e-5, whole,
+            aten.native_batch_norm_backward.default,
+            nchw,
+            nchw,
+            weight,
+            mean,
+            var,
+            batch_mean,
+            batch_rstd,
+            True,
+            1e-5,
+            whole,
         ),
         "threshold_backward": (aten.threshold_backward.default, grad, x, 0),
         "native_layer_norm": (aten.native_layer_norm.default, rows, [8], weight, bias, 1e-5),
         "native_layer_norm_backward": (
-            aten.native_layer_norm_backward.default, rows, rows, [8], row_mean, row_rstd, weight, bias, whole,
+            aten.native_layer_norm_backward.default,
+            rows,
+            rows,
+            [8],
+            row_mean,
+            row_rstd,
+            weight,
+            bias,
+            whole,
         ),
         "sigmoid_backward": (aten.sigmoid_backward.default, grad, x.sigmoid()),
         "tanh_backward": (aten.tanh_backward.default, grad, x.tanh()),
-        "_softmax_backward_data": (aten._softmax_backward_data.default, grad, x.softmax(-1), -1, torch.float32),
+        "_softmax_backward_data": (
+            aten._softmax_backward_data.default,
+            grad,
+            x.softmax(-1),
+            -1,
+            torch.float32,
+        ),
         "_safe_softmax": (aten._safe_softmax.default, x, -1),
         "cat": (aten.cat.default, [x, grad], 1),
         "gelu": (aten.gelu.default, x),
@@ -56,23 +92,61 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "silu_backward": (aten.silu_backward.default, grad, x),
         "slice_backward": (aten.slice_backward.default, x[:, 1:4], [4, 6], 1, 1, 4, 1),
         "_softmax": (aten._softmax.default, x, -1, False),
-        "native_group_norm": (aten.native_group_norm.default, nchw.contiguous(), weight, bias, 2, 8, 36, 4, 1e-5),
+        "native_group_norm": (
+            aten.native_group_norm.default,
+            nchw.contiguous(),
+            weight,
+            bias,
+            2,
+            8,
+            36,
+            4,
+            1e-5,
+        ),
         "native_group_norm_backward": (
-            aten.native_group_norm_backward.default, nchw.contiguous(), nchw.contiguous(), group_mean, group_rstd, weight,
-            2, 8, 36, 4, whole,
+            aten.native_group_norm_backward.default,
+            nchw.contiguous(),
+            nchw.contiguous(),
+            group_mean,
+            group_rstd,
+            weight,
+            2,
+            8,
+            36,
+            4,
+            whole,
         ),
         "hardsigmoid": (aten.hardsigmoid.default, x),
         "hardsigmoid_backward": (aten.hardsigmoid_backward.default, grad, x),
-        "max_pool2d_with_indices": (aten.max_pool2d_with_indices.default, nchw, [3, 3], [2, 2], [1, 1]),
+        "max_pool2d_with_indices": (
+            aten.max_pool2d_with_indices.default,
+            nchw,
+            [3, 3],
+            [2, 2],
+            [1, 1],
+        ),
         "max_pool2d_with_indices_backward": (
-            aten.max_pool2d_with_indices_backward.default, pooled, nchw, [3, 3], [2, 2], [1, 1], [1, 1], False, indices,
+            aten.max_pool2d_with_indices_backward.default,
+            pooled,
+            nchw,
+            [3, 3],
+            [2, 2],
+            [1, 1],
+            [1, 1],
+            False,
+            indices,
         ),
         "select_backward": (aten.select_backward.default, x[:, 0], [4, 6], 1, 0),
         "upsample_nearest2d": (aten.upsample_nearest2d.default, nchw, [12, 12], 2.0, 2.0),
         "upsample_nearest2d_backward": (
-            aten.upsample_nearest2d_backward.default, nchw, [6, 6], [2, 8, 3, 3], 2.0, 2.0,
+            aten.upsample_nearest2d_backward.default,
+            nchw,
+            [6, 6],
+            [2, 8, 3, 3],
+            2.0,
+            2.0,
         ),
-    }  # fmt: skip
+    }
 
 
 CALLS = calls()

@@ -35,12 +35,29 @@ def test_batch_norm(affine: bool) -> None:
             for training in (True, False):
                 check(
                     aten._native_batch_norm_legit_functional.default,
-                    x, weight, bias, running_mean, running_var, training, 0.1, 1e-5, factor=8.0, near=1.0,
-                )  # fmt: skip
+                    x,
+                    weight,
+                    bias,
+                    running_mean,
+                    running_var,
+                    training,
+                    0.1,
+                    1e-5,
+                    factor=8.0,
+                    near=1.0,
+                )
             check(
-                aten._batch_norm_with_update_functional.default, x, weight, bias, running_mean, running_var, 0.1, 1e-5,
-                factor=8.0, near=1.0,
-            )  # fmt: skip
+                aten._batch_norm_with_update_functional.default,
+                x,
+                weight,
+                bias,
+                running_mean,
+                running_var,
+                0.1,
+                1e-5,
+                factor=8.0,
+                near=1.0,
+            )
             check(
                 aten._native_batch_norm_legit_no_training.default,
                 x,
@@ -101,9 +118,20 @@ def test_batch_norm_backward(affine: bool) -> None:
             grad = torch.randn_like(x)
             for train in (True, False):
                 check(
-                    aten.native_batch_norm_backward.default, grad, x, weight, running_mean, running_var,
-                    mean if train else None, invstd if train else None, train, 1e-5, [True, affine, affine], factor=8.0, near=1.0,
-                )  # fmt: skip
+                    aten.native_batch_norm_backward.default,
+                    grad,
+                    x,
+                    weight,
+                    running_mean,
+                    running_var,
+                    mean if train else None,
+                    invstd if train else None,
+                    train,
+                    1e-5,
+                    [True, affine, affine],
+                    factor=8.0,
+                    near=1.0,
+                )
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -131,9 +159,18 @@ def test_layer_norm(affine: bool) -> None:
             _, mean, rstd = aten.native_layer_norm.default(x, list(inner), weight, bias, 1e-5)
             grad = make(*shape)
             check(
-                aten.native_layer_norm_backward.default, grad, x, list(inner), mean, rstd, weight, bias,
-                [True, affine, affine], factor=8.0, near=1.0,
-            )  # fmt: skip
+                aten.native_layer_norm_backward.default,
+                grad,
+                x,
+                list(inner),
+                mean,
+                rstd,
+                weight,
+                bias,
+                [True, affine, affine],
+                factor=8.0,
+                near=1.0,
+            )
 
 
 def test_layer_norm_of_mixed_dtypes() -> None:
@@ -170,9 +207,20 @@ def test_group_norm(affine: bool) -> None:
                 x, weight, bias, shape[0], channels, space, group, 1e-5
             )
             check(
-                aten.native_group_norm_backward.default, make(*shape), x, mean, rstd, weight, shape[0], channels, space, group,
-                [True, affine, affine], factor=8.0, near=1.0,
-            )  # fmt: skip
+                aten.native_group_norm_backward.default,
+                make(*shape),
+                x,
+                mean,
+                rstd,
+                weight,
+                shape[0],
+                channels,
+                space,
+                group,
+                [True, affine, affine],
+                factor=8.0,
+                near=1.0,
+            )
 
 
 def test_rms_norm() -> None:

@@ -95,7 +95,9 @@ def test_nearest() -> None:
 
 
 def test_nearest_by_any_factor() -> None:
-    """Up and down, with and without scales; a gradient that would shrink contiguous rows stays with ATen."""
+    """Up and down, with and without scales; a gradient that would shrink contiguous rows stays with
+    ATen.
+    """
     forward, backward = aten.upsample_nearest2d.default, aten.upsample_nearest2d_backward.default
     for dtype in FLOATS:
         make = Make(6, dtype)

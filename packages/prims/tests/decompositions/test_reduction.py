@@ -14,8 +14,15 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.uint8)
 REAL = (*FLOATS, *INTEGERS, torch.bool)
 SHAPES_DIMS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((), ()), ((7,), (0,)), ((3, 5), (1,)), ((3, 5), (-2,)), ((3, 5), ()), ((2, 3, 4), (0, 2)), ((2, 3, 4, 5), (-1, -2)), ((3, 65), (0,)),
-)  # fmt: skip
+    ((), ()),
+    ((7,), (0,)),
+    ((3, 5), (1,)),
+    ((3, 5), (-2,)),
+    ((3, 5), ()),
+    ((2, 3, 4), (0, 2)),
+    ((2, 3, 4, 5), (-1, -2)),
+    ((3, 65), (0,)),
+)
 EMPTY = ((0, 3), (0,)), ((3, 0), (1,)), ((0, 3), (1,))
 
 

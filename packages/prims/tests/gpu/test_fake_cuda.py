@@ -1,4 +1,6 @@
-"""A program traced on fake CUDA tensors makes the ATen calls, with the geometry, that eager makes on a real GPU."""
+"""A program traced on fake CUDA tensors makes the ATen calls, with the geometry, that eager makes
+on a real GPU.
+"""
 
 from __future__ import annotations
 
@@ -200,13 +202,17 @@ def test_autocast_computes_in_eagers_dtypes(name, training):
 
 
 def computations(calls):
-    """What is computed in which dtype: casts are cached by eager, and sums may be told their dtype instead."""
+    """What is computed in which dtype: casts are cached by eager, and sums may be told their dtype
+    instead.
+    """
     kept = [call for call in essential(calls) if call[0] != "aten._to_copy.default"]
     return [(op, [spec.dtype for spec in specs]) for op, specs in kept if "view" not in op]
 
 
 def essential(calls):
-    """Calls but for those that make no difference: aliases, literals, and how many bytes a random state has."""
+    """Calls but for those that make no difference: aliases, literals, and how many bytes a random
+    state has.
+    """
     kept = []
     for op, specs in calls:
         if op.startswith(

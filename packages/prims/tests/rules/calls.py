@@ -1,7 +1,7 @@
 """One random call for each ATen operator under test: `CALLS[name](rng)` gives (op, args, kwargs).
 
-A call may be invalid now and then (a size that does not match, a dtype the kernel lacks): then rule and eager must both
-raise.
+A call may be invalid now and then (a size that does not match, a dtype the kernel lacks): then rule
+and eager must both raise.
 """
 
 from __future__ import annotations
@@ -71,10 +71,14 @@ def anything(rng: random.Random, sizes: Any) -> torch.Tensor:
 # 1. Pointwise
 
 _UNARY = (
-    "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal"
-    " sigmoid erf erfc erfinv lgamma digamma sinc i0 special_i0e special_i1 special_i1e special_entr special_erfcx"
-    " special_log_ndtr special_ndtri neg bitwise_not ceil floor trunc sign relu sgn frac silu gelu mish hardswish"
-    " hardsigmoid elu celu softplus softshrink hardshrink leaky_relu isinf isposinf isneginf signbit logical_not abs angle"
+    "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log log2 "
+    "log10 log1p sqrt rsqrt reciprocal"
+    " sigmoid erf erfc erfinv lgamma digamma sinc i0 special_i0e special_i1 special_i1e "
+    "special_entr special_erfcx"
+    " special_log_ndtr special_ndtri neg bitwise_not ceil floor trunc sign relu sgn frac "
+    "silu gelu mish hardswish"
+    " hardsigmoid elu celu softplus softshrink hardshrink leaky_relu isinf isposinf "
+    "isneginf signbit logical_not abs angle"
     " hardtanh log_sigmoid_forward deg2rad rad2deg positive logit fill_zero isnan"
 )
 
@@ -90,9 +94,12 @@ def _unary(rng: random.Random) -> Any:
 
 
 _BINARY = (
-    "add sub mul div atan2 xlogy copysign special_xlog1py pow bitwise_and bitwise_or bitwise_xor bitwise_left_shift"
-    " bitwise_right_shift gcd lcm maximum minimum fmax fmin hypot nextafter logaddexp logaddexp2 igamma igammac eq ne lt le gt"
-    " ge logical_and logical_or logical_xor rsub floor_divide remainder fmod heaviside __lshift__ __rshift__"
+    "add sub mul div atan2 xlogy copysign special_xlog1py pow bitwise_and bitwise_or "
+    "bitwise_xor bitwise_left_shift"
+    " bitwise_right_shift gcd lcm maximum minimum fmax fmin hypot nextafter logaddexp "
+    "logaddexp2 igamma igammac eq ne lt le gt"
+    " ge logical_and logical_or logical_xor rsub floor_divide remainder fmod heaviside "
+    "__lshift__ __rshift__"
 )
 _WITH_MODE = ("Tensor_mode", "Scalar_mode")
 
@@ -131,7 +138,8 @@ def pair(rng: random.Random) -> Any:
 
 @calls(
     *every(
-        "sigmoid_backward tanh_backward silu_backward hardswish_backward hardsigmoid_backward mish_backward gelu_backward"
+        "sigmoid_backward tanh_backward silu_backward hardswish_backward "
+        "hardsigmoid_backward mish_backward gelu_backward"
     )
 )
 def _activation_backward(rng: random.Random) -> Any:

@@ -1,4 +1,6 @@
-"""Random calls of convolution, normalisation, indexing and attention operators; adds to `calls.CALLS`."""
+"""Random calls of convolution, normalisation, indexing and attention operators; adds to
+`calls.CALLS`.
+"""
 
 from __future__ import annotations
 

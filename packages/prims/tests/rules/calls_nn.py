@@ -1,4 +1,6 @@
-"""Random calls of pooling, resampling, losses, sorting, random and _foreach operators; adds to `calls.CALLS`."""
+"""Random calls of pooling, resampling, losses, sorting, random and _foreach operators; adds to
+`calls.CALLS`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _avg_pool3d(rng: random.Random) -> Any:
 def _backward_of(
     forward: Any, make: Callable[[random.Random], Any], with_indices: bool = False
 ) -> Callable[[random.Random], Any]:
-    """Arguments of a pool's backward: a gradient of the forward's shape before the forward's own arguments."""
+    """Arguments of a pool's backward: a gradient of the forward's shape before the forward's own
+    arguments.
+    """
 
     def arguments(rng: random.Random) -> Any:
         while True:

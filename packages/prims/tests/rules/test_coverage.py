@@ -25,7 +25,9 @@ TWELVE_MODELS = """
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
     mkldnn_rnn_layer mkldnn_rnn_layer_backward
 """
-"""Every overload that the forward and backward of the twelve model kinds call (".default" left out)."""
+"""Every overload that the forward and backward of the twelve model kinds call (".default" left
+out).
+"""
 
 NEEDED_SOON = """
     native_dropout native_dropout_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _cudnn_rnn

@@ -1,4 +1,6 @@
-"""Models traced once with symbolic sizes: at other sizes that the guards admit, each rule still says what it said."""
+"""Models traced once with symbolic sizes: at other sizes that the guards admit, each rule still
+says what it said.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 def trace(
     name: str, inputs: tuple[torch.Tensor, ...], dims: tuple[int, ...], env: SizeEnv | None
 ) -> Tracer:
-    """A training step on inputs of which `dims` are symbolic if there is an env; equal dims share a symbol."""
+    """A training step on inputs of which `dims` are symbolic if there is an env; equal dims share a
+    symbol.
+    """
     torch.manual_seed(0)
     module, _ = MODELS[name]()
     tracer = Tracer(env)
@@ -108,7 +112,9 @@ def test_one_symbolic_trace_serves_other_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_transformers_need_no_guard_but_a_positive_size(name: str) -> None:
-    """Batch and length of a transformer's training step are free, up to BERT's and GPT2's table of positions."""
+    """Batch and length of a transformer's training step are free, up to BERT's and GPT2's table of
+    positions.
+    """
     dims, make = CASES[name]
     env = SizeEnv()
     trace(name, make(2, 8), dims, env)

@@ -1,4 +1,6 @@
-"""Random calls of every operator of the table: rule and eager agree in shape, dtype, stride and offset, or both raise."""
+"""Random calls of every operator of the table: rule and eager agree in shape, dtype, stride and
+offset, or both raise.
+"""
 
 from __future__ import annotations
 

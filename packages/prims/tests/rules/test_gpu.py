@@ -1,4 +1,6 @@
-"""The fuzz of test_fuzz.py on a GPU: where eager takes the call, the rule gives the geometry that eager gives."""
+"""The fuzz of test_fuzz.py on a GPU: where eager takes the call, the rule gives the geometry that
+eager gives.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from rules.tensors import to_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
-# Which dtypes a kernel takes differs between devices and is not compared here; the rest of CPU_ONLY has no CUDA kernel.
+# Which dtypes a kernel takes differs between devices and is not compared here; the rest of CPU_ONLY
+# has no CUDA kernel.
 CPU_ONLY = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default",
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",

@@ -1,4 +1,6 @@
-"""Every ATen call of twelve models' forward and backward, traced by the rules, against eager on real tensors."""
+"""Every ATen call of twelve models' forward and backward, traced by the rules, against eager on
+real tensors.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def trace_joint(module: nn.Module, inputs: tuple[Any, ...], device: str = "cpu")
 
 
 def realize(spec: Spec) -> torch.Tensor:
-    """A real tensor of exactly this geometry; integers are 0 or 1, which are valid indices nearly everywhere."""
+    """A real tensor of exactly this geometry; integers are 0 or 1, which are valid indices nearly
+    everywhere.
+    """
     extent = (
         spec.offset
         + 1

@@ -41,7 +41,9 @@ class Symbols:
         return self.of_size[size]
 
     def spec(self, spec: Spec) -> Spec:
-        """The Spec with symbolic sizes, and with strides rebuilt over them in the same order if it is dense."""
+        """The Spec with symbolic sizes, and with strides rebuilt over them in the same order if it
+        is dense.
+        """
         shape = [self.size(size) for size in spec.shape]
         order = sorted(
             range(spec.ndim), key=lambda dim: (spec.stride[dim], spec.shape[dim] != 1, -dim)

@@ -1,10 +1,12 @@
-"""Assemble a Program for the C executor (csrc/executor.c): names become slots, sizes become entries of one int64 table.
+"""Assemble a Program for the C executor (csrc/executor.c): names become slots, sizes become entries
+of one int64 table.
 
     buf0 = allocate float32[s0, 768]     ->  OP_ALLOCATE slot dtype device index ndim sizes
     launch k(arg0, buf0; s0*768)         ->  OP_LAUNCH address 2 ints -1 slot slot
 
-The table of values is laid out as: symbols | size expressions, each once | sequences (a shape and its strides, a launch's ints),
-each once.  A sequence's constants are in the table already; its expressions are copied into place at the start of a call.
+The table of values is laid out as: symbols | size expressions, each once | sequences (a shape and
+its strides, a launch's ints), each once. A sequence's constants are in the table already; its
+expressions are copied into place at the start of a call.
 """
 
 from __future__ import annotations
@@ -64,14 +66,32 @@ OUT_NONE, OUT_SLOT, OUT_INT = -1, 0, 1
 
 # torch's ScalarType numbers, fixed by its serialisation format.
 DTYPE_CODES = {
-    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
-    "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15,
-    "float8_e5m2": 23, "float8_e4m3fn": 24, "float8_e5m2fnuz": 25, "float8_e4m3fnuz": 26, "uint16": 27, "uint32": 28, "uint64": 29,
+    "uint8": 0,
+    "int8": 1,
+    "int16": 2,
+    "int32": 3,
+    "int64": 4,
+    "float16": 5,
+    "float32": 6,
+    "float64": 7,
+    "complex32": 8,
+    "complex64": 9,
+    "complex128": 10,
+    "bool": 11,
+    "bfloat16": 15,
+    "float8_e5m2": 23,
+    "float8_e4m3fn": 24,
+    "float8_e5m2fnuz": 25,
+    "float8_e4m3fnuz": 26,
+    "uint16": 27,
+    "uint32": 28,
+    "uint64": 29,
     "float8_e8m0fnu": 44,
-}  # fmt: skip
+}
 DEVICE_CODES = {"cpu": 0, "cuda": 1}
 
-# out= overloads that are called through libtorch's C interface: its function, number of tensors with out first, beta and alpha?
+# out= overloads that are called through libtorch's C interface: its function, number of tensors
+# with out first, beta and alpha?
 MATMULS = {
     "aten.mm.out": ("mm_out", 3, False),
     "aten.bmm.out": ("bmm_out", 3, False),
@@ -80,7 +100,9 @@ MATMULS = {
 }
 
 HEAVY_NUMEL = 16384
-"""From this many elements in some tensor on, the GIL is released around kernels: below, giving it up costs more than it gains."""
+"""From this many elements in some tensor on, the GIL is released around kernels: below, giving it
+up costs more than it gains.
+"""
 
 _MAX_BUFFERS = 512
 
@@ -183,7 +205,8 @@ class Assembler:
         if isinstance(step, Launch):
             if len(step.buffers) > _MAX_BUFFERS:
                 raise ValueError(
-                    f"kernel {step.kernel} takes {len(step.buffers)} buffers; {_MAX_BUFFERS} is the most"
+                    f"kernel {step.kernel} takes {len(step.buffers)} buffers; "
+                    f"{_MAX_BUFFERS} is the most"
                 )
             ints = self._sequence(step.ints)
             buffers = [self.slots[name] for name in step.buffers]
@@ -297,7 +320,9 @@ class Assembler:
         ]
 
     def _emit_matmul(self, step: Extern) -> bool:
-        """Call a matrix product through the C interface if this call is of the plain form and all is on one kind of device."""
+        """Call a matrix product through the C interface if this call is of the plain form and all
+        is on one kind of device.
+        """
         known = MATMULS.get(step.op)
         if known is None or len(step.out) != 1:
             return False
@@ -413,7 +438,9 @@ class Assembler:
 
 
 def kernel_only(program: Program, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-    """The allocated CPU tensors that only C++ kernels see: plain memory serves them, with no tensor object around it."""
+    """The allocated CPU tensors that only C++ kernels see: plain memory serves them, with no tensor
+    object around it.
+    """
     allocated = {step.name for step in program.steps if isinstance(step, Allocate)}
     seen: set[str] = {out for out in program.outputs if isinstance(out, str)}
     for step in program.steps:

@@ -3,10 +3,11 @@
     <root>/entries/<kind>/<key>.json     {"kind": ..., "key": ..., "sha256": ..., "suffix": ".so"}: which object a key stands for
     <root>/objects/<sha256>.so           the object, named by its own content, which holds `binding(kind, key)`
 
-The root and its folders are 0700 directories of the user's, and no links.  An entry counts only if it and its object are bound to
-the key that is asked for, the user owns the files, nobody else may write them, and the object's content has the hash that the
-entry names; anything else is a miss.  Files appear by rename, whole.  Nothing is ever unpickled.  A directory that cannot be
-written to, or that others could write to, is a CacheError.
+The root and its folders are 0700 directories of the user's, and no links. An entry counts only if
+it and its object are bound to the key that is asked for, the user owns the files, nobody else may
+write them, and the object's content has the hash that the entry names; anything else is a miss.
+Files appear by rename, whole. Nothing is ever unpickled. A directory that cannot be written to, or
+that others could write to, is a CacheError.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _SUFFIX = re.compile(r"\.[a-z]+")
 
 @dataclass
 class CacheUse:
-    """What was asked of caches and found, and what was not; and all that was found or stored, as (root, kind, key)."""
+    """What was asked of caches and found, and what was not; and all that was found or stored, as
+    (root, kind, key).
+    """
 
     hits: int = 0
     misses: int = 0
@@ -47,7 +50,8 @@ class CacheUse:
 
 
 _USE: ContextVar[CacheUse | None] = ContextVar("cache_use", default=None)
-"""Where this thread's use of caches is written down.  The package's one dynamically scoped object."""
+"""Where this thread's use of caches is written down. The package's one dynamically scoped object.
+"""
 
 
 @contextlib.contextmanager
@@ -66,7 +70,9 @@ def binding(kind: str, key: str) -> str:
 
 
 class Cache:
-    """A content-addressed store under `root`; a relative one counts from the directory that is current now."""
+    """A content-addressed store under `root`; a relative one counts from the directory that is
+    current now.
+    """
 
     def __init__(self, root: Path) -> None:
         # Compilers run in a folder of the cache, where a relative path means something else.
@@ -94,9 +100,11 @@ class Cache:
         return found
 
     def store(self, kind: str, key: str, content: bytes, suffix: str) -> Path:
-        """Put `content` under a key and return the object's path; a concurrent store of the same key is harmless.
+        """Put `content` under a key and return the object's path; a concurrent store of the same
+        key is harmless.
 
-        ValueError if the content does not hold `binding(kind, key)`; CacheError where the directory cannot be used.
+        ValueError if the content does not hold `binding(kind, key)`; CacheError where the directory
+        cannot be used.
         """
         if binding(kind, key).encode() not in content:
             raise ValueError(f"an object of kind {kind!r} is not bound to its key {key}")
@@ -154,14 +162,17 @@ class Cache:
         return [self.root.joinpath(*names[:count]) for count in range(len(names) + 1)]
 
     def _folder(self, *names: str) -> Path:
-        """A folder below the root, made with what is above it; CacheError if others could write to one of them."""
+        """A folder below the root, made with what is above it; CacheError if others could write to
+        one of them.
+        """
         folders = self._folders(*names)
         for folder in folders:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=DIRECTORY_MODE, parents=folder == self.root)
             if not _is_private(folder):
                 raise CacheError(
-                    f"the cache directory {folder} is not a directory that you own and only you may write to",
+                    f"the cache directory {folder} is not a directory that you own and "
+                    f"only you may write to",
                     f"run `chmod 700 {folder}` if it is yours, or {CacheError.hint}",
                 )
         return folders[-1]
@@ -202,7 +213,9 @@ def _is_private(directory: Path) -> bool:
 
 
 def _owned_content(path: Path, limit: int | None = None) -> bytes | None:
-    """The content of a regular file that the user owns and nobody else may write, or None; None if longer than `limit`."""
+    """The content of a regular file that the user owns and nobody else may write, or None; None if
+    longer than `limit`.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is not waited for
     try:
         descriptor = os.open(path, flags)

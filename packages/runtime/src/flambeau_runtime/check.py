@@ -1,7 +1,7 @@
 """The checker of Programs: what the executors rely on, checked before they do.
 
-`check_program` looks at the Program alone; `check_arguments` at one call's arguments.  Both raise with the offending step or
-argument in the text.
+`check_program` looks at the Program alone; `check_arguments` at one call's arguments. Both raise
+with the offending step or argument in the text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class ProgramError(ValueError):
 
 
 def check_program(program: Program) -> None:
-    """Raise ProgramError unless every name is declared once, written before read, and not used after it is freed."""
+    """Raise ProgramError unless every name is declared once, written before read, and not used
+    after it is freed.
+    """
     tensors = {tensor.name: tensor for tensor in program.tensors}
     if len(tensors) != len(program.tensors):
         raise ProgramError(f"{program.name}: a tensor is declared twice")
@@ -44,7 +46,8 @@ def check_program(program: Program) -> None:
     for kernel in program.kernels:
         if not 0 <= kernel.source < len(program.sources):
             raise ProgramError(
-                f"{program.name}: kernel {kernel.name} names source {kernel.source}, which is not there"
+                f"{program.name}: kernel {kernel.name} names source {kernel.source}, which "
+                f"is not there"
             )
     live = {name for name in program.inputs if name in tensors}
     for step in program.steps:
@@ -76,12 +79,14 @@ def _check_symbols(program: Program, tensors: dict[str, Tensor]) -> set[str]:
             raise ProgramError(f"{program.name}: symbol {symbol.name} is declared twice")
         if not 0 <= symbol.input < len(program.inputs):
             raise ProgramError(
-                f"{program.name}: symbol {symbol.name} comes from input {symbol.input}, which is not there"
+                f"{program.name}: symbol {symbol.name} comes from input {symbol.input}, "
+                f"which is not there"
             )
         source = tensors.get(program.inputs[symbol.input])
         if (symbol.dim is None) != (source is None):
             raise ProgramError(
-                f"{program.name}: symbol {symbol.name} must come from an int input, or from a tensor's dim"
+                f"{program.name}: symbol {symbol.name} must come from an int input, or "
+                f"from a tensor's dim"
             )
         if source is not None and not 0 <= (symbol.dim or 0) < len(source.shape):
             raise ProgramError(
@@ -187,7 +192,8 @@ def check_arguments(program: Program, args: tuple[Any, ...]) -> None:
         device = torch.device(declared.device)
         if arg.dtype != getattr(torch, declared.dtype) or arg.device.type != device.type:
             raise ValueError(
-                f"{where} must be {declared.dtype} on {declared.device}, not {arg.dtype} on {arg.device}"
+                f"{where} must be {declared.dtype} on {declared.device}, not {arg.dtype} "
+                f"on {arg.device}"
             )
         if tuple(arg.shape) != shape:
             raise ValueError(f"{where} must have shape {shape}, not {tuple(arg.shape)}")

@@ -1,7 +1,9 @@
-"""GPU kernels of a Program: built from Triton source (or taken from the cache) and loaded on their device.
+"""GPU kernels of a Program: built from Triton source (or taken from the cache) and loaded on their
+device.
 
-Each cubin is cached by its source, its meta data, the device's compute capability and Triton's version.  Kernels are built for
-pointers that are multiples of 16 bytes; the variant for other pointers is built when a launch first meets one.
+Each cubin is cached by its source, its meta data, the device's compute capability and Triton's
+version. Kernels are built for pointers that are multiples of 16 bytes; the variant for other
+pointers is built when a launch first meets one.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ TRITON_HINT = (
 
 
 def load_kernels(program: Program, options: RuntimeOptions) -> dict[str, Any]:
-    """A `_core.GpuKernel` for each Triton kernel of the program, on the device that its launches' buffers live on."""
+    """A `_core.GpuKernel` for each Triton kernel of the program, on the device that its launches'
+    buffers live on.
+    """
     devices = kernel_devices(program)
     chosen = [kernel for kernel in program.kernels if kernel.name in devices]
     if not chosen:

@@ -1,9 +1,10 @@
-"""Size expressions (`program.Dim`): parsed once, then evaluated in Python or as postfix code by the C executor.
+"""Size expressions (`program.Dim`): parsed once, then evaluated in Python or as postfix code by the
+C executor.
 
     "s0*12 + 1"  ->  [LOAD s0, CONST 12, MUL, CONST 1, ADD]
 
-A Dim is Python syntax restricted to names, integers, + - * // %, unary minus, min(a, b) and max(a, b); anything else is refused,
-so a Program read from disk can never make this package evaluate code.
+A Dim is Python syntax restricted to names, integers, + - * // %, unary minus, min(a, b) and max(a,
+b); anything else is refused, so a Program read from disk can never make this package evaluate code.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _BINARY = {ast.Add: ADD, ast.Sub: SUB, ast.Mult: MUL, ast.FloorDiv: DIV, ast.Mod
 _CALLS = {"min": MIN, "max": MAX}
 
 Postfix = tuple[tuple[int, "int | str"], ...]
-"""(opcode, operand) pairs; the operand is the constant of CONST, the symbol's name of LOAD, else 0."""
+"""(opcode, operand) pairs; the operand is the constant of CONST, the symbol's name of LOAD, else 0.
+"""
 
 
 @lru_cache(maxsize=16384)

@@ -1,6 +1,8 @@
-"""What the user's machine lacks, as data: one exception class a reason, each with a stable id, a text and a hint.
+"""What the user's machine lacks, as data: one exception class a reason, each with a stable id, a
+text and a hint.
 
-These are no defects of the program or of Flambeau.  The meta-package runs such a graph eagerly and records the reason.
+These are no defects of the program or of Flambeau. The meta-package runs such a graph eagerly and
+records the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class CompilerNotFound(EnvironmentProblem):
     reason = "no-compiler"
     hint = (
         "install g++ (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; conda: "
-        "`conda install -c conda-forge gxx`), or name a compiler with the cxx option or FLAMBEAU_CXX"
+        "`conda install -c conda-forge gxx`), or name a compiler with the cxx option or "
+        "FLAMBEAU_CXX"
     )
 
 
@@ -56,7 +59,8 @@ class SanitizerNotLoaded(EnvironmentProblem):
 
     reason = "no-sanitizer"
     hint = (
-        'start the process with LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)" '
+        'start the process with LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ '
+        '-print-file-name=libstdc++.so)" '
         "and ASAN_OPTIONS=detect_leaks=0, or leave the sanitize option and FLAMBEAU_SANITIZE unset"
     )
 

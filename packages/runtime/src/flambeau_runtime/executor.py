@@ -3,8 +3,8 @@
     run = load(program)
     (y,) = run(x)
 
-Kernels are built or taken from the cache, then the C executor is assembled; the Python executor serves where there is no C
-extension (and wherever it is asked for), with the same results.
+Kernels are built or taken from the cache, then the C executor is assembled; the Python executor
+serves where there is no C extension (and wherever it is asked for), with the same results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class CheckedExecutable:
 def load(program: Program, options: RuntimeOptions | None = None) -> Executable:
     """Build the program's kernels and return the callable that runs it: `run(*inputs) -> tuple`.
 
-    The callable may be called from any number of threads.  It runs below autograd: nothing it does is recorded.
+    The callable may be called from any number of threads. It runs below autograd: nothing it does
+    is recorded.
     """
     options = options or RuntimeOptions()
     if options.debug:

@@ -34,7 +34,9 @@ def find_operator(name: str) -> Callable[..., Any]:
 
 
 _NEEDS_GRAD_MODE = frozenset({"aten.mkldnn_rnn_layer.default"})
-"""Operators that leave out what their backward needs (oneDNN's workspace) while grad mode is off, as it is where programs run."""
+"""Operators that leave out what their backward needs (oneDNN's workspace) while grad mode is off,
+as it is where programs run.
+"""
 
 
 def _with_grad_mode(operator: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +84,9 @@ def refs_of(arg: Any) -> list[str]:
 
 
 def map_argument(arg: Any, fn: Callable[[Ref | Expr | Float], Any]) -> Any:
-    """A (nested) argument with each Ref, Expr and Float replaced by `fn` of it and each marker by its torch object."""
+    """A (nested) argument with each Ref, Expr and Float replaced by `fn` of it and each marker by
+    its torch object.
+    """
     if isinstance(arg, (Ref, Expr, Float)):
         return fn(arg)
     if isinstance(arg, list):
@@ -105,7 +109,9 @@ def float_of(bits: int) -> float:
 def view_of(
     base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int
 ) -> torch.Tensor:
-    """A tensor on `base`'s storage; the offset counts from `base`'s own start, in elements of `dtype`."""
+    """A tensor on `base`'s storage; the offset counts from `base`'s own start, in elements of
+    `dtype`.
+    """
     start = base.storage_offset() * base.element_size() // dtype.itemsize + offset
     return torch.empty(0, dtype=dtype, device=base.device).set_(
         base.untyped_storage(), start, shape, stride

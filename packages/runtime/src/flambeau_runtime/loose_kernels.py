@@ -20,9 +20,11 @@ LooseKernel = Callable[..., None]
 def cpp_kernels(
     text: str, *names: str, options: RuntimeOptions | None = None
 ) -> tuple[LooseKernel, ...]:
-    """Build a source (or take it from the cache); one function a name, called with tensors and ints.
+    """Build a source (or take it from the cache); one function a name, called with tensors and
+    ints.
 
-    A name that ends in "!" is a checked kernel: it returns a status, and the function raises IndexError if that is not 0.
+    A name that ends in "!" is a checked kernel: it returns a status, and the function raises
+    IndexError if that is not 0.
     """
     (library,) = cpp.load_libraries([text], options or RuntimeOptions())
     return tuple(_function(library, name.removesuffix("!"), name.endswith("!")) for name in names)

@@ -1,6 +1,7 @@
 """The C extension and torch's C interface: found once, tested on known data, or the reason why not.
 
-`core()` gives the extension module, ready to run; `unavailable()` gives None or the reason in words.
+`core()` gives the extension module, ready to run; `unavailable()` gives None or the reason in
+words.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def below_autograd_keyset() -> torch._C.DispatchKeySet:
 
 
 def source_is_newer() -> bool:
-    """In a checkout: were the C sources edited since the extension was built?  (A wheel holds no sources: False.)"""
+    """In a checkout: were the C sources edited since the extension was built?  (A wheel holds no
+    sources: False.)
+    """
     folder = Path(__file__).parents[2] / "csrc"
     if _core is None or not folder.is_dir():
         return False

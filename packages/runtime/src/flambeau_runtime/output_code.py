@@ -1,8 +1,10 @@
 """Programs as Python files for people: readable, and runnable as they are.
 
-    python output_code.py          # builds the kernels, makes random inputs, runs and times the program
+    python output_code.py          # builds the kernels, makes random inputs, runs and times the
+                                   program
 
-The file calls the same kernels as the executor does, through `loose_kernels`, and allocates and calls ATen by torch's public names.
+The file calls the same kernels as the executor does, through `loose_kernels`, and allocates and
+calls ATen by torch's public names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Program: what to allocate, launch, call and free, as plain data.
 
-The inductor emits a Program; this package stores, prints and runs it.  Nothing in it is a live object: tensors are named,
-dtypes and devices are strings, sizes are ints or integer expressions over the program's symbols ("s0*12 + 1").
+The inductor emits a Program; this package stores, prints and runs it. Nothing in it is a live
+object: tensors are named, dtypes and devices are strings, sizes are ints or integer expressions
+over the program's symbols ("s0*12 + 1").
 
     program(arg0: float32[s0, 768]) {
       symbols: s0 = arg0.shape[0]
@@ -20,9 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 Dim: TypeAlias = int | str
-"""A size, stride, offset or launch argument: an int, or an expression over symbols in Python syntax.
+"""A size, stride, offset or launch argument: an int, or an expression over symbols in Python
+syntax.
 
-Allowed: names of symbols, integers, + - * // % and the calls min(a, b), max(a, b)."""
+Allowed: names of symbols, integers, + - * // % and the calls min(a, b), max(a, b).
+"""
 
 
 # 1. What is named
@@ -30,9 +33,11 @@ Allowed: names of symbols, integers, + - * // % and the calls min(a, b), max(a, 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named tensor: an input, an allocated buffer, the result of an extern call, or a view of another tensor.
+    """A named tensor: an input, an allocated buffer, the result of an extern call, or a view of
+    another tensor.
 
-    Sizes, strides and offset are in elements.  `dtype` is a torch name without prefix ("bfloat16"), `device` is "cpu" or "cuda:0".
+    Sizes, strides and offset are in elements. `dtype` is a torch name without prefix ("bfloat16"),
+    `device` is "cpu" or "cuda:0".
     """
 
     name: str
@@ -45,9 +50,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbolic size: its value in a call is input number `input`'s size at `dim` (or the int argument itself if dim is None).
+    """A symbolic size: its value in a call is input number `input`'s size at `dim` (or the int
+    argument itself if dim is None).
 
-    With `is_float` the argument is a float, and the symbol its 64 bits taken as an int64: what kernels are launched with.
+    With `is_float` the argument is a float, and the symbol its 64 bits taken as an int64: what
+    kernels are launched with.
     """
 
     name: str
@@ -58,7 +65,9 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Source:
-    """One translation unit.  `language` is "cpp" or "triton"; all the kernels of one unit are built together."""
+    """One translation unit. `language` is "cpp" or "triton"; all the kernels of one unit are built
+    together.
+    """
 
     language: str
     text: str
@@ -68,12 +77,12 @@ class Source:
 class Kernel:
     """One function of a Source.
 
-    C++: `extern "C" void name(void *const *buffers, const int64_t *ints)`, the buffers at their data pointers (storage
-    offset applied), the ints in the order of the launch.  With {"checked": True} in `meta` it returns an int64_t instead,
-    nonzero if it met an index out of bounds.
-    Triton: `name(ptr, ptr, ..., int, int, ..., CONSTEXPR...)`, pointers first, then ints; `meta` holds what the build needs:
-    {"signature": {arg: "*fp32" | "i32" | "i64"}, "constants": {arg: value}, "num_warps": 4, "num_stages": 2,
-    "divisible_by_16": [arg names]}.
+    C++: `extern "C" void name(void *const *buffers, const int64_t *ints)`, the buffers at their
+    data pointers (storage offset applied), the ints in the order of the launch. With {"checked":
+    True} in `meta` it returns an int64_t instead, nonzero if it met an index out of bounds. Triton:
+    `name(ptr, ptr, ..., int, int, ..., CONSTEXPR...)`, pointers first, then ints; `meta` holds what
+    the build needs: {"signature": {arg: "*fp32" | "i32" | "i64"}, "constants": {arg: value},
+    "num_warps": 4, "num_stages": 2, "divisible_by_16": [arg names]}.
     """
 
     name: str
@@ -93,7 +102,9 @@ class Ref:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Make the named tensor, uninitialised; `reuse` names a dead buffer of the same byte size and device whose memory it takes over."""
+    """Make the named tensor, uninitialised; `reuse` names a dead buffer of the same byte size and
+    device whose memory it takes over.
+    """
 
     name: str
     reuse: str | None = None
@@ -103,8 +114,9 @@ class Allocate:
 class View:
     """Make the named tensor an as-strided view of `base`'s memory.
 
-    Its declared offset counts from where `base`'s does: the executor applies the difference to where `base` really starts, so an input
-    may start anywhere in its storage."""
+    Its declared offset counts from where `base`'s does: the executor applies the difference to
+    where `base` really starts, so an input may start anywhere in its storage.
+    """
 
     name: str
     base: str
@@ -112,7 +124,7 @@ class View:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run a kernel.  `grid` is for GPU kernels: up to three Dims; CPU kernels parallelise inside."""
+    """Run a kernel. `grid` is for GPU kernels: up to three Dims; CPU kernels parallelise inside."""
 
     kernel: str
     buffers: tuple[str, ...]
@@ -124,10 +136,11 @@ class Launch:
 class Extern:
     """Call an ATen overload, named "aten.mm.out" or "aten.convolution.default".
 
-    `args` and `kwargs` nest Ref, int, float, bool, str, None, lists and tuples, and these markers: Expr("s0*2") for a symbolic
-    int, Float("f1") for a given float, Dtype("float32"), Device("cpu"), Layout("strided"), MemoryFormat("channels_last").
-    `outputs` names the results (None: dropped).  If `out` is set the overload is an out= variant that writes the named,
-    already allocated tensors, given under these keyword names; then `outputs` is empty.
+    `args` and `kwargs` nest Ref, int, float, bool, str, None, lists and tuples, and these markers:
+    Expr("s0*2") for a symbolic int, Float("f1") for a given float, Dtype("float32"), Device("cpu"),
+    Layout("strided"), MemoryFormat("channels_last"). `outputs` names the results (None: dropped).
+    If `out` is set the overload is an out= variant that writes the named, already allocated
+    tensors, given under these keyword names; then `outputs` is empty.
     """
 
     op: str
@@ -194,11 +207,13 @@ Step: TypeAlias = Allocate | View | Launch | Extern | Free
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled graph.  Calling it takes one argument per `inputs` entry (tensors, and ints or floats for number inputs) and returns a
-    tuple with one entry per `outputs` entry: a tensor's name, a Dim under Expr (an int result), or None.
+    """A compiled graph. Calling it takes one argument per `inputs` entry (tensors, and ints or
+    floats for number inputs) and returns a tuple with one entry per `outputs` entry: a tensor's
+    name, a Dim under Expr (an int result), or None.
 
-    Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps their version counters, each as often
-    as `write_counts` says, which has an entry for each of them, or none where each is bumped once.
+    Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps
+    their version counters, each as often as `write_counts` says, which has an entry for each of
+    them, or none where each is bumped once.
     """
 
     inputs: tuple[str, ...]

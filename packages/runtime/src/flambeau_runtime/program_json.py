@@ -1,7 +1,8 @@
 """Programs as JSON: how they are stored in the cache.  Data only: reading one can run no code.
 
-Each dataclass becomes {"is": its name, field: value, ...}; tuples become {"tuple": [...]}, so that a Program read back equals the
-one written.  `FORMAT` is part of the text; a Program of another format is refused.
+Each dataclass becomes {"is": its name, field: value, ...}; tuples become {"tuple": [...]}, so that
+a Program read back equals the one written. `FORMAT` is part of the text; a Program of another
+format is refused.
 """
 
 from __future__ import annotations

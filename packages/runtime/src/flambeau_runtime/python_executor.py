@@ -1,4 +1,6 @@
-"""The reference executor: a Program step by step in Python.  Slow to call, easy to read, needs no C extension."""
+"""The reference executor: a Program step by step in Python. Slow to call, easy to read, needs no C
+extension.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,14 @@ _CHECKED_KERNEL_TYPE = ctypes.CFUNCTYPE(ctypes.c_int64, *_ARGUMENTS)
 
 
 class PythonExecutor:
-    """A Program ready to run.  Immutable: a call's state stands in that call's own dicts, so threads may share it."""
+    """A Program ready to run. Immutable: a call's state stands in that call's own dicts, so threads
+    may share it.
+    """
 
     def __init__(self, program: Program, kernels: Mapping[str, int], excluded: Any) -> None:
-        """`kernels`: name -> address; `excluded`: the dispatch keys excluded while running (see native.below_keyset)."""
+        """`kernels`: name -> address; `excluded`: the dispatch keys excluded while running (see
+        native.below_keyset).
+        """
         self.program = program
         self._tensors = {tensor.name: tensor for tensor in program.tensors}
         checked = {kernel.name for kernel in program.kernels if kernel.meta.get("checked")}
@@ -67,13 +73,15 @@ class PythonExecutor:
         for position, (name, arg) in enumerate(zip(program.inputs, args, strict=True)):
             if name in self._tensors and not isinstance(arg, torch.Tensor):
                 raise TypeError(
-                    f"{program.name}: argument {position} must be a tensor, not {type(arg).__name__}"
+                    f"{program.name}: argument {position} must be a tensor, not "
+                    f"{type(arg).__name__}"
                 )
         values = dict(zip(program.inputs, args, strict=True))
         unversioned = {name for name in program.mutated if values[name].is_inference()}
         if unversioned and not torch.is_inference_mode_enabled():
             raise RuntimeError(
-                f"{program.name} mutates an inference tensor outside of inference mode; give it a clone"
+                f"{program.name} mutates an inference tensor outside of inference mode; "
+                f"give it a clone"
             )
         sizes = {symbol.name: _value(symbol, args[symbol.input]) for symbol in program.symbols}
         with torch._C._ExcludeDispatchKeyGuard(self._excluded):

@@ -422,7 +422,9 @@ def test_symbols_in_extern_and_outputs(options):
 
 
 def test_calls_are_fast(cache_dir):
-    """Far above the usual time, so that a noisy machine does not fail it: what it would see is Python between steps."""
+    """Far above the usual time, so that a noisy machine does not fail it: what it would see is
+    Python between steps.
+    """
     if native.core() is None:
         pytest.skip(f"no C executor: {native.unavailable()}")
     run = load(sin_cos(), RuntimeOptions(cache_dir=cache_dir, executor="c"))

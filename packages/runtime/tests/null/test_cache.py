@@ -1,4 +1,6 @@
-"""The on-disk cache: what is a miss, what is refused, and concurrent writers.  Contents are bound to their keys."""
+"""The on-disk cache: what is a miss, what is refused, and concurrent writers. Contents are bound to
+their keys.
+"""
 
 from __future__ import annotations
 

@@ -72,8 +72,18 @@ def test_json_keeps_special_arguments():
     assert math.isnan(program_json.loads(program_json.dumps(nan)).steps[0].args[0])
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format":99,"program":{}}', '{"format":2,"program":{"is":"Nothing"}}',
-                                  '{"format":2,"program":{"is":"Ref","name":"x"}}', "\x00"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format":99,"program":{}}',
+        '{"format":2,"program":{"is":"Nothing"}}',
+        '{"format":2,"program":{"is":"Ref","name":"x"}}',
+        "\x00",
+    ],
+)
 def test_json_refuses_other_text(text):
     with pytest.raises(program_json.FormatError):
         program_json.loads(text)

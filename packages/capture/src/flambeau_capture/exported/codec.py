@@ -1,7 +1,8 @@
 """Parts of an exported graph <-> JSON: plain values, Specs, trees, nodes' arguments.
 
-What JSON has stands for itself (numbers, strings, true, null, lists as lists).  Anything else is an object with one key that
-says what it is: {"tuple": [...]}, {"dtype": "float32"}, {"node": "linear"}.  Decoding makes only what is listed here.
+What JSON has stands for itself (numbers, strings, true, null, lists as lists). Anything else is an
+object with one key that says what it is: {"tuple": [...]}, {"dtype": "float32"}, {"node":
+"linear"}. Decoding makes only what is listed here.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def tagged(data: Any) -> tuple[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """A value that a node or a tree holds, fx nodes included; TypeError for one that a file cannot hold."""
+    """A value that a node or a tree holds, fx nodes included; TypeError for one that a file cannot
+    hold.
+    """
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -94,7 +97,10 @@ def decode(data: Any, nodes: Mapping[str, fx.Node]) -> Any:
         return [decode(item, nodes) for item in data]
     tag, value = tagged(data)
     if tag == "node":
-        check(isinstance(value, str) and value in nodes, f"node {value!r} is read before it is computed")  # fmt: skip
+        check(
+            isinstance(value, str) and value in nodes,
+            f"node {value!r} is read before it is computed",
+        )
         return nodes[value]
     if tag == "tuple":
         return tuple(decode(item, nodes) for item in value)
@@ -129,7 +135,11 @@ def _torch_name(value: Any) -> str:
 
 
 _SCALARS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
-    complex: ("complex", lambda c: [encode(c.real), encode(c.imag)], lambda d: complex(*(decode(part, {}) for part in d))),
+    complex: (
+        "complex",
+        lambda c: [encode(c.real), encode(c.imag)],
+        lambda d: complex(*(decode(part, {}) for part in d)),
+    ),
     bytes: ("bytes", lambda b: b.hex(), bytes.fromhex),
     type(...): ("ellipsis", lambda _: True, lambda _: ...),
     range: ("range", lambda r: [r.start, r.stop, r.step], lambda d: range(*d)),
@@ -137,7 +147,7 @@ _SCALARS: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
     torch.layout: ("layout", _torch_name, _of_torch(torch.layout)),
     torch.memory_format: ("memory_format", _torch_name, _of_torch(torch.memory_format)),
     torch.device: ("device", str, torch.device),
-}  # type: ignore[dict-item]  # fmt: skip
+}  # type: ignore[dict-item]
 """Kinds of value: the tag, how it is written, how it is read."""
 
 
@@ -234,7 +244,9 @@ class TreeWriter:
             case Opaque(type_name=name):
                 return {"opaque": name}
             case Items(cls=cls, items=items, state=state):
-                return {"items": [self._cls(cls), [self.write(i) for i in items], self._pairs(state)]}  # fmt: skip
+                return {
+                    "items": [self._cls(cls), [self.write(i) for i in items], self._pairs(state)]
+                }
             case Entries(cls=cls, items=entries, state=state, factory=factory):
                 pairs = [[self.write(key), self.write(item)] for key, item in entries]
                 made = None if factory is None else factory.__name__
@@ -257,8 +269,17 @@ class TreeWriter:
 
 CONTAINERS: dict[str, type] = {
     class_name(cls): cls
-    for cls in (list, tuple, set, frozenset, dict, torch.Size, collections.OrderedDict, collections.defaultdict)
-}  # fmt: skip
+    for cls in (
+        list,
+        tuple,
+        set,
+        frozenset,
+        dict,
+        torch.Size,
+        collections.OrderedDict,
+        collections.defaultdict,
+    )
+}
 """Classes that need no looking up."""
 
 
@@ -297,7 +318,11 @@ class TreeReader:
                 return Opaque(value)
             case "items":
                 cls, items, state = value
-                return Items(self._cls(cls, (list, tuple, set, frozenset)), tuple(map(self.read, items)), self._pairs(state))  # fmt: skip
+                return Items(
+                    self._cls(cls, (list, tuple, set, frozenset)),
+                    tuple(map(self.read, items)),
+                    self._pairs(state),
+                )
             case "entries":
                 cls, pairs, state, factory = value
                 entries = tuple((self.read(key), self.read(item)) for key, item in pairs)

@@ -3,8 +3,9 @@
     batch = Dim("batch", max=64)
     export(f, (x, y), dynamic_shapes={"x": {0: batch}, "y": {0: 2 * batch, 1: Dim.AUTO}})
 
-A named Dim is a promise of the caller that the graph serves every size from `min` to `max`; a program that breaks it, because it
-compares or fixes the size, is an error that names its line.  Dims of one name are one symbol.
+A named Dim is a promise of the caller that the graph serves every size from `min` to `max`; a
+program that breaks it, because it compares or fixes the size, is an error that names its line. Dims
+of one name are one symbol.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import keyword
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flambeau_capture.origins import RootOfSize, TensorSize
 from flambeau_capture.reasons import REASONS
 from flambeau_capture.record import Break, CaptureError, DynamicDims
+from flambeau_capture.sources import RootOfSize, TensorSize
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import is_float_symbol
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from flambeau_capture.origins import Origin
+    from flambeau_capture.sources import Source
     from flambeau_prims.size_ranges import SizeGuard
     from flambeau_prims.sizes import Expr, Size, SizeEnv
 
@@ -48,11 +49,12 @@ class Hint(enum.Enum):
 class Dim:
     """A size that may vary from `min` to `max` (None: no bound); equal Dims are equal sizes.
 
-    Arithmetic makes derived sizes: `2*batch`, `batch + 1`.  `min` is 2 unless said otherwise, because sizes of 0 and 1
-    behave differently (1 broadcasts); a smaller one is an error where the program depends on that.
+    Arithmetic makes derived sizes: `2*batch`, `batch + 1`. `min` is 2 unless said otherwise,
+    because sizes of 0 and 1 behave differently (1 broadcasts); a smaller one is an error where the
+    program depends on that.
 
-    Without a name: `Dim.AUTO` varies unless the program fixes it, `Dim.DYNAMIC` must not be fixed to one value, `Dim.STATIC` (or None, or
-    the size itself) is the size of the example.
+    Without a name: `Dim.AUTO` varies unless the program fixes it, `Dim.DYNAMIC` must not be fixed
+    to one value, `Dim.STATIC` (or None, or the size itself) is the size of the example.
     """
 
     name: str
@@ -129,7 +131,9 @@ class DerivedDim:
 
 
 def checked_dim(dim: Any, size: int, path: str) -> Dim | DerivedDim | Hint | None:
-    """What was said of one size, None where it is static; ValueError where the example's size contradicts it."""
+    """What was said of one size, None where it is static; ValueError where the example's size
+    contradicts it.
+    """
     if dim is None or dim is Hint.STATIC:
         return None
     if type(dim) is int:
@@ -146,7 +150,8 @@ def checked_dim(dim: Any, size: int, path: str) -> Dim | DerivedDim | Hint | Non
         return dim
     if not isinstance(dim, (Dim, DerivedDim)):
         raise TypeError(
-            f"dynamic_shapes says {dim!r} of {path}; a Dim, Dim.AUTO, Dim.DYNAMIC, Dim.STATIC, an int or None is meant"
+            f"dynamic_shapes says {dim!r} of {path}; a Dim, Dim.AUTO, Dim.DYNAMIC, "
+            f"Dim.STATIC, an int or None is meant"
         )
     root = dim if isinstance(dim, Dim) else dim.root
     value = size if isinstance(dim, Dim) else dim.root_size(size)
@@ -159,8 +164,10 @@ def checked_dim(dim: Any, size: int, path: str) -> Dim | DerivedDim | Hint | Non
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a symbol comes from: what was said of it, and the first place in the arguments that has it."""
+class DeclaredSize:
+    """Where a symbol comes from: what was said of it, and the first place in the arguments that has
+    it.
+    """
 
     dim: Dim | Hint
     path: str
@@ -168,20 +175,24 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One size, or int, of the arguments that may vary: its place, where it is read, the example's, and what was said of it."""
+    """One size, or int, of the arguments that may vary: its place, where it is read, the example's,
+    and what was said of it.
+    """
 
     path: str
-    origin: Origin
+    source: Source
     size: int
     said: Dim | DerivedDim | Hint
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDims(DynamicDims):
-    """What `dynamic_shapes` says of one call: tensors by identity, ints by their origin.  Everything else is static."""
+    """What `dynamic_shapes` says of one call: tensors by identity, ints by their source. Everything
+    else is static.
+    """
 
     tensors: dict[int, tuple[torch.Tensor, dict[int, Declaration]]] = field(default_factory=dict)
-    ints: dict[Origin, Declaration] = field(default_factory=dict)
+    ints: dict[Source, Declaration] = field(default_factory=dict)
     made: list[DeclaredSymbols] = field(default_factory=list)
     """The symbols of each capture that was made."""
 
@@ -191,17 +202,19 @@ class DeclaredDims(DynamicDims):
         self.made.append(symbols)
         return symbols
 
-    def is_dynamic(self, origin: Origin, dim: int = -1) -> bool:
+    def is_dynamic(self, source: Source, dim: int = -1) -> bool:
         """Never: tensors' sizes are declared."""
         return False
 
-    def has_changed(self, origin: Origin) -> bool:
-        """Whether the number at `origin` was declared."""
-        return origin in self.ints
+    def has_changed(self, source: Source) -> bool:
+        """Whether the number at `source` was declared."""
+        return source in self.ints
 
-    def has_changed_within(self, origin: Origin) -> bool:
-        """Whether a number inside the container at `origin` was declared."""
-        return bool(self.ints) and any(said.text().startswith(f"{origin.text()}[") for said in self.ints)  # fmt: skip
+    def has_changed_within(self, source: Source) -> bool:
+        """Whether a number inside the container at `source` was declared."""
+        return bool(self.ints) and any(
+            said.text().startswith(f"{source.text()}[") for said in self.ints
+        )
 
     def declarations(self) -> Iterator[Declaration]:
         """All of them."""
@@ -218,7 +231,7 @@ class DeclaredSymbols:
         self._dims = dims
         self._roots: dict[str, tuple[Dim, Expr, str]] = {}
         self._sizes: dict[int, Size] = {}
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, DeclaredSize] = {}
         for declaration in dims.declarations():
             self._sizes[id(declaration)] = self._symbol(declaration)
         self.promised = frozenset(str(guard) for guard in env.guards)
@@ -231,9 +244,9 @@ class DeclaredSymbols:
             return None
         return {dim: self.size(said) for dim, said in found[1].items()}  # type: ignore[misc]
 
-    def int_at(self, origin: Origin) -> Expr | None:
-        """The symbol of the int at `origin`."""
-        found = self._dims.ints.get(origin)
+    def int_at(self, source: Source) -> Expr | None:
+        """The symbol of the int at `source`."""
+        found = self._dims.ints.get(source)
         return None if found is None else self.size(found)  # type: ignore[return-value]
 
     def size(self, declaration: Declaration) -> Size:
@@ -243,8 +256,8 @@ class DeclaredSymbols:
     def _symbol(self, declaration: Declaration) -> Size:
         said = declaration.said
         if isinstance(said, Hint):
-            made = self.env.symbol(declaration.size, declaration.origin)
-            self.sources[str(made)] = Source(said, declaration.path)
+            made = self.env.symbol(declaration.size, declaration.source)
+            self.sources[str(made)] = DeclaredSize(said, declaration.path)
             return made
         derived = said if isinstance(said, DerivedDim) else DerivedDim(said, 1, 0)
         value = derived.root_size(declaration.size)
@@ -252,14 +265,14 @@ class DeclaredSymbols:
         return self._root(derived, value, declaration) * derived.scale + derived.shift
 
     def _root(self, derived: DerivedDim, value: int, declaration: Declaration) -> Expr:
-        dim, path, origin = derived.root, declaration.path, declaration.origin
+        dim, path, source = derived.root, declaration.path, declaration.source
         found = self._roots.get(dim.name)
         if found is None:
-            if isinstance(origin, TensorSize) and (derived.scale, derived.shift) != (1, 0):
-                origin = RootOfSize(origin.base, origin.dim, derived.scale, derived.shift)
+            if isinstance(source, TensorSize) and (derived.scale, derived.shift) != (1, 0):
+                source = RootOfSize(source.base, source.dim, derived.scale, derived.shift)
                 path = derived.root_text(path)
-            symbol = self.env.symbol(value, origin, lower=dim.min, name=dim.name)
-            self.sources[dim.name] = Source(dim, path)
+            symbol = self.env.symbol(value, source, lower=dim.min, name=dim.name)
+            self.sources[dim.name] = DeclaredSize(dim, path)
             if dim.max is not None:
                 sizes.le(symbol, dim.max)
             found = self._roots[dim.name] = (dim, symbol, path)
@@ -267,7 +280,8 @@ class DeclaredSymbols:
             raise ValueError(f"dynamic_shapes has two Dims of one name: {found[0]!r} and {dim!r}")
         elif found[1].hint != value:
             raise ValueError(
-                f"{dim.name} is {found[1].hint} at {found[2]} and {value} at {path}: equal Dims are equal sizes"
+                f"{dim.name} is {found[1].hint} at {found[2]} and {value} at {path}: equal "
+                f"Dims are equal sizes"
             )
         return found[1]
 
@@ -292,7 +306,9 @@ def check_promises(symbols: DeclaredSymbols) -> None:
 def _problem(guard: SizeGuard, symbols: DeclaredSymbols) -> tuple[str, str, str, str] | None:
     """(reason id, text, place, hint) of a guard that breaks what was declared."""
     sides = (guard.lhs, guard.rhs)
-    names = sorted({name for side in sides if not isinstance(side, (int, float)) for name in side.symbols()})  # fmt: skip
+    names = sorted(
+        {name for side in sides if not isinstance(side, (int, float)) for name in side.symbols()}
+    )
     if not all(name in symbols.sources for name in names):
         return None  # a symbol that the program's data gave (an unbacked size)
     sources = [symbols.sources[name] for name in names]
@@ -324,4 +340,9 @@ def _problem(guard: SizeGuard, symbols: DeclaredSymbols) -> tuple[str, str, str,
             hint = f"declare Dim({dim.name!r}, min={dim.min + 1})"
     elif guard.op == "==" and len(names) == 2:
         hint = f"use one Dim for both, or a derived one: here {guard}"
-    return ("size-relation", f"{guard} is required{at}, of {' and '.join(texts)}", guard.where, hint)  # fmt: skip
+    return (
+        "size-relation",
+        f"{guard} is required{at}, of {' and '.join(texts)}",
+        guard.where,
+        hint,
+    )

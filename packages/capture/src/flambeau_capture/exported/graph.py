@@ -1,12 +1,14 @@
 """ExportedGraph: one call captured whole, as a value.
 
-    exported = flambeau_capture.export(model, (x,), dynamic_shapes={"x": {0: Dim("batch")}})
+    exported = flambeau_capture.exported.export(model, (x,), dynamic_shapes={"x": {0:
+    Dim("batch")}})
     exported(y)                       checked inputs in, the model's own structure out
     exported.print_readable()         the graph as text
     exported.save("model.flambeau")   a file without pickle; flambeau_capture.load reads it where the model's source is not
 
-Parameters, buffers and other tensors that the program read are *lifted*: they are placeholders of the graph, and the ExportedGraph
-holds them in `state` under their names in `state_dict()` and passes them.  Nothing is read from the model again.
+Parameters, buffers and other tensors that the program read are *lifted*: they are placeholders of
+the graph, and the ExportedGraph holds them in `state` under their names in `state_dict()` and
+passes them. Nothing is read from the model again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from flambeau_capture.exported.svg import svg_of
 from flambeau_capture.exported.text import graph_text
 from flambeau_capture.exported.tree import Values, build
 from flambeau_capture.exported.write import save_graph
-from flambeau_capture.size_nodes import affine_in_a_symbol, symbol_name
+from flambeau_capture.graphs.size_nodes import affine_in_a_symbol, symbol_name
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ if TYPE_CHECKING:
 class GraphInput:
     """What one placeholder of the graph stands for.
 
-    kind "argument": the input at the leaf `index` of the arguments, called `name` by the user (`x`, `masks['a']`).
-    Other kinds: the tensor `name` of the state, which the model may hold under the names `also` too (tied weights).
+    kind "argument": the input at the leaf `index` of the arguments, called `name` by the user (`x`,
+    `masks['a']`). Other kinds: the tensor `name` of the state, which the model may hold under the
+    names `also` too (tied weights).
     """
 
     kind: Literal["argument", "parameter", "buffer", "constant"]
@@ -55,7 +58,9 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size that varies: its name, the example's value, its range, where it is read first, and whether a Dim named it."""
+    """A size that varies: its name, the example's value, its range, where it is read first, and
+    whether a Dim named it.
+    """
 
     name: str
     hint: int
@@ -75,7 +80,9 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on sizes under which the graph is right, and the line of the program that made it ("" for declared ones)."""
+    """A condition on sizes under which the graph is right, and the line of the program that made it
+    ("" for declared ones).
+    """
 
     text: str
     where: str = ""
@@ -85,8 +92,9 @@ class Condition:
 class Mutation:
     """What a call changes besides its result.
 
-    kind "write": the graph writes the tensor's memory in place.  kind "rebind": the model's attribute `target` becomes the graph's
-    output `output`; an ExportedGraph does that to its own `state`.
+    kind "write": the graph writes the tensor's memory in place. kind "rebind": the model's
+    attribute `target` becomes the graph's output `output`; an ExportedGraph does that to its own
+    `state`.
     """
 
     kind: Literal["write", "rebind"]
@@ -101,7 +109,9 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """The states of torch that the graph was exported under and runs under: default dtype, and autocast by device."""
+    """The states of torch that the graph was exported under and runs under: default dtype, and
+    autocast by device.
+    """
 
     default_dtype: torch.dtype
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
@@ -120,7 +130,8 @@ class Ambient:
         """Autocast as at export, for as long as the block runs."""
         if torch.get_default_dtype() != self.default_dtype:
             raise InputMismatch(
-                f"the default dtype was {self.default_dtype} in the export and is {torch.get_default_dtype()} now"
+                f"the default dtype was {self.default_dtype} in the export and is "
+                f"{torch.get_default_dtype()} now"
             )
         here = Ambient.now()
         with contextlib.ExitStack() as stack:
@@ -133,11 +144,13 @@ class Ambient:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExportedGraph:
-    """One captured call: a graph, how it is called, and the tensors it holds.  Calling it checks the inputs and runs the graph.
+    """One captured call: a graph, how it is called, and the tensors it holds. Calling it checks the
+    inputs and runs the graph.
 
-    `graph_module` takes the values of `inputs` in order and returns a flat tuple; its nodes carry `meta["spec"]`, and its
-    `meta["size_env"]` the symbolic sizes, so that it can be given to any backend.  `state` holds the lifted tensors by name,
-    `guards` says in words what the capture depended on, all of it frozen in the graph.
+    `graph_module` takes the values of `inputs` in order and returns a flat tuple; its nodes carry
+    `meta["spec"]`, and its `meta["size_env"]` the symbolic sizes, so that it can be given to any
+    backend. `state` holds the lifted tensors by name, `guards` says in words what the capture
+    depended on, all of it frozen in the graph.
     """
 
     name: str
@@ -155,7 +168,9 @@ class ExportedGraph:
     ambient: Ambient
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the exported function returns on these arguments; InputMismatch where they are not what was exported."""
+        """What the exported function returns on these arguments; InputMismatch where they are not
+        what was exported.
+        """
         leaves, containers = self.signature.match(args, kwargs)
         sizes = self.sizes_of(leaves)
         with self.ambient.entered():
@@ -168,7 +183,9 @@ class ExportedGraph:
         sizes: Mapping[str, Any],
         state: MutableMapping[str, torch.Tensor],
     ) -> Any:
-        """The result for inputs that are known to fit; what the program replaces in its state is put into `state`."""
+        """The result for inputs that are known to fit; what the program replaces in its state is
+        put into `state`.
+        """
         outputs = tuple(self.graph_module(*self._flat(leaves, state)))
         for mutation in self.mutations:
             if mutation.kind == "rebind":
@@ -179,7 +196,9 @@ class ExportedGraph:
         return build(self.result, values)
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """The values of the graph's placeholders, in order, for these arguments: what a backend calls example inputs."""
+        """The values of the graph's placeholders, in order, for these arguments: what a backend
+        calls example inputs.
+        """
         leaves, _ = self.signature.match(args, kwargs)
         self.sizes_of(leaves)
         return self._flat(leaves, self.state)
@@ -191,7 +210,9 @@ class ExportedGraph:
         ]
 
     def sizes_of(self, leaves: list[Any]) -> dict[str, int]:
-        """The symbols' values on these inputs, which are checked against their specs and the conditions on sizes."""
+        """The symbols' values on these inputs, which are checked against their specs and the
+        conditions on sizes.
+        """
         values: dict[str, int] = {}
         for spec, leaf, path in zip(self.input_specs, leaves, self.signature.paths, strict=True):
             _check_kind(spec, leaf, path)
@@ -207,7 +228,9 @@ class ExportedGraph:
         return values
 
     def print_readable(self, *, print_output: bool = True) -> str:
-        """The graph as text, printed too unless told otherwise: inputs, sizes, calls with specs and the user's lines, result."""
+        """The graph as text, printed too unless told otherwise: inputs, sizes, calls with specs and
+        the user's lines, result.
+        """
         text = graph_text(self)
         if print_output:
             print(text)
@@ -221,11 +244,15 @@ class ExportedGraph:
         return f"<ExportedGraph {self.name}: {len(self.signature.paths)} inputs, {len(self.state)} lifted tensors, {calls} calls>"
 
     def to_svg(self, path: str | os.PathLike[str]) -> None:
-        """Draw the graph into an SVG file: calls in layers, top to bottom; hover over one for its whole text."""
+        """Draw the graph into an SVG file: calls in layers, top to bottom; hover over one for its
+        whole text.
+        """
         Path(path).write_text(svg_of(self), encoding="utf-8")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that `flambeau_capture.load` reads where the program's source is not; TypeError for what a file cannot hold."""
+        """Write a file that `flambeau_capture.load` reads where the program's source is not;
+        TypeError for what a file cannot hold.
+        """
         save_graph(self, path)
 
 
@@ -251,7 +278,9 @@ def _check_kind(spec: Spec | Expr, leaf: Any, path: str) -> None:
 
 
 def read_symbols(spec: Spec | Expr, leaf: Any, values: dict[str, Any]) -> None:
-    """The symbols that an input gives: a size that is one, or the root of a derived size where nothing else has given it."""
+    """The symbols that an input gives: a size that is one, or the root of a derived size where
+    nothing else has given it.
+    """
     if isinstance(spec, Expr):
         name = symbol_name(spec)
         assert name is not None
@@ -278,12 +307,15 @@ def _check_extents(spec: Spec | Expr, leaf: Any, path: str, values: Mapping[str,
     for dim, (size, found) in enumerate(zip(spec.shape, leaf.shape, strict=True)):
         if value(size) != found:
             also = f" = {value(size)}" if isinstance(size, Expr) else ""
-            raise InputMismatch(f"{path} has size {found} in dimension {dim}, must have {size}{also}")  # fmt: skip
+            raise InputMismatch(
+                f"{path} has size {found} in dimension {dim}, must have {size}{also}"
+            )
     if 0 in leaf.shape:
         return
     for dim, (stride, found) in enumerate(zip(spec.stride, leaf.stride(), strict=True)):
         if leaf.shape[dim] > 1 and value(stride) != found:
             raise InputMismatch(
-                f"{path} has strides {tuple(leaf.stride())}, must have {tuple(map(value, spec.stride))}: pass it with the export's layout, "
+                f"{path} has strides {tuple(leaf.stride())}, must have "
+                f"{tuple(map(value, spec.stride))}: pass it with the export's layout, "
                 "by .contiguous() if that was contiguous"
             )

@@ -1,4 +1,5 @@
-"""Graphs of calls <-> JSON, with the graphs that nodes hold (torch.cond, torch.vmap, torch.autograd.Function).
+"""Graphs of calls <-> JSON, with the graphs that nodes hold (torch.cond, torch.vmap,
+torch.autograd.Function).
 
 y = torch.sin(x)     <->   {"op": "call_function", "name": "y", "target": "torch.sin", "args": [{"node": "x"}], "kwargs": {"dict": []}, "spec": ...}
 y = vmap(x)          <->   {..., "target": {"record": ["VectorizedMap", {"graph": {"graph": [nodes, outputs]}, "in_dims": ..., ...}]}}
@@ -14,7 +15,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from flambeau_capture import higher_order
 from flambeau_capture.exported import targets
 from flambeau_capture.exported.codec import (
     BadFile,
@@ -25,11 +25,12 @@ from flambeau_capture.exported.codec import (
     encode_spec,
     tagged,
 )
-from flambeau_capture.graph_module import CapturedGraphModule
-from flambeau_capture.higher_order import HigherOrder
+from flambeau_capture.graphs import higher_order
+from flambeau_capture.graphs.graph_module import CapturedGraphModule
+from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.sizes import Size
 
-_META = ("where", "origin", "requires_grad", "pure")
+_META = ("where", "source", "requires_grad", "pure")
 
 
 # ---------------------------------------------------------------- writing
@@ -54,11 +55,15 @@ def _node_data(node: fx.Node) -> dict[str, Any]:
                 pass
             case _:
                 held = getattr(node.graph.owning_module, str(node.target), None)
-                raise TypeError(f"an exported file cannot hold the {type(held).__name__} {node.target}")  # fmt: skip
+                raise TypeError(
+                    f"an exported file cannot hold the {type(held).__name__} {node.target}"
+                )
         data["args"], data["kwargs"] = encode(list(node.args)), encode(dict(node.kwargs))
     except (TypeError, targets.UnknownTarget) as error:
         where = node.meta.get("where") or "the graph"
-        raise TypeError(f"{where}: {node.format_node() or node.name} cannot be saved: {error}") from error  # fmt: skip
+        raise TypeError(
+            f"{where}: {node.format_node() or node.name} cannot be saved: {error}"
+        ) from error
     data["spec"] = encode_spec(node.meta.get("spec"))
     for key in _META:
         if key in node.meta:
@@ -119,7 +124,10 @@ def _node(
             target = _target(item["target"], symbols)
             node = graph.create_node("call_function", target, *_arguments(item, nodes), name)
             if target is getattr:
-                check(node.args[1:] and node.args[1] in targets.ATTRIBUTES, f"attribute {node.args[1:]} is read")  # fmt: skip
+                check(
+                    node.args[1:] and node.args[1] in targets.ATTRIBUTES,
+                    f"attribute {node.args[1:]} is read",
+                )
         case "call_method":
             method = targets.check_method(item["target"])
             node = graph.create_node("call_method", method, *_arguments(item, nodes), name)

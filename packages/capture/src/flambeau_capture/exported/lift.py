@@ -1,6 +1,8 @@
-"""A capture record -> an ExportedGraph: inputs named as the caller and the model name them, the result as a tree, effects as mutations.
+"""A capture record -> an ExportedGraph: inputs named as the caller and the model name them, the
+result as a tree, side effects as mutations.
 
-Each placeholder is an argument of the call, or a tensor that the program read elsewhere, which is lifted into the state.
+Each placeholder is an argument of the call, or a tensor that the program read elsewhere, which is
+lifted into the state.
 """
 
 from __future__ import annotations
@@ -12,15 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from flambeau_capture.entry import graph_of, written_inputs
+from flambeau_capture.entries.entry import graph_of, written_inputs
 from flambeau_capture.exported.dims import Dim
-from flambeau_capture.exported.graph import (
-    Condition,
-    ExportedGraph,
-    GraphInput,
-    Mutation,
-    Symbol,
-)
+from flambeau_capture.exported.graph import Condition, ExportedGraph, GraphInput, Mutation, Symbol
 from flambeau_capture.exported.size_text import names_in
 from flambeau_capture.exported.tree import (
     FACTORIES,
@@ -38,16 +34,15 @@ from flambeau_capture.exported.tree import (
     SizeOf,
     Tree,
 )
-from flambeau_capture.origins import Argument, DictEntry, InstanceDict, Origin, OriginLost
 from flambeau_capture.reasons import REASONS
 from flambeau_capture.record import (
     Break,
-    CallEffect,
     CallRecipe,
+    CallSideEffect,
     CaptureError,
     Const,
     FromGraph,
-    FromOrigin,
+    FromSource,
     MakeDict,
     MakeList,
     MakeObject,
@@ -60,6 +55,7 @@ from flambeau_capture.record import (
     SizeValue,
     defined_at,
 )
+from flambeau_capture.sources import Argument, DictEntry, InstanceDict, Source, SourceLost
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec, spec_of
 
@@ -67,7 +63,7 @@ if TYPE_CHECKING:
     from flambeau_capture.exported.dims import DeclaredSymbols
     from flambeau_capture.exported.graph import Ambient
     from flambeau_capture.exported.signature import BoundCall
-    from flambeau_capture.record import Capture, Effect, Input
+    from flambeau_capture.record import Capture, Input, SideEffect
 
 
 class Lifter:
@@ -82,7 +78,9 @@ class Lifter:
         symbols: DeclaredSymbols | None,
     ) -> None:
         self.own = own
-        """The arguments of the captured function that are not the caller's: the module, what a partial binds."""
+        """The arguments of the captured function that are not the caller's: the module, what a
+        partial binds.
+        """
         self.capture, self.call, self.symbols = capture, call, symbols
         self.place = defined_at(capture.scope.function)
         self.state: dict[str, torch.Tensor] = {}
@@ -136,8 +134,8 @@ class Lifter:
         if leaf is not None:
             return GraphInput("argument", self.call.signature.paths[leaf], leaf)
         if not isinstance(item.example, torch.Tensor):
-            raise self._error("export-input", f"{item.origin.text()} is a number that varies")
-        kind, names = self._lift(item.example, item.origin)
+            raise self._error("export-input", f"{item.source.text()} is a number that varies")
+        kind, names = self._lift(item.example, item.source)
         return GraphInput(kind, names[0], also=tuple(names[1:]))
 
     def _leaf(self, item: Input) -> int | None:
@@ -148,32 +146,33 @@ class Lifter:
             (
                 at
                 for at, path in enumerate(self.call.signature.paths)
-                if (said := self.call.dims.ints.get(item.origin)) is not None and said.path == path
+                if (said := self.call.dims.ints.get(item.source)) is not None and said.path == path
             ),
             None,
         )
 
     def _lift(
-        self, tensor: torch.Tensor, origin: Origin
+        self, tensor: torch.Tensor, source: Source
     ) -> tuple[Literal["parameter", "buffer", "constant"], list[str]]:
         """The kind and names of a tensor that is no argument; it joins the state."""
         found = self._names.get(id(tensor))
         if found is None:
-            if self._is_callers(origin):
+            if self._is_callers(source):
                 raise self._error(
                     "export-input",
-                    f"a tensor is read from {origin.text()}, inside an argument that export does not look into",
+                    f"a tensor is read from {source.text()}, inside an argument that "
+                    f"export does not look into",
                 )
             kind: Literal["parameter", "buffer", "constant"] = "constant"
             if isinstance(tensor, torch.nn.Parameter):
                 kind = "parameter"
             elif (
-                isinstance(origin, DictEntry)
-                and isinstance(origin.base, DictEntry)
-                and origin.base.key == "_buffers"
+                isinstance(source, DictEntry)
+                and isinstance(source.base, DictEntry)
+                and source.base.key == "_buffers"
             ):
                 kind = "buffer"
-            name = base = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", origin.text()).removeprefix("self.")
+            name = base = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", source.text()).removeprefix("self.")
             at = 1
             while name in self.state:
                 name, at = f"{base}_{at}", at + 1
@@ -183,7 +182,11 @@ class Lifter:
 
     def _leaf_spec(self, value: Any) -> Spec | Expr:
         if not isinstance(value, torch.Tensor):
-            (said,) = (item for item in self.capture.inputs if item.example is value and isinstance(item.spec, Expr))  # fmt: skip
+            (said,) = (
+                item
+                for item in self.capture.inputs
+                if item.example is value and isinstance(item.spec, Expr)
+            )
             assert isinstance(said.spec, Expr)
             return said.spec
         for item in self.capture.inputs:
@@ -220,26 +223,28 @@ class Lifter:
                 yield Mutation("write", described.kind, described.name)
 
     def _rebinds(self) -> Iterator[Mutation]:
-        """Attributes of the model that become outputs of the graph; any other effect is an error."""
+        """Attributes of the model that become outputs of the graph; any other side effect is an
+        error.
+        """
         code = self.capture.scope.function.__code__
         own = (
             len(self.capture.scope.arguments) - 1
             if code.co_flags & inspect.CO_VARKEYWORDS
             else None
         )
-        for effect in self.capture.effects:
-            target = getattr(getattr(effect, "obj", None), "origin", None)
+        for side_effect in self.capture.side_effects:
+            target = getattr(getattr(side_effect, "obj", None), "source", None)
             if own is not None and isinstance(target, Argument) and target.index == own:
                 continue  # the dict of **kwargs is made for the call
-            yield from self._rebind(effect)
+            yield from self._rebind(side_effect)
 
-    def _rebind(self, effect: Effect) -> Iterator[Mutation]:
-        match effect:
-            case SetAttr(obj=FromOrigin(origin=owner), name=name, value=value):
+    def _rebind(self, side_effect: SideEffect) -> Iterator[Mutation]:
+        match side_effect:
+            case SetAttr(obj=FromSource(source=owner), name=name, value=value):
                 state = InstanceDict(owner)
                 places = (DictEntry(DictEntry(state, "_buffers"), name), DictEntry(state, name))
                 pairs = [(place, value) for place in places if self._has(place)]
-            case ReplaceDict(obj=FromOrigin(origin=DictEntry() as table), items=items):
+            case ReplaceDict(obj=FromSource(source=DictEntry() as table), items=items):
                 pairs = [
                     (DictEntry(table, key.value), value)
                     for key, value in items
@@ -248,40 +253,44 @@ class Lifter:
             case _:
                 pairs = []
         if not pairs:
-            raise self._error("export-effect", _effect_text(effect))
-        for origin, value in pairs:
-            before = _loaded(origin, self.capture)
+            raise self._error("export-effect", _side_effect_text(side_effect))
+        for source, value in pairs:
+            before = _loaded(source, self.capture)
             if before is self._existing(value):
                 continue
             after = isinstance(value, FromGraph) and value.value in self.parts.outputs
             if not isinstance(before, torch.Tensor) or not after:
-                raise self._error("export-effect", f"{origin.text()} is set")
+                raise self._error("export-effect", f"{source.text()} is set")
             assert isinstance(value, FromGraph)
-            kind, names = self._lift(before, origin)
+            kind, names = self._lift(before, source)
             yield Mutation("rebind", kind, names[0], self.parts.outputs.index(value.value))
 
-    def _is_callers(self, origin: Origin) -> bool:
-        """Whether what is read belongs to an argument that the caller wrote, not to what is exported."""
-        base: Origin | None = origin
+    def _is_callers(self, source: Source) -> bool:
+        """Whether what is read belongs to an argument that the caller wrote, not to what is
+        exported.
+        """
+        base: Source | None = source
         while base is not None:
-            origin = base
-            if any(_loaded(origin, self.capture) is own for own in self.own):
+            source = base
+            if any(_loaded(source, self.capture) is own for own in self.own):
                 return False
-            base = next(origin.parents(), None)
-        return isinstance(origin, Argument)
+            base = next(source.parents(), None)
+        return isinstance(source, Argument)
 
-    def _has(self, origin: Origin) -> bool:
+    def _has(self, source: Source) -> bool:
         try:
-            _loaded(origin, self.capture)
-        except OriginLost:
+            _loaded(source, self.capture)
+        except SourceLost:
             return False
         return True
 
     def _existing(self, recipe: Recipe) -> Any:
-        """The object that a recipe fetches from before the call; the recipe itself where it makes one."""
+        """The object that a recipe fetches from before the call; the recipe itself where it makes
+        one.
+        """
         if isinstance(recipe, FromGraph) and recipe.value in self._input_of:
             return self._input_of[recipe.value].example
-        return _loaded(recipe.origin, self.capture) if isinstance(recipe, FromOrigin) else recipe
+        return _loaded(recipe.source, self.capture) if isinstance(recipe, FromSource) else recipe
 
     # ------------------------------------------------------------ results
 
@@ -302,9 +311,9 @@ class Lifter:
             case FromGraph(value=value):
                 if value in self.parts.outputs:
                     return Leaf(self.parts.outputs.index(value))
-                return self._given(self._input_of[value].origin)
-            case FromOrigin(origin=origin):
-                return self._given(origin)
+                return self._given(self._input_of[value].source)
+            case FromSource(source=source):
+                return self._given(source)
             case Const(value=value):
                 if type(value) not in PLAIN:
                     raise self._error("export-result", f"a {type(value).__qualname__} is returned")
@@ -336,7 +345,11 @@ class Lifter:
                 return Made(cls.__name__, (self.tree(start), self.tree(stop), self.tree(step)))
             case CallRecipe(function=function, args=args, kwargs=kwargs):
                 return self._made(function, args, kwargs)
-        raise self._error("export-result", f"{type(recipe).__name__.removeprefix('Make').lower()}: a function or a cell is returned")  # fmt: skip
+        raise self._error(
+            "export-result",
+            f"{type(recipe).__name__.removeprefix('Make').lower()}: a function or a cell is "
+            f"returned",
+        )
 
     def _state(self, state: dict[str, Recipe] | None) -> tuple[tuple[str, Tree], ...]:
         return tuple((name, self.tree(item)) for name, item in (state or {}).items())
@@ -356,20 +369,26 @@ class Lifter:
         items = (*map(self.tree, args), *map(self.tree, kwargs.values()))
         return Made(name, items, tuple(kwargs))
 
-    def _given(self, origin: Origin) -> Tree:
-        """What existed before the call, in the result: an argument, a tensor of the state, a plain value."""
-        value = _loaded(origin, self.capture)
+    def _given(self, source: Source) -> Tree:
+        """What existed before the call, in the result: an argument, a tensor of the state, a plain
+        value.
+        """
+        value = _loaded(source, self.capture)
         if id(value) in self._leaf_of:
             return Given(self._leaf_of[id(value)])
         if isinstance(value, torch.Tensor):
-            return Held(self._lift(value, origin)[1][0])
+            return Held(self._lift(value, source)[1][0])
         if type(value) in PLAIN:
             return Constant(value)
         if id(value) in self._container_of:
             return GivenContainer(self._container_of[id(value)])
         if isinstance(value, tuple) and all(type(item) in PLAIN for item in value):
             return Items(type(value), tuple(map(Constant, value)))
-        raise self._error("export-result", f"{origin.text()}, a {type(value).__qualname__} that existed before the call, is returned")  # fmt: skip
+        raise self._error(
+            "export-result",
+            f"{source.text()}, a {type(value).__qualname__} that existed before the call, is "
+            f"returned",
+        )
 
 
 def _state_names(
@@ -385,22 +404,22 @@ def _state_names(
     return found
 
 
-def _loaded(origin: Origin, capture: Capture) -> Any:
-    return origin.load(capture.scope)
+def _loaded(source: Source, capture: Capture) -> Any:
+    return source.load(capture.scope)
 
 
-def _is_itself(recipe: Recipe, table: Origin, key: Any) -> bool:
-    return isinstance(recipe, FromOrigin) and recipe.origin is DictEntry(table, key)
+def _is_itself(recipe: Recipe, table: Source, key: Any) -> bool:
+    return isinstance(recipe, FromSource) and recipe.source is DictEntry(table, key)
 
 
-def _effect_text(effect: Effect) -> str:
-    match effect:
-        case SetAttr(obj=FromOrigin(origin=origin), name=name):
-            return f"{origin.text()}.{name} is set"
-        case CallEffect(function=function):
+def _side_effect_text(side_effect: SideEffect) -> str:
+    match side_effect:
+        case SetAttr(obj=FromSource(source=source), name=name):
+            return f"{source.text()}.{name} is set"
+        case CallSideEffect(function=function):
             return f"{getattr(function, '__qualname__', function)} is called for its effect"
-    target = getattr(effect, "obj", None)
-    if isinstance(target, FromOrigin):
-        return f"{target.origin.text()} is changed"
-    name = getattr(effect, "name", "")
-    return f"{type(effect).__name__} {name}".strip()
+    target = getattr(side_effect, "obj", None)
+    if isinstance(target, FromSource):
+        return f"{target.source.text()} is changed"
+    name = getattr(side_effect, "name", "")
+    return f"{type(side_effect).__name__} {name}".strip()

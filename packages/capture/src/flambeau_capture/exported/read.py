@@ -1,8 +1,9 @@
 """Reading an exported graph from a file, without running code that the file brings.
 
-The functions of the graph are looked up by name among torch's operators (`targets.py`); classes of containers are taken from the
-modules that the process has imported, and only namedtuples, dataclasses and subclasses of builtin containers, or from what the
-caller passes; sizes are arithmetic that is read, not evaluated as Python.
+The functions of the graph are looked up by name among torch's operators (`targets.py`); classes of
+containers are taken from the modules that the process has imported, and only namedtuples,
+dataclasses and subclasses of builtin containers, or from what the caller passes; sizes are
+arithmetic that is read, not evaluated as Python.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from flambeau_capture.exported.signature import CallSignature, Parameter
 from flambeau_capture.exported.size_text import assume, holds
 from flambeau_capture.exported.tree import class_name
 from flambeau_capture.exported.write import FORMAT, VERSION
-from flambeau_capture.graph_module import CapturedGraphModule
+from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_prims import sizes
 from flambeau_prims.sizes import SizeEnv
 
@@ -43,14 +44,17 @@ if TYPE_CHECKING:
 
 
 class ExportFileError(ValueError):
-    """A file is no exported graph, is damaged, of another version, or needs what this process does not have."""
+    """A file is no exported graph, is damaged, of another version, or needs what this process does
+    not have.
+    """
 
 
 def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> ExportedGraph:
     """The exported graph in a file; ExportFileError says why there is none.
 
-    `classes` are plain classes of the program's arguments and results that are no dataclasses; namedtuples, dataclasses and
-    subclasses of builtin containers are found when their module has been imported.
+    `classes` are plain classes of the program's arguments and results that are no dataclasses;
+    namedtuples, dataclasses and subclasses of builtin containers are found when their module has
+    been imported.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -79,7 +83,8 @@ def _check_head(head: dict[str, Any]) -> None:
     check(head.get("format") == FORMAT, f"its format is {head.get('format')!r}")
     if head.get("version") != VERSION:
         raise ExportFileError(
-            f"the file has version {head.get('version')!r} of the format; this flambeau_capture reads version {VERSION}"
+            f"the file has version {head.get('version')!r} of the format; this "
+            f"flambeau_capture reads version {VERSION}"
         )
     if head.get("byteorder") != sys.byteorder:
         raise ExportFileError(f"the file's tensors are {head.get('byteorder')}-endian")
@@ -114,7 +119,9 @@ def _read(
         name=str(data["name"]),
         graph_module=module,
         signature=CallSignature(parameters, tuple(data["paths"]), positional, tuple(keywords)),
-        inputs=tuple(GraphInput(kind, name, index, tuple(also)) for kind, name, index, also in data["inputs"]),
+        inputs=tuple(
+            GraphInput(kind, name, index, tuple(also)) for kind, name, index, also in data["inputs"]
+        ),
         input_specs=input_specs,
         result=trees.read(data["result"]),
         state=_state(archive, data["state"]),
@@ -126,7 +133,7 @@ def _read(
             decode(data["default_dtype"], {}),
             tuple((kind, decode(dtype, {})) for kind, dtype in data["autocast"]),
         ),
-    )  # fmt: skip
+    )
     _check_whole(exported)
     return exported
 
@@ -135,9 +142,16 @@ def _check_whole(exported: ExportedGraph) -> None:
     """The parts of a file agree with one another."""
     placeholders = sum(node.op == "placeholder" for node in exported.graph_module.graph.nodes)
     check(placeholders == len(exported.inputs), "placeholders and inputs differ in number")
-    check(len(exported.input_specs) == len(exported.signature.paths), "specs and inputs differ in number")  # fmt: skip
+    check(
+        len(exported.input_specs) == len(exported.signature.paths),
+        "specs and inputs differ in number",
+    )
     for item in exported.inputs:
-        known = 0 <= item.index < len(exported.input_specs) if item.kind == "argument" else item.name in exported.state  # fmt: skip
+        known = (
+            0 <= item.index < len(exported.input_specs)
+            if item.kind == "argument"
+            else item.name in exported.state
+        )
         check(known, f"the input {item.name} is not there")
 
 
@@ -172,15 +186,19 @@ def _imported_class(name: str) -> type:
         for part in parts[cut:]:
             value = inspect.getattr_static(value, part, None)
         if isinstance(value, type) and class_name(value) == name:
-            plain = issubclass(value, (tuple, list, dict, set, frozenset)) or dataclasses.is_dataclass(value)  # fmt: skip
+            plain = issubclass(
+                value, (tuple, list, dict, set, frozenset)
+            ) or dataclasses.is_dataclass(value)
             if plain:
                 return value
             raise ExportFileError(
-                f"the file's result holds a {name}, which is no dataclass or container: load(path, classes=[{parts[-1]}])"
+                f"the file's result holds a {name}, which is no dataclass or container: "
+                f"load(path, classes=[{parts[-1]}])"
             )
     module = ".".join(parts[:-1])
     raise ExportFileError(
-        f"the file needs the class {name}: import {module} first, or load(path, classes=[{parts[-1]}])"
+        f"the file needs the class {name}: import {module} first, or load(path, "
+        f"classes=[{parts[-1]}])"
     )
 
 
@@ -193,7 +211,9 @@ def _state(archive: zipfile.ZipFile, items: list[dict[str, Any]]) -> dict[str, t
         check(type(number) is int, "a tensor without a storage")
         storage = storages.get((number, device))
         if storage is None:
-            storage = storages[number, device] = _storage(archive.read(f"tensors/{number}.bin"), device)  # fmt: skip
+            storage = storages[number, device] = _storage(
+                archive.read(f"tensors/{number}.bin"), device
+            )
         shape, stride, offset = item["shape"], item["stride"], item["offset"]
         extents = [*shape, *stride, offset]
         check(all(type(size) is int and size >= 0 for size in extents), f"sizes of {item['name']}")
@@ -222,4 +242,6 @@ def _storage(data: bytes, device: torch.device) -> torch.UntypedStorage:
     try:
         return tensor.to(device).untyped_storage()
     except (RuntimeError, AssertionError) as error:
-        raise ExportFileError(f"the file's tensors are on {device}, which this process has not: {error}") from error  # fmt: skip
+        raise ExportFileError(
+            f"the file's tensors are on {device}, which this process has not: {error}"
+        ) from error

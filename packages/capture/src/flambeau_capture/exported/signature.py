@@ -1,4 +1,5 @@
-"""How an exported graph is called: the parameters of the function, the trees of their arguments, and the inputs at the leaves.
+"""How an exported graph is called: the parameters of the function, the trees of their arguments,
+and the inputs at the leaves.
 
 f(x, *, masks={"a": m}, scale=2)   ->   x: Leaf(0);  masks: Entries(dict, (('a', Leaf(1)),));  scale: Constant(2)
 """
@@ -27,7 +28,7 @@ from flambeau_capture.exported.tree import (
     is_dataclass_instance,
 )
 from flambeau_capture.guards.constants import brief, constants_equal
-from flambeau_capture.origins import Argument, DictEntry, InstanceDict, Item, Origin, TensorSize
+from flambeau_capture.sources import Argument, DictEntry, InstanceDict, Item, Source, TensorSize
 
 
 class InputMismatch(ValueError):
@@ -36,7 +37,9 @@ class InputMismatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of the exported function and the tree of its argument; `given` False: the export left it at its default."""
+    """One parameter of the exported function and the tree of its argument; `given` False: the
+    export left it at its default.
+    """
 
     name: str
     kind: inspect._ParameterKind
@@ -57,7 +60,9 @@ class CallSignature:
     """The names of those that it gave by keyword, in order."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by parameter; TypeError as for a Python call.  Missing are those left at what the export has."""
+        """The arguments by parameter; TypeError as for a Python call. Missing are those left at
+        what the export has.
+        """
         python = []
         for parameter in self.parameters:
             default: Any = inspect.Parameter.empty
@@ -77,13 +82,19 @@ class CallSignature:
     def match(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], list[Any]]:
-        """(inputs, containers) of a call: what stands at the leaves, and each container; InputMismatch says what does not fit."""
+        """(inputs, containers) of a call: what stands at the leaves, and each container;
+        InputMismatch says what does not fit.
+        """
         matcher = _Matcher(len(self.paths))
         bound = self.bind(args, kwargs)
         for parameter in self.parameters:
             if parameter.name in bound:
                 matcher.match(parameter.tree, bound[parameter.name], parameter.name)
-        missing = [path for path, value in zip(self.paths, matcher.inputs, strict=True) if value is _MISSING]  # fmt: skip
+        missing = [
+            path
+            for path, value in zip(self.paths, matcher.inputs, strict=True)
+            if value is _MISSING
+        ]
         if missing:
             raise InputMismatch(f"no value is given for {', '.join(missing)}")
         return matcher.inputs, matcher.containers
@@ -113,17 +124,26 @@ class _Matcher:
             case Leaf(index=index):
                 known = self.inputs[index]
                 if known is not _MISSING and known is not value:
-                    raise InputMismatch(f"{path} was the same object as another argument in the export, and is not now")  # fmt: skip
+                    raise InputMismatch(
+                        f"{path} was the same object as another argument in the export, and is "
+                        f"not now"
+                    )
                 self.inputs[index] = value
             case Constant(value=expected):
                 if not constants_equal(value, expected):
-                    raise InputMismatch(f"{path} was {expected!r} in the export and is {brief(value)} now")  # fmt: skip
+                    raise InputMismatch(
+                        f"{path} was {expected!r} in the export and is {brief(value)} now"
+                    )
             case Opaque(type_name=name):
                 if class_name(type(value)) != name:
-                    raise InputMismatch(f"{path} was a {name} in the export and is {brief(value)} now")  # fmt: skip
+                    raise InputMismatch(
+                        f"{path} was a {name} in the export and is {brief(value)} now"
+                    )
             case Items(cls=cls) | Entries(cls=cls) | Fields(cls=cls):
                 if type(value) is not cls:
-                    raise InputMismatch(f"{path} was a {cls.__qualname__} in the export and is {brief(value)} now")  # fmt: skip
+                    raise InputMismatch(
+                        f"{path} was a {cls.__qualname__} in the export and is {brief(value)} now"
+                    )
                 self.containers.append(value)
                 self._inside(tree, value, path)
             case _:
@@ -132,15 +152,21 @@ class _Matcher:
     def _inside(self, tree: Tree, value: Any, path: str) -> None:
         match tree:
             case Items(items=items):
-                found = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))  # fmt: skip
+                found = list(
+                    list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+                )
                 if len(found) != len(items):
-                    raise InputMismatch(f"{path} had {len(items)} items in the export and has {len(found)} now")  # fmt: skip
+                    raise InputMismatch(
+                        f"{path} had {len(items)} items in the export and has {len(found)} now"
+                    )
                 for at, (item, part) in enumerate(zip(items, found, strict=True)):
                     self.match(item, part, f"{path}[{at}]")
             case Entries(items=entries):
                 keys = [key.value for key, _ in entries]  # type: ignore[union-attr]
                 if len(keys) != dict.__len__(value) or not all(key in value for key in keys):
-                    raise InputMismatch(f"{path} had the keys {keys} in the export and has {list(value)} now")  # fmt: skip
+                    raise InputMismatch(
+                        f"{path} had the keys {keys} in the export and has {list(value)} now"
+                    )
                 for key, (_, item) in zip(keys, entries, strict=True):
                     self.match(item, dict.__getitem__(value, key), f"{path}[{key!r}]")
             case Fields(items=fields):
@@ -153,7 +179,9 @@ class _Matcher:
 
 @dataclass(frozen=True, slots=True)
 class BoundCall:
-    """The call of an export: its signature, the values at the leaves, and what was said of their sizes."""
+    """The call of an export: its signature, the values at the leaves, and what was said of their
+    sizes.
+    """
 
     signature: CallSignature
     inputs: list[Any]
@@ -170,10 +198,12 @@ def bind_call(
     python: inspect.Signature,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    origins: Mapping[Place, Origin],
+    sources: Mapping[Place, Source],
     dynamic_shapes: Any,
 ) -> BoundCall:
-    """The trees of a call's arguments.  `origins` says where the captured frame reads each argument that the caller wrote."""
+    """The trees of a call's arguments. `sources` says where the captured frame reads each argument
+    that the caller wrote.
+    """
     places = python.bind(
         *(("args", at) for at in range(len(args))), **{name: ("kwargs", name) for name in kwargs}
     )
@@ -185,7 +215,7 @@ def bind_call(
     parameters = []
     for name, parameter in python.parameters.items():
         value, shapes = bound.arguments[name], said.get(name)
-        tree = _argument_tree(reader, parameter, value, shapes, places.arguments.get(name), origins)
+        tree = _argument_tree(reader, parameter, value, shapes, places.arguments.get(name), sources)
         default = parameter.default
         plain = default is not inspect.Parameter.empty and type(default) in PLAIN
         parameters.append(
@@ -208,23 +238,33 @@ def _argument_tree(
     value: Any,
     shapes: Any,
     places: Any,
-    origins: Mapping[Place, Origin],
+    sources: Mapping[Place, Source],
 ) -> Tree:
-    """The tree of one parameter's argument; `places` says where the caller wrote it, or for a starred one its items."""
+    """The tree of one parameter's argument; `places` says where the caller wrote it, or for a
+    starred one its items.
+    """
     name = parameter.name
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         wanted = reader.sequence(shapes, len(value), name)
         return Items(tuple, tuple(
-            reader.read(item, wanted[at], f"{name}[{at}]", origins.get(places[at]))
+            reader.read(item, wanted[at], f"{name}[{at}]", sources.get(places[at]))
             for at, item in enumerate(value)
         ))  # fmt: skip
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
         by_key = reader.mapping(shapes, list(value), name)
-        return Entries(dict, tuple(
-            (Constant(key), reader.read(item, by_key.get(key), f"{name}[{key!r}]", origins.get(places[key])))
-            for key, item in value.items()
-        ))  # fmt: skip
-    return reader.read(value, shapes, name, None if places is None else origins.get(places))
+        return Entries(
+            dict,
+            tuple(
+                (
+                    Constant(key),
+                    reader.read(
+                        item, by_key.get(key), f"{name}[{key!r}]", sources.get(places[key])
+                    ),
+                )
+                for key, item in value.items()
+            ),
+        )
+    return reader.read(value, shapes, name, None if places is None else sources.get(places))
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -248,7 +288,8 @@ def _by_name(dynamic_shapes: Any, names: list[str]) -> dict[str, Any]:
             )
         return dict(zip(names, dynamic_shapes, strict=False))
     raise TypeError(
-        f"dynamic_shapes is a dict by parameter, a tuple by position, or Dim.AUTO; not {dynamic_shapes!r}"
+        f"dynamic_shapes is a dict by parameter, a tuple by position, or Dim.AUTO; not "
+        f"{dynamic_shapes!r}"
     )
 
 
@@ -260,25 +301,25 @@ class _Reader:
         self.paths: list[str] = []
         self.containers: list[Any] = []
         self.tensors: dict[int, tuple[torch.Tensor, dict[int, Declaration]]] = {}
-        self.ints: dict[Origin, Declaration] = {}
+        self.ints: dict[Source, Declaration] = {}
         self._leaf_of: dict[int, Leaf] = {}
 
-    def read(self, value: Any, said: Any, path: str, origin: Origin | None) -> Tree:
+    def read(self, value: Any, said: Any, path: str, source: Source | None) -> Tree:
         """The tree of one value."""
         if isinstance(value, torch.Tensor):
-            return self._tensor(value, said, path, origin)
+            return self._tensor(value, said, path, source)
         if type(value) is int and said is not None and not isinstance(said, (dict, list, tuple)):
             declared = checked_dim(said, value, path)
-            if declared is not None and origin is not None:
-                self.ints[origin] = Declaration(path, origin, value, declared)
+            if declared is not None and source is not None:
+                self.ints[source] = Declaration(path, source, value, declared)
                 return self._leaf(value, path)
             return Constant(value)
         if isinstance(value, (list, tuple)) and type(value) not in PLAIN:
-            return self._items(value, said, path, origin)
+            return self._items(value, said, path, source)
         if isinstance(value, dict):
-            return self._entries(value, said, path, origin)
+            return self._entries(value, said, path, source)
         if is_dataclass_instance(value):
-            return self._fields(value, said, path, origin)
+            return self._fields(value, said, path, source)
         if said not in (None, {}, (), []) and not isinstance(said, Hint):
             raise ValueError(
                 f"dynamic_shapes says {said!r} of {path}, which is a {type(value).__name__}"
@@ -290,7 +331,7 @@ class _Reader:
         self.paths.append(path)
         return Leaf(len(self.inputs) - 1)
 
-    def _tensor(self, value: torch.Tensor, said: Any, path: str, origin: Origin | None) -> Leaf:
+    def _tensor(self, value: torch.Tensor, said: Any, path: str, source: Source | None) -> Leaf:
         found = self._leaf_of.get(id(value))
         if found is None:
             found = self._leaf_of[id(value)] = self._leaf(value, path)
@@ -298,47 +339,70 @@ class _Reader:
         by_dim = self.tensors[id(value)][1]
         for dim, wanted in _dims_of(said, value, path).items():
             declared = checked_dim(wanted, value.shape[dim], f"{path}.size({dim})")
-            if declared is not None and origin is not None:
-                place = TensorSize(origin, dim)
+            if declared is not None and source is not None:
+                place = TensorSize(source, dim)
                 by_dim[dim] = Declaration(f"{path}.size({dim})", place, value.shape[dim], declared)
         return found
 
-    def _items(self, value: Any, said: Any, path: str, origin: Origin | None) -> Tree:
+    def _items(self, value: Any, said: Any, path: str, source: Source | None) -> Tree:
         self.containers.append(value)
         parts = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
         wanted = self.sequence(said, len(parts), path)
-        return Items(type(value), tuple(
-            self.read(part, wanted[at], f"{path}[{at}]", None if origin is None else Item(origin, at))
-            for at, part in enumerate(parts)
-        ))  # fmt: skip
+        return Items(
+            type(value),
+            tuple(
+                self.read(
+                    part, wanted[at], f"{path}[{at}]", None if source is None else Item(source, at)
+                )
+                for at, part in enumerate(parts)
+            ),
+        )
 
-    def _entries(self, value: dict[Any, Any], said: Any, path: str, origin: Origin | None) -> Tree:
+    def _entries(self, value: dict[Any, Any], said: Any, path: str, source: Source | None) -> Tree:
         self.containers.append(value)
         keys = list(dict.keys(value))
         odd = [key for key in keys if type(key) not in PLAIN]
         if odd:
             return Opaque(class_name(type(value)))
         wanted = self.mapping(said, keys, path)
-        return Entries(type(value), tuple(
-            (Constant(key), self.read(
-                dict.__getitem__(value, key), wanted.get(key), f"{path}[{key!r}]", None if origin is None else DictEntry(origin, key),
-            ))
-            for key in keys
-        ))  # fmt: skip
+        return Entries(
+            type(value),
+            tuple(
+                (
+                    Constant(key),
+                    self.read(
+                        dict.__getitem__(value, key),
+                        wanted.get(key),
+                        f"{path}[{key!r}]",
+                        None if source is None else DictEntry(source, key),
+                    ),
+                )
+                for key in keys
+            ),
+        )
 
-    def _fields(self, value: Any, said: Any, path: str, origin: Origin | None) -> Tree:
+    def _fields(self, value: Any, said: Any, path: str, source: Source | None) -> Tree:
         self.containers.append(value)
         names = list(vars(value)) if hasattr(value, "__dict__") else list(value.__slots__)
         if said is not None and type(said) is type(value):
             said = {name: getattr(said, name) for name in names}
         wanted = self.mapping(said, names, path)
-        state = None if origin is None else InstanceDict(origin)
-        return Fields(type(value), tuple(
-            (name, self.read(
-                getattr(value, name), wanted.get(name), f"{path}.{name}", None if state is None else DictEntry(state, name),
-            ))
-            for name in names
-        ))  # fmt: skip
+        state = None if source is None else InstanceDict(source)
+        return Fields(
+            type(value),
+            tuple(
+                (
+                    name,
+                    self.read(
+                        getattr(value, name),
+                        wanted.get(name),
+                        f"{path}.{name}",
+                        None if state is None else DictEntry(state, name),
+                    ),
+                )
+                for name in names
+            ),
+        )
 
     @staticmethod
     def sequence(said: Any, length: int, path: str) -> list[Any]:
@@ -386,33 +450,36 @@ def _dims_of(said: Any, tensor: torch.Tensor, path: str) -> dict[int, Any]:
             )
         return dict(enumerate(said))
     raise TypeError(
-        f"dynamic_shapes says {said!r} of the tensor {path}; a dict by dimension or a tuple is meant"
+        f"dynamic_shapes says {said!r} of the tensor {path}; a dict by dimension or a "
+        f"tuple is meant"
     )
 
 
 # ---------------------------------------------------------------- the frame
 
 
-def frame_origins(
+def frame_sources(
     function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], skipped: int
-) -> dict[Place, Origin]:
-    """Where the frame of `function(*args, **kwargs)` reads what the caller wrote, which stands behind `skipped` arguments of ours."""
+) -> dict[Place, Source]:
+    """Where the frame of `function(*args, **kwargs)` reads what the caller wrote, which stands
+    behind `skipped` arguments of ours.
+    """
     signature = inspect.signature(function, follow_wrapped=False)
     bound = signature.bind(*range(len(args)), **{name: name for name in kwargs})
     places: dict[Any, Place] = {at: ("args", at - skipped) for at in range(skipped, len(args))}
     places |= {name: ("kwargs", name) for name in kwargs}
-    found: dict[Place, Origin] = {}
+    found: dict[Place, Source] = {}
     for name, index in local_indices(signature).items():
         if name not in bound.arguments:
             continue
-        origin, value = Argument(name, index), bound.arguments[name]
+        source, value = Argument(name, index), bound.arguments[name]
         match signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
-                found |= {places[v]: Item(origin, at) for at, v in enumerate(value) if v in places}
+                found |= {places[v]: Item(source, at) for at, v in enumerate(value) if v in places}
             case inspect.Parameter.VAR_KEYWORD:
-                found |= {places[v]: DictEntry(origin, k) for k, v in value.items() if v in places}
+                found |= {places[v]: DictEntry(source, k) for k, v in value.items() if v in places}
             case _ if value in places:
-                found[places[value]] = origin
+                found[places[value]] = source
     return found
 
 

@@ -1,4 +1,5 @@
-"""Sizes and conditions on sizes as text: evaluated, and read back as Exprs, without running the text as Python.
+"""Sizes and conditions on sizes as text: evaluated, and read back as Exprs, without running the
+text as Python.
 
 evaluate("2*batch + 1", {"batch": 3})          7
 holds("batch <= 512", {"batch": 3})            True
@@ -13,7 +14,7 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.size_nodes import BINARY
+from flambeau_capture.graphs.size_nodes import BINARY
 from flambeau_prims import sizes
 from flambeau_prims.size_floats import float_of
 
@@ -28,12 +29,30 @@ class SizeTextError(ValueError):
 
 
 _COMPARE: dict[type, tuple[Callable[[Any, Any], bool], Callable[[Any, Any], bool]]] = {
-    ast.Eq: (operator.eq, sizes.eq), ast.NotEq: (operator.ne, sizes.ne), ast.Lt: (operator.lt, sizes.lt),
-    ast.LtE: (operator.le, sizes.le), ast.Gt: (operator.gt, sizes.gt), ast.GtE: (operator.ge, sizes.ge),
-}  # fmt: skip
+    ast.Eq: (operator.eq, sizes.eq),
+    ast.NotEq: (operator.ne, sizes.ne),
+    ast.Lt: (operator.lt, sizes.lt),
+    ast.LtE: (operator.le, sizes.le),
+    ast.Gt: (operator.gt, sizes.gt),
+    ast.GtE: (operator.ge, sizes.ge),
+}
 _MATH = (
-    "sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2", "exp", "log", "floor", "ceil",
-)  # fmt: skip
+    "sqrt",
+    "cos",
+    "cosh",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+    "acos",
+    "asin",
+    "atan",
+    "log2",
+    "exp",
+    "log",
+    "floor",
+    "ceil",
+)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min, "max": max, "abs": abs, "float": float,
     **{f"math.{name}": getattr(math, name) for name in _MATH},
@@ -84,7 +103,9 @@ def read_number(text: str, symbols: Mapping[str, Size]) -> Any:
 
 
 def assume(text: str, symbols: Mapping[str, Size]) -> None:
-    """Take a condition that holds for the symbols' hints as a guard; conditions on floats are left out."""
+    """Take a condition that holds for the symbols' hints as a guard; conditions on floats are left
+    out.
+    """
     tree = _parsed(text)
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
         return
@@ -154,8 +175,14 @@ def _size(node: ast.expr, symbols: Mapping[str, Size]) -> Size:
 
 
 _SIGNS: dict[type, str] = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+}
 
 
 def _float(node: ast.expr, symbols: Mapping[str, Size]) -> Any:

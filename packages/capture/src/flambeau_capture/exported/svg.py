@@ -1,8 +1,9 @@
 """An exported graph as a picture: SVG text, calls in layers from the arguments down to the result.
 
-A call's layer is the longest way to it from the arguments.  An edge that spans several layers goes through a point in each of them, one
-chain for each value however many calls read it, and the points take part in the ordering of the layers: so edges keep clear of boxes
-and a graph of thousands of calls stays a readable strip.  Lifted tensors are lines of text in the boxes that read them.
+A call's layer is the longest way to it from the arguments. An edge that spans several layers goes
+through a point in each of them, one chain for each value however many calls read it, and the points
+take part in the ordering of the layers: so edges keep clear of boxes and a graph of thousands of
+calls stays a readable strip. Lifted tensors are lines of text in the boxes that read them.
 """
 
 from __future__ import annotations
@@ -31,13 +32,49 @@ _LONGEST_LINE = 48
 _ORDERING_SWEEPS = 4
 
 _MATRIX = {
-    "linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention", "bilinear", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "multi_head_attention_forward",
-}  # fmt: skip
+    "linear",
+    "matmul",
+    "bmm",
+    "mm",
+    "addmm",
+    "baddbmm",
+    "einsum",
+    "scaled_dot_product_attention",
+    "bilinear",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "multi_head_attention_forward",
+}
 _VIEW = {
-    "view", "reshape", "transpose", "permute", "getitem", "expand", "expand_as", "unsqueeze", "squeeze", "flatten", "unflatten", "t", "chunk",
-    "split", "select", "narrow", "contiguous", "getattr", "view_as", "movedim", "swapaxes", "unbind", "sym_size.int", "to",
-}  # fmt: skip
+    "view",
+    "reshape",
+    "transpose",
+    "permute",
+    "getitem",
+    "expand",
+    "expand_as",
+    "unsqueeze",
+    "squeeze",
+    "flatten",
+    "unflatten",
+    "t",
+    "chunk",
+    "split",
+    "select",
+    "narrow",
+    "contiguous",
+    "getattr",
+    "view_as",
+    "movedim",
+    "swapaxes",
+    "unbind",
+    "sym_size.int",
+    "to",
+}
 _IN_PLACE = {"setitem", "iadd", "isub", "imul", "itruediv", "imatmul", "iand", "ior", "ixor"}
 _STYLE = """
   text { font: 10px ui-monospace, Menlo, Consolas, monospace; fill: #222 }
@@ -117,7 +154,9 @@ def _boxes(exported: ExportedGraph) -> list[_Box]:
                 box.lines.append(_short(spec_text(node.meta["spec"])))
             box.lines += [_short(held[used]) for used in node.all_input_nodes if used in held]
             if not node.all_input_nodes:
-                box.lines.append(_short(", ".join(map(argument_text, node.args)) or call_text(node)))  # fmt: skip
+                box.lines.append(
+                    _short(", ".join(map(argument_text, node.args)) or call_text(node))
+                )
         for used in node.all_input_nodes:
             if used in box_of:
                 box.above.append(box_of[used])
@@ -131,7 +170,7 @@ def _kind(name: str) -> str:
     if name in _MATRIX:
         return "matrix"
     in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-    return "effect" if in_place else "view" if name in _VIEW else "call"
+    return "side_effect" if in_place else "view" if name in _VIEW else "call"
 
 
 def _short(text: str) -> str:
@@ -174,7 +213,9 @@ def _insert_points(box: _Box, layers: list[list[_Box]]) -> None:
 
 
 def _order(layers: list[list[_Box]]) -> None:
-    """Order each layer by the mean place of the neighbours, down and up in turn, so that few edges cross."""
+    """Order each layer by the mean place of the neighbours, down and up in turn, so that few edges
+    cross.
+    """
     for sweep in range(_ORDERING_SWEEPS):
         downwards = sweep % 2 == 0
         for layer in layers if downwards else reversed(layers):
@@ -251,7 +292,8 @@ def _edges(box: _Box, top: float, bottom: float) -> str:
 def _shape(box: _Box, top: float) -> str:
     left = box.x - box.width / 2
     texts = "".join(
-        f'<text x="{left + _MARGIN:.0f}" y="{top + (at + 1) * _LINE:.0f}"{_TITLE if at == 0 else ""}>{escape(line)}</text>'
+        f'<text x="{left + _MARGIN:.0f}" '
+        f'y="{top + (at + 1) * _LINE:.0f}"{_TITLE if at == 0 else ""}>{escape(line)}</text>'
         for at, line in enumerate(box.lines)
     )
     frame = f'<rect class="{box.kind}" x="{left:.0f}" y="{top:.0f}" width="{box.width:.0f}" height="{box.height:.0f}"/>'

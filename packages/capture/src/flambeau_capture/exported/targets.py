@@ -1,7 +1,9 @@
-"""What a file may call, by name: torch's operators, torch.nn.functional, methods of tensors, torch.ops, operator, math.
+"""What a file may call, by name: torch's operators, torch.nn.functional, methods of tensors,
+torch.ops, operator, math.
 
-A file names the functions of its graph; loading looks each name up here, so that a file cannot make a process call anything else.
-The tables hold what capture records: functions that compute on tensors, and the setters of torch's grad and autocast modes.
+A file names the functions of its graph; loading looks each name up here, so that a file cannot make
+a process call anything else. The tables hold what capture records: functions that compute on
+tensors, and the setters of torch's grad and autocast modes.
 """
 
 from __future__ import annotations
@@ -16,18 +18,90 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from flambeau_capture.interpreter.tape import is_recorded_method
-from flambeau_capture.interpreter.torch_functions import PYTHON_FUNCTIONS, SETTERS, is_operator
+from flambeau_capture.interpreter.torch_calls.tape import is_recorded_method
+from flambeau_capture.interpreter.torch_calls.torch_functions import (
+    PYTHON_FUNCTIONS,
+    SETTERS,
+    is_operator,
+)
 
 _OPERATORS = (
-    "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "getitem", "gt", "iadd", "iand", "ifloordiv", "ilshift", "imatmul",
-    "imod", "imul", "index", "inv", "invert", "ior", "ipow", "irshift", "is_", "is_not", "isub", "itruediv", "ixor", "le", "lshift", "lt",
-    "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "setitem", "sub", "truediv", "truth", "xor",
-)  # fmt: skip
+    "abs",
+    "add",
+    "and_",
+    "concat",
+    "contains",
+    "eq",
+    "floordiv",
+    "ge",
+    "getitem",
+    "gt",
+    "iadd",
+    "iand",
+    "ifloordiv",
+    "ilshift",
+    "imatmul",
+    "imod",
+    "imul",
+    "index",
+    "inv",
+    "invert",
+    "ior",
+    "ipow",
+    "irshift",
+    "is_",
+    "is_not",
+    "isub",
+    "itruediv",
+    "ixor",
+    "le",
+    "lshift",
+    "lt",
+    "matmul",
+    "mod",
+    "mul",
+    "ne",
+    "neg",
+    "not_",
+    "or_",
+    "pos",
+    "pow",
+    "rshift",
+    "setitem",
+    "sub",
+    "truediv",
+    "truth",
+    "xor",
+)
 _BUILTINS: dict[str, Callable[..., Any]] = {
-    "abs": abs, "getattr": getattr, "min": min, "max": max, "pow": pow, "round": round, "divmod": divmod, "float": float, "int": int,
-}  # fmt: skip
-_MATH = ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2", "exp", "log", "floor", "ceil", "trunc")  # fmt: skip
+    "abs": abs,
+    "getattr": getattr,
+    "min": min,
+    "max": max,
+    "pow": pow,
+    "round": round,
+    "divmod": divmod,
+    "float": float,
+    "int": int,
+}
+_MATH = (
+    "sqrt",
+    "cos",
+    "cosh",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+    "acos",
+    "asin",
+    "atan",
+    "log2",
+    "exp",
+    "log",
+    "floor",
+    "ceil",
+    "trunc",
+)
 _TORCH = ("sym_min", "sym_max", "sym_float", "sym_int", "sym_sqrt", "sym_not", "sym_ite", "sym_sum")
 ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data", "grad"})
 """What `getattr` may read."""
@@ -36,9 +110,15 @@ _FORBIDDEN = frozenset({"from_file", "overload", "boolean_dispatch"})
 _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("torch", torch),
     ("torch.nn.functional", F),
-    *((f"torch.{name}", getattr(torch, name)) for name in ("linalg", "fft", "special", "functional")),
-    *((f"torch._C.{name}", getattr(torch._C, name)) for name in ("_nn", "_linalg", "_special", "_fft", "_VariableFunctions")),
-)  # fmt: skip
+    *(
+        (f"torch.{name}", getattr(torch, name))
+        for name in ("linalg", "fft", "special", "functional")
+    ),
+    *(
+        (f"torch._C.{name}", getattr(torch._C, name))
+        for name in ("_nn", "_linalg", "_special", "_fft", "_VariableFunctions")
+    ),
+)
 
 
 _ARITHMETIC = frozenset(
@@ -53,13 +133,17 @@ class UnknownTarget(LookupError):
 
 @functools.cache
 def _functions() -> dict[str, Any]:
-    """Every callable target by its name; the first name that a function is found under is the one that files use."""
+    """Every callable target by its name; the first name that a function is found under is the one
+    that files use.
+    """
     return dict(_named_functions())
 
 
 def _named_functions() -> Iterator[tuple[str, Any]]:
     for namespace, module in _NAMESPACES:
-        for name, value in vars(module).items() if isinstance(module, types.ModuleType) else _members(module):  # fmt: skip
+        for name, value in (
+            vars(module).items() if isinstance(module, types.ModuleType) else _members(module)
+        ):
             if name.startswith("__") or name in _FORBIDDEN:
                 continue
             if is_operator(value) or (id(value) in PYTHON_FUNCTIONS and not name.startswith("_")):
@@ -99,7 +183,9 @@ def name_of(target: Any) -> str:
     found = _names().get(id(target))
     if found is None:
         module, name = (getattr(target, part, "") for part in ("__module__", "__qualname__"))
-        raise UnknownTarget(f"{module or type(target).__module__}.{name or type(target).__qualname__}")  # fmt: skip
+        raise UnknownTarget(
+            f"{module or type(target).__module__}.{name or type(target).__qualname__}"
+        )
     return found
 
 
@@ -117,7 +203,9 @@ def _operator_named(name: str) -> Any:
     parts = name.split(".")[2:]
     if len(parts) in (2, 3) and all(part.isidentifier() for part in parts):
         namespace, operator_name = parts[:2]
-        if operator_name not in _FORBIDDEN and torch._C._jit_get_schemas_for_operator(f"{namespace}::{operator_name}"):  # fmt: skip
+        if operator_name not in _FORBIDDEN and torch._C._jit_get_schemas_for_operator(
+            f"{namespace}::{operator_name}"
+        ):
             found = getattr(getattr(torch.ops, namespace), operator_name)
             if len(parts) == 2:
                 return found
@@ -136,12 +224,18 @@ def check_method(name: Any) -> str:
 
 @functools.cache
 def _tensor_types() -> dict[str, type]:
-    return {f"torch.{kind.__name__}": kind for kind in torch._tensor_classes} | {"torch.Tensor": torch.Tensor}  # type: ignore[attr-defined]  # fmt: skip
+    return {f"torch.{kind.__name__}": kind for kind in torch._tensor_classes} | {
+        "torch.Tensor": torch.Tensor
+    }  # type: ignore[attr-defined]
 
 
 def type_named(name: str) -> type:
     """A tensor type (torch.FloatTensor) by name."""
-    found = _tensor_types().get(name) or {"builtins.float": float, "builtins.int": int, "builtins.bool": bool}.get(name)  # fmt: skip
+    found = _tensor_types().get(name) or {
+        "builtins.float": float,
+        "builtins.int": int,
+        "builtins.bool": bool,
+    }.get(name)
     if found is None:
         raise UnknownTarget(f"{name!r} is no type that a file may name")
     return found

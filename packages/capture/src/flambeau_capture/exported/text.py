@@ -29,7 +29,7 @@ from flambeau_capture.exported.tree import (
     SizeOf,
     Tree,
 )
-from flambeau_capture.higher_order import HigherOrder
+from flambeau_capture.graphs.higher_order import HigherOrder
 
 if TYPE_CHECKING:
     from flambeau_capture.exported.graph import ExportedGraph
@@ -80,7 +80,11 @@ def _calls(graph: fx.Graph, indent: str) -> list[str]:
         lines.append(f"{indent}{node_text(node)}")
         if isinstance(node.target, HigherOrder):
             for name, inner in node.target.graphs().items():
-                given = ", ".join(f"{item.name}: {spec_text(item.meta['spec'])}" for item in inner.graph.nodes if item.op == "placeholder")  # fmt: skip
+                given = ", ".join(
+                    f"{item.name}: {spec_text(item.meta['spec'])}"
+                    for item in inner.graph.nodes
+                    if item.op == "placeholder"
+                )
                 (output,) = (item for item in inner.graph.nodes if item.op == "output")
                 lines.append(f"{indent}  {name}({given})")
                 lines += _calls(inner.graph, f"{indent}    ")

@@ -2,8 +2,8 @@
 
     {"ids": x, "masks": [m, None]}   ->   Entries(dict, ((Constant('ids'), Leaf(0)), (Constant('masks'), Items(list, (Leaf(1), Constant(None))))))
 
-Trees are plain data: they print, are written to files, and rebuild what they describe without running code of the program.
-A tree node that occurs twice is one object, built once.
+Trees are plain data: they print, are written to files, and rebuild what they describe without
+running code of the program. A tree node that occurs twice is one object, built once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import torch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """In arguments: the `index`-th input (a tensor or an int that may vary).  In a result: the graph's `index`-th output."""
+    """In arguments: the `index`-th input (a tensor or an int that may vary). In a result: the
+    graph's `index`-th output.
+    """
 
     index: int
 
@@ -34,7 +36,9 @@ class Given:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenContainer:
-    """In a result: a container of the arguments itself, the `index`-th in the order of `containers_in`."""
+    """In a result: a container of the arguments itself, the `index`-th in the order of
+    `containers_in`.
+    """
 
     index: int
 
@@ -62,14 +66,18 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """In arguments: an object that export does not look into; one of the same type (named) is taken for it."""
+    """In arguments: an object that export does not look into; one of the same type (named) is taken
+    for it.
+    """
 
     type_name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """A list, tuple, set or frozenset, or an instance of a subclass (a namedtuple, say) with its own attributes."""
+    """A list, tuple, set or frozenset, or an instance of a subclass (a namedtuple, say) with its
+    own attributes.
+    """
 
     cls: type
     items: tuple[Tree, ...]
@@ -78,7 +86,9 @@ class Items:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """A dict, or an instance of a subclass, with its own attributes; a defaultdict's factory is a builtin type or None."""
+    """A dict, or an instance of a subclass, with its own attributes; a defaultdict's factory is a
+    builtin type or None.
+    """
 
     cls: type
     items: tuple[tuple[Tree, Tree], ...]
@@ -104,8 +114,18 @@ class Made:
 
 
 Tree: TypeAlias = (
-    Leaf | Given | GivenContainer | Held | SizeOf | Constant | Opaque | Items | Entries | Fields | Made
-)  # fmt: skip
+    Leaf
+    | Given
+    | GivenContainer
+    | Held
+    | SizeOf
+    | Constant
+    | Opaque
+    | Items
+    | Entries
+    | Fields
+    | Made
+)
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "slice": slice,
@@ -124,12 +144,27 @@ FACTORIES: dict[str, type] = {
 }
 """What a defaultdict of a result may make its values by, by name."""
 
-PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)  # fmt: skip
+PLAIN = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bool,
+    type(None),
+    type(...),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 """Types of Constants."""
 
 
 def is_dataclass_instance(value: Any) -> bool:
-    """Whether a value is a plain dataclass instance: its fields are kept in its own `__dict__` or slots."""
+    """Whether a value is a plain dataclass instance: its fields are kept in its own `__dict__` or
+    slots.
+    """
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict, list, tuple))
 
 

@@ -1,7 +1,10 @@
-"""Writing an exported graph to a file: a zip of JSON and raw tensor data, without pickle.  `read.py` reads it.
+"""Writing an exported graph to a file: a zip of JSON and raw tensor data, without pickle. `read.py`
+reads it.
 
-format.json      {"format": "flambeau exported graph", "version": 1, "torch": "2.13.0", "byteorder": "little"}
-graph.json       everything but the tensors' data: nodes, trees, specs, sizes, guards (`codec.py` has the forms)
+format.json      {"format": "flambeau exported graph", "version": 1, "torch": "2.13.0", "byteorder":
+                 "little"}
+graph.json       everything but the tensors' data: nodes, trees, specs, sizes, guards (`codec.py`
+                 has the forms)
 graph.txt        the graph as text, for people; reading ignores it
 tensors/0.bin    the bytes of one storage; tensors that share memory share it
 """
@@ -30,7 +33,9 @@ VERSION = 1
 
 
 def save_graph(exported: ExportedGraph, path: str | os.PathLike[str]) -> None:
-    """Write an exported graph; TypeError names what a file cannot hold, and nothing is written then."""
+    """Write an exported graph; TypeError names what a file cannot hold, and nothing is written
+    then.
+    """
     tensors = _TensorWriter()
     data = _graph_data(exported, tensors)
     head = {
@@ -46,7 +51,11 @@ def save_graph(exported: ExportedGraph, path: str | os.PathLike[str]) -> None:
         for at, storage in enumerate(tensors.storages):
             with archive.open(f"tensors/{at}.bin", "w", force_zip64=True) as file:
                 if storage.nbytes():
-                    file.write(memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())))  # fmt: skip
+                    file.write(
+                        memoryview(
+                            (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+                        )
+                    )
 
 
 def _graph_data(exported: ExportedGraph, tensors: _TensorWriter) -> dict[str, Any]:
@@ -100,7 +109,10 @@ class _TensorWriter:
     def write(self, name: str, tensor: torch.Tensor) -> dict[str, Any]:
         """What is said of one tensor beside its storage's bytes."""
         if tensor.layout is not torch.strided or tensor.device.type == "meta":
-            raise TypeError(f"an exported file cannot hold {name}: a tensor with {tensor.layout} on {tensor.device}")  # fmt: skip
+            raise TypeError(
+                f"an exported file cannot hold {name}: a tensor with {tensor.layout} on "
+                f"{tensor.device}"
+            )
         storage = tensor.untyped_storage()
         number = self._number_of.get(storage._cdata)
         if number is None:

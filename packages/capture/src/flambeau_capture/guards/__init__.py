@@ -1,7 +1,8 @@
 """Guards: what must hold of a call for an entry made on another call to serve it.
 
 kind.py           what a guard kind is, and the table of them
-kinds.py          every kind of guard: what it means, how it is checked in Python, printed and explained
+kinds.py          every kind of guard: what it means, how it is checked in Python, printed and
+                  explained
 tensor_kinds.py   those of tensors, arrays, sizes and memory
 constants.py      constants compared exactly, values told briefly
 program.py        a list of guards as a flat program for the C core

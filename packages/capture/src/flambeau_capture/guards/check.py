@@ -1,6 +1,7 @@
-"""The reference check: guards evaluated one by one in Python, through their origins.
+"""The reference check: guards evaluated one by one in Python, through their sources.
 
-The C programs must agree with it; it serves calls itself where the C core is not built, and explains failures everywhere.
+The C programs must agree with it; it serves calls itself where the C core is not built, and
+explains failures everywhere.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from types import FunctionType
 from typing import Any
 
 from flambeau_capture.guards.kind import KINDS
-from flambeau_capture.origins import Origin, OriginLost, Scope
 from flambeau_capture.record import Guard
+from flambeau_capture.sources import Scope, Source, SourceLost
 
 
 def holds(guard: Guard, scope: Scope) -> bool:
     """Whether one guard holds on a call."""
     try:
-        # The condition of a RELATION, and the state of torch, are not about the origin's value.
+        # The condition of a RELATION, and the state of torch, are not about the source's value.
         value = (
-            None if guard.kind in ("RELATION", "TORCH_STATE", "STATE") else guard.origin.load(scope)
+            None if guard.kind in ("RELATION", "TORCH_STATE", "STATE") else guard.source.load(scope)
         )
         return KINDS[guard.kind].holds(value, guard, scope)
-    except OriginLost:
+    except SourceLost:
         return False
 
 
@@ -34,7 +35,7 @@ def first_failing(guards: Sequence[Guard], scope: Scope) -> int | None:
 class PythonProgram:
     """A guard program run in Python; see `program.GuardProgram`."""
 
-    def __init__(self, guards: Sequence[Guard], inputs: Sequence[Origin]) -> None:
+    def __init__(self, guards: Sequence[Guard], inputs: Sequence[Source]) -> None:
         self._guards = tuple(guards)
         self._inputs = tuple(inputs)
 
@@ -48,6 +49,6 @@ class PythonProgram:
         if first_failing(self._guards, scope) is not None:
             return None
         try:
-            return tuple(origin.load(scope) for origin in self._inputs)
-        except OriginLost:
+            return tuple(source.load(scope) for source in self._inputs)
+        except SourceLost:
             return None

@@ -1,8 +1,9 @@
 """Leaving out guards at the user's own risk: the option `guard_filter_fn`, and ready-made filters.
 
-A filter takes a list of `GuardEntry`s and returns as many booleans: whether to keep each.  Guards on what generated code reads (tensors,
-symbolic numbers and their relations, memory) are kept whatever a filter says: kernels rely on them, so that dropping them could
-corrupt memory.  All others may go; what they protected is then assumed not to change.
+A filter takes a list of `GuardEntry`s and returns as many booleans: whether to keep each. Guards on
+what generated code reads (tensors, symbolic numbers and their relations, memory) are kept whatever
+a filter says: kernels rely on them, so that dropping them could corrupt memory. All others may go;
+what they protected is then assumed not to change.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.guards.kinds import guard_text
-from flambeau_capture.origins import Global, GlobalsDict, Origin, OriginLost, Scope
+from flambeau_capture.sources import Global, GlobalsDict, Scope, Source, SourceLost
 
 if TYPE_CHECKING:
     from flambeau_capture.record import Guard
@@ -32,10 +33,10 @@ _TORCH_NAMES = {
 class GuardEntry:
     """One guard, as a filter sees it.
 
-    guard_type: its kind, under torch's name where torch has that kind ("TENSOR_MATCH", "SHAPE_ENV", "GLOBAL_STATE").
-    name: what it is about, `L['x']`; `text` the whole guard; `where` the user's line that made it.
-    is_global: whether that was read from a module's globals.
-    value: what stands there now; None where `has_value` is False.
+    guard_type: its kind, under torch's name where torch has that kind ("TENSOR_MATCH", "SHAPE_ENV",
+    "GLOBAL_STATE"). name: what it is about, `L['x']`; `text` the whole guard; `where` the user's
+    line that made it. is_global: whether that was read from a module's globals. value: what stands
+    there now; None where `has_value` is False.
     """
 
     guard_type: str
@@ -73,7 +74,7 @@ GuardFilter = Callable[[list[GuardEntry]], Sequence[bool]]
 
 
 def filtered(guards: Sequence[Guard], keep: GuardFilter | None, scope: Scope) -> tuple[Guard, ...]:
-    """The guards that a filter keeps.  ValueError if it answers for more or fewer than it was given."""
+    """The guards that a filter keeps. ValueError if it answers for more or fewer than it was given."""
     if keep is None:
         return tuple(guards)
     entries = [_entry(guard, scope) for guard in guards]
@@ -90,35 +91,35 @@ def filtered(guards: Sequence[Guard], keep: GuardFilter | None, scope: Scope) ->
 
 
 def _entry(guard: Guard, scope: Scope) -> GuardEntry:
-    chain = list(_chain(guard.origin))
+    chain = list(_chain(guard.source))
     try:
-        has_value, value = True, guard.origin.load(scope)
-    except OriginLost:
+        has_value, value = True, guard.source.load(scope)
+    except SourceLost:
         has_value, value = False, None
     return GuardEntry(
         guard_type=_TORCH_NAMES.get(guard.kind, guard.kind),
-        name=guard.origin.text(),
+        name=guard.source.text(),
         text=guard_text(guard),
         where=guard.where,
-        is_global=any(isinstance(origin, (Global, GlobalsDict)) for origin in chain),
+        is_global=any(isinstance(source, (Global, GlobalsDict)) for source in chain),
         has_value=has_value,
         value=value,
         modules=tuple(_modules(chain, scope)),
     )
 
 
-def _chain(origin: Origin) -> Iterator[Origin]:
-    """The origin, and those it is read through, the nearest first."""
-    yield origin
-    for base in origin.parents():
+def _chain(source: Source) -> Iterator[Source]:
+    """The source, and those it is read through, the nearest first."""
+    yield source
+    for base in source.parents():
         yield from _chain(base)
 
 
-def _modules(chain: list[Origin], scope: Scope) -> Iterator[torch.nn.Module]:
-    for origin in chain:
+def _modules(chain: list[Source], scope: Scope) -> Iterator[torch.nn.Module]:
+    for source in chain:
         try:
-            value = origin.load(scope)
-        except OriginLost:
+            value = source.load(scope)
+        except SourceLost:
             continue
         if isinstance(value, torch.nn.Module):
             yield value

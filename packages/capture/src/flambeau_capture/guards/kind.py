@@ -19,8 +19,8 @@ from flambeau_capture.guards.constants import brief
 
 if TYPE_CHECKING:
     from flambeau_capture.guards.program import ProgramBuilder
-    from flambeau_capture.origins import Scope
     from flambeau_capture.record import Guard
+    from flambeau_capture.sources import Scope
 
 
 class GuardKind:
@@ -63,7 +63,9 @@ def guard_kind(cls: type[GuardKind]) -> type[GuardKind]:
 
 
 class Held:
-    """An object a guard compares by identity: weakly held where its type allows that, so that a dead one never matches."""
+    """An object a guard compares by identity: weakly held where its type allows that, so that a
+    dead one never matches.
+    """
 
     __slots__ = ("is_weak", "reference", "text")
 

@@ -1,6 +1,8 @@
-"""Every kind of guard: those of objects, containers and torch's state are here, those of tensors in `tensor_kinds`.
+"""Every kind of guard: those of objects, containers and torch's state are here, those of tensors in
+`tensor_kinds`.
 
-What a kind says of its origin's value, and how that is checked, printed and explained, are methods of its class (see `kind`).
+What a kind says of its source's value, and how that is checked, printed and explained, are methods
+of its class (see `kind`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from flambeau_capture.guards import tensor_kinds, torch_state
 from flambeau_capture.guards.constants import brief, constants_equal, type_name
 from flambeau_capture.guards.kind import KINDS, GuardKind, Held, guard_kind
-from flambeau_capture.origins import CallOf, Scope
+from flambeau_capture.sources import CallOf, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,7 +44,7 @@ class IS(GuardKind):
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
         builder.check(
             "WEAK_IS" if guard.payload.is_weak else "IS",
-            guard.origin,
+            guard.source,
             payload=guard.payload.reference,
         )
 
@@ -74,7 +76,7 @@ class IS_NOT(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("IS_NOT", guard.origin, payload=guard.payload.reference)
+        builder.check("IS_NOT", guard.source, payload=guard.payload.reference)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -99,7 +101,7 @@ class TYPE(GuardKind):
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
         builder.check(
             "WEAK_TYPE" if guard.payload.is_weak else "TYPE",
-            guard.origin,
+            guard.source,
             payload=guard.payload.reference,
         )
 
@@ -121,8 +123,8 @@ def _shown(constant: Any) -> str:
 class EQUALS(GuardKind):
     """Equal to this constant, in type at every level and in the bits of floats.
 
-    The payload is a scalar, a string, a torch dtype, device or layout, or a tuple, slice, range, frozenset or set of such; an object
-    of another type within it is compared by identity.
+    The payload is a scalar, a string, a torch dtype, device or layout, or a tuple, slice, range,
+    frozenset or set of such; an object of another type within it is compared by identity.
     """
 
     @classmethod
@@ -144,11 +146,11 @@ class EQUALS(GuardKind):
             or constant is False
             or type(constant) in (torch.dtype, torch.layout, torch.memory_format)
         ):
-            builder.check("IS", guard.origin, payload=constant)
+            builder.check("IS", guard.source, payload=constant)
         elif isinstance(constant, (set, frozenset)):
             builder.check_in_python(guard, lambda value: constants_equal(value, constant))
         else:
-            builder.check("EQUALS", guard.origin, payload=constant)
+            builder.check("EQUALS", guard.source, payload=constant)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -161,7 +163,7 @@ class EQUALS(GuardKind):
 
 @guard_kind
 class ALIAS(GuardKind):
-    """The same object as another origin holds (payload)."""
+    """The same object as another source holds (payload)."""
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -169,7 +171,7 @@ class ALIAS(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("ALIAS", guard.origin, number=builder.load(guard.payload))
+        builder.check("ALIAS", guard.source, number=builder.load(guard.payload))
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -182,7 +184,7 @@ class ALIAS(GuardKind):
 
 @guard_kind
 class NOT_ALIAS(GuardKind):
-    """Another object than another origin holds (payload)."""
+    """Another object than another source holds (payload)."""
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -190,7 +192,7 @@ class NOT_ALIAS(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("NOT_ALIAS", guard.origin, number=builder.load(guard.payload))
+        builder.check("NOT_ALIAS", guard.source, number=builder.load(guard.payload))
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -206,7 +208,9 @@ class NOT_ALIAS(GuardKind):
 
 @guard_kind
 class LENGTH(GuardKind):
-    """A list, tuple, dict or set (or a subclass) with this many items, counted as the builtin counts them."""
+    """A list, tuple, dict or set (or a subclass) with this many items, counted as the builtin
+    counts them.
+    """
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -217,7 +221,7 @@ class LENGTH(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("LENGTH", guard.origin, number=guard.payload)
+        builder.check("LENGTH", guard.source, number=guard.payload)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -233,7 +237,9 @@ class LENGTH(GuardKind):
 
 @guard_kind
 class KEYS(GuardKind):
-    """A dict (or subclass) with these keys in this order; the payload is a tuple of constants, or other keys compared by identity and equality."""
+    """A dict (or subclass) with these keys in this order; the payload is a tuple of constants, or
+    other keys compared by identity and equality.
+    """
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -244,7 +250,7 @@ class KEYS(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("KEYS", guard.origin, payload=tuple(guard.payload))
+        builder.check("KEYS", guard.source, payload=tuple(guard.payload))
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -278,7 +284,7 @@ class HAS_KEY(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("HAS_KEY", guard.origin, payload=guard.payload)
+        builder.check("HAS_KEY", guard.source, payload=guard.payload)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -291,7 +297,9 @@ class HAS_KEY(GuardKind):
 
 @guard_kind
 class ABSENT(GuardKind):
-    """A dict (or subclass) without this key: an attribute that no instance shadows, a global that is a builtin."""
+    """A dict (or subclass) without this key: an attribute that no instance tracked copies, a global
+    that is a builtin.
+    """
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -299,7 +307,7 @@ class ABSENT(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("NO_KEY", guard.origin, payload=guard.payload)
+        builder.check("NO_KEY", guard.source, payload=guard.payload)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -326,7 +334,7 @@ class CELL_EMPTY(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("CELL_EMPTY", guard.origin)
+        builder.check("CELL_EMPTY", guard.source)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -338,7 +346,9 @@ class CELL_EMPTY(GuardKind):
 
 @guard_kind
 class TORCH_STATE(GuardKind):
-    """The usual states of torch (payload: torch_state.UsualState): grad and inference mode, dispatch modes, autocast on, default dtype."""
+    """The usual states of torch (payload: torch_state.UsualState): grad and inference mode,
+    dispatch modes, autocast on, default dtype.
+    """
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -395,7 +405,9 @@ class STATE(GuardKind):
 
 @guard_kind
 class PREDICATE(GuardKind):
-    """Whatever else: the payload is (function, description), and `function(value)` must be true.  Slow; it may run Python code."""
+    """Whatever else: the payload is (function, description), and `function(value)` must be true.
+    Slow; it may run Python code.
+    """
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -424,4 +436,4 @@ def guard_text(guard: Guard) -> str:
     """The guard in the user's terms: `L['x'] is Tensor f32[4, 8]`."""
     kind = KINDS[guard.kind]
     statement = kind.text(guard)
-    return statement if kind is tensor_kinds.RELATION else f"{guard.origin.text()} {statement}"
+    return statement if kind is tensor_kinds.RELATION else f"{guard.source.text()} {statement}"

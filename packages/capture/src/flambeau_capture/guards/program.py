@@ -1,4 +1,5 @@
-"""Guards -> a flat program for the C core: loads of origins into registers, each once, and checks in order.
+"""Guards -> a flat program for the C core: loads of sources into registers, each once, and checks
+in order.
 
     L['x'] is f32[4, 8]                 r1 = ARGUMENT 0
     L['self'].weight is f32[8, 8]       TENSOR r1
@@ -6,8 +7,9 @@
                                         r3 = INSTANCE_DICT r2
                                         r4 = DICT_ENTRY r3 '_parameters' ...
 
-An origin is loaded when the first guard (or input) needs it, so a failing early check costs little: put guards that tell
-calls apart first (`order`).  A load that finds nothing fails as the guard that needed it.
+A source is loaded when the first guard (or input) needs it, so a failing early check costs little:
+put guards that tell calls apart first (`order`). A load that finds nothing fails as the guard that
+needed it.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, Protocol
 
-from flambeau_capture import origins
+from flambeau_capture import sources
 from flambeau_capture.core import core
-from flambeau_capture.guards import relations
+from flambeau_capture.guards import constants
 from flambeau_capture.guards.check import PythonProgram
 from flambeau_capture.guards.kind import KINDS
 from flambeau_capture.guards.tensor_kinds import distinct_storages
 from flambeau_capture.guards.tensor_layout import configure
-from flambeau_capture.origins import Origin
 from flambeau_capture.record import Guard
+from flambeau_capture.sources import Source
 from flambeau_prims.size_floats import is_float_symbol
 
 
@@ -44,13 +46,16 @@ _MAX_GUARDS = 60_000
 
 
 class TooManyGuards(ValueError):
-    """The program would not fit the C core's 16-bit operands, whose entries take no other kind of program."""
+    """The program would not fit the C core's 16-bit operands, whose entries take no other kind of
+    program.
+    """
 
 
 def guard_program(
-    guards: Sequence[Guard], inputs: Sequence[Origin], arguments: int
+    guards: Sequence[Guard], inputs: Sequence[Source], arguments: int
 ) -> GuardProgram:
-    """The program that checks `guards` (already `kinds.prepared`) and loads `inputs`, for calls of `arguments` bound arguments.
+    """The program that checks `guards` (already `kinds.prepared`) and loads `inputs`, for calls of
+    `arguments` bound arguments.
 
     Raises TooManyGuards.
     """
@@ -60,11 +65,13 @@ def guard_program(
 
 
 def order(guards: Sequence[Guard]) -> list[Guard]:
-    """Each guard once, in the order to check them: torch's state, then what is nearest to the arguments, then the rest as it came."""
+    """Each guard once, in the order to check them: torch's state, then what is nearest to the
+    arguments, then the rest as it came.
+    """
     seen: set[Any] = set()
     unique = []
     for guard in guards:
-        key = (guard.kind, guard.origin, _payload_key(guard.payload))
+        key = (guard.kind, guard.source, _payload_key(guard.payload))
         if key not in seen:
             seen.add(key)
             unique.append(guard)
@@ -72,7 +79,8 @@ def order(guards: Sequence[Guard]) -> list[Guard]:
 
 
 def _payload_key(payload: Any) -> Any:
-    # Scalars compare equal across types (1 == True): the type is part of the key.  Others by identity.
+    # Scalars compare equal across types (1 == True): the type is part of the key.  Others by
+    # identity.
     return (
         (type(payload), payload) if type(payload) in (int, bool, str, type(None)) else id(payload)
     )
@@ -83,24 +91,26 @@ def _distance(guard: Guard) -> int:
         return 0
     if guard.kind in ("RELATION", "NOT_ALIAS", "ALIAS", "DISTINCT_MEMORY", "DISTINCT_RANGES"):
         return 4
-    return 1 if isinstance(guard.origin, origins.Argument) else 3
+    return 1 if isinstance(guard.source, sources.Argument) else 3
 
 
 class ProgramBuilder:
-    """Registers and operations while a program is made.  Register 0 is the source of operations that have none."""
+    """Registers and operations while a program is made. Register 0 is the source of operations that
+    have none.
+    """
 
-    def __init__(self, guards: Sequence[Guard], inputs: Sequence[Origin]) -> None:
+    def __init__(self, guards: Sequence[Guard], inputs: Sequence[Source]) -> None:
         self.codes = _operation_codes()
         self.ops: list[tuple[int, int, int, int, int, Any]] = []
         self.registers: dict[Any, int] = {}
-        self.symbols: dict[Origin, int] = {}
+        self.symbols: dict[Source, int] = {}
         self.at = 0
         """Index of the guard that operations now belong to."""
         if len(guards) >= _MAX_GUARDS:
             raise TooManyGuards
         for self.at, guard in enumerate(guards):
             KINDS[guard.kind].emit(self, guard)
-        self.inputs = tuple(self.load(origin) for origin in inputs)
+        self.inputs = tuple(self.load(source) for source in inputs)
         self.ops = self._with_dict_reads_grouped()
 
     def build(self, arguments: int) -> GuardProgram:
@@ -117,7 +127,8 @@ class ProgramBuilder:
         )
 
     def _with_dict_reads_grouped(self) -> list[tuple[int, int, int, int, int, Any]]:
-        """The operations with all reads of one dict under string keys put together, where the first of them stood.
+        """The operations with all reads of one dict under string keys put together, where the first
+        of them stood.
 
         The C core then does a group at once, or skips it while the dict has not changed.
         """
@@ -140,56 +151,57 @@ class ProgramBuilder:
         return grouped
 
     def check(
-        self, name: str, origin: Origin | None, *, number: int = 0, payload: Any = None
+        self, name: str, source: Source | None, *, number: int = 0, payload: Any = None
     ) -> None:
-        """One check of the value at `origin`."""
-        source = 0 if origin is None else self.load(origin)
-        self.ops.append((self.codes[name], 0, source, self.at, number, payload))
+        """One check of the value at `source`."""
+        source_register = 0 if source is None else self.load(source)
+        self.ops.append((self.codes[name], 0, source_register, self.at, number, payload))
 
     def check_in_python(self, guard: Guard, holds: Callable[[Any], bool]) -> None:
         """A check that C has no operation for: calls `holds(value)`."""
         if guard.kind == "TORCH_STATE":
             self._call_check(functools.partial(holds, None), ())
         else:
-            self._call_check(holds, (self.load(guard.origin),))
+            self._call_check(holds, (self.load(guard.source),))
 
-    def symbol(self, origin: Origin) -> int:
-        """Index of the symbol that holds the int at `origin`: a size, a stride, or an int itself."""
-        found = self.symbols.get(origin)
+    def symbol(self, source: Source) -> int:
+        """Index of the symbol that holds the int at `source`: a size, a stride, or an int itself."""
+        found = self.symbols.get(source)
         if found is None:
-            found = self.symbols[origin] = len(self.symbols)
-            match origin:
-                case origins.TensorSize(base=base, dim=dim):
+            found = self.symbols[source] = len(self.symbols)
+            match source:
+                case sources.TensorSize(base=base, dim=dim):
                     name, base_register, number = "SYMBOL_SIZE", self.load(base), dim
-                case origins.TensorStride(base=base, dim=dim):
+                case sources.TensorStride(base=base, dim=dim):
                     name, base_register, number = "SYMBOL_STRIDE", self.load(base), dim
                 case _:
-                    name, base_register, number = "SYMBOL_INT", self.load(origin), 0
+                    name, base_register, number = "SYMBOL_INT", self.load(source), 0
             self.ops.append((self.codes[name], found, base_register, self.at, number, None))
         return found
 
     def relation(self, guard: Guard) -> None:
         """A condition on symbols; one that postfix programs cannot express is evaluated in Python."""
-        relation: relations.Relation = guard.payload
+        relation: constants.Relation = guard.payload
         try:
-            # Tried without loading symbols first: a relation that turns out to need Python must not ask for ints.
-            relations.postfix(relation.text, _index_of_an_int, self.codes)
-        except relations.Inexpressible:
+            # Tried without loading symbols first: a relation that turns out to need Python must not
+            # ask for ints.
+            constants.postfix(relation.text, _index_of_an_int, self.codes)
+        except constants.Inexpressible:
             names = list(relation.names)
-            gathered = self._gather([self.load(origin) for origin in relation.names.values()])
+            gathered = self._gather([self.load(source) for source in relation.names.values()])
             self._call_check(
                 lambda values: relation.holds_for(**dict(zip(names, values, strict=True))),
                 (gathered,),
             )
         else:
-            words = relations.postfix(
+            words = constants.postfix(
                 relation.text, lambda name: self.symbol(relation.names[name]), self.codes
             )
             self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
 
-    def distinct_memory(self, guard: Guard, tensors: tuple[Origin, ...], written: int) -> None:
+    def distinct_memory(self, guard: Guard, tensors: tuple[Source, ...], written: int) -> None:
         """No storage shared with the first `written` of these tensors."""
-        registers = tuple(self.load(origin) for origin in tensors)
+        registers = tuple(self.load(source) for source in tensors)
         if configure():
             self.ops.append((self.codes["DISTINCT_MEMORY"], 0, 0, self.at, written, registers))
             return
@@ -199,10 +211,10 @@ class ProgramBuilder:
         )
 
     def check_together(
-        self, origins: tuple[Origin, ...], holds: Callable[[tuple[Any, ...]], bool]
+        self, sources: tuple[Source, ...], holds: Callable[[tuple[Any, ...]], bool]
     ) -> None:
-        """A check in Python of the values at several origins."""
-        gathered = self._gather([self.load(origin) for origin in origins])
+        """A check in Python of the values at several sources."""
+        gathered = self._gather([self.load(source) for source in sources])
         self._call_check(holds, (gathered,))
 
     def _call_check(self, holds: Callable[..., bool], sources: tuple[int, ...]) -> None:
@@ -235,83 +247,83 @@ class ProgramBuilder:
         register = self.registers[key] = len(self.registers) + 1
         return register
 
-    def load(self, origin: Origin) -> int:
-        """The register that holds the object at `origin`."""
-        found = self.registers.get(origin)
+    def load(self, source: Source) -> int:
+        """The register that holds the object at `source`."""
+        found = self.registers.get(source)
         if found is not None:
             return found
-        name, source, number, payload = self._load_operation(origin)
-        register = self._new_register(origin)
-        self.ops.append((self.codes[name], register, source, self.at, number, payload))
+        name, source_register, number, payload = self._load_operation(source)
+        register = self._new_register(source)
+        self.ops.append((self.codes[name], register, source_register, self.at, number, payload))
         return register
 
-    def _load_operation(self, origin: Origin) -> tuple[str, int, int, Any]:
+    def _load_operation(self, source: Source) -> tuple[str, int, int, Any]:
         """(operation, source register, number, payload) of the load; its bases are loaded first."""
-        match origin:
-            case origins.Argument(index=index):
+        match source:
+            case sources.Argument(index=index):
                 return "ARGUMENT", 0, index, None
-            case origins.Constant(value=value) | origins.GlobalsDict(module_globals=value):
+            case sources.Constant(value=value) | sources.GlobalsDict(module_globals=value):
                 return "CONSTANT", 0, 0, value
-            case origins.CapturedFunction():
+            case sources.CapturedFunction():
                 return "FUNCTION", 0, 0, None
-            case origins.WeakrefTo(reference=reference):
+            case sources.WeakrefTo(reference=reference):
                 return "WEAKREF", 0, 0, reference
-            case origins.Global(module_globals=module_globals, name=name):
-                return "DICT_ENTRY", self.load(origins.Constant(module_globals)), 0, name
-            case origins.Closure(index=index):
-                closure = origins.FunctionField(origins.CapturedFunction(""), "closure")
+            case sources.Global(module_globals=module_globals, name=name):
+                return "DICT_ENTRY", self.load(sources.Constant(module_globals)), 0, name
+            case sources.Closure(index=index):
+                closure = sources.FunctionField(sources.CapturedFunction(""), "closure")
                 return "ITEM", self.load(closure), index, None
-            case origins.InstanceDict(base=base):
+            case sources.InstanceDict(base=base):
                 return "INSTANCE_DICT", self.load(base), 0, None
-            case origins.DictEntry(base=base, key=key):
+            case sources.DictEntry(base=base, key=key):
                 return "DICT_ENTRY", self.load(base), 0, key
-            case origins.DictKeyAt(base=base, index=index):
+            case sources.DictKeyAt(base=base, index=index):
                 return "DICT_KEY_AT", self.load(base), index, None
-            case origins.DictEntryOf(base=base, key=of):
+            case sources.DictEntryOf(base=base, key=of):
                 return "CALL", 0, 0, (dict.__getitem__, (self.load(base), self.load(of)))
-            case origins.Item(base=base, index=index):
+            case sources.Item(base=base, index=index):
                 return "ITEM", self.load(base), index, None
-            case origins.TypeOf(base=base):
+            case sources.TypeOf(base=base):
                 return "TYPE_OF", self.load(base), 0, None
-            case origins.TypeAttribute(base=base, name=name):
+            case sources.TypeAttribute(base=base, name=name):
                 return "TYPE_ATTRIBUTE", self.load(base), 0, name
-            case origins.FunctionField(base=base, field=field):
+            case sources.FunctionField(base=base, field=field):
                 return "FUNCTION_FIELD", self.load(base), _FUNCTION_FIELDS.index(field), None
-            case origins.MethodPart(base=base, part=part):
+            case sources.MethodPart(base=base, part=part):
                 return "METHOD_PART", self.load(base), int(part == "self"), None
-            case origins.CellContents(base=base):
+            case sources.CellContents(base=base):
                 return "CELL_CONTENTS", self.load(base), 0, None
-            case origins.Attribute(base=base, name=name):
+            case sources.Attribute(base=base, name=name):
                 return "GETATTR", self.load(base), 0, name
-            case origins.GradOf(base=base):
+            case sources.GradOf(base=base):
                 return "GETATTR", self.load(base), 0, "grad"
-            case origins.CallOf(function=function, arguments=arguments) if len(arguments) <= 4:
+            case sources.CallOf(function=function, arguments=arguments) if len(arguments) <= 4:
                 return (
                     "CALL",
                     0,
                     0,
                     (function, tuple(self.load(argument) for argument in arguments)),
                 )
-            case origins.CallOf(function=function, arguments=arguments):
+            case sources.CallOf(function=function, arguments=arguments):
                 gathered = self._gather([self.load(argument) for argument in arguments])
                 return "CALL", 0, 0, (lambda values: function(*values), (gathered,))
-            case origins.TensorSize(base=base, dim=dim):
+            case sources.TensorSize(base=base, dim=dim):
                 return "CALL", 0, 0, (lambda tensor: tensor.size(dim), (self.load(base),))
-            case origins.TensorStride(base=base, dim=dim):
+            case sources.TensorStride(base=base, dim=dim):
                 return "CALL", 0, 0, (lambda tensor: tensor.stride(dim), (self.load(base),))
-        raise TypeError(f"origin {type(origin).__name__} has no load operation")
+        raise TypeError(f"origin {type(source).__name__} has no load operation")
 
 
 @functools.cache
 def _operation_codes() -> dict[str, int]:
     assert core is not None
-    core.set_absent(origins.ABSENT)
+    core.set_absent(sources.ABSENT)
     return core.operations()
 
 
 def _index_of_an_int(name: str) -> int:
     if is_float_symbol(name):
-        raise relations.Inexpressible(name)
+        raise constants.Inexpressible(name)
     return 0
 
 

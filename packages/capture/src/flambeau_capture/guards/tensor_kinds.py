@@ -1,4 +1,6 @@
-"""Guards on tensors, arrays and sizes: metadata, symbolic numbers, relations between them, and whose memory is whose."""
+"""Guards on tensors, arrays and sizes: metadata, symbolic numbers, relations between them, and
+whose memory is whose.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_capture.guards.program import ProgramBuilder
-    from flambeau_capture.origins import Scope
     from flambeau_capture.record import Guard
+    from flambeau_capture.sources import Scope
     from flambeau_prims.spec import Spec
 
 # ---------------------------------------------------------------- tensors, sizes and arrays
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorPayload:
-    """What a TENSOR guard compares: exact type, Spec (symbolic sizes and strides are not compared, nor is the offset), gradient flag and
-    dispatch keys; `words` are the raw key set and dtype-and-device word that C compares, None without C."""
+    """What a TENSOR guard compares: exact type, Spec (symbolic sizes and strides are not compared,
+    nor is the offset), gradient flag and dispatch keys; `words` are the raw key set and
+    dtype-and-device word that C compares, None without C.
+    """
 
     type: type[torch.Tensor]
     spec: Spec
@@ -65,7 +69,7 @@ class TENSOR(GuardKind):
         )
         builder.check(
             "TENSOR",
-            guard.origin,
+            guard.source,
             payload=(payload.type, *payload.words, payload.requires_grad, sizes, strides),
         )
 
@@ -124,7 +128,7 @@ class INT(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.symbol(guard.origin)
+        builder.symbol(guard.source)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -141,7 +145,7 @@ class FLOAT(GuardKind):
 
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
-        builder.check("TYPE", guard.origin, payload=float)
+        builder.check("TYPE", guard.source, payload=float)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -150,7 +154,7 @@ class FLOAT(GuardKind):
 
 @guard_kind
 class RELATION(GuardKind):
-    """A condition on sizes and ints (payload: Relation); the origin is the first that it reads."""
+    """A condition on sizes and ints (payload: Relation); the source is the first that it reads."""
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
@@ -171,7 +175,8 @@ class RELATION(GuardKind):
 
 @guard_kind
 class ARRAY(GuardKind):
-    """A numpy.ndarray, of no subclass, that may be written to or not (payload: the class and `numpy_arrays.array_flags`).
+    """A numpy.ndarray, of no subclass, that may be written to or not (payload: the class and
+    `numpy_arrays.array_flags`).
 
     What else matters of it is guarded on the tensor over its memory.
     """
@@ -184,7 +189,7 @@ class ARRAY(GuardKind):
     @classmethod
     def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
         kind, flags = guard.payload
-        builder.check("ARRAY", guard.origin, number=flags, payload=kind)
+        builder.check("ARRAY", guard.source, number=flags, payload=kind)
 
     @classmethod
     def text(cls, guard: Guard) -> str:
@@ -214,7 +219,7 @@ class DISTINCT_RANGES(GuardKind):
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        written, others = ([origin.load(scope) for origin in group] for group in guard.payload)
+        written, others = ([source.load(scope) for source in group] for group in guard.payload)
         return distinct_ranges(written, others)
 
     @classmethod
@@ -238,12 +243,12 @@ class DISTINCT_RANGES(GuardKind):
 class DISTINCT_MEMORY(GuardKind):
     """Of tensors that the graph reads, those it writes share no storage with any other.
 
-    The payload is (origins written, other origins); the guard's origin is the first written.
+    The payload is (sources written, other sources); the guard's source is the first written.
     """
 
     @classmethod
     def holds(cls, value: Any, guard: Guard, scope: Scope) -> bool:
-        written, others = ([origin.load(scope) for origin in group] for group in guard.payload)
+        written, others = ([source.load(scope) for source in group] for group in guard.payload)
         return distinct_storages(written, others)
 
     @classmethod

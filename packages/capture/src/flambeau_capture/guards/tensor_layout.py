@@ -1,8 +1,9 @@
 """Finds where libtorch keeps a tensor's fields, so that C can read them without torch headers.
 
-Nothing is assumed of c10::TensorImpl: each field's offset is the only one at which memory agrees, for all of a set of
-differently shaped and typed tensors, with what the Python API says.  When an offset is not unique, or the final
-check of the C reader against Python fails, `configure()` says no and guards on tensors are checked in Python.
+Nothing is assumed of c10::TensorImpl: each field's offset is the only one at which memory agrees,
+for all of a set of differently shaped and typed tensors, with what the Python API says. When an
+offset is not unique, or the final check of the C reader against Python fails, `configure()` says no
+and guards on tensors are checked in Python.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def configure() -> bool:
 
 
 def find_layout(c10: Path) -> dict[str, int]:
-    """Offsets, in bytes: of the TensorImpl pointer in a Python tensor, of fields in it, and of the mode bits in AutogradState.
+    """Offsets, in bytes: of the TensorImpl pointer in a Python tensor, of fields in it, and of the
+    mode bits in AutogradState.
 
     LookupError when a field is not found at exactly one place.
     """
@@ -114,8 +116,13 @@ def _has_extents_at(tensor: torch.Tensor, at: int) -> bool:
 
 
 _DTYPE_CODES = {
-    torch.uint8: 0, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15,
-}  # fmt: skip
+    torch.uint8: 0,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.bfloat16: 15,
+}
 _DEVICE_CODES = {"cpu": 0, "meta": 14}
 
 
@@ -147,10 +154,13 @@ def _find_autograd_flags(c10: Path) -> int:
 
 
 def _agrees_with_python() -> bool:
-    """The C reader, as configured, against Python: each sample matches its own facts, and only those."""
+    """The C reader, as configured, against Python: each sample matches its own facts, and only
+    those.
+    """
     assert core is not None
     code = core.operations()
-    # More than five dimensions stand outside the TensorImpl, behind a pointer where the inline ones would begin.
+    # More than five dimensions stand outside the TensorImpl, behind a pointer where the inline ones
+    # would begin.
     many_dims = torch.empty((2, 1, 3, 1, 2, 1, 4), dtype=torch.uint8)
     samples = [
         *_samples(),

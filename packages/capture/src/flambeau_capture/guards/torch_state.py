@@ -1,8 +1,8 @@
 """States of torch that a capture may depend on, by name.
 
-The usual ones are part of every entry's TORCH_STATE guard, which C reads in a few nanoseconds from libtorch's
-thread-local words.  Others cost a call each, so an entry guards only those that its frame depends on (`Capture.torch_state`), by
-a STATE guard.
+The usual ones are part of every entry's TORCH_STATE guard, which C reads in a few nanoseconds from
+libtorch's thread-local words. Others cost a call each, so an entry guards only those that its frame
+depends on (`Capture.torch_state`), by a STATE guard.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ def function_modes() -> list[Any]:
 
 
 def sees_no_program_mode() -> bool:
-    """Whether every torch function mode is one of `with torch.device(...)`: others are the program's and see all that is called."""
+    """Whether every torch function mode is one of `with torch.device(...)`: others are the
+    program's and see all that is called.
+    """
     return all(type(mode) is DeviceContext for mode in function_modes())
 
 
 def _mode_key(mode: Any) -> Any:
-    """What must be equal for two modes to do the same: the device of `with torch.device(...)`, which is a new mode each time."""
+    """What must be equal for two modes to do the same: the device of `with torch.device(...)`,
+    which is a new mode each time.
+    """
     return str(mode.device) if type(mode) is DeviceContext else weakref.ref(mode)
 
 
-USUAL: dict[str, Callable[[], Any]] = {
+DEFAULT_STRATEGY: dict[str, Callable[[], Any]] = {
     "grad_enabled": torch.is_grad_enabled,
     "inference_mode": torch.is_inference_mode_enabled,
     "dispatch_keys_included": lambda: torch._C._dispatch_tls_local_include_set().raw_repr(),
@@ -72,7 +76,9 @@ if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
 
 @dataclass(frozen=True, slots=True)
 class UsualState:
-    """The usual states at one moment: readable values, and `words`, what the C core compares (b"" without it)."""
+    """The usual states at one moment: readable values, and `words`, what the C core compares (b""
+    without it).
+    """
 
     values: dict[str, Any]
     words: bytes = b""
@@ -80,16 +86,18 @@ class UsualState:
     @classmethod
     def now(cls, words: bytes = b"") -> UsualState:
         """This thread's state."""
-        return cls({name: read() for name, read in USUAL.items()}, words)
+        return cls({name: read() for name, read in DEFAULT_STRATEGY.items()}, words)
 
     def differences(self) -> list[tuple[str, Any, Any]]:
         """(name, value then, value now) of every state that differs now."""
-        now = {name: read() for name, read in USUAL.items()}
+        now = {name: read() for name, read in DEFAULT_STRATEGY.items()}
         return [(name, then, now[name]) for name, then in self.values.items() if now[name] != then]
 
 
 def implied_extras() -> list[str]:
-    """Extra states that matter because of the usual ones: what autocast casts to while it is on, whose function modes are on the stack."""
+    """Extra states that matter because of the usual ones: what autocast casts to while it is on,
+    whose function modes are on the stack.
+    """
     names = [
         f"autocast_{kind}_dtype" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
     ]

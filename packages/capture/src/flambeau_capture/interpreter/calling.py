@@ -1,4 +1,6 @@
-"""Calls: which kind of callable it is decides whether it is interpreted, recorded on the tape, run natively, or breaks the graph."""
+"""Calls: which kind of callable it is decides whether it is interpreted, recorded on the tape, run
+natively, or breaks the graph.
+"""
 
 from __future__ import annotations
 
@@ -14,51 +16,73 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.compiler_functions import disabled_reason, innermost
-from flambeau_capture.higher_order import HigherOrder
-from flambeau_capture.interpreter import numpy_objects, torch_functions
-from flambeau_capture.interpreter.attribute_writes import store_attr
-from flambeau_capture.interpreter.attributes import load_attr
-from flambeau_capture.interpreter.binding_errors import raise_binding_error
-from flambeau_capture.interpreter.classes import MISSING, Native, lookup, python_method
-from flambeau_capture.interpreter.constant_types import LRU_CACHE
-from flambeau_capture.interpreter.decode import decode
-from flambeau_capture.interpreter.formatting import formattable
+from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
-from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.keys import native_key
-from flambeau_capture.interpreter.modules import call_module
-from flambeau_capture.interpreter.native import BUILTIN_TYPES, is_pure, prepare_arguments, pure_twin
-from flambeau_capture.interpreter.pending_text import PendingText, joined_by
-from flambeau_capture.interpreter.program_functions import default_value
-from flambeau_capture.interpreter.subclasses import is_admitted, is_getter
+from flambeau_capture.interpreter.semantics.attribute_writes import store_attr
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.binding_errors import raise_binding_error
+from flambeau_capture.interpreter.semantics.formatting import formattable
+from flambeau_capture.interpreter.semantics.items import load_item
+from flambeau_capture.interpreter.semantics.modules import call_module
+from flambeau_capture.interpreter.semantics.native_functions import (
+    BUILTIN_TYPES,
+    is_pure,
+    prepare_arguments,
+    pure_twin,
+)
+from flambeau_capture.interpreter.semantics.string_templates import fill_in
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
     SUBSTITUTES,
     dynamo_substitute,
 )
-from flambeau_capture.interpreter.substitutes.functional import call_cached
-from flambeau_capture.interpreter.text_templates import fill_in
-from flambeau_capture.interpreter.weak_references import dereference
-from flambeau_capture.origins import Attribute
+from flambeau_capture.interpreter.substitutes.modules import call_cached
+from flambeau_capture.interpreter.torch_calls import torch_functions
+from flambeau_capture.interpreter.values.classes import (
+    LRU_CACHE,
+    MISSING,
+    Proxy,
+    lookup,
+    python_method,
+)
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString, joined_by
+from flambeau_capture.interpreter.values.keys import native_key
+from flambeau_capture.interpreter.values.program_functions import default_value
+from flambeau_capture.interpreter.values.subclasses import is_admitted, is_getter
+from flambeau_capture.interpreter.values.weak_references import dereference
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import Attribute
 from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.decode import DecodedCode
+    from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
 _TYPING_EFFECTS = frozenset(
     {
-        "overload", "get_overloads", "clear_overloads", "reveal_type", "final", "override", "no_type_check", "no_type_check_decorator",
-        "runtime_checkable", "runtime", "dataclass_transform",
+        "overload",
+        "get_overloads",
+        "clear_overloads",
+        "reveal_type",
+        "final",
+        "override",
+        "no_type_check",
+        "no_type_check_decorator",
+        "runtime_checkable",
+        "runtime",
+        "dataclass_transform",
     }
-)  # fmt: skip
+)
 """Functions of the typing modules that print, keep what they are given, or write to it."""
 KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
-"""Modules of Triton that build and launch kernels, which is not the program's business: neither followed nor captured."""
+"""Modules of Triton that build and launch kernels, which is not the program's business: neither
+followed nor captured.
+"""
 _GETTERS = (operator.itemgetter, operator.attrgetter)
 _TYPE_CALL = type.__dict__["__call__"]
 _KEY_WRAPPER = type(functools.cmp_to_key(operator.lt))
@@ -80,10 +104,10 @@ def call(
 ) -> Any:
     """`function(*args, **kwargs)`.
 
-    With `in_place` the calling instruction pushes just this value: the frame of a Python function may then be left and taken up
-    again at a graph break inside it.
+    With `in_place` the calling instruction pushes just this value: the frame of a Python function
+    may then be left and taken up again at a graph break inside it.
     """
-    if machine.told and (about := machine.told.get(id(function))) is not None:
+    if machine.user_overrides and (about := machine.user_overrides.get(id(function))) is not None:
         return about(machine, function, args, kwargs)
     kind = type(function)
     if kind is types.FunctionType:
@@ -111,7 +135,7 @@ def call(
                 return found
         return call_function(machine, function, args, kwargs, in_place=in_place)
     if kind is types.MethodType:
-        if isinstance(function.__self__, Native):
+        if isinstance(function.__self__, Proxy):
             return function(*args, **kwargs)
         bound = (function.__self__, *args)
         return call(machine, function.__func__, bound, kwargs, in_place=in_place)
@@ -146,7 +170,7 @@ def _call_object(
         return _call_partial(machine, function, args, kwargs, in_place=in_place)
     if kind is LRU_CACHE:
         return call_cached(machine, function, args, kwargs)
-    if issubclass(kind, Native):
+    if issubclass(kind, Proxy):
         return function(*args, **kwargs)
     if kind is Compiled:
         return call(machine, function.__wrapped__, args, kwargs, in_place=in_place)
@@ -229,21 +253,24 @@ def _is_given(machine: Machine, value: Any) -> bool:
     return is_constant(value) or (
         not isinstance(value, (torch.Tensor, list, tuple, dict, set))
         and machine.objects.is_known(value)
-        and machine.objects.overlay_of(value) is None
+        and machine.objects.pending_writes_of(value) is None
     )
 
 
 def _call_constant(
     machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A function whose author marked its result as constant (`torch.compiler.assume_constant_result`): called as it is."""
+    """A function whose author marked its result as constant
+    (`torch.compiler.assume_constant_result`): called as it is.
+    """
     machine.guard_function(function)
     with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
         result = function(*args, **kwargs)
     if not is_constant(result):
         raise GraphBreak(
             "unknown-c-function",
-            f"{function.__qualname__} is marked as constant, but returned a {type(result).__name__}",
+            f"{function.__qualname__} is marked as constant, but returned a "
+            f"{type(result).__name__}",
         )
     return result
 
@@ -372,7 +399,7 @@ def _call_builtin(
             args = tuple(formattable(machine, arg) for arg in args)
         if function.__name__ == "join" and len(args) == 1 and not kwargs:
             items = list(args[0])
-            if any(type(item) is PendingText for item in items):
+            if any(type(item) is DeferredString for item in items):
                 return joined_by(receiver, items)
             args = (items,)
         args, kwargs = concrete(args), concrete(kwargs)
@@ -402,7 +429,9 @@ _ARITHMETIC = frozenset(
 
 
 def _call_slot_of_number(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`int.__add__(n, 1)` of a symbolic number; other methods than arithmetic of one type make it concrete."""
+    """`int.__add__(n, 1)` of a symbolic number; other methods than arithmetic of one type make it
+    concrete.
+    """
     number, *others = args
     symbolic = _SYMBOLIC_FORMS[function.__objclass__]
     same = len(others) == 1 and type(others[0]) in (symbolic, function.__objclass__)
@@ -420,7 +449,7 @@ def _call_slot(
         return substitute(machine, args, kwargs)
     if function is _TYPE_CALL:
         return instantiate(machine, args[0], args[1:], kwargs)
-    if args and isinstance(args[0], Native) and args[0].seen_type() is not None:
+    if args and isinstance(args[0], Proxy) and args[0].seen_type() is not None:
         return args[0].seen_attribute(function.__name__)(*args[1:], **kwargs)
     if any(type(arg) is _SYMBOLIC_FORMS.get(function.__objclass__) for arg in args):
         return _call_slot_of_number(function, args, kwargs)
@@ -448,11 +477,11 @@ def _call_partial(
 ) -> Any:
     target, first, named = function.func, function.args, function.keywords
     if machine.objects.is_known(function):
-        origin = machine.objects.origin_of(function)
-        assert origin is not None
-        target = machine.objects.wrap(target, Attribute(origin, "func"))
-        first = machine.objects.wrap(first, Attribute(origin, "args"))
-        named = machine.objects.wrap(named, Attribute(origin, "keywords"))
+        source = machine.objects.source_of(function)
+        assert source is not None
+        target = machine.objects.wrap(target, Attribute(source, "func"))
+        first = machine.objects.wrap(first, Attribute(source, "args"))
+        named = machine.objects.wrap(named, Attribute(source, "keywords"))
     return call(machine, target, (*first, *args), {**named, **kwargs}, in_place=in_place)
 
 
@@ -461,7 +490,8 @@ def _call_typing(
 ) -> Any:
     """A function of the typing modules: about types only, so native, but for three kinds.
 
-    Calling `Generic[int]` makes an instance; some functions have effects; some name what they make after their caller's module.
+    Calling `Generic[int]` makes an instance; some functions have side effects; some name what they
+    make after their caller's module.
     """
     name = function.__name__
     warns = name == "__getattribute__" or (
@@ -480,14 +510,16 @@ def _call_typing(
 
 
 def _guard_type_forms(machine: Machine, values: Any) -> None:
-    """Native code of typing is about to read these: those that existed before the call must be the same objects."""
+    """Native code of typing is about to read these: those that existed before the call must be the
+    same objects.
+    """
     for value in values:
         if type(value) in (tuple, list):
             _guard_type_forms(machine, value)
         elif type(value).__module__ in _TYPING:
-            origin = machine.objects.origin_of(value)
-            if origin is not None:
-                machine.guard("IS", origin, value)
+            source = machine.objects.source_of(value)
+            if source is not None:
+                machine.guard("IS", source, value)
 
 
 def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:

@@ -1,23 +1,25 @@
-"""One interpreted frame: its locals, value stack and position; the run loop, and unwinding by the exception table.
+"""One interpreted frame: its locals, value stack and position; the run loop, and unwinding by the
+exception table.
 
-A handler takes (frame, argument) and returns None, or a signal that ends the run: RETURN or YIELD, with the value in `frame.value`.
+A handler takes (frame, argument) and returns None, or a signal that ends the run: RETURN or YIELD,
+with the value in `frame.value`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.partial_reads import PARTIAL_READS, Unread, use_in
-from flambeau_capture.interpreter.pending_text import PendingText
+from flambeau_capture.bytecode.resume_code import Raiser
+from flambeau_capture.interpreter.code.stack_use_analysis import Use
 from flambeau_capture.interpreter.tracebacks import raised_in
-from flambeau_capture.interpreter.uses import Use
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString
+from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS, LazyValue, use_in
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.resume_code import Raiser
 
 if TYPE_CHECKING:
     import types
 
-    from flambeau_capture.interpreter.decode import DecodedCode
+    from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
 
 
@@ -34,7 +36,9 @@ class Sentinel:
 
 
 class Handled:
-    """On the stack under an exception that is being handled: the one that was handled before (None: none)."""
+    """On the stack under an exception that is being handled: the one that was handled before (None:
+    none).
+    """
 
     __slots__ = ("previous",)
 
@@ -60,18 +64,33 @@ class Stopped(BaseException):
 
 
 NULL = UNBOUND = Sentinel("NULL")
-"""One thing, as in CPython: an inlined comprehension takes an unbound local to the stack, and stores it back."""
+"""One thing, as in CPython: an inlined comprehension takes an unbound local to the stack, and
+stores it back.
+"""
 RETURN = 1
 YIELD = 2
 
 
 class Frame:
-    """The state of one activation of a Python function.  `ip` is the index of the next instruction."""
+    """The state of one activation of a Python function. `ip` is the index of the next instruction."""
 
     __slots__ = (
-        "builtins", "code", "function", "generator", "globals", "in_place", "ip", "keyword_names", "locals", "machine", "namespace",
-        "parent", "snapshot", "stack", "value",
-    )  # fmt: skip
+        "builtins",
+        "code",
+        "function",
+        "generator",
+        "globals",
+        "in_place",
+        "ip",
+        "keyword_names",
+        "locals",
+        "machine",
+        "namespace",
+        "parent",
+        "snapshot",
+        "stack",
+        "value",
+    )
 
     def __init__(
         self,
@@ -103,15 +122,15 @@ class Frame:
         return f"{self.code.filename}:{self.code.line(max(self.ip - 1, 0))}"
 
 
-_AS_USED = PARTIAL_READS | {PendingText}
+_AS_USED = PARTIAL_READS | {DeferredString}
 
 
 def local(frame: Frame, slot: int, above: int = 0) -> Any:
     """What a local slot holds, as the frame may see it; `above` other values are pushed upon it."""
     value = frame.locals[slot]
-    if type(value) is Unread:
+    if type(value) is LazyValue:
         use = Use.APPEND if value.for_append else use_in(frame, above)
-        found = frame.machine.objects.wrap_for(value.value, value.origin, use)
+        found = frame.machine.objects.wrap_for(value.value, value.source, use)
         if type(found) not in _AS_USED:  # the next load may be another matter
             frame.locals[slot] = found
         return found
@@ -121,13 +140,15 @@ def local(frame: Frame, slot: int, above: int = 0) -> Any:
 def whole_local(frame: Frame, slot: int) -> Any:
     """What a local slot holds, to be used in whatever way."""
     value = frame.locals[slot]
-    if type(value) is Unread:
+    if type(value) is LazyValue:
         value = frame.locals[slot] = frame.machine.objects.whole(value)
     return value
 
 
 def is_in_block(frame: Frame | None, *, with_too: bool = True) -> bool:
-    """Whether a frame, or one that has called it, stands in a `try` (or a `with`), which an exception would not just leave."""
+    """Whether a frame, or one that has called it, stands in a `try` (or a `with`), which an
+    exception would not just leave.
+    """
     while frame is not None:
         code = frame.code
         unwind = code.unwinds[frame.ip - 1]
@@ -140,7 +161,9 @@ def is_in_block(frame: Frame | None, *, with_too: bool = True) -> bool:
 
 
 def run(frame: Frame) -> int:
-    """Run until the frame returns or yields; raises what the program raises and does not handle, and GraphBreak."""
+    """Run until the frame returns or yields; raises what the program raises and does not handle,
+    and GraphBreak.
+    """
     instructions = frame.code.instructions
     machine = frame.machine
     step = 0
@@ -171,7 +194,9 @@ def run(frame: Frame) -> int:
 
 
 def unwind(frame: Frame, error: BaseException, step: int = 0) -> None:
-    """Go to the handler of the instruction that raised, as the exception table says; re-raise where there is none."""
+    """Go to the handler of the instruction that raised, as the exception table says; re-raise where
+    there is none.
+    """
     index = frame.ip - 1
     target = frame.code.unwinds[index]
     error = frame.machine.translate_error(error, frame, step)

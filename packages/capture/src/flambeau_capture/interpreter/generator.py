@@ -1,4 +1,5 @@
-"""Generators made in the frame: a suspended interpreted frame behind Python's own generator protocol.
+"""Generators made in the frame: a suspended interpreted frame behind Python's own generator
+protocol.
 
 Native code (list, zip, sum) may consume one: each `__next__` resumes the interpreter.
 """
@@ -8,10 +9,10 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode import VERSION
-from flambeau_capture.interpreter.attributes import load_attr
-from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.bytecode.instructions import VERSION
 from flambeau_capture.interpreter.frame import RETURN, Frame, Handled, Stopped, run, unwind
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _not_writable(name: str) -> AttributeError:
     return AttributeError(f"'generator' object has no attribute {name!r}")
 
 
-class InterpretedGenerator(Native):
+class InterpretedGenerator(Proxy):
     """A generator whose body is interpreted."""
 
     __slots__ = ("finished", "frame", "handling", "name", "qualified_name", "running", "started")
@@ -148,7 +149,9 @@ class InterpretedGenerator(Native):
         return frame.stack[-1] if handler.__name__ == "RESUME" and argument & 3 >= 2 else None
 
     def _closing(self, receiver: Any, error: BaseException) -> BaseException:
-        """What is raised in the generator once its delegate is closed: `error`, or what closing that has raised."""
+        """What is raised in the generator once its delegate is closed: `error`, or what closing
+        that has raised.
+        """
         self.running = True
         try:
             self._close_delegate(receiver)
@@ -167,7 +170,9 @@ class InterpretedGenerator(Native):
             machine.call(close, (), {})
 
     def _delegate_returned(self, stop: StopIteration) -> tuple[BaseException | None, bool]:
-        """What to resume with when the delegate answers a thrown exception by returning: its value is the value of `yield from`."""
+        """What to resume with when the delegate answers a thrown exception by returning: its value
+        is the value of `yield from`.
+        """
         frame = self.frame
         if VERSION >= (3, 12):
             return stop, True  # the frame has a handler of its own for it: CLEANUP_THROW
@@ -212,7 +217,9 @@ class InterpretedGenerator(Native):
         machine.broken[:], machine.break_where = broken, where
 
     def _handles_exit(self) -> bool:
-        """Whether GeneratorExit, raised where it is suspended, runs any code of the program, or of the iterator it delegates to."""
+        """Whether GeneratorExit, raised where it is suspended, runs any code of the program, or of
+        the iterator it delegates to.
+        """
         frame = self.frame
         unwind_to = frame.code.unwinds[frame.ip - 1]
         if unwind_to is None:
@@ -222,7 +229,9 @@ class InterpretedGenerator(Native):
         return names != ["CALL_INTRINSIC_1", "RERAISE"]
 
     def _resume(self, error: BaseException | None, ready: bool = False) -> Any:
-        """Run on to the next yield; `ready` says that the stack is as the next instruction expects it."""
+        """Run on to the next yield; `ready` says that the stack is as the next instruction expects
+        it.
+        """
         frame, machine = self.frame, self.frame.machine
         handling = machine.handling
         own = _handled(frame)

@@ -1,6 +1,8 @@
-"""The state of one capture: the frame being run, the tape, guards, side tables, and calls of Python functions.
+"""The state of one capture: the frame being run, the tape, guards, side tables, and calls of Python
+functions.
 
-One Machine captures one call.  It belongs to one thread and is dropped when its record has been made.
+One Machine captures one call. It belongs to one thread and is dropped when its record has been
+made.
 """
 
 from __future__ import annotations
@@ -16,26 +18,26 @@ import torch
 
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
-from flambeau_capture.interpreter.attributes import load_attr, load_global_value
-from flambeau_capture.interpreter.classes import is_trusted
-from flambeau_capture.interpreter.enclosed import effects_so_far
-from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.keys import check_key, hashes_in_python, native_key
-from flambeau_capture.interpreter.manner import USUAL, Manner
-from flambeau_capture.interpreter.objects import DELETED, Objects
+from flambeau_capture.interpreter.branches.speculation import Answers, Speculation
+from flambeau_capture.interpreter.exit.suspend import suspend
 from flambeau_capture.interpreter.opcodes import HANDLERS
-from flambeau_capture.interpreter.pending_text import shows_tensors
-from flambeau_capture.interpreter.program_functions import function_origin, guard_followed
-from flambeau_capture.interpreter.speculation import Answers, Speculation
-from flambeau_capture.interpreter.substitutes import CODE_SUBSTITUTES, SUBSTITUTES, told
-from flambeau_capture.interpreter.suspend import suspend
-from flambeau_capture.interpreter.switches import Switches
-from flambeau_capture.interpreter.symbolic import name_plainly
-from flambeau_capture.interpreter.tape import Tape
-from flambeau_capture.interpreter.torch_functions import PYTHON_FUNCTIONS
+from flambeau_capture.interpreter.semantics.attributes import load_attr, load_global_value
+from flambeau_capture.interpreter.semantics.items import load_item, native_iterable
+from flambeau_capture.interpreter.substitutes import CODE_SUBSTITUTES, SUBSTITUTES, user_overrides
+from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
+from flambeau_capture.interpreter.torch_calls.tape import Tape
+from flambeau_capture.interpreter.torch_calls.torch_functions import PYTHON_FUNCTIONS
 from flambeau_capture.interpreter.tracebacks import made_part
-from flambeau_capture.origins import (
+from flambeau_capture.interpreter.values.classes import is_trusted
+from flambeau_capture.interpreter.values.deferred_strings import shows_tensors
+from flambeau_capture.interpreter.values.keys import check_key, hashes_in_python, native_key
+from flambeau_capture.interpreter.values.numbers import name_plainly
+from flambeau_capture.interpreter.values.objects import DELETED, Objects
+from flambeau_capture.interpreter.values.program_functions import function_source, guard_followed
+from flambeau_capture.interpreter.values.strategy import DEFAULT_STRATEGY, CaptureStrategy
+from flambeau_capture.reasons import REASONS, GraphBreak
+from flambeau_capture.record import Guard
+from flambeau_capture.sources import (
     CallOf,
     CellContents,
     Closure,
@@ -43,10 +45,9 @@ from flambeau_capture.origins import (
     FunctionField,
     GlobalsDict,
     Item,
-    Origin,
+    Source,
 )
-from flambeau_capture.reasons import REASONS, GraphBreak
-from flambeau_capture.record import Guard
+from flambeau_capture.torch_switches import Switches
 from flambeau_prims.concrete_sizes import refuses_symbolic_sizes
 from flambeau_prims.unsupported import Unsupported
 
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
     from flambeau_capture.options import CaptureOptions
     from flambeau_capture.record import Capture, DynamicDims, Scope
 
-_SEVERAL_OF_ONE_ORIGIN = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE", "STATE"})
-"""Guard kinds of which one origin may have several, with different payloads."""
+_SEVERAL_OF_ONE_SOURCE = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE", "STATE"})
+"""Guard kinds of which one source may have several, with different payloads."""
 
 
 MOST_GUARDS = 50_000
@@ -87,7 +88,8 @@ def _has_key(mapping: dict[Any, Any], key: Any) -> bool:
 def _is_ours(error: BaseException) -> bool:
     """Whether a name or attribute was missing in this package's own code.
 
-    What the program does is done for it by calls (getattr, descriptors) and explicit raises, never by our own reads.
+    What the program does is done for it by calls (getattr, descriptors) and explicit raises, never
+    by our own reads.
     """
     traceback = error.__traceback__
     if traceback is None or made_part(error) is not None:
@@ -102,7 +104,8 @@ def _is_ours(error: BaseException) -> bool:
 class Machine:
     """What the handlers share.
 
-    `handling` is the exception being handled (what a bare `raise` re-raises); `depth` counts inlined calls.
+    `handling` is the exception being handled (what a bare `raise` re-raises); `depth` counts
+    inlined calls.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class Machine:
         options: CaptureOptions,
         dynamic: DynamicDims,
         device: torch.device | str = "cpu",
-        manner: Manner = USUAL,
+        strategy: CaptureStrategy = DEFAULT_STRATEGY,
         stop_step: int = 0,
         answers: Answers | None = None,
     ) -> None:
@@ -131,10 +134,12 @@ class Machine:
         self.backwards = 0
         """Backwards of custom Functions around it."""
         self.step = 0
-        self.manner = manner
+        self.strategy = strategy
         self.shown_history = False
-        """Whether text was made of a tensor that has a gradient function, as such checks have that do not fail."""
-        self.told_compiling = False
+        """Whether text was made of a tensor that has a gradient function, as such checks have that
+        do not fail.
+        """
+        self.observed_is_compiling = False
         """Whether the answer was yes: what the program then raises eager might not."""
         self.stop_step = stop_step
         self.next_check = 0
@@ -150,10 +155,12 @@ class Machine:
         self.break_where = ""
         self.error_where = ""
         self._noted_error: BaseException | None = None
-        self.guards: dict[tuple[str, Origin, Any], Guard] = {}
+        self.guards: dict[tuple[str, Source, Any], Guard] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-        self.locks: dict[Any, Origin] = {}
-        """The locks that the frame has taken; `locks_held` are those that it holds now, each as often as it holds it."""
+        self.locks: dict[Any, Source] = {}
+        """The locks that the frame has taken; `locks_held` are those that it holds now, each as
+        often as it holds it.
+        """
         self.locks_held: list[Any] = []
         self.context_writes: dict[int, tuple[ContextVar[Any], Any]] = {}
         """Context variables that the frame has set, and to what."""
@@ -169,8 +176,8 @@ class Machine:
         self.made_functions: dict[int, Any] = {}
         self.made_classes: dict[type, type] = {}
         self.loading: tuple[Frame, int] | None = None
-        """The instruction whose load may be read in part (partial_reads.py)."""
-        self.unread_arguments = False
+        """The instruction whose load may be read in part (values/lazy_values.py)."""
+        self.lazy_arguments = False
         """Whether a call may have been given arguments that were not looked at."""
         self._followed: dict[int, types.FunctionType] = {}
         self._library_globals: dict[int, bool] = {}
@@ -182,9 +189,9 @@ class Machine:
         self.hookless: set[int] = set()
         self.hooks_guarded = False
         self.handlers = HANDLERS
-        self.told = told()
+        self.user_overrides = user_overrides()
         self.arrays: Any = None
-        """The side table of NumPy's arrays (arrays/table.py), once the frame has met one."""
+        """The side table of NumPy's arrays (numpy/table.py), once the frame has met one."""
         self.objects = Objects(self)
         self.speculation = Speculation(self, answers)
         self.tape = Tape(self, device)
@@ -196,11 +203,15 @@ class Machine:
 
     @property
     def where(self) -> str:
-        """The user's place being executed: the innermost line outside torch and the standard library."""
+        """The user's place being executed: the innermost line outside torch and the standard
+        library.
+        """
         return "" if self.frame is None else self.user_place(self.frame)
 
     def user_place(self, frame: Frame) -> str:
-        """The line of the innermost frame, `frame` or one that called it, that is the program's own."""
+        """The line of the innermost frame, `frame` or one that called it, that is the program's
+        own.
+        """
         own = frame
         while own.parent is not None and self.is_library(own.globals):
             own = own.parent
@@ -215,23 +226,27 @@ class Machine:
             )
         return found
 
-    def guard(self, kind: str, origin: Origin, payload: Any = None) -> None:
+    def guard(self, kind: str, source: Source, payload: Any = None) -> None:
         """Note that the capture depends on a fact; once each."""
-        key = (kind, origin, payload if kind in _SEVERAL_OF_ONE_ORIGIN else None)
+        key = (kind, source, payload if kind in _SEVERAL_OF_ONE_SOURCE else None)
         if key not in self.guards:
             if len(self.guards) >= MOST_GUARDS:
                 raise GraphBreak("guard-limit", f"more than {MOST_GUARDS} guards")
-            self.guards[key] = Guard(kind, origin, payload, self.where)
+            self.guards[key] = Guard(kind, source, payload, self.where)
 
     def dissolve(self) -> None:
-        """Drop every reference: machine, tables and tape form cycles, which would keep the call's tensors until the next collection."""
+        """Drop every reference: machine, tables and tape form cycles, which would keep the call's
+        tensors until the next collection.
+        """
         for part in (self.objects, self.tape, self):
             part.__dict__.clear()
 
     # ------------------------------------------------------------ errors
 
     def translate_error(self, error: BaseException, frame: Frame, step: int = 0) -> BaseException:
-        """The error as the program would see it, or a GraphBreak where the stack below could not do what was asked."""
+        """The error as the program would see it, or a GraphBreak where the stack below could not do
+        what was asked.
+        """
         if isinstance(error, (NameError, AttributeError)) and _is_ours(error):
             broken: GraphBreak | None = GraphBreak(
                 "internal-error", f"{type(error).__name__}: {error}"
@@ -245,7 +260,7 @@ class Machine:
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
         elif shows_tensors(error):
             broken = None
-        elif isinstance(error, TypeError) and "PendingText" in str(error):
+        elif isinstance(error, TypeError) and "DeferredString" in str(error):
             broken = GraphBreak("data-dependent", "the text of a tensor is read by a C function")
         elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in str(error):
             broken = GraphBreak("operator-unsupported", "a symbolic size is used as a key")
@@ -280,7 +295,9 @@ class Machine:
         self.break_where = ""
 
     def note_error(self, frame: Frame, error: BaseException, step: int) -> None:
-        """Remember the innermost place of an exception that leaves its frame, and the step that each frame it leaves was at."""
+        """Remember the innermost place of an exception that leaves its frame, and the step that
+        each frame it leaves was at.
+        """
         if self._noted_error is not error:
             self._noted_error = error
             self.error_where = self.user_place(frame)
@@ -288,7 +305,9 @@ class Machine:
         self.broken.append((frame, step))
 
     def check_progress(self, step: int) -> bool:
-        """Whether interpretation is to stop in front of this step; GraphBreak where many steps made no call for the graph."""
+        """Whether interpretation is to stop in front of this step; GraphBreak where many steps made
+        no call for the graph.
+        """
         if step == self.stop_step:
             return True
         if len(self.tape.calls) == self._calls_seen:
@@ -306,7 +325,9 @@ class Machine:
             self.next_check = self.stop_step
 
     def suspend(self, frame: Frame) -> None:
-        """Make the record of everything up to the next instruction of `frame`, the innermost, to be taken up there again."""
+        """Make the record of everything up to the next instruction of `frame`, the innermost, to be
+        taken up there again.
+        """
         try:
             self.suspended = suspend(self, frame)
         except GraphBreak as error:
@@ -331,7 +352,9 @@ class Machine:
         return load_attr(self, obj, name)
 
     def check_receiver(self, receiver: Any) -> None:
-        """Methods of C types may read containers of the program that stand on the stack as they are, but not change or advance them."""
+        """Methods of C types may read containers of the program that stand on the stack as they
+        are, but not change or advance them.
+        """
         if not self.objects.is_known(receiver):
             return
         if isinstance(receiver, (*_READ_AT_ONCE, types.FunctionType)):
@@ -344,7 +367,7 @@ class Machine:
         )
 
     def defer(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Replay a call for its effect at exit."""
+        """Replay a call for its side effect at exit."""
         self.deferred.append((function, args, kwargs))
 
     def depend_on_state(self, name: str) -> None:
@@ -363,7 +386,7 @@ class Machine:
             for index, name in enumerate(function.__code__.co_freevars):
                 self.objects.register(cells[index], Closure(name, index))
             return
-        base = FunctionField(self.function_origin(function), "closure")
+        base = FunctionField(self.function_source(function), "closure")
         for index, cell in enumerate(cells):
             self.objects.register(cell, Item(base, index))
 
@@ -384,12 +407,12 @@ class Machine:
             key in SUBSTITUTES
             or key in PYTHON_FUNCTIONS
             or id(function.__code__) in CODE_SUBSTITUTES
-            or (bool(self.told) and key in self.told)
+            or (bool(self.user_overrides) and key in self.user_overrides)
         )
 
-    def function_origin(self, function: types.FunctionType) -> Origin:
+    def function_source(self, function: types.FunctionType) -> Source:
         """Where a pre-existing function can be fetched from."""
-        return function_origin(self, function)
+        return function_source(self, function)
 
     def load_cell(self, cell: types.CellType, name: str, is_free: bool) -> Any:
         """What a cell holds."""
@@ -401,16 +424,17 @@ class Machine:
                 value = cell.cell_contents
             except ValueError:
                 value = DELETED
-            origin = self.objects.origin_of(cell)
-            if origin is not None:
+            source = self.objects.source_of(cell)
+            if source is not None:
                 if value is DELETED:
-                    self.guard("CELL_EMPTY", origin)
+                    self.guard("CELL_EMPTY", source)
                 elif not (name == "__class__" and isinstance(value, type)):
-                    value = self.objects.wrap(value, CellContents(origin))
+                    value = self.objects.wrap(value, CellContents(source))
         if value is DELETED:
             if is_free:
                 raise NameError(
-                    f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope",
+                    f"cannot access free variable {name!r} where it is not associated with "
+                    f"a value in enclosing scope",
                     name=name,
                 )
             raise UnboundLocalError(
@@ -455,29 +479,29 @@ class Machine:
 
     def lazy_dict_item(self, mapping: dict[Any, Any], key: Any) -> Any:
         """One entry of a big dict that existed before the call."""
-        origin = self.objects.origin_of(mapping)
-        assert origin is not None
-        if isinstance(origin, GlobalsDict):
+        source = self.objects.source_of(mapping)
+        assert source is not None
+        if isinstance(source, GlobalsDict):
             return load_global_value(self, mapping, key)
         if not self.lazy_dict_has(mapping, key):
             raise KeyError(key)
         return self.objects.wrap(
-            mapping[self._real_key(key)], self.objects.entry_origin(origin, key)
+            mapping[self._real_key(key)], self.objects.entry_source(source, key)
         )
 
     def lazy_dict_has(self, mapping: dict[Any, Any], key: Any) -> bool:
         """Whether a big dict that existed before the call has a key."""
-        origin = self.objects.origin_of(mapping)
-        assert origin is not None
+        source = self.objects.source_of(mapping)
+        assert source is not None
         found = self._real_key(key) in mapping
-        entry = self.objects.entry_origin(origin, key)
+        entry = self.objects.entry_source(source, key)
         if isinstance(entry, DictEntryOf):
             if not found:
                 self.guard(
-                    "PREDICATE", CallOf(_has_key, (origin, entry.key)), (operator.not_, "False")
+                    "PREDICATE", CallOf(_has_key, (source, entry.key)), (operator.not_, "False")
                 )
         elif mapping is not sys.modules and not isinstance(key, torch.Tensor):
-            self.guard("HAS_KEY" if found else "ABSENT", origin, key)
+            self.guard("HAS_KEY" if found else "ABSENT", source, key)
         return found
 
     def _real_key(self, key: Any) -> Any:
@@ -485,28 +509,32 @@ class Machine:
         if isinstance(key, torch.Tensor):
             found = self.tape.input_of(key)
             return key if found is None else found[0]
-        shadow = self.objects.shadows.get(id(key))
-        return key if shadow is None else shadow.real
+        tracked = self.objects.tracked_copies.get(id(key))
+        return key if tracked is None else tracked.real
 
     def known_key(self, key: Any, others: Any) -> Any:
-        """A key of a container that existed before the call, to be put among `others` in the copy of it."""
+        """A key of a container that existed before the call, to be put among `others` in the copy
+        of it.
+        """
         if not hashes_in_python(self, key):
             return key
-        # What native code is to call natively must have no effects: seen by interpreting it, before it is called.
-        before = effects_so_far(self)
+        # What native code is to call natively must have no side effects: seen by interpreting it,
+        # before it is called.
+        before = side_effects_so_far(self)
         check_key(self, key, others)
-        if effects_so_far(self) != before:
+        if side_effects_so_far(self) != before:
             raise GraphBreak(
-                "unknown-c-function", f"the __hash__ or __eq__ of a {type(key).__qualname__}, a key, has effects"
-            )  # fmt: skip
+                "unknown-c-function",
+                f"the __hash__ or __eq__ of a {type(key).__qualname__}, a key, has effects",
+            )
         return native_key(self, key, others)
 
     def whole_dict(self, mapping: dict[Any, Any]) -> dict[Any, Any]:
-        """A shadow of a big dict that existed before the call, guarded whole."""
+        """A tracked copy of a big dict that existed before the call, guarded whole."""
         if not self.objects.is_known(mapping):
             return mapping
-        _, origin = self.objects.known.pop(id(mapping))
-        return self.objects.shadow_dict(mapping, origin)
+        _, source = self.objects.known.pop(id(mapping))
+        return self.objects.track_dict(mapping, source)
 
     def mapping_items(self, mapping: Any) -> Any:
         """The entries of a mapping written in Python, as pairs."""

@@ -1,4 +1,6 @@
-"""The door to `arrays`: which objects are NumPy's, without importing NumPy (it may not be installed)."""
+"""The door to `arrays`: which objects are NumPy's, without importing NumPy (it may not be
+installed).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.arrays.table import Arrays
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.origins import Origin
+    from flambeau_capture.numpy.table import Arrays
+    from flambeau_capture.sources import Source
 
 _KINDS = frozenset({"ndarray", "ufunc", "_ArrayFunctionDispatcher"})
 
@@ -43,7 +45,9 @@ def is_value(kind: type) -> bool:
 
 
 def is_callable(function: Any) -> bool:
-    """Whether a callable is NumPy's and written in C: a ufunc, a dispatching function, a builtin, a method of one, or a class."""
+    """Whether a callable is NumPy's and written in C: a ufunc, a dispatching function, a builtin, a
+    method of one, or a class.
+    """
     kind = type(function)
     if is_numpy(kind.__module__):
         return True
@@ -79,9 +83,9 @@ def _part(name: str) -> Any:
     return importlib.import_module(f"flambeau_capture.interpreter.arrays{name}")
 
 
-def wrap(machine: Machine, value: Any, origin: Origin) -> Any:
+def wrap(machine: Machine, value: Any, source: Source) -> Any:
     """An object of NumPy's as the frame may see it, or None for one without a special form."""
-    return table_of(machine).wrap(value, origin)
+    return table_of(machine).wrap(value, source)
 
 
 def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,7 +97,9 @@ def call(machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[st
 def call_python(
     machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A call of one of NumPy's functions written in Python, or NotImplemented where it is to be interpreted."""
+    """A call of one of NumPy's functions written in Python, or NotImplemented where it is to be
+    interpreted.
+    """
     table_of(machine)
     return _part(".functions").call_python(machine, function, args, kwargs)
 

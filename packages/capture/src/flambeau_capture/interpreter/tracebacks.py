@@ -1,7 +1,9 @@
-"""Tracebacks of the exceptions that the frame raises, which name the program's functions and lines as those of an eager run do.
+"""Tracebacks of the exceptions that the frame raises, which name the program's functions and lines
+as those of an eager run do.
 
-An entry of a traceback holds a frame, and an interpreted frame has none.  A generator that is never begun gives one: its code has the
-name, file and positions of the program's function, it holds no locals, and no frame called it.
+An entry of a traceback holds a frame, and an interpreted frame has none. A generator that is never
+begun gives one: its code has the name, file and positions of the program's function, it holds no
+locals, and no frame called it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class _Place(NamedTuple):
 
 
 def raised_in(frame: Frame, error: BaseException) -> types.TracebackType | None:
-    """The traceback of `error` as it leaves the instruction of `frame` that raised it, or re-raised it by name."""
+    """The traceback of `error` as it leaves the instruction of `frame` that raised it, or re-raised
+    it by name.
+    """
     behind = made_part(error)
     index = frame.ip - 1
     code = frame.code.code_reference()
@@ -44,7 +48,8 @@ def raised_in(frame: Frame, error: BaseException) -> types.TracebackType | None:
 
 
 def _stand_in(code: types.CodeType, mark: object) -> types.CodeType:
-    """A generator's code with the name, file and positions of `code`, and of its length; `mark` is its last constant.
+    """A generator's code with the name, file and positions of `code`, and of its length; `mark` is
+    its last constant.
 
     CPython's tracing writes a line for each instruction that the position table names into an array
     as long as the instructions: where the table is longer, it writes beyond it.
@@ -63,7 +68,9 @@ def _stand_in(code: types.CodeType, mark: object) -> types.CodeType:
 
 
 def made_part(error: BaseException) -> types.TracebackType | None:
-    """The entries of the traceback of `error` that stand for frames of the program; those in front of them are the interpreter's."""
+    """The entries of the traceback of `error` that stand for frames of the program; those in front
+    of them are the interpreter's.
+    """
     traceback = error.__traceback__
     while traceback is not None and not is_made(traceback):
         traceback = traceback.tb_next
@@ -84,7 +91,8 @@ def is_made(traceback: types.TracebackType) -> bool:
 
 
 def has_locals(traceback: types.TracebackType | None) -> bool:
-    """Whether an entry may hold the locals of a frame that clearing would end: one that is not ours, or of a generator that handled the error.
+    """Whether an entry may hold the locals of a frame that clearing would end: one that is not
+    ours, or of a generator that handled the error.
 
     The locals of an interpreted function end with it, whatever its exceptions' tracebacks show.
     """
@@ -131,7 +139,9 @@ def _place() -> Iterator[None]:
 
 _NOP = bytes((dis.opmap["NOP"], 0))
 _NO_POSITION = bytes((0xF8,))
-"""The entry of a position table for one instruction without a position (CPython's Objects/locations.md, code 15)."""
+"""The entry of a position table for one instruction without a position (CPython's
+Objects/locations.md, code 15).
+"""
 _PLACE = _place.__code__
 
 

@@ -1,1 +1,3 @@
-"""Code generators: kernels of the loop IR in, source text and launches out.  `base.py` has the contract."""
+"""Code generators: kernels of the loop IR in, source text and launches out. `base.py` has the
+contract.
+"""

@@ -1,7 +1,8 @@
 """The contract between the scheduler and a code generator.
 
-A generator gets the launches of a whole program, in order, and returns sources, kernels and one Launch for each.  Equal
-Kernels (they are hashable, in canonical names) must become one kernel of the source:
+A generator gets the launches of a whole program, in order, and returns sources, kernels and one
+Launch for each. Equal Kernels (they are hashable, in canonical names) must become one kernel of the
+source:
 
     backend = backend_for("cpu")
     emitted = backend.emit(scheduled, options)
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 class Emitted:
     """What a generator makes of the launches on its kind of device.
 
-    `launches[i]` belongs to `scheduled[i]`.  `Kernel.source` counts within `sources`; `emit_program` renumbers.
+    `launches[i]` belongs to `scheduled[i]`. `Kernel.source` counts within `sources`; `emit_program`
+    renumbers.
     """
 
     sources: tuple[Source, ...]
@@ -47,7 +49,9 @@ BACKENDS = {
     "cpu": ("flambeau_inductor.codegen.cpp.backend", "CppBackend"),
     "cuda": ("flambeau_inductor.codegen.triton.backend", "TritonBackend"),
 }
-"""Device type -> module and class; a module is loaded when its device is first met (Triton is an optional dependency)."""
+"""Device type -> module and class; a module is loaded when its device is first met (Triton is an
+optional dependency).
+"""
 
 
 def backend_for(device: str) -> Backend:
@@ -62,7 +66,9 @@ def backend_for(device: str) -> Backend:
 
 
 def unique_kernels(scheduled: Sequence[ScheduledKernel]) -> dict[Kernel, str]:
-    """Each distinct kernel with a name made of its device, what it does and a number, in order of first launch."""
+    """Each distinct kernel with a name made of its device, what it does and a number, in order of
+    first launch.
+    """
     names: dict[Kernel, str] = {}
     for launch in scheduled:
         kernel = launch.kernel

@@ -1,4 +1,5 @@
-"""The reference generator: kernels as loop IR text, run by `evaluate` in eager torch.  For tests, and for reading.
+"""The reference generator: kernels as loop IR text, run by `evaluate` in eager torch. For tests,
+and for reading.
 
 backend = ReferenceBackend()
 program = compile_graph(graph, backends={"cpu": backend})

@@ -1,4 +1,5 @@
-"""Integer index expressions: symbols, floor division and modulus as sympy functions, and their printed form.
+"""Integer index expressions: symbols, floor division and modulus as sympy functions, and their
+printed form.
 
 Everything is nonnegative, so floor division is C's `/` and modulus is C's `%`.
 """
@@ -46,7 +47,7 @@ class FloorDiv(sympy.Function):
 
 
 class Mod(sympy.Function):
-    """`a % b` for a >= 0, b > 0.  (sympy's own Mod spends its time on cases that do not arise here.)"""
+    """`a % b` for a >= 0, b > 0. (sympy's own Mod spends its time on cases that do not arise here.)"""
 
     nargs = (2,)
     is_integer = True
@@ -82,8 +83,9 @@ def quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
 
 @lru_cache(maxsize=16384)
 def split_multiples(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
-    """(q, r) with a == b*q + r, where q takes the terms of `a` that are multiples of b, and of a number the multiples of b in it;
-    r has no negative term."""
+    """(q, r) with a == b*q + r, where q takes the terms of `a` that are multiples of b, and of a
+    number the multiples of b in it; r has no negative term.
+    """
     whole, rest = [], []
     for term in sympy.Add.make_args(a):
         if term.is_Integer and b.is_Integer and int(b) > 0:
@@ -132,9 +134,11 @@ def substitute(
 def linear_parts(
     expr: sympy.Expr, axes: frozenset[str]
 ) -> tuple[dict[str, sympy.Expr], sympy.Expr] | None:
-    """The coefficient of each axis and the rest, of an expression that is linear in the axes; None if it is not.
+    """The coefficient of each axis and the rest, of an expression that is linear in the axes; None
+    if it is not.
 
-    Coefficients and rest are free of the axes."""
+    Coefficients and rest are free of the axes.
+    """
     coefficients: dict[str, sympy.Expr] = {}
     rest = []
     for term in sympy.Add.make_args(expr):
@@ -173,7 +177,9 @@ def integer_text(expr: Integer, name: Callable[[str], str] = str, floordiv: str 
 
 
 class _Printer:
-    """Prints sums, products, FloorDiv and Mod with the fewest parentheses; 0: sum, 1: product, 2: atom."""
+    """Prints sums, products, FloorDiv and Mod with the fewest parentheses; 0: sum, 1: product, 2:
+    atom.
+    """
 
     def __init__(self, name: Callable[[str], str], floordiv: str) -> None:
         self.name = name

@@ -1,4 +1,5 @@
-"""Division and modulus of index expressions whose symbols have known ranges, and the index maps of reshape.
+"""Division and modulus of index expressions whose symbols have known ranges, and the index maps of
+reshape.
 
 i0 < 6, i1 < 12, i2 < 64:   (64*i1 + i2) // 768 -> 0      (768*i0 + 64*i1 + i2) % 768 -> 64*i1 + i2
 """
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Ranges = dict[str, sympy.Expr]
-"""Symbol name -> the size below which it stays.  Names that are not in it are sizes, or indirect indices without a bound."""
+"""Symbol name -> the size below which it stays. Names that are not in it are sizes, or indirect
+indices without a bound.
+"""
 
 
 class RangedMath:
-    """Index arithmetic under one set of ranges; results are remembered, since layers of a model repeat themselves."""
+    """Index arithmetic under one set of ranges; results are remembered, since layers of a model
+    repeat themselves.
+    """
 
     def __init__(self, ranges: Ranges, unbounded: set[str] | None = None) -> None:
         self.ranges = ranges
@@ -121,7 +126,9 @@ def reshape_index(
     index: Sequence[sympy.Expr],
     math: RangedMath,
 ) -> tuple[sympy.Expr, ...]:
-    """Where the element at `index` of shape `new` lies in shape `old`; both have the same number of elements."""
+    """Where the element at `index` of shape `new` lies in shape `old`; both have the same number of
+    elements.
+    """
     result: list[sympy.Expr] = [sympy.S.Zero] * len(old)
     o, n = len(old) - 1, len(new) - 1
     while o >= 0 or n >= 0:
@@ -136,7 +143,8 @@ def reshape_index(
         o_end, n_end = o, n
         have, want = old[o], new[n]
         while have != want:
-            # The group that starts here ends where the products agree; symbolic products that never do take all that is left.
+            # The group that starts here ends where the products agree; symbolic products that never
+            # do take all that is left.
             grow_old = o > 0 and (n == 0 or not _at_least(have, want))
             if grow_old:
                 o -= 1
@@ -165,7 +173,9 @@ def _map_group(
     result: list[sympy.Expr],
     at: int,
 ) -> None:
-    """Fill `result[at:]` with the index into the dims `old`, given the index into `new`, which has as many elements."""
+    """Fill `result[at:]` with the index into the dims `old`, given the index into `new`, which has
+    as many elements.
+    """
     if len(old) == 1 and len(new) == 1:
         result[at] = index[0]
         return

@@ -1,7 +1,8 @@
 """From the sizes of a prims graph to sympy and on to a Program's Dims.
 
-Each atom of a size (a symbol, or an opaque `a // b`, `a % b`, `min`, `max`) becomes one sympy symbol that bears the atom's text, so
-kernels see polynomials over opaque nonnegative integers, whose values a launch passes.
+Each atom of a size (a symbol, or an opaque `a // b`, `a % b`, `min`, `max`) becomes one sympy
+symbol that bears the atom's text, so kernels see polynomials over opaque nonnegative integers,
+whose values a launch passes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Where a program finds its symbolic sizes: among its int inputs, and in the shapes of its tensor inputs.
+"""Where a program finds its symbolic sizes: among its int inputs, and in the shapes of its tensor
+inputs.
 
-x: f32[s0, 12*s1], s2  ->  symbols: s0 = x.shape[0], d1 = x.shape[1], s2 = input 1; and s1 is written (d1//12)
+x: f32[s0, 12*s1], s2  ->  symbols: s0 = x.shape[0], d1 = x.shape[1], s2 = input 1; and s1 is
+written (d1//12)
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from flambeau_inductor.ir import Body, Integer, Number, Statement
 
-HALVES = frozenset({torch.float16, torch.bfloat16})
+HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -112,7 +112,7 @@ class BodyBuilder:
             return self.constant(statement.value, to)
         if (
             self.elide_cast_pairs
-            and source in HALVES
+            and source in HALF_DTYPES
             and isinstance(statement, Compute)
             and statement.op == "cast"
         ):

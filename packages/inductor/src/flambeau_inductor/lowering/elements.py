@@ -1,4 +1,5 @@
-"""The element of a value at an index, computed into a body: loads from what has memory, everything else inlined.
+"""The element of a value at an index, computed into a body: loads from what has memory, everything
+else inlined.
 
 element(z, (i0, i1))  with z = tanh(add(x, y)), x and y in memory:
   v0 = load x[512*i0 + i1];  v1 = load y[512*i0 + i1];  v2 = add v0 v1;  v3 = tanh v2
@@ -30,18 +31,42 @@ if TYPE_CHECKING:
 Index = tuple[sympy.Expr, ...]
 
 FLOAT_OPS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow", "min": "minimum", "max": "maximum", "abs": "abs",
-    **{f"math.{name}": name for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "exp", "log")},
-}  # fmt: skip
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "div",
+    "**": "pow",
+    "min": "minimum",
+    "max": "maximum",
+    "abs": "abs",
+    **{
+        f"math.{name}": name
+        for name in (
+            "sqrt",
+            "cos",
+            "cosh",
+            "sin",
+            "sinh",
+            "tan",
+            "tanh",
+            "acos",
+            "asin",
+            "atan",
+            "exp",
+            "log",
+        )
+    },
+}
 """Operator of a symbolic float -> scalar operator."""
 
 
 class Elements:
     """One body under construction.
 
-    `memory` maps realized values to buffer names, `roots` views to the values whose memory they are windows on.  `math` knows the ranges of the loop axes.
-    `fetch` copies a scalar that lives on another device to this one.  `mask` is the condition under which
-    the elements asked for now exist (inside `pad` and `cat`), or None.
+    `memory` maps realized values to buffer names, `roots` views to the values whose memory they are
+    windows on. `math` knows the ranges of the loop axes. `fetch` copies a scalar that lives on
+    another device to this one. `mask` is the condition under which the elements asked for now exist
+    (inside `pad` and `cat`), or None.
     """
 
     def __init__(
@@ -160,5 +185,7 @@ class Elements:
 
 
 def operand_dtype(node: Node) -> torch.dtype:
-    """The dtype of a pointwise node's operands: of the last tensor among them (where's condition comes first)."""
+    """The dtype of a pointwise node's operands: of the last tensor among them (where's condition
+    comes first).
+    """
     return next(arg.spec.dtype for arg in reversed(node.args) if isinstance(arg, Value))

@@ -1,4 +1,5 @@
-"""Lower calls of ATen: operands as tensors in memory, results as buffers, and out= variants where the program can plan the memory.
+"""Lower calls of ATen: operands as tensors in memory, results as buffers, and out= variants where
+the program can plan the memory.
 
 y = aten.mm.default(x, w)  ->  extern aten.mm.out(x, w, out=buf3), buf3 allocated by the program
 """
@@ -36,8 +37,10 @@ def op_name(op: Any) -> str:
     return f"{namespace}.{rest}.{op._overloadname}"
 
 
-def has_effect(op: Any) -> bool:
-    """Whether a call must happen though nothing reads its results: it draws random numbers, or raises where the data is wrong."""
+def has_side_effect(op: Any) -> bool:
+    """Whether a call must happen though nothing reads its results: it draws random numbers, or
+    raises where the data is wrong.
+    """
     return torch.Tag.nondeterministic_seeded in op.tags or is_check(op)
 
 
@@ -49,7 +52,7 @@ def may_alias(op: Any) -> bool:
 def lower_extern(
     node: Node, order: int, tensor: Callable[[Value], TensorRef], make: Callable[[Value, str], str]
 ) -> ExternCall:
-    """The call.  `tensor` gives an operand's memory; `make(value, role)` declares a result's buffer."""
+    """The call. `tensor` gives an operand's memory; `make(value, role)` declares a result's buffer."""
     reads: set[str] = set()
 
     def convert(arg: Any) -> Any:
@@ -75,9 +78,20 @@ def lower_extern(
     else:
         results = tuple(None if value is None else make(value, "extern") for value in node.outputs)
     return ExternCall(
-        order, name, args, kwargs, results, out, reads, str(device or "cpu"), has_effect(node.op), is_check(node.op),
-        may_alias(node.op), can_raise(node.op, node.args), node.where,
-    )  # fmt: skip
+        order,
+        name,
+        args,
+        kwargs,
+        results,
+        out,
+        reads,
+        str(device or "cpu"),
+        has_side_effect(node.op),
+        is_check(node.op),
+        may_alias(node.op),
+        can_raise(node.op, node.args),
+        node.where,
+    )
 
 
 def copy_into(order: int, source: TensorRef, target: TensorRef) -> ExternCall:

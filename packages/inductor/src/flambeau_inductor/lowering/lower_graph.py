@@ -1,9 +1,12 @@
-"""Lower a graph: one loop nest for each realized value, one extern call for each ATen node, in program order.
+"""Lower a graph: one loop nest for each realized value, one extern call for each ATen node, in
+program order.
 
     graph(x: f32[4, 8]) { y = prims.exp(x); s = prims.sum(y, (1,)); return (s,) }
-    nest exp_sum (i0 < 4 | r0 < 8) { v0 = load arg0[8*i0 + r0]; v1 = exp v0; v2 = reduce sum v1; store buf0[i0] v2 }
+    nest exp_sum (i0 < 4 | r0 < 8) { v0 = load arg0[8*i0 + r0]; v1 = exp v0; v2 = reduce sum v1;
+    store buf0[i0] v2 }
 
-Relies on `realize` for what gets memory.  Every nest's axes follow the memory order of what it writes.
+Relies on `realize` for what gets memory. Every nest's axes follow the memory order of what it
+writes.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from flambeau_inductor.lowering.realize import (
 from flambeau_inductor.lowering.reduction import REDUCTIONS, folded_dims, lower_reduction
 from flambeau_inductor.lowering.registry import load_all
 from flambeau_inductor.lowering.split_axes import split_axes
-from flambeau_inductor.lowering.split_reduction import choose_parts, split_dim, stretch
+from flambeau_inductor.lowering.split_reduction import choose_parts, chunk_length, split_dim
 from flambeau_inductor.nodes import Buffer, LoopNest, Lowered, SizeRef, TensorRef
 from flambeau_prims.graph import Value
 from flambeau_prims.primitives import DTYPES, Kind, Prim
@@ -116,7 +119,9 @@ class _GraphLowering:
             self.pointwise_nest(out, node.where)
 
     def copy_value(self, value: Value, target: Value) -> None:
-        """Copy a value of a dtype that kernels do not take into another's memory, which is made if there is none."""
+        """Copy a value of a dtype that kernels do not take into another's memory, which is made if
+        there is none.
+        """
         if target not in self.memory:
             self.make(target)
         ref = TensorRef(self.memory[target], target.spec)
@@ -153,7 +158,7 @@ class _GraphLowering:
         out, x = result_of(node), node.args[0]
         spec = out.spec
         cut = split_dim(node, dims)
-        length = stretch(x.spec.shape[cut], parts)
+        length = chunk_length(x.spec.shape[cut], parts)
         partial = Value(
             f"{out.name}_parts",
             Spec.of(
@@ -204,7 +209,9 @@ class _GraphLowering:
     def axes(
         self, shape: Sequence[Size], stride: Sequence[Size], prefix: str
     ) -> tuple[tuple[Axis, ...], tuple[sympy.Expr, ...]]:
-        """Loop axes over a shape, outermost first in memory, and the index of each dim; dims of size 1 have no axis."""
+        """Loop axes over a shape, outermost first in memory, and the index of each dim; dims of
+        size 1 have no axis.
+        """
         sizes = self.sizes.convert_all(shape)
         dims = [d for d, size in enumerate(sizes) if size is not sympy.S.One]
         dims.sort(key=lambda d: -hint_of(stride[d]))
@@ -290,7 +297,9 @@ class _GraphLowering:
         return copy
 
     def lower_writes(self) -> None:
-        """Store new values into inputs, after everything has been read that an earlier write would overwrite."""
+        """Store new values into inputs, after everything has been read that an earlier write would
+        overwrite.
+        """
         targets = {target for target, _ in self.graph.writes}
         writes = []
         for target, value in self.graph.writes:

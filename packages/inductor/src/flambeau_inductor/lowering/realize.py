@@ -1,11 +1,13 @@
-"""Decide which values of a graph get memory of their own, and which are computed inside their readers.
+"""Decide which values of a graph get memory of their own, and which are computed inside their
+readers.
 
     a = exp(x); b = add(a, 1)  ->  b only, if a has no other reader
     s = sum(a)                 ->  s
 
-A value is realized if it must be: inputs, extern calls' results and operands, reductions, outputs and writes, operands of as_strided;
-or if that pays: several readers of something that is costly or reads much, a costly value that is broadcast or read in windows.
-Views are never realized themselves: they are windows on their root's memory, or index maps inlined with it.
+A value is realized if it must be: inputs, extern calls' results and operands, reductions, outputs
+and writes, operands of as_strided; or if that pays: several readers of something that is costly or
+reads much, a costly value that is broadcast or read in windows. Views are never realized
+themselves: they are windows on their root's memory, or index maps inlined with it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from flambeau_prims.graph import Graph, Node
 
 CHEAP = {"cpu": 4, "cuda": 16}
-"""A value below this cost may be computed again for every element of a broadcast: on a GPU that waits for memory, sooner than one
-more kernel is launched."""
+"""A value below this cost may be computed again for every element of a broadcast: on a GPU that
+waits for memory, sooner than one more kernel is launched.
+"""
 
 MAX_INLINE_CAT = 4
 """A cat of more tensors is realized, each part by a loop nest of its own."""
@@ -34,16 +37,21 @@ MAX_CHAIN = 200
 """A value whose expression costs more than this is realized, to bound the size of bodies."""
 
 MAX_DEPTH = 40
-"""A value whose expression is deeper than this is realized: elements are computed by recursion, in the user's stack of Python frames."""
+"""A value whose expression is deeper than this is realized: elements are computed by recursion, in
+the user's stack of Python frames.
+"""
 
 MOVED_COST = 96
-"""A value read at several places for one element of its readers (pooling reads a window) is stored when computing it anew for each
-costs more adds than this."""
+"""A value read at several places for one element of its readers (pooling reads a window) is stored
+when computing it anew for each costs more adds than this.
+"""
 
 
 @dataclass(slots=True)
 class Traits:
-    """What computing one element of an unrealized value takes; `depth` counts the operators, views among them, one inside another."""
+    """What computing one element of an unrealized value takes; `depth` counts the operators, views
+    among them, one inside another.
+    """
 
     cost: int
     depth: int
@@ -52,7 +60,9 @@ class Traits:
 
 @dataclass(slots=True)
 class Realized:
-    """The decision.  `values` have memory; `roots` tells for every view the value whose memory it is a window on."""
+    """The decision. `values` have memory; `roots` tells for every view the value whose memory it is
+    a window on.
+    """
 
     values: set[Value]
     roots: dict[Value, Value]
@@ -182,7 +192,9 @@ class _Realizer:
             self.must.add(out)
 
     def large_reads(self, value: Value, traits: Traits) -> int:
-        """How many tensors about as large as the value it is computed from: what each further reader would read again."""
+        """How many tensors about as large as the value it is computed from: what each further
+        reader would read again.
+        """
         size = _elements(value)
         return sum(2 * _elements(root) >= size for root in traits.reads)
 

@@ -34,10 +34,12 @@ def lower_reduction(
     elements: Elements, node: Node, kept: tuple[sympy.Expr, ...], folded: tuple[sympy.Expr, ...],
     inside: str | None = None, is_fold: bool = True,
 ) -> str:  # fmt: skip
-    """The folded value, given the index into the kept dims and into the folded dims, each in the operand's order.
+    """The folded value, given the index into the kept dims and into the folded dims, each in the
+    operand's order.
 
     Where the condition `inside` does not hold, there is no element to fold.
-    Folding dims of size 1 only (there are no inner axes: `is_fold` is false) gives the one element, at position 0.
+    Folding dims of size 1 only (there are no inner axes: `is_fold` is false) gives the one element,
+    at position 0.
     """
     x = node.args[0]
     dims = folded_dims(node)

@@ -1,4 +1,6 @@
-"""The table from primitive names to the functions that lower them.  Families register here; `load_all` imports the families."""
+"""The table from primitive names to the functions that lower them. Families register here;
+`load_all` imports the families.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     ElementRule = Callable[[Elements, Node, tuple[sympy.Expr, ...]], str]
 
 ELEMENT_RULES: dict[str, ElementRule] = {}
-"""Primitive name -> rule(elements, node, index): the value name of the result's element at `index`."""
+"""Primitive name -> rule(elements, node, index): the value name of the result's element at `index`.
+"""
 
 FAMILIES = ("pointwise", "view", "index", "factory", "layout")
 

@@ -2,8 +2,8 @@
 
     s: f32[64] = sum(x: f32[100000, 64], (0,))   ->   p: f32[128, 64] = sums of 128 stretches of 782 rows each;  s = sum(p, (0,))
 
-The last stretch may be short: what lies beyond the end counts as the fold's identity.  On a CPU the code generator shares a long fold out to
-threads itself.
+The last stretch may be short: what lies beyond the end counts as the fold's identity. On a CPU the
+code generator shares a long fold out to threads itself.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def split_dim(node: Node, dims: tuple[int, ...]) -> int:
     return max(dims, key=lambda d: (hint_of(stride[d]), -d))
 
 
-def stretch(size: Size, parts: int) -> Size:
+def chunk_length(size: Size, parts: int) -> Size:
     """The length of a stretch, so that `parts` of them cover the dim."""
     return ceil_div(size, parts)
 

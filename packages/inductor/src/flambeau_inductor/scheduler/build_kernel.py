@@ -1,7 +1,8 @@
-"""Make one kernel of a group: replay its nests into one body over common axes, then name everything canonically.
+"""Make one kernel of a group: replay its nests into one body over common axes, then name everything
+canonically.
 
-A value that an earlier nest of the group stored is used directly; stores that nobody outside the group reads are dropped; adjacent axes
-that every access walks as one are merged.
+A value that an earlier nest of the group stored is used directly; stores that nobody outside the
+group reads are dropped; adjacent axes that every access walks as one are merged.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def build_kernel(
     return canonical_kernel(outer, inner, body, dtypes, sizes, group.device, label)
 
 
-# 1. One body --------------------------------------------------------------------------------------------------------
+# 1. One body
+# --------------------------------------------------------------------------------------------------------
 
 
 def fused_body(group: Group, internal: set[str], options: InductorOptions) -> Body:
@@ -129,7 +131,8 @@ class _Replayer:
     def load(self, buffer: str, index: sympy.Expr, dtype: torch.dtype, mask: str | None) -> str:
         value = self.stored.get((buffer, index))
         if value is None and buffer in self.internal:
-            # Fusion has seen that it is read where it is written; the two index expressions are only written differently.
+            # Fusion has seen that it is read where it is written; the two index expressions are
+            # only written differently.
             (value,) = {stored for (name, _), stored in self.stored.items() if name == buffer}
         if value is None:
             return self.builder.load(buffer, index, dtype, mask)
@@ -138,7 +141,8 @@ class _Replayer:
         return self.builder.pointwise("where", mask, value, self.builder.constant(0, dtype))
 
 
-# 2. Fewer axes ------------------------------------------------------------------------------------------------------
+# 2. Fewer axes
+# ------------------------------------------------------------------------------------------------------
 
 
 def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
@@ -168,16 +172,24 @@ def merge_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
 def _merge_group(
     axes: Axes, strides: list[dict[str, sympy.Expr]], fixed: set[str], mapping: Mapping
 ) -> Axes:
-    """Merge from the innermost axis outward; `mapping` gets 0 for the outer one of each merged pair."""
+    """Merge from the innermost axis outward; `mapping` gets 0 for the outer one of each merged
+    pair.
+    """
     if not axes:
         return axes
     result = [axes[-1]]
     for axis in reversed(axes[:-1]):
         below = result[-1]
         name, low = axis.symbol.name, below.symbol.name
-        together = name not in fixed and low not in fixed and all(
-            part.get(name, sympy.S.Zero) == sympy.expand(part.get(low, sympy.S.Zero) * below.size) for part in strides
-        )  # fmt: skip
+        together = (
+            name not in fixed
+            and low not in fixed
+            and all(
+                part.get(name, sympy.S.Zero)
+                == sympy.expand(part.get(low, sympy.S.Zero) * below.size)
+                for part in strides
+            )
+        )
         if together:
             mapping[axis.symbol] = sympy.S.Zero
             size = sympy.expand(sympy.sympify(axis.size) * below.size)
@@ -195,7 +207,8 @@ def _reindexed(statement: Statement, mapping: Mapping, math: RangedMath) -> Stat
     return replace(statement, **{"expr" if isinstance(statement, IndexValue) else "index": changed})
 
 
-# 3. Canonical names -------------------------------------------------------------------------------------------------
+# 3. Canonical names
+# -------------------------------------------------------------------------------------------------
 
 
 def canonical_kernel(

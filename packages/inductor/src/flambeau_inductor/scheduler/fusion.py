@@ -3,8 +3,9 @@
     nest add, nest sum (over its rows), nest exp (of add - sum)  ->  one group over the rows
     nest transpose of what nest add wrote                        ->  "buf0 is read at other places than it is written"
 
-Greedy in program order: each node joins the youngest group it reads from, then one that reads what it reads, then a neighbour with the
-same axes.  A last pass merges groups that a later node brought together.
+Greedy in program order: each node joins the youngest group it reads from, then one that reads what
+it reads, then a neighbour with the same axes. A last pass merges groups that a later node brought
+together.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ HORIZONTAL_NESTS = 8
 """At most this many loop nests that share no data are put together."""
 
 MIN_ROWS_FOR_ROW_KERNEL = 64
-"""On a GPU, a pointwise nest joins a reduction only if there are that many rows, or rows are short."""
+"""On a GPU, a pointwise nest joins a reduction only if there are that many rows, or rows are short.
+"""
 
 SHORT_ROW = 8192
 
@@ -54,7 +56,9 @@ class Refusal:
 
 @dataclass(slots=True)
 class Fusion:
-    """The outcome: groups in an order that respects all dependencies, and the refusals met on the way."""
+    """The outcome: groups in an order that respects all dependencies, and the refusals met on the
+    way.
+    """
 
     groups: list[Group]
     refusals: list[Refusal] = field(default_factory=list)
@@ -255,21 +259,31 @@ class _Fuser:
         members = map_members(a.members, match.a, math) + map_members(b.members, match.b, math)
         members.sort(key=lambda member: member[0].order)
         return Group(
-            members, match.outer, match.inner, _joined(loads_a, loads_b), _joined(stores_a, stores_b),
+            members,
+            match.outer,
+            match.inner,
+            _joined(loads_a, loads_b),
+            _joined(stores_a, stores_b),
             a.column or b.column,
-        )  # fmt: skip
+        )
 
     # Later passes
 
     def merge_groups(self) -> None:
-        """Merge groups one of which reads from the other, where a node that came later stands between them no more."""
+        """Merge groups one of which reads from the other, where a node that came later stands
+        between them no more.
+        """
         for number, group in enumerate(self.groups):
             if group is None or group.is_extern:
                 continue
             producers = {
-                other for name in group.loads for other in self.users.get(name, ())
-                if other < number and (found := self.groups[other]) is not None and name in found.stores
-            }  # fmt: skip
+                other
+                for name in group.loads
+                for other in self.users.get(name, ())
+                if other < number
+                and (found := self.groups[other]) is not None
+                and name in found.stores
+            }
             for other in sorted(producers, reverse=True):
                 self.merge_pair(other, number)
                 if self.groups[number] is None:
@@ -298,7 +312,9 @@ class _Fuser:
             users[:] = [first if user == second else user for user in users]
 
     def sorted_groups(self) -> list[Group]:
-        """The groups in an order that respects the dependencies, as close to program order as that allows."""
+        """The groups in an order that respects the dependencies, as close to program order as that
+        allows.
+        """
         alive = [number for number, group in enumerate(self.groups) if group is not None]
         mask = sum(1 << number for number in alive)
         done = 0

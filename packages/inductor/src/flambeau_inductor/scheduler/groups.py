@@ -27,9 +27,12 @@ Accesses = dict[str, frozenset[sympy.Expr]]
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Loop nests over one set of axes, in program order, or one extern call (then there are no axes).
+    """Loop nests over one set of axes, in program order, or one extern call (then there are no
+    axes).
 
-    `members` pairs each nest with the mapping from its own axes to the group's.  `loads` and `stores` are in the group's axes."""
+    `members` pairs each nest with the mapping from its own axes to the group's. `loads` and
+    `stores` are in the group's axes.
+    """
 
     members: list[tuple[Node, Mapping]]
     outer: tuple[Axis, ...]
@@ -113,7 +116,9 @@ def map_members(
 
 @dataclass(eq=False, slots=True)
 class Order:
-    """A partial order of groups as bit sets: `before[i]` has a bit for every group that must precede group i."""
+    """A partial order of groups as bit sets: `before[i]` has a bit for every group that must
+    precede group i.
+    """
 
     before: list[int] = field(default_factory=list)
 
@@ -154,16 +159,19 @@ class Order:
 
 
 def dependencies(lowered: Lowered) -> list[set[int]]:
-    """For each node, the numbers of the nodes that must run before it: writers of what it reads, readers and writers of what it
-    overwrites, and the call with an effect before it, if it is one.  Nodes that write to inputs follow all that may raise: a call of the program
-    that raises has changed nothing of its caller's.  What may fail for what its operands hold follows the checks in front of it in the program,
-    which may be what it relies on: an accelerator that meets an index out of bounds does not come back, nor do all operators of others."""
+    """For each node, the numbers of the nodes that must run before it: writers of what it reads,
+    readers and writers of what it overwrites, and the call with an effect before it, if it is one.
+    Nodes that write to inputs follow all that may raise: a call of the program that raises has
+    changed nothing of its caller's. What may fail for what its operands hold follows the checks in
+    front of it in the program, which may be what it relies on: an accelerator that meets an index
+    out of bounds does not come back, nor do all operators of others.
+    """
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     aliased: dict[
         str, set[str]
     ] = {}  # result of an extern call -> buffers whose memory it may be a window on
-    last_effect: int | None = None
+    last_side_effect: int | None = None
     last_check: int | None = None
     raising: set[int] = set()
     result = []
@@ -184,10 +192,10 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
                 needs.update(raising)
         if last_check is not None and node.relies_on_checks:
             needs.add(last_check)
-        if isinstance(node, ExternCall) and node.effect:
-            if last_effect is not None:
-                needs.add(last_effect)
-            last_effect = number
+        if isinstance(node, ExternCall) and node.side_effect:
+            if last_side_effect is not None:
+                needs.add(last_side_effect)
+            last_side_effect = number
             if node.is_check:
                 last_check = number
         if node.can_raise:

@@ -1,4 +1,5 @@
-"""Find common axes for two groups: split both so that every axis of one is an axis of the other, in some order.
+"""Find common axes for two groups: split both so that every axis of one is an axis of the other, in
+some order.
 
 a: i0 < 512, i1 < 768      b: i0 < 8, i1 < 64 | r0 < 768      ->      i0 < 8, i1 < 64 | r0 < 768
 """
@@ -44,7 +45,9 @@ def matches(
 ) -> Iterator[Match]:
     """Ways to run two groups over the same axes, likely ones first.
 
-    First dims are paired in loop order; then in the order of the strides with which both access a buffer that they share."""
+    First dims are paired in loop order; then in the order of the strides with which both access a
+    buffer that they share.
+    """
     pairs = _pairs(a, b)
     if pairs is None:
         return
@@ -120,8 +123,8 @@ def _match(
         sorted_b = sorted(axes_b, key=key_b) if key_b else list(axes_b)
         if not _refine(sorted_a, sorted_b, pieces_a, pieces_b, sizes):
             return None
-    # The group with inner axes says which pieces are inner, and their order, above all one that finds positions;
-    # else the first group does.
+    # The group with inner axes says which pieces are inner, and their order, above all one that
+    # finds positions; else the first group does.
     leads_b = bool(b.inner) and (not a.inner or (b.finds_positions and not a.finds_positions))
     lead, pieces = (b, pieces_b) if leads_b else (a, pieces_a)
     names: dict[int, sympy.Symbol] = {}

@@ -1,6 +1,7 @@
 """Plan memory: when each buffer comes to be, when it dies, and whose memory it takes over.
 
-step 0 writes buf0; step 1 reads buf0, writes buf1; step 2 reads buf1, writes buf2 (as large as buf0)
+step 0 writes buf0; step 1 reads buf0, writes buf1; step 2 reads buf1, writes buf2 (as large as
+buf0)
 ->  buf0: steps 0-1; buf1: steps 1-2; buf2: from step 2, in the memory of buf0
 """
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class MemoryPlan:
-    """Per step: `allocate` before it, as (buffer, buffer whose memory it takes over or None); `free` behind it.
+    """Per step: `allocate` before it, as (buffer, buffer whose memory it takes over or None);
+    `free` behind it.
 
-    `internal`: buffers that live inside one kernel only, and get no memory."""
+    `internal`: buffers that live inside one kernel only, and get no memory.
+    """
 
     internal: set[str]
     allocate: list[list[tuple[str, str | None]]]
@@ -105,7 +108,9 @@ class _Planner:
         return found
 
     def aliased(self) -> set[str]:
-        """Buffers that the result of an extern call may be a window on: their memory is not for reuse."""
+        """Buffers that the result of an extern call may be a window on: their memory is not for
+        reuse.
+        """
         found: set[str] = set()
         for group in self.groups:
             node = group.nodes[0]

@@ -1,8 +1,10 @@
-"""Cut a kernel's flat body into loops, for code generators that cannot keep a whole row in registers.
+"""Cut a kernel's flat body into loops, for code generators that cannot keep a whole row in
+registers.
 
-Softmax (see `ir`) becomes: an inner loop to the maximum; an inner loop over `sub`, `exp` to the sum; an inner loop that computes
-`sub`, `exp` again, divides and stores.  Values that cost more than `keep_cost` to compute again are named in `Phase.keeps` instead,
-and the generator keeps them in a row of scratch memory.
+Softmax (see `ir`) becomes: an inner loop to the maximum; an inner loop over `sub`, `exp` to the
+sum; an inner loop that computes `sub`, `exp` again, divides and stores. Values that cost more than
+`keep_cost` to compute again are named in `Phase.keeps` instead, and the generator keeps them in a
+row of scratch memory.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a kernel: row statements, then (if `inner` is not empty) one loop over the inner axes, then its Reduces.
+    """A stretch of a kernel: row statements, then (if `inner` is not empty) one loop over the inner
+    axes, then its Reduces.
 
-    `keeps`: inner values of this phase that later phases read: store them in a row of scratch.  `fetches`: those that this
-    phase's inner statements read from there.
+    `keeps`: inner values of this phase that later phases read: store them in a row of scratch.
+    `fetches`: those that this phase's inner statements read from there.
     """
 
     row: Body
@@ -46,7 +49,9 @@ class Phase:
 
 
 def split_phases(kernel: Kernel, keep_cost: int | None = None) -> tuple[Phase, ...]:
-    """The phases of a kernel, in order.  `keep_cost=None`: every value is computed again, nothing is kept."""
+    """The phases of a kernel, in order. `keep_cost=None`: every value is computed again, nothing is
+    kept.
+    """
     if not kernel.inner:
         return (Phase(kernel.body, (), ()),)
     return _Splitter(kernel, keep_cost).split()
@@ -60,7 +65,9 @@ class _Splitter:
         self.defined = {s.name: s for s in self.body if not isinstance(s, (Store, CheckIndex))}
         self.level: dict[str, int] = {}
         self.home: dict[str, int] = {}
-        """The first phase that needs an inner value: it is computed there, which may be later than its level allows."""
+        """The first phase that needs an inner value: it is computed there, which may be later than
+        its level allows.
+        """
 
     def split(self) -> tuple[Phase, ...]:
         level_of = [self.level_of(statement) for statement in self.body]
@@ -82,10 +89,14 @@ class _Splitter:
         for level in range(count):
             names = self.closure(level, roots[level], kept)
             inner = tuple(
-                s for s, at in zip(self.body, level_of, strict=True)
+                s
+                for s, at in zip(self.body, level_of, strict=True)
                 if (isinstance(s, (Store, CheckIndex)) and at == level and is_inner(s, self.inner))
-                or ((made := defined_name(s)) in names and not self.is_fetched(str(made), kept, level))
-            )  # fmt: skip
+                or (
+                    (made := defined_name(s)) in names
+                    and not self.is_fetched(str(made), kept, level)
+                )
+            )
             keeps = tuple(str(made) for s in inner if (made := defined_name(s)) in kept)
             fetches = tuple(n for n in self.body_order(names) if self.is_fetched(n, kept, level))
             reduces = tuple(s for s in roots[level] if isinstance(s, Reduce))
@@ -93,7 +104,9 @@ class _Splitter:
         return tuple(phases)
 
     def level_of(self, statement: Statement) -> int:
-        """How many Reduces a statement stands behind; a Reduce itself belongs to the loop that feeds it."""
+        """How many Reduces a statement stands behind; a Reduce itself belongs to the loop that
+        feeds it.
+        """
         level = 0
         for name in self.reads(statement):
             behind = 1 if isinstance(self.defined[name], Reduce) else 0
@@ -130,7 +143,9 @@ class _Splitter:
         return name in kept and self.home[name] < level
 
     def choose_kept(self, needed: list[set[str]]) -> frozenset[str]:
-        """The values needed in two or more phases whose own cost, from the last kept ones on, exceeds `keep_cost`."""
+        """The values needed in two or more phases whose own cost, from the last kept ones on,
+        exceeds `keep_cost`.
+        """
         if self.keep_cost is None:
             return frozenset()
         several = {n for n in set().union(*needed) if sum(n in names for names in needed) > 1}

@@ -1,6 +1,7 @@
 """Decompositions: what ATen operators are made of, one family a file.
 
-`MODULES` is the one list of the files that hold decompositions; `load_all` imports them, which registers them.
+`MODULES` is the one list of the files that hold decompositions; `load_all` imports them, which
+registers them.
 """
 
 from __future__ import annotations

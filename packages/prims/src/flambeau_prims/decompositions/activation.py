@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-# relu and its relatives ---------------------------------------------------------------------------------------------
+# relu and its relatives
+# ---------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.relu.default)
@@ -113,7 +114,8 @@ def shrink_backward(b: Builder, grad: Value, x: Value, lambd: Any) -> Value:
     return b.where(b.bitwise_and(b.ge(x, -lambd), b.le(x, lambd)), 0.0, grad)
 
 
-# Sigmoids ---------------------------------------------------------------------------------------------------------------
+# Sigmoids
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def logistic(b: Builder, x: Value) -> Value:
@@ -212,7 +214,8 @@ def hardswish_backward(b: Builder, grad: Value, x: Value) -> Value:
     return b.where(b.le(x, -3.0), 0.0, b.where(b.lt(x, 3.0), ramp, grad))
 
 
-# gelu, mish ---------------------------------------------------------------------------------------------------------------
+# gelu, mish
+# ---------------------------------------------------------------------------------------------------------------
 
 _TANH_SCALE = math.sqrt(2.0 / math.pi)
 _TANH_CUBIC = 0.044715
@@ -262,7 +265,8 @@ def mish_backward(b: Builder, grad: Value, x: Value) -> Value:
     return b.mul(grad, b.add(t, slope))
 
 
-# Exponential ramps ----------------------------------------------------------------------------------------------------------
+# Exponential ramps
+# ----------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.softplus.default)
@@ -328,7 +332,8 @@ def logit_backward(b: Builder, grad: Value, x: Value, eps: float | None = None) 
     return b.where(inside, b.div(grad, b.mul(x, b.sub(1.0, x))), outside)
 
 
-# Gated halves ---------------------------------------------------------------------------------------------------------------
+# Gated halves
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def _halves(b: Builder, x: Value, dim: int) -> tuple[Value, Value]:

@@ -76,7 +76,8 @@ def empty(b: Builder, *args: Any, **options: Any) -> Value:
     return NotImplemented if spec.dtype.is_complex else b.empty(spec.shape, spec.dtype, spec.device)
 
 
-# Progressions ---------------------------------------------------------------------------------------------------------
+# Progressions
+# ---------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.arange.default)

@@ -1,4 +1,6 @@
-"""Operators on lists of tensors, as optimizers call them: the operator on each tensor, one after the other."""
+"""Operators on lists of tensors, as optimizers call them: the operator on each tensor, one after
+the other.
+"""
 
 from __future__ import annotations
 

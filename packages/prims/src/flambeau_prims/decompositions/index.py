@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-# Indirect reads -----------------------------------------------------------------------------------------------------------
+# Indirect reads
+# -----------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
-    """x at broadcast integer indices; masks select a number of places that only the data says, and stay ATen's."""
+    """x at broadcast integer indices; masks select a number of places that only the data says, and
+    stay ATen's.
+    """
     given = [item for item in indices if item is not None]
     if not given or any(item.spec.dtype in (torch.bool, torch.uint8) for item in given):
         return NotImplemented
@@ -55,7 +58,9 @@ def index_select(b: Builder, x: Value, dim: int, index: Value) -> Value:
 
 
 def _from_zero(b: Builder, index: Value, size: Size) -> Value:
-    """An int64 index for operators that do not count from the end: on a CPU, where it is looked at, a negative one is out of bounds."""
+    """An int64 index for operators that do not count from the end: on a CPU, where it is looked at,
+    a negative one is out of bounds.
+    """
     index = b.cast(index, torch.int64)
     if index.spec.device.type != "cpu":
         return index
@@ -144,12 +149,15 @@ def _roll(b: Builder, x: Value, shift: Size, dim: int) -> Value:
     return b.cat([b.slice(x, dim, cut, size, 1), b.slice(x, dim, 0, cut, 1)], dim)
 
 
-# Joining and repeating ------------------------------------------------------------------------------------------------------
+# Joining and repeating
+# ------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.cat.default)
 def cat(b: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Joined along a dim, in the common dtype; 1-d tensors of no elements are ignored, as they always were."""
+    """Joined along a dim, in the common dtype; 1-d tensors of no elements are ignored, as they
+    always were.
+    """
     dtype = result_type([x.spec for x in tensors])
     kept = [x for x in tensors if not (x.spec.ndim == 1 and sizes.eq(x.spec.shape[0], 0))] or list(
         tensors[:1]
@@ -190,7 +198,8 @@ def repeat_interleave(
     return b.reshape(b.expand(x, (*shape[:dim], repeats, *shape[dim + 1 :])), b.result.shape)
 
 
-# Padding ----------------------------------------------------------------------------------------------------------------------
+# Padding
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.constant_pad_nd.default)
@@ -307,7 +316,8 @@ def _on_diagonal(
     return b.permute(b.where(inside, wide, elsewhere), back)
 
 
-# Writing a part into a copy of the whole ------------------------------------------------------------------------------------
+# Writing a part into a copy of the whole
+# ------------------------------------------------------------------------------------
 
 
 def _to_write(b: Builder, source: Value, x: Value) -> Value:
@@ -330,8 +340,13 @@ def slice_scatter(
     size = x.spec.shape[dim]
     start, stop = clamp_range(start, end, size)
     source = _to_write(b, source, x)
-    part = (*x.spec.shape[:dim], source.spec.shape[dim] if source.spec.ndim == x.spec.ndim else (stop - start + step - 1) // step,
-            *x.spec.shape[dim + 1 :])  # fmt: skip
+    part = (
+        *x.spec.shape[:dim],
+        source.spec.shape[dim]
+        if source.spec.ndim == x.spec.ndim
+        else (stop - start + step - 1) // step,
+        *x.spec.shape[dim + 1 :],
+    )
     source = b.expand(source, part)
     if isinstance(step, int) and step == 1:
         pieces = [b.slice(x, dim, 0, start, 1), source, b.slice(x, dim, stop, size, 1)]

@@ -34,7 +34,8 @@ def _scaled_gradient(b: Builder, grad: Value, x: Value, reduction: int) -> Value
     return divide(b, grad, count(x.spec.shape, range(x.spec.ndim)))
 
 
-# Regression -------------------------------------------------------------------------------------------------------------------
+# Regression
+# -------------------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.mse_loss.default)
@@ -119,7 +120,8 @@ def soft_margin_loss_backward(
     return b.cast(b.mul(slope, _scaled_gradient(b, grad, x, reduction)), b.result.dtype)
 
 
-# Binary cross entropy ------------------------------------------------------------------------------------------------------------
+# Binary cross entropy
+# ------------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.binary_cross_entropy.default)
@@ -172,13 +174,16 @@ def binary_cross_entropy_with_logits(
     return reduced(b, b.mul(loss, extra[0]) if weight is not None else loss, reduction)
 
 
-# Negative log likelihood -----------------------------------------------------------------------------------------------------------
+# Negative log likelihood
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _chosen(
     b: Builder, x: Value, target: Value, weight: Value | None, ignore_index: Size
 ) -> tuple[Value, Value, Value]:
-    """For each target: whether it counts, its class (0 where it does not count), and its weight (0 there)."""
+    """For each target: whether it counts, its class (0 where it does not count), and its weight (0
+    there).
+    """
     target = b.cast(target, torch.int64)
     counts = b.ne(target, ignore_index)
     classes = b.where(counts, target, 0)
@@ -227,7 +232,8 @@ def nll_loss_backward(
         b.iota(x.spec.shape[dim], 0, 1, torch.int64, x.spec.device), (dim,), x.spec.shape
     )
     hit = b.eq(places, b.spread(classes, (dim,), x.spec.shape))
-    # A target that does not count has class 0 and weight 0, but the gradient may be inf or NaN: choose, do not multiply.
+    # A target that does not count has class 0 and weight 0, but the gradient may be inf or NaN:
+    # choose, do not multiply.
     counts = b.ne(b.cast(target, torch.int64), ignore_index)
     hit = b.bitwise_and(hit, b.spread(counts, (dim,), x.spec.shape))
     return b.where(hit, b.spread(slope, (dim,), x.spec.shape), 0.0)

@@ -1,6 +1,7 @@
 """Max pooling: the places of every window compared one after another.
 
-    max_pool1d(x, 2)  ->  first, second = x[0::2], x[1::2];  values = maximum(second, first);  indices = 2 * i + (second > first)
+    max_pool1d(x, 2)  ->  first, second = x[0::2], x[1::2];  values = maximum(second, first);
+                      indices = 2 * i + (second > first)
 
 As in eager, the first of equal elements is taken, and the last NaN if there is one.
 """
@@ -76,7 +77,9 @@ for _ndim, _forward, _backward, _adaptive_backward in (
 
 @decomposition(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
-    """Maxima over an even division of the places: compared one after another if they are few, else folded."""
+    """Maxima over an even division of the places: compared one after another if they are few, else
+    folded.
+    """
     ndim = len(output_size)
     windows = even_windows(x.spec.shape[-ndim:], output_size)
     if windows is None:
@@ -86,11 +89,14 @@ def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
     return _folded_maxima(b, x, windows)
 
 
-# Forward --------------------------------------------------------------------------------------------------------------
+# Forward
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, Value]:
-    """The greatest element of each window over x's last dims, and its row-major place in those dims."""
+    """The greatest element of each window over x's last dims, and its row-major place in those
+    dims.
+    """
     x = b.widen(x)
     scales: list[Size] = [1]
     for window in reversed(windows[1:]):
@@ -136,7 +142,9 @@ def _to_first_element(
     b: Builder, windows: Sequence[Windows], scales: Sequence[Size], shape: tuple[Size, ...], dtype: torch.dtype,
     device: torch.device,
 ) -> Value:  # fmt: skip
-    """How far behind its beginning each window's first element stands: further than 0 where it begins in the padding."""
+    """How far behind its beginning each window's first element stands: further than 0 where it
+    begins in the padding.
+    """
     total = b.full(shape, 0, dtype, device)
     for number, (window, scale) in enumerate(zip(windows, scales, strict=True)):
         if window.pad == 0:
@@ -182,12 +190,14 @@ def _folded_maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[
     return b.amax(x, (dim,)), total
 
 
-# Backward -------------------------------------------------------------------------------------------------------------
+# Backward
+# -------------------------------------------------------------------------------------------------------------
 
 
 def _gather_pays(result: Spec, windows: Sequence[Windows]) -> bool:
-    """Whether gathering beats eager's kernel, which scatters: not on a CPU where windows overlap along rows that are contiguous in
-    memory, since each index, an int64, is then compared several times in vectors of few lanes.
+    """Whether gathering beats eager's kernel, which scatters: not on a CPU where windows overlap
+    along rows that are contiguous in memory, since each index, an int64, is then compared several
+    times in vectors of few lanes.
     """
     overlaps = prod(map(overlap, windows))
     in_rows = sizes.known_eq(result.stride[-1], 1)

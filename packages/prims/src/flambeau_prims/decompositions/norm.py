@@ -1,7 +1,9 @@
 """Normalizations: batch, layer, group, RMS and weight norm, forward and backward.
 
-All compute in the compute dtype, with moments in two passes (`reduction.variance`).  With xhat = (x - mean) * rstd and gw = grad * weight,
-every gradient with respect to x is  rstd * (gw - mean(gw) - xhat * mean(gw * xhat)),  means over what was normalized.
+All compute in the compute dtype, with moments in two passes (`reduction.variance`). With xhat = (x
+- mean) * rstd and gw = grad * weight,
+every gradient with respect to x is  rstd * (gw - mean(gw) - xhat * mean(gw * xhat)),  means over
+what was normalized.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def _weighted(b: Builder, grad: Value, weight: Value | None, dims: Sequence[int]
     return b.mul(grad, b.along(b.cast(weight, grad.spec.dtype), dims, grad.spec.shape))
 
 
-# Batch norm -----------------------------------------------------------------------------------------------------------------
+# Batch norm
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def _batch_dims(x: Value) -> tuple[int, ...]:
@@ -79,7 +82,9 @@ def _batch_norm_eval(
     running_var: Value,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Normalized by the running statistics; nothing is saved, as the empty Specs of results 1 and 2 say."""
+    """Normalized by the running statistics; nothing is saved, as the empty Specs of results 1 and 2
+    say.
+    """
     wide = b.widen(x)
     rstd = _reciprocal_deviation(b, b.cast(running_var, wide.spec.dtype), eps)
     y = _normalized(b, wide, running_mean, rstd, _batch_dims(x))
@@ -94,7 +99,9 @@ def _batch_norm_eval(
 def _batch_norm_train(
     b: Builder, x: Value, weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value, Value]:
-    """Normalized by the batch's statistics: result, mean, reciprocal deviation, and biased variance."""
+    """Normalized by the batch's statistics: result, mean, reciprocal deviation, and biased
+    variance.
+    """
     wide = b.widen(x)
     spread, average = variance(b, wide, _batch_dims(x), 0)
     rstd = _reciprocal_deviation(b, spread, eps)
@@ -175,7 +182,9 @@ def batch_norm(
     b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None, running_var: Value | None,
     training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """Batch norm where it updates nothing; when it does, functionalization must have chosen the functional form."""
+    """Batch norm where it updates nothing; when it does, functionalization must have chosen the
+    functional form.
+    """
     if not training:
         assert running_mean is not None and running_var is not None
         return _batch_norm_eval(b, x, weight, bias, running_mean, running_var, eps)
@@ -220,7 +229,8 @@ def _masked(mask: Sequence[bool], *values: Value) -> tuple[Value | None, ...]:
     return tuple(value if wanted else None for wanted, value in zip(mask, values, strict=True))
 
 
-# Layer and RMS norm -----------------------------------------------------------------------------------------------------------
+# Layer and RMS norm
+# -----------------------------------------------------------------------------------------------------------
 
 
 def _inner_dims(x: Value, normalized_shape: Sequence[Size]) -> tuple[int, ...]:
@@ -293,7 +303,8 @@ def rms_norm_backward(
     return _masked(output_mask, of_x, _outer_sum(b, b.mul(grad, xhat), dims))
 
 
-# Group norm ---------------------------------------------------------------------------------------------------------------------
+# Group norm
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _grouped(b: Builder, x: Value, group: int) -> Value:
@@ -318,7 +329,9 @@ def group_norm(
     group: int,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Normalized over the channels of a group and all places; also mean and reciprocal deviation, as (N, group)."""
+    """Normalized over the channels of a group and all places; also mean and reciprocal deviation,
+    as (N, group).
+    """
     wide = _grouped(b, b.widen(x), group)
     dims = tuple(range(2, wide.spec.ndim))
     spread, average = variance(b, wide, dims, 0)
@@ -345,7 +358,8 @@ def group_norm_backward(
     return _masked(output_mask, of_x, of_weight, b.reshape(b.sum(grad, outer), (channels,)))
 
 
-# Weight norm --------------------------------------------------------------------------------------------------------------------
+# Weight norm
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten._weight_norm_interface.default)

@@ -1,6 +1,8 @@
-"""Elementwise arithmetic, comparisons, logic and selection.  (Activations: activation.py; casts and copies: copy.py.)
+"""Elementwise arithmetic, comparisons, logic and selection. (Activations: activation.py; casts and
+copies: copy.py.)
 
-Every operator here promotes and broadcasts its operands as eager does, computes in the compute dtype, and is rounded once.
+Every operator here promotes and broadcasts its operands as eager does, computes in the compute
+dtype, and is rounded once.
 """
 
 from __future__ import annotations
@@ -33,12 +35,36 @@ def overloads(name: str, *which: str) -> list[OpOverload]:
     )
 
 
-# Unary operators that are one primitive ---------------------------------------------------------------------------
+# Unary operators that are one primitive
+# ---------------------------------------------------------------------------
 
 FLOAT_UNARY = (
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin",
-    "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma",
-)  # fmt: skip
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "lgamma",
+)
 """Integers are taken in the default floating dtype."""
 
 ROUNDING = ("floor", "ceil", "round", "trunc")
@@ -203,7 +229,8 @@ def special_entr(b: Builder, x: Value) -> Value:
     return b.where(b.isnan(x), x, y)
 
 
-# Sums and products ------------------------------------------------------------------------------------------------
+# Sums and products
+# ------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.add.Tensor, aten.add.Scalar)
@@ -295,7 +322,8 @@ def lerp(b: Builder, start: Value, end: Value, weight: Operand) -> Value:
     return b.where(b.lt(b.abs(weight), 0.5), near_start, near_end)
 
 
-# Quotients and remainders --------------------------------------------------------------------------------------------
+# Quotients and remainders
+# --------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
@@ -357,7 +385,8 @@ def fmod(b: Builder, x: Operand, y: Operand) -> Value:
     return b.fmod(x, y)
 
 
-# Powers, angles, signs ------------------------------------------------------------------------------------------------
+# Powers, angles, signs
+# ------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.pow.Tensor_Scalar)
@@ -457,7 +486,8 @@ def heaviside(b: Builder, x: Value, values: Value) -> Value:
     return b.where(b.eq(x, 0), values, b.cast(b.gt(x, 0), x.spec.dtype))
 
 
-# Extremes ---------------------------------------------------------------------------------------------------------
+# Extremes
+# ---------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.maximum.default, aten.max.other)
@@ -514,7 +544,8 @@ def clamp_max(b: Builder, x: Value, max: Operand) -> Value:
     return clamp(b, x, None, max)
 
 
-# Comparisons and logic ----------------------------------------------------------------------------------------------
+# Comparisons and logic
+# ----------------------------------------------------------------------------------------------
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -541,15 +572,17 @@ for _name, _dunder in (
     ("bitwise_xor", "__xor__"),
 ):
     decomposition(
-        *overloads(_name, "Tensor", "Scalar", "Scalar_Tensor"), *overloads(_dunder, "Tensor", "Scalar")
-    )(partial(bitwise, primitive=_name))  # fmt: skip
+        *overloads(_name, "Tensor", "Scalar", "Scalar_Tensor"),
+        *overloads(_dunder, "Tensor", "Scalar"),
+    )(partial(bitwise, primitive=_name))
 for _name, _dunder, _primitive in (
     ("bitwise_left_shift", "__lshift__", "shift_left"),
     ("bitwise_right_shift", "__rshift__", "shift_right"),
 ):
     decomposition(
-        *overloads(_name, "Tensor", "Tensor_Scalar", "Scalar_Tensor"), *overloads(_dunder, "Tensor", "Scalar")
-    )(partial(bitwise, primitive=_primitive))  # fmt: skip
+        *overloads(_name, "Tensor", "Tensor_Scalar", "Scalar_Tensor"),
+        *overloads(_dunder, "Tensor", "Scalar"),
+    )(partial(bitwise, primitive=_primitive))
 
 
 def truth(b: Builder, x: Value) -> Value:
@@ -569,7 +602,8 @@ for _name in ("and", "or", "xor"):
     )
 
 
-# Selection --------------------------------------------------------------------------------------------------------
+# Selection
+# --------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)

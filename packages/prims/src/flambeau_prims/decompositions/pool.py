@@ -81,7 +81,9 @@ def avg_pool(
     b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None, *, ndim: int,
 ) -> Any:  # fmt: skip
-    """Means over windows of the last `ndim` dims, as a sum of shifted slices; those of integers are rounded toward zero."""
+    """Means over windows of the last `ndim` dims, as a sum of shifted slices; those of integers are
+    rounded toward zero.
+    """
     windows = windows_of(x.spec, b.result, ndim, kernel_size, stride, padding, (1,), ceil_mode)
     if windows is None or prod(window.kernel for window in windows) > LARGEST_UNROLLED:
         return NotImplemented
@@ -101,7 +103,9 @@ def avg_pool(
 def _divisor(
     b: Builder, x: Value, shape: tuple[Size, ...], windows: tuple[Windows, ...], include_pad: bool, given: int | None
 ) -> Any:  # fmt: skip
-    """By what sums over windows are divided: a number, or a tensor where windows at the border count for less."""
+    """By what sums over windows are divided: a number, or a tensor where windows at the border
+    count for less.
+    """
     if given is not None:
         return given
     whole = 1

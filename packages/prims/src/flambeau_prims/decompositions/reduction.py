@@ -1,6 +1,7 @@
 """Reductions: sums, extremes, means and moments, norms.
 
-bfloat16 and float16 are accumulated in float32 and rounded once, integers and bool sum in int64, as eager does.
+bfloat16 and float16 are accumulated in float32 and rounded once, integers and bool sum in int64, as
+eager does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def count(shape: Sequence[Size], dims: Sequence[int]) -> Size:
     return total
 
 
-# Sums and products ----------------------------------------------------------------------------------------------------------
+# Sums and products
+# ----------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.sum.default)
@@ -114,7 +116,8 @@ def count_nonzero_dim(b: Builder, x: Value, dim: int | None = None) -> Value:
     return count_nonzero(b, x, [] if dim is None else [dim])
 
 
-# Means and moments ------------------------------------------------------------------------------------------------------------
+# Means and moments
+# ------------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.mean.default)
@@ -152,7 +155,9 @@ def divide(b: Builder, x: Value, amount: Any) -> Value:
 
 
 def variance(b: Builder, x: Value, dims: tuple[int, ...], correction: Any) -> tuple[Value, Value]:
-    """Variance and mean over dims of a tensor in its compute dtype, in two passes: the mean, then squared deviations from it."""
+    """Variance and mean over dims of a tensor in its compute dtype, in two passes: the mean, then
+    squared deviations from it.
+    """
     average = mean(b, x, dims)
     deviation = b.sub(x, b.spread(average, dims, x.spec.shape))
     squares = b.sum(b.mul(deviation, deviation), dims)
@@ -229,7 +234,8 @@ def std_mean(
     return _moments(b, x, dim, correction, keepdim, root=True)
 
 
-# Norms ----------------------------------------------------------------------------------------------------------------------
+# Norms
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.linalg_vector_norm.default)
@@ -305,7 +311,8 @@ def logsumexp(b: Builder, x: Value, dim: Sequence[int], keepdim: bool = False) -
     return finish(b, b.add(total, top), dims, keepdim)
 
 
-# Extremes -------------------------------------------------------------------------------------------------------------------
+# Extremes
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def _extreme(b: Builder, x: Value, dims: tuple[int, ...], primitive: str, keepdim: bool) -> Value:
@@ -396,7 +403,8 @@ def value_selecting_backward(
     return b.where(hit, b.spread(grad, (dim,), shape), 0)
 
 
-# Truth ------------------------------------------------------------------------------------------------------------------------
+# Truth
+# ------------------------------------------------------------------------------------------------------------------------
 
 
 def _truth(
@@ -424,7 +432,8 @@ def all_(
     return b.cast(found, b.result.dtype)
 
 
-# The overloads with a bool for the correction ----------------------------------------------------------------------------------
+# The overloads with a bool for the correction
+# ----------------------------------------------------------------------------------
 
 
 def _biased_or_not(

@@ -3,10 +3,11 @@
     @decomposition(aten.silu.default)
     def silu(b: Builder, x: Value) -> Value: ...
 
-A decomposition is called with the Builder and the ATen arguments (Values, Sizes, numbers, dtypes, lists of these).  It appends
-primitives and returns a Value for each result (a tuple or list for several, None where the operator returns no tensor); results may
-be in the compute dtype of the declared one (float32 for bfloat16): the caller casts them and settles their strides.
-It returns NotImplemented for arguments that it leaves to ATen.
+A decomposition is called with the Builder and the ATen arguments (Values, Sizes, numbers, dtypes,
+lists of these). It appends primitives and returns a Value for each result (a tuple or list for
+several, None where the operator returns no tensor); results may be in the compute dtype of the
+declared one (float32 for bfloat16): the caller casts them and settles their strides. It returns
+NotImplemented for arguments that it leaves to ATen.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {}
 
 
 def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:
-    """Register the decorated function for these overloads; a second decomposition of one overload is an error."""
+    """Register the decorated function for these overloads; a second decomposition of one overload
+    is an error.
+    """
 
     def register(function: Decomposition) -> Decomposition:
         for op in ops:

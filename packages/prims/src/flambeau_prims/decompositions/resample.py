@@ -29,7 +29,9 @@ aten = torch.ops.aten
 def upsample_nearest(
     b: Builder, x: Value, output_size: Sequence[Size], *scales: float | None
 ) -> Any:
-    """Each place repeated when sizes grow by whole factors; else read at floor(place * scale), computed as eager does."""
+    """Each place repeated when sizes grow by whole factors; else read at floor(place * scale),
+    computed as eager does.
+    """
     factors = _whole_factors(x.spec.shape[2:], output_size, scales, x.spec.device)
     if factors is not None:
         return _repeated(b, x, factors)
@@ -133,7 +135,9 @@ def upsample_nearest_backward(
 
 
 def _gather_pays(result: Spec, output_size: Sequence[Size]) -> bool:
-    """Whether gathering beats eager's kernel, which scatters: not on a CPU where it shrinks rows that are contiguous in memory."""
+    """Whether gathering beats eager's kernel, which scatters: not on a CPU where it shrinks rows
+    that are contiguous in memory.
+    """
     in_rows = sizes.known_eq(result.stride[-1], 1)
     shrinks = sizes.known_lt(output_size[-1], result.shape[-1])
     return result.device.type != "cpu" or not in_rows or not shrinks
@@ -150,9 +154,11 @@ def _in_order_of(like: Spec, shape: Sequence[Size]) -> tuple[Size, ...]:
 
 
 def _folded_back(b: Builder, grad: Value, dim: int, size: int, ratio: float) -> Value | None:
-    """One dim of a gradient summed over the places that each of `size` places was read at; None if those are many.
+    """One dim of a gradient summed over the places that each of `size` places was read at; None if
+    those are many.
 
-    They are neighbours: from floor(place / ratio) on, give or take what rounding does, which is found out here.
+    They are neighbours: from floor(place / ratio) on, give or take what rounding does, which is
+    found out here.
     """
     wanted = sizes.as_int(grad.spec.shape[dim])
     inverse = torch.tensor(1.0 / ratio, dtype=torch.float32)

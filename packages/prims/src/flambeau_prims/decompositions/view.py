@@ -125,7 +125,8 @@ def _squeeze(b: Builder, x: Value, dims: Sequence[int]) -> Value:
     return b.squeeze(x, tuple(d for d in wrapped if sizes.eq(x.spec.shape[d], 1)))
 
 
-# Parts ----------------------------------------------------------------------------------------------------------------
+# Parts
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def clamp_range(start: Size | None, end: Size | None, size: Size) -> tuple[Size, Size]:
@@ -136,7 +137,9 @@ def clamp_range(start: Size | None, end: Size | None, size: Size) -> tuple[Size,
 
 
 _TO_THE_END = 2**62
-"""An int bound from here on is `x[a:]` as C++ writes it: no size is so large, and none needs a guard to say so."""
+"""An int bound from here on is `x[a:]` as C++ writes it: no size is so large, and none needs a
+guard to say so.
+"""
 
 
 def _clamped(place: Size, size: Size) -> Size:
@@ -222,11 +225,14 @@ def diagonal(b: Builder, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
     return b.diagonal(x, offset, wrap_dim(dim1, x.spec.ndim), wrap_dim(dim2, x.spec.ndim))
 
 
-# Windows on memory ------------------------------------------------------------------------------------------------------
+# Windows on memory
+# ------------------------------------------------------------------------------------------------------
 
 
 def _copies(x: Value) -> bool:
-    """Whether a reshape on the way to x's memory had to copy, so that x's strides do not describe that memory."""
+    """Whether a reshape on the way to x's memory had to copy, so that x's strides do not describe
+    that memory.
+    """
     while (
         x.producer is not None
         and isinstance(x.producer.op, Prim)

@@ -27,7 +27,8 @@ LARGEST_UNROLLED = 27
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows along one dim: `count` of them over `size` elements, each of `kernel` places, `dilation` apart.
+    """The windows along one dim: `count` of them over `size` elements, each of `kernel` places,
+    `dilation` apart.
 
     `ceil`: the last window may reach beyond the padding.
     """
@@ -69,7 +70,9 @@ def windows_of(
     image: Spec, pooled: Spec, ndim: int, kernel: Sequence[int], stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], ceil: bool,
 ) -> tuple[Windows, ...] | None:  # fmt: skip
-    """The windows of the last `ndim` dims of an image, given ATen's arguments; None if some of them are symbolic."""
+    """The windows of the last `ndim` dims of an image, given ATen's arguments; None if some of them
+    are symbolic.
+    """
     extents = spread(kernel, ndim)
     steps = spread(stride, ndim) if stride else extents
     pads, dilations = spread(padding, ndim), spread(dilation, ndim)
@@ -95,7 +98,8 @@ def even_windows(image: Sequence[Size], counts: Sequence[Size]) -> tuple[Windows
 def at_taps(
     b: Builder, x: Value, windows: Sequence[Windows], taps: Sequence[int], outside: float
 ) -> Value | None:
-    """What the windows hold at these taps (one a dim), `outside` where that is no element of x; None if all are outside.
+    """What the windows hold at these taps (one a dim), `outside` where that is no element of x;
+    None if all are outside.
 
     The windows run over the last dims of x.
     """
@@ -117,7 +121,9 @@ def at_taps(
 def begins(
     b: Builder, window: Windows, scale: Size, dtype: torch.dtype, device: torch.device
 ) -> Value:
-    """Where each window along a dim begins, times `scale`: one dim of `window.count`; below zero in the padding."""
+    """Where each window along a dim begins, times `scale`: one dim of `window.count`; below zero in
+    the padding.
+    """
     return b.iota(window.count, -window.pad * scale, window.step * scale, dtype, device)
 
 
@@ -129,10 +135,12 @@ def overlap(window: Windows) -> int:
 def at_places(
     b: Builder, y: Value, windows: Sequence[Windows], back: Sequence[int], outside: float
 ) -> Value | None:
-    """For each place of the image what y holds for the window that began `back` windows before the last that begins there or
-    before it (one number a dim); `outside` where there is none.  None if there is none for any place.
+    """For each place of the image what y holds for the window that began `back` windows before the
+    last that begins there or before it (one number a dim); `outside` where there is none. None if
+    there is none for any place.
 
-    y has an element for each window in its last dims; whether the window reaches the place is not asked.
+    y has an element for each window in its last dims; whether the window reaches the place is not
+    asked.
     """
     lead = y.spec.ndim - len(windows)
     lows: list[Size] = [0] * lead

@@ -1,6 +1,8 @@
-"""Shape rules: for each ATen overload, how the Specs of its results follow from those of its arguments.
+"""Shape rules: for each ATen overload, how the Specs of its results follow from those of its
+arguments.
 
-`MODULES` is the one list of the files that hold rules; `load_all` imports them, which registers the rules.
+`MODULES` is the one list of the files that hold rules; `load_all` imports them, which registers the
+rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Shape rules of fused scaled-dot-product attention: the CPU kernel and the CUDA ones, forward and backward."""
+"""Shape rules of fused scaled-dot-product attention: the CPU kernel and the CUDA ones, forward and
+backward.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def _check(query: Spec, key: Spec, value: Spec) -> None:
     for spec in (query, key, value):
         if spec.ndim != 4:
             raise RuntimeError(
-                f"scaled_dot_product_attention: expected 4-dimensional query, key and value, got {list(spec.shape)}"
+                f"scaled_dot_product_attention: expected 4-dimensional query, key and "
+                f"value, got {list(spec.shape)}"
             )
         if spec.dtype != query.dtype:
             raise RuntimeError(
@@ -43,7 +46,8 @@ def _check(query: Spec, key: Spec, value: Spec) -> None:
             )
     if not eq(query.shape[3], key.shape[3]) or not same_shape(key.shape[:3], value.shape[:3]):
         raise RuntimeError(
-            f"scaled_dot_product_attention: shapes {list(query.shape)}, {list(key.shape)} and {list(value.shape)} do not match"
+            f"scaled_dot_product_attention: shapes {list(query.shape)}, {list(key.shape)} "
+            f"and {list(value.shape)} do not match"
         )
 
 
@@ -65,7 +69,9 @@ def flash_attention_for_cpu(
     attn_mask: Spec | None = None,
     scale: float | None = None,
 ) -> tuple[Spec, Spec]:
-    """The result, laid out as the query, and the logarithms of the softmax denominators, heads inside."""
+    """The result, laid out as the query, and the logarithms of the softmax denominators, heads
+    inside.
+    """
     _check(query, key, value)
     batch, heads, length, _ = query.shape
     out = query.replace(stride=preserved_stride(query), offset=0)
@@ -123,7 +129,9 @@ def flash_attention(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """output, logsumexp, cumulative lengths (none), longest lengths, random state, its unused half, debug mask."""
+    """output, logsumexp, cumulative lengths (none), longest lengths, random state, its unused half,
+    debug mask.
+    """
     _check(query, key, value)
     batch, heads, length, _ = query.shape
     device = query.device
@@ -221,7 +229,9 @@ def cudnn_attention(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """output, logsumexp, cumulative lengths (none), longest lengths, random seed and offset, debug mask (none)."""
+    """output, logsumexp, cumulative lengths (none), longest lengths, random seed and offset, debug
+    mask (none).
+    """
     _check(query, key, value)
     batch, heads, length, _ = query.shape
     shape = (batch, heads, length, value.shape[3])

@@ -1,7 +1,8 @@
 """Shape rules of convolutions, forward and backward.
 
-The layout of the result follows the kernel that eager PyTorch picks: nearly all work in channels_last when the input or
-the weight is, some (native 3d ones on CPU, double precision on a GPU) row-major.
+The layout of the result follows the kernel that eager PyTorch picks: nearly all work in
+channels_last when the input or the weight is, some (native 3d ones on CPU, double precision on a
+GPU) row-major.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def spread(values: Sequence[Size], ndim: int, name: str) -> tuple[Size, ...]:
     if len(values) == 1:
         return tuple(values) * ndim
     raise RuntimeError(
-        f"expected {name} to be a single integer value or a list of {ndim} values to match the convolution dimensions, "
+        f"expected {name} to be a single integer value or a list of {ndim} values to match "
+        f"the convolution dimensions, "
         f"but got {name}={list(values)}"
     )
 
@@ -43,7 +45,8 @@ def convolved_size(size: Size, kernel: Size, stride: Size, padding: Size, dilati
     padded = size + 2 * padding
     if gt(reach, padded):
         raise RuntimeError(
-            f"Calculated padded input size: ({padded}). Kernel size: ({reach}). Kernel size can't be greater than actual input size"
+            f"Calculated padded input size: ({padded}). Kernel size: ({reach}). Kernel "
+            f"size can't be greater than actual input size"
         )
     return (padded - reach) // stride + 1
 
@@ -93,15 +96,18 @@ def _output_shape(
     spatial = weight.ndim - 2
     if spatial <= 0 or input.ndim != weight.ndim:
         raise RuntimeError(
-            f"Expected {weight.ndim}D (batched) input to the convolution, but got input of size: {list(input.shape)}"
+            f"Expected {weight.ndim}D (batched) input to the convolution, but got input of "
+            f"size: {list(input.shape)}"
         )
     if input.dtype != weight.dtype:
         raise RuntimeError(
-            f"Input type ({dtype_name(input.dtype)}) and weight type ({dtype_name(weight.dtype)}) should be the same"
+            f"Input type ({dtype_name(input.dtype)}) and weight type "
+            f"({dtype_name(weight.dtype)}) should be the same"
         )
     if bias is not None and bias.dtype != input.dtype:
         raise RuntimeError(
-            f"Input type ({dtype_name(input.dtype)}) and bias type ({dtype_name(bias.dtype)}) should be the same"
+            f"Input type ({dtype_name(input.dtype)}) and bias type "
+            f"({dtype_name(bias.dtype)}) should be the same"
         )
     strides = spread(stride, spatial, "stride")
     paddings = spread(padding, spatial, "padding")
@@ -111,13 +117,15 @@ def _output_shape(
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
     if not eq(input.shape[1], channels):
         raise RuntimeError(
-            f"Given groups={groups}, weight of size {list(weight.shape)}, expected input{list(input.shape)} to have "
+            f"Given groups={groups}, weight of size {list(weight.shape)}, expected "
+            f"input{list(input.shape)} to have "
             f"{channels} channels, but got {input.shape[1]} channels instead"
         )
     out_channels = weight.shape[1] * groups if transposed else weight.shape[0]
     if bias is not None and (bias.ndim != 1 or not eq(bias.shape[0], out_channels)):
         raise RuntimeError(
-            f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with {out_channels} elements, "
+            f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional "
+            f"with {out_channels} elements, "
             f"but got bias of size {list(bias.shape)} instead"
         )
     if transposed:
@@ -141,7 +149,9 @@ def _output_shape(
 def convolved_stride(
     of: tuple[Size, ...], input: Spec, weight: Spec, groups: int
 ) -> tuple[Size, ...]:
-    """Strides of a result of shape `of`.  A 1d convolution runs as a 2d one of height 1, on a packed input."""
+    """Strides of a result of shape `of`. A 1d convolution runs as a 2d one of height 1, on a packed
+    input.
+    """
     if input.ndim != 3:
         return stride_for(of, convolution_format(input, weight, groups))
     if not is_contiguous(input):
@@ -166,7 +176,9 @@ def convolution_format(input: Spec, weight: Spec, groups: int) -> torch.memory_f
 
 
 def _onednn_takes(input: Spec, weight: Spec, groups: int) -> bool:
-    """Whether eager gives a 3d convolution to oneDNN; its native kernels for the others are row-major."""
+    """Whether eager gives a 3d convolution to oneDNN; its native kernels for the others are
+    row-major.
+    """
     if input.dtype != torch.float32:
         return input.dtype != torch.float64
     wide = gt(weight.shape[-1], 3) and gt(weight.shape[-2], 3)

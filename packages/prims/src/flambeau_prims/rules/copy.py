@@ -82,7 +82,8 @@ def copy(self: Spec, src: Spec, non_blocking: bool = False) -> Spec:
 def _check_broadcasts_to(self: Spec, src: Spec) -> None:
     if not same_shape(broadcast_shapes(self.shape, src.shape), self.shape):
         raise RuntimeError(
-            f"The size of tensor a {list(self.shape)} must match the size of tensor b {list(src.shape)}"
+            f"The size of tensor a {list(self.shape)} must match the size of tensor b "
+            f"{list(src.shape)}"
         )
 
 

@@ -30,7 +30,8 @@ def fresh(
 ) -> Spec:
     """A new tensor; a missing dtype is the default one, a missing device the CPU.
 
-    (`torch.set_default_device` and `with torch.device(...)` name the device explicitly before ATen is called.)
+    (`torch.set_default_device` and `with torch.device(...)` name the device explicitly before ATen
+    is called.)
     """
     for size in shape:
         if not expect(">=", size, 0):
@@ -89,7 +90,8 @@ def empty_strided(
     made = fresh(size, dtype, device)
     if len(size) != len(stride):
         raise RuntimeError(
-            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides ({len(stride)})"
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides "
+            f"({len(stride)})"
         )
     return made.replace(stride=tuple(stride))
 
@@ -106,7 +108,8 @@ def empty_permuted(
     """Dense, with dimensions from the outermost to the innermost as `physical_layout` lists them."""
     if sorted(physical_layout) != list(range(len(size))):
         raise RuntimeError(
-            f"Number of dimensions in size {list(size)} does not match a permutation {list(physical_layout)}"
+            f"Number of dimensions in size {list(size)} does not match a permutation "
+            f"{list(physical_layout)}"
         )
     made = fresh(size, dtype, device)
     inner = fresh([size[dim] for dim in physical_layout], dtype, device).stride

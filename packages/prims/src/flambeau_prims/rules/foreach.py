@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt"
+    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p "
+    "log2 neg reciprocal round rsqrt"
     " sigmoid sign sin sinh sqrt tan tanh trunc"
 )
 _BINARY = "add sub mul div maximum minimum clamp_min clamp_max pow"
@@ -33,7 +34,8 @@ def _each(self: Sequence[Spec], other: Any) -> list[Any]:
     if isinstance(other, tuple):
         if len(other) != len(self):
             raise RuntimeError(
-                f"Tensor lists must have the same number of tensors, got {len(self)} and {len(other)}"
+                f"Tensor lists must have the same number of tensors, got {len(self)} and "
+                f"{len(other)}"
             )
         return list(other)
     return [other] * len(self)
@@ -188,6 +190,7 @@ def fused_optimizer_(
     for parameter, grad in zip(self, _each(self, grads), strict=True):
         if parameter.shape != grad.shape:
             raise RuntimeError(
-                f"fused optimizer: a parameter of shape {list(parameter.shape)} has a gradient of shape {list(grad.shape)}"
+                f"fused optimizer: a parameter of shape {list(parameter.shape)} has a "
+                f"gradient of shape {list(grad.shape)}"
             )
     return ()

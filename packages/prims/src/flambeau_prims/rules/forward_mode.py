@@ -1,4 +1,5 @@
-"""Operators that forward-mode differentiation calls: about tangents, which are to lie in memory as their primals do.
+"""Operators that forward-mode differentiation calls: about tangents, which are to lie in memory as
+their primals do.
 
 Those that ask a question compute no tensor: their rules give the answer itself.
 """
@@ -28,7 +29,9 @@ def is_same_size(self: Spec, other: Spec) -> bool:
 
 @rule(aten._has_same_storage_numel.default)
 def has_same_storage_numel(self: Spec, other: Spec) -> bool:
-    """Whether the two reach equally far into memory, which decides if a tangent is copied into its primal's layout."""
+    """Whether the two reach equally far into memory, which decides if a tangent is copied into its
+    primal's layout.
+    """
     return eq(_reach(self), _reach(other))
 
 

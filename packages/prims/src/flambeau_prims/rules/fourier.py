@@ -1,7 +1,8 @@
 """Shape rules of Fourier transforms.
 
-The CPU's library (MKL) sees a batch of transforms: batch dimensions first, in the order of their strides, then those transformed, and its
-result is row-major in this order.  The GPU's works in stages, whose layouts torch's meta kernels know, for int sizes.
+The CPU's library (MKL) sees a batch of transforms: batch dimensions first, in the order of their
+strides, then those transformed, and its result is row-major in this order. The GPU's works in
+stages, whose layouts torch's meta kernels know, for int sizes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def fft_r2c(self: Spec, dim: Sequence[int], normalization: int, onesided: bool) 
 
 @rule(aten._fft_c2r.default)
 def fft_c2r(self: Spec, dim: Sequence[int], normalization: int, last_dim_size: Size) -> Spec:
-    """Complex to real, of the size asked for; on a CPU complex to complex first along all dimensions but the last."""
+    """Complex to real, of the size asked for; on a CPU complex to complex first along all
+    dimensions but the last.
+    """
     if not self.dtype.is_complex:
         raise RuntimeError("_fft_c2r: expected a complex tensor")
     before = self
@@ -89,7 +92,9 @@ def _transformed(
     op: OpOverload,
     others: tuple[Any, ...],
 ) -> Spec:
-    """The result of transforming along the dimensions `order`; `op` with `others` is the whole call."""
+    """The result of transforming along the dimensions `order`; `op` with `others` is the whole
+    call.
+    """
     order = [dim % self.ndim for dim in order]
     if order == [self.ndim - 1] and _is_row_major(self):
         return Spec.of(shape, dtype=dtype, device=self.device)
@@ -105,7 +110,8 @@ def _transformed(
 
 
 def _is_row_major(self: Spec) -> bool:
-    # The libraries see the strides of dimensions of size 1, too; of symbolic sizes these are not known as expressions.
+    # The libraries see the strides of dimensions of size 1, too; of symbolic sizes these are not
+    # known as expressions.
     is_row_major = self.stride == contiguous_stride(self.shape)
     return is_row_major or (self.env is not None and is_contiguous(self))
 
@@ -122,7 +128,9 @@ def _by_stride(self: Spec, dims: Sequence[int]) -> list[int]:
 
 
 def _untransformed(ndim: int, transformed: set[int]) -> list[int]:
-    """The other dimensions, in the order that std::partition leaves them in: each gap is filled from the end."""
+    """The other dimensions, in the order that std::partition leaves them in: each gap is filled
+    from the end.
+    """
     dims = list(range(ndim))
     first, last = 0, ndim
     while True:

@@ -30,8 +30,10 @@ def _check(self: Spec, weight: Spec | None) -> None:
         raise NotImplementedError(f"\"histogramdd\" not implemented for '{dtype_name(self.dtype)}'")
     if weight is not None and weight.dtype != self.dtype:
         raise RuntimeError(
-            f"torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same dtype, "
-            f"but got input(dtype: {dtype_name(self.dtype)}) and weight(dtype: {dtype_name(weight.dtype)})"
+            f"torch.histogramdd: if weight tensor is provided, input tensor and weight "
+            f"tensor should have the same dtype, "
+            f"but got input(dtype: {dtype_name(self.dtype)}) and weight(dtype: "
+            f"{dtype_name(weight.dtype)})"
         )
 
 
@@ -62,7 +64,8 @@ def _check_points(self: Spec, weight: Spec | None, bins: int) -> None:
     _check(self, weight)
     if self.ndim < 2 or not eq(self.shape[-1], bins):
         raise RuntimeError(
-            f"torch.histogramdd: expected {self.shape[-1] if self.shape else 1} sequences of bin edges but got {bins}"
+            f"torch.histogramdd: expected {self.shape[-1] if self.shape else 1} sequences "
+            f"of bin edges but got {bins}"
         )
 
 

@@ -1,4 +1,6 @@
-"""Shape rules of indexing: gather, scatter, index, index_put, embedding, cat, stack, pad, roll, flip, repeat."""
+"""Shape rules of indexing: gather, scatter, index, index_put, embedding, cat, stack, pad, roll,
+flip, repeat.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def _indexed(
 ) -> tuple[
     tuple[Size, ...], tuple[Size, ...] | None, list[tuple[tuple[Size, ...], tuple[Size, ...]]]
 ]:
-    """Strides and shape of self with its indexed dimensions replaced, and the indices' layouts beside it."""
+    """Strides and shape of self with its indexed dimensions replaced, and the indices' layouts
+    beside it.
+    """
     if not indices:
         raise IndexError("at least one index must be provided")
     if len(indices) > self.ndim:
@@ -145,7 +149,8 @@ def index_put_(
 def _check_put(self: Spec, indices: Sequence[Spec | None], values: Spec) -> None:
     if self.dtype != values.dtype:
         raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {dtype_name(self.dtype)} for the "
+            f"Index put requires the source and destination dtypes match, got "
+            f"{dtype_name(self.dtype)} for the "
             f"destination and {dtype_name(values.dtype)} for the source."
         )
     if any(spec is not None and spec.dtype in (torch.bool, torch.uint8) for spec in indices):
@@ -153,7 +158,8 @@ def _check_put(self: Spec, indices: Sequence[Spec | None], values: Spec) -> None
     _, shape, _ = _indexed(self, indices)
     if shape is not None and not same_shape(broadcast_shapes(values.shape, shape), shape):
         raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape {list(shape)}"
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be "
+            f"broadcast to indexing result of shape {list(shape)}"
         )
 
 
@@ -196,14 +202,16 @@ def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None 
     for d in range(self.ndim):
         if d != at and index.ndim and gt(index.shape[d], self.shape[d]):
             raise RuntimeError(
-                f"Size does not match at dimension {d} expected index {list(index.shape)} to be no larger than self "
+                f"Size does not match at dimension {d} expected index {list(index.shape)} "
+                f"to be no larger than self "
                 f"{list(self.shape)} apart from dimension {dim}"
             )
         if src is None or not (src.ndim and index.ndim):
             continue
         if gt(index.shape[d], src.shape[wrap_dim(d, src.ndim)]):
             raise RuntimeError(
-                f"Expected index {list(index.shape)} to be no larger than src {list(src.shape)} in all dimensions"
+                f"Expected index {list(index.shape)} to be no larger than src "
+                f"{list(src.shape)} in all dimensions"
             )
     if src is not None and max(src.ndim, 1) != max(self.ndim, 1):
         raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
@@ -279,7 +287,8 @@ def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Ope
         if name == "index_fill":
             raise RuntimeError("Index has to be a vector/scalar")
         raise IndexError(
-            f"{name}_(): Index is supposed to be a vector, but got dim: {index.ndim} with type: {dtype_name(index.dtype)} and "
+            f"{name}_(): Index is supposed to be a vector, but got dim: {index.ndim} with "
+            f"type: {dtype_name(index.dtype)} and "
             f"size: {list(index.shape)}"
         )
     _check_index_dtype(name, index, _INDEX_DTYPES)
@@ -287,22 +296,26 @@ def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Ope
         return
     if name == "index_copy" and self.shape and source.ndim != self.ndim:
         raise IndexError(
-            f"{name}_(): When source and destination are not scalars, their dimensionality must match. Source dimensionality "
+            f"{name}_(): When source and destination are not scalars, their dimensionality "
+            f"must match. Source dimensionality "
             f"({source.ndim}), destination dimensionality ({self.ndim})"
         )
     if source.dtype != self.dtype:
         raise RuntimeError(
-            f"{name}(): self and source expected to have the same dtype, but got (self) {dtype_name(self.dtype)} and "
+            f"{name}(): self and source expected to have the same dtype, but got (self) "
+            f"{dtype_name(self.dtype)} and "
             f"(source) {dtype_name(source.dtype)}"
         )
     wanted = (*self.shape[:at], index.numel, *self.shape[at + 1 :]) if self.shape else source.shape
     if at < source.ndim and self.shape and not eq(source.shape[at], index.numel):
         raise RuntimeError(
-            f"{name}_(): Number of indices ({index.numel}) should be equal to source.size(dim): ({source.shape[at]}), for dim: {at}"
+            f"{name}_(): Number of indices ({index.numel}) should be equal to "
+            f"source.size(dim): ({source.shape[at]}), for dim: {at}"
         )
     if not same_shape(source.shape, wanted):
         raise RuntimeError(
-            "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = "
+            "source tensor shape must match self tensor shape, excluding the specified "
+            "dimension. Got self.shape = "
             f"{list(self.shape)} source.shape = {list(source.shape)}"
         )
 
@@ -404,8 +417,10 @@ def embedding(
         raise RuntimeError("'weight' must be 2-D")
     if indices.dtype not in _INDEX_DTYPES:
         raise RuntimeError(
-            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
-            f"torch.{dtype_name(indices.dtype)}Tensor instead (while checking arguments for embedding)"
+            "Expected tensor for argument #1 'indices' to have one of the following scalar "
+            "types: Long, Int; but got "
+            f"torch.{dtype_name(indices.dtype)}Tensor instead (while checking arguments "
+            f"for embedding)"
         )
     return fresh(weight, (*indices.shape, weight.shape[1]))
 
@@ -434,9 +449,11 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Spec, Spec, Spec, Spec]:
-    """The bags' sums (0), means (1) or maxima (2), each index's bag, the bags' sizes, and where the maxima stand.
+    """The bags' sums (0), means (1) or maxima (2), each index's bag, the bags' sizes, and where the
+    maxima stand.
 
-    On a CPU the bags of indices are left out where the sums need none; elsewhere the maxima are, where there are none.
+    On a CPU the bags of indices are left out where the sums need none; elsewhere the maxima are,
+    where there are none.
     """
     on_cpu = weight.device.type == "cpu"
     bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
@@ -514,7 +531,8 @@ def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
     for spec in tensors:
         if not spec.shape:
             raise RuntimeError(
-                f"zero-dimensional tensor (at position {tensors.index(spec)}) cannot be concatenated"
+                f"zero-dimensional tensor (at position {tensors.index(spec)}) cannot be "
+                f"concatenated"
             )
     first = joined[0]
     at = wrap_dim(dim, first.ndim)
@@ -527,7 +545,8 @@ def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
         for d in range(first.ndim):
             if d != at and not eq(spec.shape[d], first.shape[d]):
                 raise RuntimeError(
-                    f"Sizes of tensors must match except in dimension {at}. Expected size {first.shape[d]} but got size "
+                    f"Sizes of tensors must match except in dimension {at}. Expected size "
+                    f"{first.shape[d]} but got size "
                     f"{spec.shape[d]} for tensor number {tensors.index(spec)} in the list."
                 )
         length = length + spec.shape[at]
@@ -547,7 +566,8 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
     for position, spec in enumerate(tensors):
         if not same_shape(spec.shape, first.shape):
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry 0 and "
+                f"stack expects each tensor to be equal size, but got {list(first.shape)} "
+                f"at entry 0 and "
                 f"{list(spec.shape)} at entry {position}"
             )
     if at == first.ndim or is_empty(first.shape):
@@ -564,12 +584,15 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
 
 @rule(aten.constant_pad_nd.default)
 def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
-    """Padded from the last dimension backwards; negative padding crops.  In self's suggested memory format."""
+    """Padded from the last dimension backwards; negative padding crops. In self's suggested memory
+    format.
+    """
     if len(pad) % 2:
         raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
     if len(pad) // 2 > self.ndim:
         raise RuntimeError(
-            f"Length of pad should be no more than twice the number of dimensions of the input. Pad length is {len(pad)} "
+            f"Length of pad should be no more than twice the number of dimensions of the "
+            f"input. Pad length is {len(pad)} "
             f"while the input has {self.ndim} dimensions."
         )
     shape = list(self.shape)
@@ -582,7 +605,8 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
         )
         if cropped or lt(size, 0):
             raise RuntimeError(
-                f"The input size {shape[d]}, plus negative padding {pad[2 * position]} and {pad[2 * position + 1]} resulted "
+                f"The input size {shape[d]}, plus negative padding {pad[2 * position]} and "
+                f"{pad[2 * position + 1]} resulted "
                 f"in a negative output size, which is invalid. Check dimension {d} of your input."
             )
         shape[d] = size
@@ -640,7 +664,8 @@ def repeat(self: Spec, repeats: Sequence[Size]) -> Spec:
     """Row-major."""
     if len(repeats) < self.ndim:
         raise RuntimeError(
-            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
+            "Number of dimensions of repeat dims can not be smaller than number of "
+            "dimensions of tensor"
         )
     padded = (1,) * (len(repeats) - self.ndim) + self.shape
     shape = [size * count for size, count in zip(padded, repeats, strict=True)]

@@ -1,4 +1,5 @@
-"""Shape rules of linear algebra kept as external calls: factorisations, solves, inverse, determinant, cross product.
+"""Shape rules of linear algebra kept as external calls: factorisations, solves, inverse,
+determinant, cross product.
 
 LAPACK works column by column, so matrices that come out of it are column-major, whatever went in.
 """
@@ -42,11 +43,13 @@ def _check_matrix(A: Spec, name: str, *, square: bool = False) -> None:
         raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
     if square and not eq(A.shape[-1], A.shape[-2]):
         raise RuntimeError(
-            f"{name}: A must be batches of square matrices, but they are {A.shape[-2]} by {A.shape[-1]} matrices"
+            f"{name}: A must be batches of square matrices, but they are {A.shape[-2]} by "
+            f"{A.shape[-1]} matrices"
         )
     if not A.dtype.is_floating_point and not A.dtype.is_complex:
         raise RuntimeError(
-            f"{name}: Expected a floating point or complex tensor as input. Got {dtype_name(A.dtype)}"
+            f"{name}: Expected a floating point or complex tensor as input. Got "
+            f"{dtype_name(A.dtype)}"
         )
 
 
@@ -93,7 +96,8 @@ def qr(A: Spec, mode: str = "reduced") -> tuple[Spec, Spec]:
     _check_matrix(A, "linalg.qr")
     if mode not in ("reduced", "complete", "r"):
         raise RuntimeError(
-            f"qr received unrecognized mode '{mode}' but expected one of 'reduced', 'r', or 'complete'"
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced', 'r', "
+            f"or 'complete'"
         )
     rows, columns = A.shape[-2:]
     rank = size_min(rows, columns)
@@ -114,7 +118,9 @@ def eigh(A: Spec, UPLO: str = "L", compute_v: bool = True) -> tuple[Spec, Spec]:
 def svd(
     A: Spec, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Spec, Spec, Spec]:
-    """Left singular vectors, singular values (real), and right singular vectors: row-major on a GPU, whose library gives their transpose."""
+    """Left singular vectors, singular values (real), and right singular vectors: row-major on a
+    GPU, whose library gives their transpose.
+    """
     _check_matrix(A, "linalg.svd")
     batch, (rows, columns) = A.shape[:-2], A.shape[-2:]
     rank = size_min(rows, columns)
@@ -156,7 +162,8 @@ def solve_ex(
         return _fresh(B, (*A.shape[:-2], A.shape[-1])), lu, pivots, info
     if not eq(B.shape[-2 if left else -1], A.shape[-1]):
         raise RuntimeError(
-            f"linalg.solve: Incompatible shapes of A and B for the equation {'AX = B' if left else 'XA = B'} "
+            f"linalg.solve: Incompatible shapes of A and B for the equation "
+            f"{'AX = B' if left else 'XA = B'} "
             f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
         )
     batch = broadcast_shapes(A.shape[:-2], B.shape[:-2])
@@ -174,7 +181,8 @@ def cross(self: Spec, other: Spec, *, dim: int = -1) -> Spec:
     at = wrap_dim(dim, self.ndim)
     if not eq(self.shape[at], 3) or not eq(other.shape[at], 3):
         raise RuntimeError(
-            f"linalg.cross: inputs dimension {dim} must have length 3. Got {self.shape[at]} and {other.shape[at]}"
+            f"linalg.cross: inputs dimension {dim} must have length 3. Got "
+            f"{self.shape[at]} and {other.shape[at]}"
         )
     return _fresh(self, broadcast_shapes(self.shape, other.shape))
 
@@ -215,7 +223,8 @@ def weight_norm_backward(
 def _check_dtype_alike(A: Spec, B: Spec, name: str) -> None:
     if A.dtype != B.dtype:
         raise RuntimeError(
-            f"{name}: Expected A and B to have the same dtype, but found {dtype_name(A.dtype)} and {dtype_name(B.dtype)}"
+            f"{name}: Expected A and B to have the same dtype, but found "
+            f"{dtype_name(A.dtype)} and {dtype_name(B.dtype)}"
         )
 
 
@@ -227,7 +236,8 @@ def _solution(A: Spec, B: Spec, name: str, *, left: bool = True) -> tuple[Size, 
         raise RuntimeError(f"{name}: The input tensor B must have at least 2 dimensions.")
     if not eq(B.shape[-2 if left else -1], A.shape[-1]):
         raise RuntimeError(
-            f"{name}: Incompatible shapes of A and B for the equation {'AX = B' if left else 'XA = B'} "
+            f"{name}: Incompatible shapes of A and B for the equation "
+            f"{'AX = B' if left else 'XA = B'} "
             f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
         )
     return (*broadcast_shapes(B.shape[:-2], A.shape[:-2]), *B.shape[-2:])
@@ -367,7 +377,8 @@ def _check_reflectors(A: Spec, tau: Spec, name: str) -> None:
     _check_dtype_alike(A, tau, name)
     if tau.ndim != A.ndim - 1 or not same_shape(tau.shape[:-1], A.shape[:-2]):
         raise RuntimeError(
-            f"{name}: Expected tau to have the batch of the reflectors, but got {list(tau.shape)} for {list(A.shape)}"
+            f"{name}: Expected tau to have the batch of the reflectors, but got "
+            f"{list(tau.shape)} for {list(A.shape)}"
         )
     if not ge(A.shape[-1], tau.shape[-1]):
         raise RuntimeError(f"{name}: the input's last dimension must be at least tau's")
@@ -379,7 +390,8 @@ def householder_product(input: Spec, tau: Spec) -> Spec:
     _check_reflectors(input, tau, "torch.linalg.householder_product")
     if not ge(input.shape[-2], input.shape[-1]):
         raise RuntimeError(
-            "torch.linalg.householder_product: input.shape[-2] must be greater than or equal to input.shape[-1]"
+            "torch.linalg.householder_product: input.shape[-2] must be greater than or "
+            "equal to input.shape[-1]"
         )
     return column_major(input, input.shape)
 

@@ -49,7 +49,8 @@ def huber_loss(self: Spec, target: Spec, reduction: int = MEAN, delta: float = 1
     """Like self, reduced unless `reduction` is none."""
     if not same_shape(broadcast_shapes(self.shape, target.shape), self.shape):
         raise RuntimeError(
-            f"huber_loss: target {list(target.shape)} does not broadcast to input {list(self.shape)}"
+            f"huber_loss: target {list(target.shape)} does not broadcast to input "
+            f"{list(self.shape)}"
         )
     return clone(self) if reduction == NONE else _fresh(self, ())
 
@@ -119,7 +120,8 @@ def _check_classes(self: Spec, target: Spec, weight: Spec | None) -> Size:
     classes = self.shape[-1] if self.ndim < 3 else self.shape[1]
     if weight is not None and not eq(weight.numel, classes):
         raise RuntimeError(
-            f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: "
+            f"weight tensor should be defined either for all {classes} classes or no "
+            f"classes but got weight tensor of shape: "
             f"{list(weight.shape)}"
         )
     return classes
@@ -204,7 +206,8 @@ def nll_loss2d_forward(
 def _check_nll2d(self: Spec, target: Spec) -> None:
     if self.ndim != 4 or target.ndim != 3:
         raise RuntimeError(
-            f"only batches of spatial inputs supported (4D tensors), but got input of size {list(self.shape)} and target of "
+            f"only batches of spatial inputs supported (4D tensors), but got input of size "
+            f"{list(self.shape)} and target of "
             f"size {list(target.shape)}"
         )
     if not same_shape((self.shape[0], *self.shape[2:]), target.shape):

@@ -24,11 +24,13 @@ def _check_dtypes(name: str, *operands: Spec) -> None:
     for operand in operands[1:]:
         if operand.dtype != first.dtype:
             raise RuntimeError(
-                f"{name}: expected tensors to have the same dtype, but got: {dtype_name(first.dtype)} != {dtype_name(operand.dtype)}"
+                f"{name}: expected tensors to have the same dtype, but got: "
+                f"{dtype_name(first.dtype)} != {dtype_name(operand.dtype)}"
             )
         if operand.device != first.device:
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {first.device} and {operand.device}!"
+                f"Expected all tensors to be on the same device, but found at least two "
+                f"devices, {first.device} and {operand.device}!"
             )
 
 
@@ -39,7 +41,8 @@ def _fresh(like: Spec, *shape: Size) -> Spec:
 def _check_broadcasts(bias: Spec, shape: tuple[Size, ...]) -> None:
     if bias.ndim > len(shape) or not same_shape(broadcast_shapes(bias.shape, shape), shape):
         raise RuntimeError(
-            f"The expanded size of the tensor {list(shape)} must match the existing size {list(bias.shape)}"
+            f"The expanded size of the tensor {list(shape)} must match the existing size "
+            f"{list(bias.shape)}"
         )
 
 
@@ -53,7 +56,8 @@ def mm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
     _check_dtypes("mm", self, mat2)
     if not eq(self.shape[1], mat2.shape[0]):
         raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({self.shape[0]}x{self.shape[1]} and {mat2.shape[0]}x{mat2.shape[1]})"
+            f"mat1 and mat2 shapes cannot be multiplied ({self.shape[0]}x{self.shape[1]} "
+            f"and {mat2.shape[0]}x{mat2.shape[1]})"
         )
     result = _fresh(self, self.shape[0], mat2.shape[1])
     return result if out_dtype is None else result.replace(dtype=out_dtype)
@@ -90,7 +94,8 @@ def bmm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
     _check_dtypes("bmm", self, mat2)
     if not (eq(self.shape[0], mat2.shape[0]) and eq(self.shape[2], mat2.shape[1])):
         raise RuntimeError(
-            f"Expected size for first two dimensions of batch2 tensor to be: {[self.shape[0], self.shape[2]]} but got: "
+            f"Expected size for first two dimensions of batch2 tensor to be: "
+            f"{[self.shape[0], self.shape[2]]} but got: "
             f"{[mat2.shape[0], mat2.shape[1]]}."
         )
     result = _fresh(self, self.shape[0], self.shape[1], mat2.shape[2])
@@ -135,7 +140,8 @@ def mv(self: Spec, vec: Spec) -> Spec:
     _check_dtypes("mv", self, vec)
     if not eq(self.shape[1], vec.shape[0]):
         raise RuntimeError(
-            f"size mismatch, got input ({self.shape[0]}), mat ({self.shape[0]}x{self.shape[1]}), vec ({vec.shape[0]})"
+            f"size mismatch, got input ({self.shape[0]}), mat "
+            f"({self.shape[0]}x{self.shape[1]}), vec ({vec.shape[0]})"
         )
     return _fresh(self, self.shape[0])
 
@@ -155,11 +161,13 @@ def dot(self: Spec, tensor: Spec) -> Spec:
         raise RuntimeError(f"1D tensors expected, but got {self.ndim}D and {tensor.ndim}D tensors")
     if self.dtype != tensor.dtype:
         raise RuntimeError(
-            f"dot : expected both vectors to have same dtype, but found {dtype_name(self.dtype)} and {dtype_name(tensor.dtype)}"
+            f"dot : expected both vectors to have same dtype, but found "
+            f"{dtype_name(self.dtype)} and {dtype_name(tensor.dtype)}"
         )
     if not eq(self.shape[0], tensor.shape[0]):
         raise RuntimeError(
-            f"inconsistent tensor size, expected tensor [{self.shape[0]}] and src [{tensor.shape[0]}] to have the same "
+            f"inconsistent tensor size, expected tensor [{self.shape[0]}] and src "
+            f"[{tensor.shape[0]}] to have the same "
             "number of elements, but got different sizes"
         )
     return _fresh(self)
@@ -184,7 +192,8 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
     _check_dtypes("linear", input, weight)
     if not eq(input.shape[-1], weight.shape[-1]):
         raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({list(input.shape)} and {list(weight.shape)} transposed)"
+            f"mat1 and mat2 shapes cannot be multiplied ({list(input.shape)} and "
+            f"{list(weight.shape)} transposed)"
         )
     return _fresh(input, *input.shape[:-1], *weight.shape[:-1])
 
@@ -246,10 +255,13 @@ def grouped_mm(
     bias: Spec | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Spec:
-    """Products of groups that `offs` cuts from 2d operands, or that 3d ones stack; rows are padded to 16 bytes."""
+    """Products of groups that `offs` cuts from 2d operands, or that 3d ones stack; rows are padded
+    to 16 bytes.
+    """
     if not {self.ndim, mat2.ndim} <= {2, 3}:
         raise RuntimeError(
-            f"Multiplicands must be 2D or 3D but got mat_a.dim()={self.ndim} and mat_b.dim()={mat2.ndim}"
+            f"Multiplicands must be 2D or 3D but got mat_a.dim()={self.ndim} and "
+            f"mat_b.dim()={mat2.ndim}"
         )
     if (offs is None) != (self.ndim == 3 and mat2.ndim == 3):
         raise RuntimeError("offs is given exactly if one of the multiplicands is 2D")

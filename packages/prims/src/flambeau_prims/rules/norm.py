@@ -68,7 +68,8 @@ def _optional(wanted: bool, spec: Spec) -> Spec | None:
 def _check_batch_norm(input: Spec, *parameters: Spec | None) -> Size:
     if input.ndim < 2:
         raise RuntimeError(
-            f"Expected tensor for argument #1 'input' to have at least 2 dimensions, got {list(input.shape)}"
+            f"Expected tensor for argument #1 'input' to have at least 2 dimensions, got "
+            f"{list(input.shape)}"
         )
     channels = input.shape[1]
     names = ("weight", "bias", "running_mean", "running_var")
@@ -193,7 +194,9 @@ def cudnn_batch_norm(
     exponential_average_factor: float,
     epsilon: float,
 ) -> tuple[Spec, Spec, Spec, Spec]:
-    """The result, saved statistics (empty in evaluation), and cuDNN's reserve, whose size only cuDNN knows."""
+    """The result, saved statistics (empty in evaluation), and cuDNN's reserve, whose size only
+    cuDNN knows.
+    """
     channels = _check_batch_norm(input, weight, bias, running_mean, running_var)
     saved = _vector(input, channels if training else 0, weight.dtype)
     return _like(input, suggested_stride(input)), saved, saved, _vector(input, 0, torch.uint8)
@@ -247,20 +250,23 @@ def _check_normalized_shape(
 ) -> int:
     if not normalized_shape:
         raise RuntimeError(
-            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at "
+            "least one element, but got "
             "normalized_shape = []"
         )
     normalized = tuple(normalized_shape)
     outer = input.ndim - len(normalized)
     if outer < 0 or not same_shape(input.shape[outer:], normalized):
         raise RuntimeError(
-            f"Given normalized_shape={list(normalized)}, expected input with shape [*, {str(list(normalized))[1:-1]}], "
+            f"Given normalized_shape={list(normalized)}, expected input with shape [*, "
+            f"{str(list(normalized))[1:-1]}], "
             f"but got input of size{list(input.shape)}"
         )
     for name, parameter in zip(("weight", "bias"), parameters, strict=False):
         if parameter is not None and not same_shape(parameter.shape, normalized):
             raise RuntimeError(
-                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(parameter.shape)} and "
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} "
+                f"of shape {list(parameter.shape)} and "
                 f"normalized_shape = {list(normalized)}"
             )
     return outer
@@ -274,7 +280,9 @@ def native_layer_norm(
     bias: Spec | None,
     eps: float,
 ) -> tuple[Spec, Spec, Spec]:
-    """The result, and mean and inverse deviation of each row, their normalised dimensions of size 1."""
+    """The result, and mean and inverse deviation of each row, their normalised dimensions of size
+    1.
+    """
     outer = _check_normalized_shape(input, normalized_shape, weight, bias)
     shape = input.shape[:outer] + (1,) * len(normalized_shape)
     row = Spec.of(shape, dtype=_statistics_dtype(input, weight, bias), device=input.device)
@@ -354,7 +362,8 @@ def native_group_norm(
     """The result, and mean and inverse deviation of each group."""
     if not eq(C % group, 0):
         raise RuntimeError(
-            f"Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"Expected number of channels in input to be divisible by num_groups, but got "
+            f"input of shape "
             f"{list(input.shape)} and num_groups={group}"
         )
     if not eq(product((N, C, HxW)), input.numel):
@@ -362,7 +371,8 @@ def native_group_norm(
     for parameter in (weight, bias):
         if parameter is not None and not same_shape(parameter.shape, (C,)):
             raise RuntimeError(
-                f"Expected weight to be a vector of size equal to the number of channels in input, but got weight of shape "
+                f"Expected weight to be a vector of size equal to the number of channels "
+                f"in input, but got weight of shape "
                 f"{list(parameter.shape)} and input of shape {list(input.shape)}"
             )
     row = Spec.of((N, group), dtype=_parameter_dtype(input, weight, bias), device=input.device)

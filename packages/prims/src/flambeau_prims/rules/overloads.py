@@ -1,4 +1,6 @@
-"""Families of ATen overloads: from a base name to its functional and in-place overloads, for one rule to serve them all."""
+"""Families of ATen overloads: from a base name to its functional and in-place overloads, for one
+rule to serve them all.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def overloads(name: str) -> list[OpOverload]:
-    """The overloads of `aten.<name>` that take tensors and have no out= argument; none if this torch lacks the operator."""
+    """The overloads of `aten.<name>` that take tensors and have no out= argument; none if this
+    torch lacks the operator.
+    """
     packet = getattr(torch.ops.aten, name, None)
     if packet is None:
         return []
@@ -39,7 +43,8 @@ def _takes_tensors(op: OpOverload) -> bool:
 
 
 def declare(names: str, function: RuleFunction, *, in_place: bool = True) -> None:
-    """Make `function` the rule of every functional overload of these families, and of their in-place twins.
+    """Make `function` the rule of every functional overload of these families, and of their
+    in-place twins.
 
     The twin `add_` returns its first argument's Spec after checking that the result fits it.
     """
@@ -58,11 +63,13 @@ def written_to_self(function: RuleFunction) -> RuleFunction:
         check_writable(self)
         if not can_cast(result.dtype, self.dtype):
             raise RuntimeError(
-                f"result type {dtype_name(result.dtype)} can't be cast to the desired output type {dtype_name(self.dtype)}"
+                f"result type {dtype_name(result.dtype)} can't be cast to the desired "
+                f"output type {dtype_name(self.dtype)}"
             )
         if not same_shape(result.shape, self.shape):
             raise RuntimeError(
-                f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}"
+                f"output with shape {list(self.shape)} doesn't match the broadcast shape "
+                f"{list(result.shape)}"
             )
         return self
 
@@ -75,6 +82,7 @@ def check_writable(self: Spec) -> None:
         eq(step, 0) and gt(size, 1) for size, step in zip(self.shape, self.stride, strict=True)
     ):
         raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "unsupported operation: more than one element of the written-to tensor refers "
+            "to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )

@@ -1,4 +1,6 @@
-"""Shape rules of elementwise operators: unary, binary, comparisons, activations and their backwards."""
+"""Shape rules of elementwise operators: unary, binary, comparisons, activations and their
+backwards.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ def elementwise(
 ) -> Spec:
     """The result of one loop over these operands.
 
-    `computed_in` is the dtype to which the loop casts its inputs, None if it does not: on CPU such a cast makes a
-    packed temporary before the loop's order is chosen.
+    `computed_in` is the dtype to which the loop casts its inputs, None if it does not: on CPU such
+    a cast makes a packed temporary before the loop's order is chosen.
     """
     tensors = [operand for operand in operands if isinstance(operand, Spec)]
     device = common_device(tensors)
@@ -58,7 +60,9 @@ def elementwise(
 
 
 def common_device(tensors: Sequence[Spec]) -> torch.device:
-    """The device of the result; 0-dim CPU tensors may join tensors of another device.  Of numbers alone it is the CPU."""
+    """The device of the result; 0-dim CPU tensors may join tensors of another device. Of numbers
+    alone it is the CPU.
+    """
     device = tensors[0].device if tensors else torch.device("cpu")
     for spec in tensors:
         if spec.device != device:
@@ -66,7 +70,8 @@ def common_device(tensors: Sequence[Spec]) -> torch.device:
                 device = spec.device
             elif not (spec.device.type == "cpu" and not spec.shape):
                 raise RuntimeError(
-                    f"Expected all tensors to be on the same device, but found at least two devices, {device} and {spec.device}!"
+                    f"Expected all tensors to be on the same device, but found at least "
+                    f"two devices, {device} and {spec.device}!"
                 )
     return device
 
@@ -82,8 +87,8 @@ _REDUCED = (torch.float16, torch.bfloat16)
 def refuse(name: str, dtype: torch.dtype, device: torch.device, kinds: str) -> None:
     """Raise if `dtype` is of a kind the operator has no kernel for.
 
-    Kinds are letters: b bool, u uint8, i any integer, f float32 and float64, h half and bfloat16, H these on CPU only,
-    c complex.
+    Kinds are letters: b bool, u uint8, i any integer, f float32 and float64, h half and bfloat16, H
+    these on CPU only, c complex.
     """
     for kind in kinds:
         if _IS_OF_KIND[kind.lower()](dtype) and (kind != "H" or device.type == "cpu"):
@@ -140,9 +145,11 @@ def declare_each(
 declare_each(
     _float_math,
     {
-        "": "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt"
+        "": "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 log "
+        "log2 log10 log1p sqrt rsqrt"
         " reciprocal sigmoid sinc",
-        "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg mvlgamma i0 special_i0e special_i1 special_i1e"
+        "c": "erf erfc erfinv lgamma digamma logit deg2rad rad2deg mvlgamma i0 special_i0e "
+        "special_i1 special_i1e"
         " special_entr",
         "cH": "special_erfcx special_log_ndtr special_ndtri",
     },
@@ -156,7 +163,8 @@ declare_each(
         "c": "sign",
         "bc": "ceil floor round trunc relu",
         "bi": "silu",
-        "bic": "frac gelu mish hardswish hardsigmoid elu celu softplus softshrink hardshrink leaky_relu",
+        "bic": "frac gelu mish hardswish hardsigmoid elu celu softplus softshrink hardshrink "
+        "leaky_relu",
     },
 )
 declare_each(_predicate, {"": "isnan isinf", "c": "isposinf isneginf signbit"}, in_place=False)
@@ -216,7 +224,9 @@ def abs_in_place(self: Spec) -> Spec:
 
 @rule(aten.angle.default)
 def angle(self: Spec) -> Spec:
-    """Real and floating; row-major for complex numbers, whose result is copied out of a complex one."""
+    """Real and floating; row-major for complex numbers, whose result is copied out of a complex
+    one.
+    """
     if self.dtype.is_complex:
         return Spec.of(self.shape, dtype=real_dtype(self.dtype), device=self.device)
     return elementwise([self], float_result(self.dtype))
@@ -303,7 +313,8 @@ def div(self: Operand, other: Operand, *, rounding_mode: str | None = None) -> S
         return true_math(self, other)
     if rounding_mode not in ("trunc", "floor"):
         raise RuntimeError(
-            f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
+            f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+            f"'{rounding_mode}'"
         )
     return _arithmetic(f"div_{rounding_mode}", "bc")(self, other)
 
@@ -437,7 +448,8 @@ def complex_(real: Spec, imag: Spec) -> Spec:
     """Two floating operands of one dtype make a complex result."""
     if real.dtype != imag.dtype or not real.dtype.is_floating_point:
         raise RuntimeError(
-            f"Expected both inputs to be Half, Float or Double tensors but got {dtype_name(real.dtype)} and {dtype_name(imag.dtype)}"
+            f"Expected both inputs to be Half, Float or Double tensors but got "
+            f"{dtype_name(real.dtype)} and {dtype_name(imag.dtype)}"
         )
     return elementwise((real, imag), complex_dtype(real.dtype))
 
@@ -450,7 +462,8 @@ def where(condition: Spec, self: Operand, other: Operand) -> Spec:
     """Both branches are cast beforehand, on every device."""
     if condition.dtype not in (torch.bool, torch.uint8):
         raise RuntimeError(
-            f"where expected condition to be a boolean tensor, but got a tensor with dtype {dtype_name(condition.dtype)}"
+            f"where expected condition to be a boolean tensor, but got a tensor with dtype "
+            f"{dtype_name(condition.dtype)}"
         )
     dtype = result_type((self, other))
     branches = [
@@ -468,7 +481,9 @@ def cast_copy(spec: Spec, dtype: torch.dtype) -> Spec:
 
 
 def clamp(self: Spec, min: Operand | None = None, max: Operand | None = None) -> Spec:
-    """With number bounds a unary operator on self cast beforehand; with tensor bounds a promoting loop."""
+    """With number bounds a unary operator on self cast beforehand; with tensor bounds a promoting
+    loop.
+    """
     bounds = [bound for bound in (min, max) if bound is not None]
     if not bounds:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
@@ -492,7 +507,8 @@ def clamp_in_place(self: Spec, *args: Any, **kwargs: Any) -> Spec:
     result = clamp(self, *args, **kwargs)
     if result.dtype != self.dtype:
         raise RuntimeError(
-            f"result type {dtype_name(result.dtype)} can't be cast to the desired output type {dtype_name(self.dtype)}"
+            f"result type {dtype_name(result.dtype)} can't be cast to the desired output "
+            f"type {dtype_name(self.dtype)}"
         )
     return written_to_self(clamp)(self, *args, **kwargs)
 
@@ -520,7 +536,8 @@ def addcdiv(self: Spec, tensor1: Spec, tensor2: Spec, *, value: Number = 1) -> S
     """self + value * tensor1 / tensor2; integers by integers are refused."""
     if is_integral(tensor1.dtype) and is_integral(tensor2.dtype):
         raise RuntimeError(
-            "Integer division with addcdiv is no longer supported; cast the operands of the division to a floating dtype."
+            "Integer division with addcdiv is no longer supported; cast the operands of "
+            "the division to a floating dtype."
         )
     return addcmul(self, tensor1, tensor2)
 
@@ -531,7 +548,8 @@ def lerp(self: Spec, end: Spec, weight: Operand) -> Spec:
     for other in tensors[1:]:
         if other.dtype != self.dtype and (other is end or other.shape):
             raise RuntimeError(
-                f"expected dtype {dtype_name(self.dtype)} for `end` but got dtype {dtype_name(other.dtype)}"
+                f"expected dtype {dtype_name(self.dtype)} for `end` but got dtype "
+                f"{dtype_name(other.dtype)}"
             )
     dtype = result_type(tensors)
     return elementwise(tensors, dtype, dtype)
@@ -548,7 +566,8 @@ def masked_fill(self: Spec, mask: Spec, value: Operand) -> Spec:
     _check_mask(mask)
     if isinstance(value, Spec) and value.shape:
         raise RuntimeError(
-            f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s)."
+            f"masked_fill only supports a 0-dimensional value tensor, but got tensor with "
+            f"{value.ndim} dimension(s)."
         )
     _check_fill_value(self, value)
     return Spec.of(broadcast_shapes(mask.shape, self.shape), dtype=self.dtype, device=self.device)
@@ -561,7 +580,8 @@ def masked_fill_(self: Spec, mask: Spec, value: Operand) -> Spec:
     _check_fill_value(self, value)
     if not same_shape(broadcast_shapes(self.shape, mask.shape), self.shape):
         raise RuntimeError(
-            f"The expanded size of the mask {list(mask.shape)} must match the tensor {list(self.shape)}"
+            f"The expanded size of the mask {list(mask.shape)} must match the tensor "
+            f"{list(self.shape)}"
         )
     return self
 
@@ -589,7 +609,8 @@ def fill_(self: Spec, value: Operand) -> Spec:
     """self, filled with one value."""
     if isinstance(value, Spec) and value.shape:
         raise RuntimeError(
-            f"fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions."
+            f"fill_ only supports 0-dimension value tensor but got tensor with "
+            f"{value.ndim} dimensions."
         )
     return self
 
@@ -613,8 +634,10 @@ def saved_first(grad_output: Spec, self: Spec, *_args: Any, **_kwargs: Any) -> S
 
 
 declare(
-    "sigmoid_backward tanh_backward gelu_backward silu_backward hardswish_backward hardsigmoid_backward"
-    " hardtanh_backward hardshrink_backward softshrink_backward softplus_backward mish_backward logit_backward",
+    "sigmoid_backward tanh_backward gelu_backward silu_backward hardswish_backward "
+    "hardsigmoid_backward"
+    " hardtanh_backward hardshrink_backward softshrink_backward softplus_backward "
+    "mish_backward logit_backward",
     gradient_first,
     in_place=False,
 )
@@ -665,11 +688,13 @@ def _glu_halves(self: Spec, dim: int) -> int:
         raise RuntimeError("glu does not support 0-dimensional tensors")
     if not -self.ndim <= from_end < 0:
         raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-self.ndim}, {self.ndim - 1}], but got {dim})"
+            f"Dimension out of range (expected to be in range of [{-self.ndim}, "
+            f"{self.ndim - 1}], but got {dim})"
         )
     if not same_shape((self.shape[from_end] % 2,), (0,)):
         raise RuntimeError(
-            f"Halving dimension must be even, but dimension {from_end + self.ndim} is size {self.shape[from_end]}"
+            f"Halving dimension must be even, but dimension {from_end + self.ndim} is size "
+            f"{self.shape[from_end]}"
         )
     return from_end
 

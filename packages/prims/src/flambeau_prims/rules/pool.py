@@ -63,7 +63,8 @@ def pooled_size(
         length = span // stride + 1
     if le(length, 0):
         raise RuntimeError(
-            f"Given input size {size}, kernel {kernel}, stride {stride}, padding {padding}: output size {length} is too small"
+            f"Given input size {size}, kernel {kernel}, stride {stride}, padding "
+            f"{padding}: output size {length} is too small"
         )
     return length
 
@@ -86,7 +87,8 @@ def _check_lengths(self: Spec, spatial: int, kernel: str) -> None:
             )
         if eq(self.shape[dim], 0):
             raise RuntimeError(
-                f"{kernel}(): Expected input's non-batch dimensions to have positive length, but input has a shape of "
+                f"{kernel}(): Expected input's non-batch dimensions to have positive "
+                f"length, but input has a shape of "
                 f"{list(self.shape)} and non-batch dimension {self.shape[dim]} has length zero!"
             )
 
@@ -112,7 +114,8 @@ def windowed_shape(
             raise RuntimeError(f"pad must be non-negative, but got pad: {pad}")
         if not le(pad * 2, extent):
             raise RuntimeError(
-                f"pad should be at most half of effective kernel size, but got pad={pad}, kernel_size={extent}"
+                f"pad should be at most half of effective kernel size, but got pad={pad}, "
+                f"kernel_size={extent}"
             )
     _check_lengths(self, spatial, name)
     tail = [
@@ -248,13 +251,15 @@ def _adapted(self: Spec, spatial: int, output_size: Sequence[Size]) -> tuple[Siz
     _check_spatial(self, spatial)
     if len(output_size) != spatial:
         raise RuntimeError(
-            f"adaptive_pool{spatial}d: output_size must be {spatial} values, got {list(output_size)}"
+            f"adaptive_pool{spatial}d: output_size must be {spatial} values, got "
+            f"{list(output_size)}"
         )
     kept = -(spatial + 1) if self.ndim == spatial + 2 else -spatial
     for size in self.shape[kept:]:
         if eq(size, 0):
             raise RuntimeError(
-                f"adaptive_pool{spatial}d(): Expected input to have non-zero size for non-batch dimensions, but input has "
+                f"adaptive_pool{spatial}d(): Expected input to have non-zero size for "
+                f"non-batch dimensions, but input has "
                 f"sizes {list(self.shape)}"
             )
     return (*self.shape[:-spatial], *output_size)
@@ -324,14 +329,16 @@ def _drawn_windows(
 ) -> tuple[Spec, Spec]:
     if self.ndim not in (spatial + 1, spatial + 2):
         raise RuntimeError(
-            f"fractional_max_pool{spatial}d: Expected {spatial + 1}D or {spatial + 2}D tensor, but got {self.ndim}D"
+            f"fractional_max_pool{spatial}d: Expected {spatial + 1}D or {spatial + 2}D "
+            f"tensor, but got {self.ndim}D"
         )
     output, kernel = spread(output_size, spatial), spread(kernel_size, spatial)
     for size, window, extent in zip(output, kernel, self.shape[-spatial:], strict=True):
         reach = size + window - 1
         if not (lt(reach, extent) if spatial == 3 else le(reach, extent)):
             raise RuntimeError(
-                f"fractional_max_pool{spatial}d: pool size {window} too large relative to input size {extent}"
+                f"fractional_max_pool{spatial}d: pool size {window} too large relative to "
+                f"input size {extent}"
             )
     shape = (*self.shape[:-spatial], *output)
     return (
@@ -381,7 +388,8 @@ def _unpooled(
         )
     if not same_shape(self.shape, indices.shape):
         raise RuntimeError(
-            f"Expected shape of indices to be same as that of the input tensor ({list(self.shape)}) but got {list(indices.shape)}"
+            f"Expected shape of indices to be same as that of the input tensor "
+            f"({list(self.shape)}) but got {list(indices.shape)}"
         )
     return (*self.shape[:-spatial], *output_size)
 

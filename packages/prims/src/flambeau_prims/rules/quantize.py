@@ -1,4 +1,6 @@
-"""Shape rules of fake quantization: values rounded to what a quantized dtype can hold, and a mask of those within its range."""
+"""Shape rules of fake quantization: values rounded to what a quantized dtype can hold, and a mask
+of those within its range.
+"""
 
 from __future__ import annotations
 

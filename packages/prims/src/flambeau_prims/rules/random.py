@@ -56,7 +56,9 @@ def bernoulli_tensor_(self: Spec, p: Spec, *, generator: Any = None) -> Spec:
 def fill_floating_(
     self: Spec, *_parameters: Number, generator: Any = None, **_named: Number
 ) -> Spec:
-    """self, which must be floating (eager has an error of its own for each operator: `eager_checks.check_fill`)."""
+    """self, which must be floating (eager has an error of its own for each operator:
+    `eager_checks.check_fill`).
+    """
     return self
 
 

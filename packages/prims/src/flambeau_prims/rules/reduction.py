@@ -69,7 +69,8 @@ def _floating_dtype(self: Spec, dtype: torch.dtype | None, name: str) -> torch.d
     found = self.dtype if dtype is None else dtype
     if is_integral(found):
         raise RuntimeError(
-            f"{name}(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
+            f"{name}(): could not infer output dtype. Input dtype must be either a "
+            f"floating point or complex dtype. "
             f"Got: {dtype_name(found)}"
         )
     return found
@@ -283,7 +284,8 @@ def vector_norm(
     found = self.dtype if dtype is None else dtype
     if is_integral(found):
         raise RuntimeError(
-            f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {dtype_name(found)}"
+            f"linalg.vector_norm: Expected a floating point or complex tensor as input. "
+            f"Got {dtype_name(found)}"
         )
     return reduce(self, dim, keepdim, real_dtype(found))
 
@@ -294,7 +296,8 @@ def dist(self: Spec, other: Spec, p: Number = 2) -> Spec:
     found = sub(self, other)
     if is_integral(found.dtype):
         raise RuntimeError(
-            f"norm(): input dtype should be either floating point or complex. Got {dtype_name(found.dtype)} instead."
+            f"norm(): input dtype should be either floating point or complex. Got "
+            f"{dtype_name(found.dtype)} instead."
         )
     return Spec.of((), dtype=real_dtype(found.dtype), device=found.device)
 
@@ -322,7 +325,8 @@ def cumsum_(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
         raise not_implemented("cumsum_out", self.dtype)
     if dtype is not None and dtype != self.dtype:
         raise RuntimeError(
-            f"Bad in-place call: input tensor dtype {dtype_name(self.dtype)} and output tensor dtype {dtype_name(dtype)} should match"
+            f"Bad in-place call: input tensor dtype {dtype_name(self.dtype)} and output "
+            f"tensor dtype {dtype_name(dtype)} should match"
         )
     return self
 

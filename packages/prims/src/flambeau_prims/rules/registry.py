@@ -3,10 +3,10 @@
     @rule(aten.add.Tensor, aten.sub.Tensor)
     def add(self: Spec, other: Spec | Number, *, alpha: Number = 1) -> Spec: ...
 
-A rule is called with the ATen arguments, tensors replaced by their Specs and symbolic ints by Exprs; lists arrive as
-tuples.  It returns what the operator returns, with a Spec (or None for an undefined tensor) for each tensor; for an
-operator that returns a list of tensors, a list or tuple of Specs.  Rules are pure, and ask relations between sizes only
-through `flambeau_prims.sizes`.
+A rule is called with the ATen arguments, tensors replaced by their Specs and symbolic ints by
+Exprs; lists arrive as tuples. It returns what the operator returns, with a Spec (or None for an
+undefined tensor) for each tensor; for an operator that returns a list of tensors, a list or tuple
+of Specs. Rules are pure, and ask relations between sizes only through `flambeau_prims.sizes`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ _CACHE: dict[tuple[Any, ...], Any] = {}
 
 
 def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
-    """Register the decorated function as the shape rule of these overloads; a second rule for one overload is an error."""
+    """Register the decorated function as the shape rule of these overloads; a second rule for one
+    overload is an error.
+    """
 
     def register(function: RuleFunction) -> RuleFunction:
         for op in ops:
@@ -56,7 +58,9 @@ def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
 
 
 def rule_for_others(find: RuleFinder) -> RuleFinder:
-    """Register a function that finds a rule for an overload without one; it is asked whenever the rule is needed, or returns None."""
+    """Register a function that finds a rule for an overload without one; it is asked whenever the
+    rule is needed, or returns None.
+    """
     _FINDERS.append(find)
     return find
 
@@ -80,7 +84,8 @@ def registered() -> tuple[OpOverload, ...]:
 def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
     """The Specs of `op`'s results on these arguments (tensors given as Specs), by its rule, cached.
 
-    An operator without a rule is run on meta tensors if every size is an int; raises `NoRule` otherwise.
+    An operator without a rule is run on meta tensors if every size is an int; raises `NoRule`
+    otherwise.
     """
     return infer_keyed((op, *cache_key(args), *cache_key(kwargs or ())), op, args, kwargs or {})
 
@@ -88,7 +93,9 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any] | None =
 def infer_keyed(
     key: tuple[Any, ...], op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """As `infer`, for callers that have made the cache key themselves, in any form that tells 1, 1.0 and True apart."""
+    """As `infer`, for callers that have made the cache key themselves, in any form that tells 1,
+    1.0 and True apart.
+    """
     default = torch.get_default_dtype()
     if default is not torch.float32:  # the dtype of float results of integers
         key = (default, *key)
@@ -109,7 +116,9 @@ def infer_uncached(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def cache_for(key: tuple[Any, ...]) -> dict[tuple[Any, ...], Any]:
-    """The cache a key belongs in: that of the SizeEnv whose Exprs occur in it, or the process-wide one."""
+    """The cache a key belongs in: that of the SizeEnv whose Exprs occur in it, or the process-wide
+    one.
+    """
     for item in key:
         if isinstance(item, (Expr, FloatExpr)):
             return item.env.rule_cache
@@ -157,7 +166,9 @@ _SHARES_WITHOUT_SAYING = {
     aten.unsafe_split.Tensor: "self",
     aten.unsafe_split_with_sizes.default: "self",
 }
-"""Views whose schemas promise, untruly, memory of their own; `tests/cpu/test_hidden_aliases.py` looks for others."""
+"""Views whose schemas promise, untruly, memory of their own; `tests/cpu/test_hidden_aliases.py`
+looks for others.
+"""
 
 
 @cache

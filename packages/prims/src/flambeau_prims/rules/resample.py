@@ -1,4 +1,6 @@
-"""Shape rules of resampling and rearranged windows: upsample, grid_sampler, pads by reflection, im2col, pixel_shuffle."""
+"""Shape rules of resampling and rearranged windows: upsample, grid_sampler, pads by reflection,
+im2col, pixel_shuffle.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,18 @@ def upsampled_shape(self: Spec, output_size: Sequence[Size]) -> tuple[Size, ...]
         )
     if any(le(size, 0) for size in (*self.shape[2:], *output_size)):
         raise RuntimeError(
-            f"Input and output sizes should be greater than 0, but got input {list(self.shape)} output {list(output_size)}"
+            f"Input and output sizes should be greater than 0, but got input "
+            f"{list(self.shape)} output {list(output_size)}"
         )
     return (*self.shape[:2], *output_size)
 
 
 @rule(
     *_defaults(
-        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d"
-        " _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d"
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+        "_upsample_nearest_exact1d _upsample_nearest_exact2d"
+        " _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
+        "upsample_trilinear3d upsample_bicubic2d"
     )
 )
 def upsample(self: Spec, output_size: Sequence[Size], *_options: Any, **_named: Any) -> Spec:
@@ -62,8 +67,10 @@ def upsample(self: Spec, output_size: Sequence[Size], *_options: Any, **_named: 
 
 @rule(
     *_defaults(
-        "upsample_nearest1d_backward upsample_nearest2d_backward _upsample_nearest_exact1d_backward"
-        " _upsample_nearest_exact2d_backward upsample_linear1d_backward upsample_bilinear2d_backward"
+        "upsample_nearest1d_backward upsample_nearest2d_backward "
+        "_upsample_nearest_exact1d_backward"
+        " _upsample_nearest_exact2d_backward upsample_linear1d_backward "
+        "upsample_bilinear2d_backward"
         " upsample_trilinear3d_backward"
     )
 )
@@ -125,12 +132,14 @@ def _sampled_shape(input: Spec, grid: Spec) -> tuple[Size, ...]:
         or not eq(grid.shape[-1], spatial)
     ):
         raise RuntimeError(
-            f"grid_sampler(): expected grid and input to have same batch size and the grid a last dimension of {spatial}, "
+            f"grid_sampler(): expected grid and input to have same batch size and the grid "
+            f"a last dimension of {spatial}, "
             f"but got input with sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
         )
     if input.dtype != grid.dtype:
         raise RuntimeError(
-            f"grid_sampler(): expected input and grid to have same dtype, but input has {dtype_name(input.dtype)} and grid has "
+            f"grid_sampler(): expected input and grid to have same dtype, but input has "
+            f"{dtype_name(input.dtype)} and grid has "
             f"{dtype_name(grid.dtype)}"
         )
     return (*input.shape[:2], *grid.shape[1:-1])
@@ -172,7 +181,8 @@ def _padded(self: Spec, padding: Sequence[Size], spatial: int, reflects: bool) -
         raise RuntimeError(f"padding size is expected to be {2 * spatial}, but got: {len(padding)}")
     if self.ndim not in (spatial + 1, spatial + 2):
         raise RuntimeError(
-            f"Expected {spatial + 1}D or {spatial + 2}D (batch mode) tensor with possibly 0 batch size for input, but got: "
+            f"Expected {spatial + 1}D or {spatial + 2}D (batch mode) tensor with possibly "
+            f"0 batch size for input, but got: "
             f"{list(self.shape)}"
         )
     shape = list(self.shape)
@@ -181,7 +191,8 @@ def _padded(self: Spec, padding: Sequence[Size], spatial: int, reflects: bool) -
         before, after = padding[2 * position], padding[2 * position + 1]
         if reflects and (ge(before, shape[dim]) or ge(after, shape[dim])):
             raise RuntimeError(
-                f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, {after}) at "
+                f"Padding size should be less than the corresponding input dimension, but "
+                f"got: padding ({before}, {after}) at "
                 f"dimension {dim} of input {list(self.shape)}"
             )
         shape[dim] = shape[dim] + before + after
@@ -229,7 +240,8 @@ def _blocks(size: Size, kernel: Size, dilation: Size, padding: Size, stride: Siz
     count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     if lt(count, 1):
         raise RuntimeError(
-            f"the calculated number of sliding blocks is {count}, but must be at least one (size {size}, kernel {kernel})"
+            f"the calculated number of sliding blocks is {count}, but must be at least one "
+            f"(size {size}, kernel {kernel})"
         )
     return count
 
@@ -274,7 +286,8 @@ def col2im(
     )
     if not eq(self.shape[-2] % area, 0) or not eq(self.shape[-1], blocks):
         raise RuntimeError(
-            f"Given output_size={list(output_size)} and kernel_size={list(kernel_size)}, expected the input's last two "
+            f"Given output_size={list(output_size)} and kernel_size={list(kernel_size)}, "
+            f"expected the input's last two "
             f"dimensions to be a multiple of {area} and {blocks}, but got {list(self.shape)}"
         )
     return packed(self, (*self.shape[:-2], self.shape[-2] // area, *output_size))
@@ -294,13 +307,15 @@ def pixel_shuffle(self: Spec, upscale_factor: int) -> Spec:
     """Channels to space."""
     if self.ndim < 3:
         raise RuntimeError(
-            f"pixel_shuffle expects input to have at least 3 dimensions, but got input with {self.ndim} dimension(s)"
+            f"pixel_shuffle expects input to have at least 3 dimensions, but got input "
+            f"with {self.ndim} dimension(s)"
         )
     area = upscale_factor * upscale_factor
     channels, height, width = self.shape[-3:]
     if not eq(channels % area, 0):
         raise RuntimeError(
-            f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but "
+            f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the "
+            f"square of upscale_factor, but "
             f"input.size(-3)={channels} is not divisible by {area}"
         )
     _check_image_format(self)
@@ -313,12 +328,14 @@ def pixel_unshuffle(self: Spec, downscale_factor: int) -> Spec:
     """Space to channels."""
     if self.ndim < 3:
         raise RuntimeError(
-            f"pixel_unshuffle expects input to have at least 3 dimensions, but got input with {self.ndim} dimension(s)"
+            f"pixel_unshuffle expects input to have at least 3 dimensions, but got input "
+            f"with {self.ndim} dimension(s)"
         )
     channels, height, width = self.shape[-3:]
     if not same_shape((height % downscale_factor, width % downscale_factor), (0, 0)):
         raise RuntimeError(
-            f"pixel_unshuffle expects height and width to be divisible by downscale_factor, but got {height} and {width}"
+            f"pixel_unshuffle expects height and width to be divisible by "
+            f"downscale_factor, but got {height} and {width}"
         )
     _check_image_format(self)
     shape = (
@@ -335,6 +352,7 @@ def channel_shuffle(self: Spec, groups: Size) -> Spec:
     """Channels interleaved."""
     if self.ndim < 3 or not eq(self.shape[1] % groups, 0):
         raise RuntimeError(
-            f"channel_shuffle expects a tensor of 3 or more dimensions with channels divisible by {groups}, got {list(self.shape)}"
+            f"channel_shuffle expects a tensor of 3 or more dimensions with channels "
+            f"divisible by {groups}, got {list(self.shape)}"
         )
     return _formatted_on_cpu(self, self.shape)

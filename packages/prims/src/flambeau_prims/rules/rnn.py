@@ -73,7 +73,9 @@ def _workspace_bytes(
     bidirectional: bool,
     batch_first: bool,
 ) -> int:
-    """The size of oneDNN's workspace, which only oneDNN knows: found by running the layer once on zeros."""
+    """The size of oneDNN's workspace, which only oneDNN knows: found by running the layer once on
+    zeros.
+    """
     gates = 4 * hidden_size
 
     def zeros(*sizes: int) -> torch.Tensor:
@@ -197,7 +199,9 @@ def cudnn_rnn(
     batch_sizes: Sequence[Size],
     dropout_state: Spec | None,
 ) -> tuple[Spec, Spec, Spec, Spec, Spec]:
-    """output, last states, cuDNN's reserve (its size is not known before the run), and the packed weights."""
+    """output, last states, cuDNN's reserve (its size is not known before the run), and the packed
+    weights.
+    """
     directions = 2 if bidirectional else 1
     width = (proj_size if proj_size else hidden_size) * directions
     if batch_sizes:

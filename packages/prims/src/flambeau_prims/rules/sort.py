@@ -91,8 +91,10 @@ def searchsorted(
             sorted_sequence.shape[:-1], self.shape[:-1]
         ):
             raise RuntimeError(
-                "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor "
-                f"and input value tensor must match, but we got boundaries tensor {list(sorted_sequence.shape)} and input value "
+                "torch.searchsorted(): boundaries tensor should be 1 dimension or the "
+                "first N-1 dimensions of boundaries tensor "
+                f"and input value tensor must match, but we got boundaries tensor "
+                f"{list(sorted_sequence.shape)} and input value "
                 f"tensor {list(self.shape)}"
             )
         return _positions(sorted_sequence, self.shape, out_int32)

@@ -93,7 +93,8 @@ def infer_size(shape: Sequence[Size], numel: Size) -> tuple[Size, ...]:
     if eq(known, 0):
         if eq(numel, 0):
             raise RuntimeError(
-                f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size "
+                f"cannot reshape tensor of 0 elements into shape {list(shape)} because the "
+                f"unspecified dimension size "
                 "-1 can be any value and is ambiguous"
             )
         raise RuntimeError(error)
@@ -144,7 +145,9 @@ def view_stride(
 
 
 def _fills(viewed: Size, chunk: Size) -> bool:
-    """Whether a chunk of memory is used up: of sizes in the data that is known only where they are known to be equal."""
+    """Whether a chunk of memory is used up: of data-dependent sizes that is known only where they are
+    known to be equal.
+    """
     difference = viewed - chunk
     if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
         return known_eq(viewed, chunk)
@@ -158,7 +161,8 @@ def view(self: Spec, size: Sequence[Size]) -> Spec:
     stride = view_stride(self.shape, self.stride, shape)
     if stride is None:
         raise RuntimeError(
-            "view size is not compatible with input tensor's size and stride (at least one dimension spans across "
+            "view size is not compatible with input tensor's size and stride (at least one "
+            "dimension spans across "
             "two contiguous subspaces). Use .reshape(...) instead."
         )
     return restrided(self, shape, stride)
@@ -178,17 +182,21 @@ def reshape_copy(self: Spec, size: Sequence[Size]) -> Spec:
 
 @rule(aten.view.dtype)
 def view_dtype(self: Spec, dtype: torch.dtype) -> Spec:
-    """The same bytes as another dtype; the last dimension grows or shrinks when the item sizes differ."""
+    """The same bytes as another dtype; the last dimension grows or shrinks when the item sizes
+    differ.
+    """
     old, new = self.dtype.itemsize, dtype.itemsize
     if old == new:
         return self.replace(dtype=dtype, stride=self.stride)
     if not self.shape:
         raise RuntimeError(
-            f"self.dim() cannot be 0 to view {dtype_name(self.dtype)} as {dtype_name(dtype)} (different element sizes)"
+            f"self.dim() cannot be 0 to view {dtype_name(self.dtype)} as "
+            f"{dtype_name(dtype)} (different element sizes)"
         )
     if not eq(self.stride[-1], 1):
         raise RuntimeError(
-            f"self.stride(-1) must be 1 to view {dtype_name(self.dtype)} as {dtype_name(dtype)} (different element sizes)"
+            f"self.stride(-1) must be 1 to view {dtype_name(self.dtype)} as "
+            f"{dtype_name(dtype)} (different element sizes)"
         )
     if old > new:
         ratio = old // new
@@ -204,7 +212,8 @@ def view_dtype(self: Spec, dtype: torch.dtype) -> Spec:
         ):
             if not eq(quantity % ratio, 0):
                 raise RuntimeError(
-                    f"{what} must be divisible by {ratio} to view {dtype_name(self.dtype)} as {dtype_name(dtype)} "
+                    f"{what} must be divisible by {ratio} to view {dtype_name(self.dtype)} "
+                    f"as {dtype_name(dtype)} "
                     f"(different element sizes), but got {quantity}"
                 )
         shape = (*self.shape[:-1], self.shape[-1] // ratio)
@@ -256,7 +265,8 @@ def expand(self: Spec, size: Sequence[Size], *, implicit: bool = False) -> Spec:
     lead = len(size) - self.ndim
     if lead < 0:
         raise RuntimeError(
-            f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number of dimensions "
+            f"expand: the number of sizes provided ({len(size)}) must be greater or equal "
+            f"to the number of dimensions "
             f"in the tensor ({self.ndim})"
         )
     shape: list[Size] = []
@@ -266,7 +276,8 @@ def expand(self: Spec, size: Sequence[Size], *, implicit: bool = False) -> Spec:
         if dim < lead:
             if kept or lt(wanted, 0):
                 raise RuntimeError(
-                    f"The expanded size of the tensor ({wanted}) isn't allowed in a leading, non-existing dimension {dim}"
+                    f"The expanded size of the tensor ({wanted}) isn't allowed in a "
+                    f"leading, non-existing dimension {dim}"
                 )
             shape.append(wanted)
             stride.append(0)
@@ -280,7 +291,8 @@ def expand(self: Spec, size: Sequence[Size], *, implicit: bool = False) -> Spec:
             stride.append(0)
         else:
             raise RuntimeError(
-                f"The expanded size of the tensor ({wanted}) must match the existing size ({old}) at non-singleton "
+                f"The expanded size of the tensor ({wanted}) must match the existing size "
+                f"({old}) at non-singleton "
                 f"dimension {dim}.  Target sizes: {list(size)}.  Tensor sizes: {list(self.shape)}"
             )
     return restrided(self, shape, _leading_strides(shape, stride, lead))
@@ -328,8 +340,10 @@ def permute(self: Spec, dims: Sequence[int]) -> Spec:
     """All dimensions reordered."""
     if len(dims) != self.ndim:
         raise RuntimeError(
-            f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
-            f"ordering of dimensions i.e. input.dim() = {self.ndim} is not equal to len(dims) = {len(dims)}"
+            f"permute(sparse_coo): number of dimensions in the tensor input does not match "
+            f"the length of the desired "
+            f"ordering of dimensions i.e. input.dim() = {self.ndim} is not equal to "
+            f"len(dims) = {len(dims)}"
         )
     try:
         return _permuted(self, wrap_dims(dims, self.ndim))
@@ -412,7 +426,9 @@ def clamped_range(size: Size, start: Size | None, end: Size | None) -> tuple[Siz
 
 
 def _clamped_without_guards(size: Size, start: Size, end: Size) -> tuple[Size, Size]:
-    """`clamped_range` for unbacked sizes: minima and maxima where guards would be; unbacked bounds count from the start."""
+    """`clamped_range` for unbacked sizes: minima and maxima where guards would be; unbacked bounds
+    count from the start.
+    """
     first, last = (
         size_max(bound + size, 0) if lt(bound, 0) else size_min(bound, size)
         for bound in (start, end)
@@ -446,7 +462,8 @@ def select(self: Spec, dim: int, index: Size) -> Spec:
     size = self.shape[at]
     if lt(index, -size) or ge(index, size):
         raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(self.shape)} at dimension {dim}"
+            f"select(): index {index} out of range for tensor of size {list(self.shape)} "
+            f"at dimension {dim}"
         )
     if lt(index, 0):
         index = index + size
@@ -501,12 +518,14 @@ def split_with_sizes(self: Spec, split_sizes: Sequence[Size], dim: int = 0) -> l
     for piece in split_sizes:
         if not expect(">=", piece, 0):
             raise RuntimeError(
-                f"split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes={list(split_sizes)}"
+                f"split_with_sizes expects split_sizes have only non-negative entries, but "
+                f"got split_sizes={list(split_sizes)}"
             )
         total = total + piece
     if not eq(total, size):
         raise RuntimeError(
-            f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {dim}), "
+            f"split_with_sizes expects split_sizes to sum exactly to {size} (input "
+            f"tensor's size at dimension {dim}), "
             f"but got split_sizes={list(split_sizes)}"
         )
     pieces = []
@@ -555,7 +574,8 @@ def as_strided(
         )
     if any(lt(step, 0) for step in stride):
         raise RuntimeError(
-            f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}"
+            f"as_strided: Negative strides are not supported at the moment, got strides: "
+            f"{list(stride)}"
         )
     return restrided(self, size, stride, storage_offset)
 
@@ -564,10 +584,13 @@ def as_strided(
 
 
 def _scattered(self: Spec, part: Spec, src: Spec, what: str) -> Spec:
-    """A copy in self's strides, gaps included: eager copies self's whole storage.  Where elements overlap, a packed one."""
+    """A copy in self's strides, gaps included: eager copies self's whole storage. Where elements
+    overlap, a packed one.
+    """
     if not same_shape(part.shape, src.shape):
         raise RuntimeError(
-            f"expected src to have a size equal to the {what} of self. src size = {list(src.shape)}, "
+            f"expected src to have a size equal to the {what} of self. src size = "
+            f"{list(src.shape)}, "
             f"{what} size = {list(part.shape)}"
         )
     overlaps = any(likely_eq(step, 0) for step in self.stride)

@@ -1,10 +1,11 @@
 """Build C++ kernels with g++ and load them.
 
-A Source is header-free C++ (no includes), so a compile costs only what the kernels themselves cost.  Sources are independent
-translation units, compiled in parallel, each to one shared library that the cache then owns.
+A Source is header-free C++ (no includes), so a compile costs only what the kernels themselves cost.
+Sources are independent translation units, compiled in parallel, each to one shared library that the
+cache then owns.
 
-One OpenMP runtime: kernels are linked against the very libgomp that torch has loaded, so that torch's thread pool and thread
-count serve kernels too.
+One OpenMP runtime: kernels are linked against the very libgomp that torch has loaded, so that
+torch's thread pool and thread count serve kernels too.
 """
 
 from __future__ import annotations
@@ -37,17 +38,19 @@ if TYPE_CHECKING:
 
     from flambeau_runtime.options import RuntimeOptions
 
-# IEEE semantics are kept (NaN, infinities, -0.0, no reassociation, no contraction to fma, as in eager); only errno, traps and signalling NaNs are given up.
+# IEEE semantics are kept (NaN, infinities, -0.0, no reassociation, no contraction to fma, as in
+# eager); only errno, traps and signalling NaNs are given up.
 BASE_FLAGS = (
     "-x", "c++", "-std=c++17", "-O3", "-shared", "-fPIC", "-fopenmp", "-pipe", "-w",
     "-fno-math-errno", "-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-semantic-interposition",
     "-fno-asynchronous-unwind-tables", "-ffp-contract=off", "-fwrapv", "-fvisibility=hidden",
-)  # fmt: skip
+)
 LINK_FLAGS = ("-x", "none", "-Wl,--as-needed", "-Wl,-O0", "-Wl,--no-undefined")
 LIBRARIES = ("-lmvec", "-lm") if platform.machine() == "x86_64" and sys.platform == "linux" else ("-lm",)
 
 WORDS = 2000
-"""Characters of a compiler's words that a message shows, where they are not about a kernel of ours."""
+"""Characters of a compiler's words that a message shows, where they are not about a kernel of ours.
+"""
 
 _FULL_DISK = ("No space left on device", "Disk quota exceeded")
 _CRASH = ("signal terminated program", "internal compiler error")
@@ -88,7 +91,9 @@ def toolchain(options: RuntimeOptions) -> Toolchain:
 
 
 def _command(cxx: str) -> tuple[str, ...]:
-    """The compiler as a command: one program, or words of a shell (`ccache g++`) that begin with one."""
+    """The compiler as a command: one program, or words of a shell (`ccache g++`) that begin with
+    one.
+    """
     try:
         words = [cxx] if shutil.which(cxx) else shlex.split(cxx)
         path = shutil.which(words[0]) if words else None
@@ -110,7 +115,9 @@ def _identity(word: str) -> str:
 
 @lru_cache(maxsize=1)
 def glibc_minor() -> int:
-    """The 36 of glibc 2.36, 0 where the C library is another: it decides which functions have vector variants."""
+    """The 36 of glibc 2.36, 0 where the C library is another: it decides which functions have
+    vector variants.
+    """
     name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     return int(version.split(".")[1]) if name == "glibc" and version.startswith("2.") else 0
 
@@ -132,7 +139,8 @@ def openmp_runtime() -> str | None:
 def load_libraries(texts: Sequence[str], options: RuntimeOptions) -> list[ctypes.CDLL]:
     """Compile each text, or find it in the cache, and load it; the libraries, in order.
 
-    CompileError where the compiler refuses a text; an EnvironmentProblem where there is none, or the cache cannot be used.
+    CompileError where the compiler refuses a text; an EnvironmentProblem where there is none, or
+    the cache cannot be used.
     """
     libraries = []
     for path in build(texts, options):
@@ -144,7 +152,8 @@ def load_libraries(texts: Sequence[str], options: RuntimeOptions) -> list[ctypes
 
 
 def build(texts: Sequence[str], options: RuntimeOptions) -> list[Path]:
-    """Compile each text to a shared library, or find it in the cache; the files' paths, in order."""
+    """Compile each text to a shared library, or find it in the cache; the files' paths, in order.
+    """
     tools = toolchain(options)
     cache = Cache(options.cache_dir)
     keys = [tools.key(text) for text in texts]
@@ -176,7 +185,8 @@ def _compile(tools: Toolchain, text: str, key: str, folder: Path, cache: Cache) 
     if any(crash in words for crash in _CRASH):
         kept = cache.keep("failed", f"{key}.cpp", text.encode())
         hint = f"is there enough memory? else {CompilerUnusable.hint}"
-        raise CompilerUnusable(f"{command} crashed or was killed on a generated kernel (its text: {kept}):\n{words}", hint)
+        raise CompilerUnusable(f"{command} crashed or was killed on a generated kernel (its text: "
+            f"{kept}):\n{words}", hint)
     probed, its_words = _run_compiler(tools, mark, folder / f"{key}-probe")
     if probed is None or symbol.encode() not in probed:
         raise CompilerUnusable(f"{command} cannot compile even an empty kernel:\n{its_words.strip()[:WORDS]}")

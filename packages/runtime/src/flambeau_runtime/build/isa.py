@@ -1,6 +1,7 @@
 """Which vector instructions this machine has, and the compiler flags that use them.
 
-The flags come from the processor's own list (CPUID, as the kernel reports it), not from compiling probes.
+The flags come from the processor's own list (CPUID, as the kernel reports it), not from compiling
+probes.
 """
 
 from __future__ import annotations

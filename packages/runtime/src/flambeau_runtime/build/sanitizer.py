@@ -1,10 +1,12 @@
-"""Kernels under the address sanitizer: a read or write outside of a buffer ends the process with a report.
+"""Kernels under the address sanitizer: a read or write outside of a buffer ends the process with a
+report.
 
     export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
     ASAN_OPTIONS=detect_leaks=0 FLAMBEAU_SANITIZE=1 python program.py
 
-Its library must be loaded before any other, since it replaces malloc: buffers of torch then have poisoned borders.  What lies in the same
-allocation is not told apart.  Only for finding errors of our own: kernels are slow, and any of libasan's reports is an exit.
+Its library must be loaded before any other, since it replaces malloc: buffers of torch then have
+poisoned borders. What lies in the same allocation is not told apart. Only for finding errors of our
+own: kernels are slow, and any of libasan's reports is an exit.
 """
 
 from __future__ import annotations
@@ -14,14 +16,17 @@ from pathlib import Path
 
 from flambeau_runtime.environment_errors import SanitizerNotLoaded
 
-# One line of debug information names the loop; less optimisation, a report that names the right one.
+# One line of debug information names the loop; less optimisation, a report that names the right
+# one.
 FLAGS = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1", "-O1")
 
 
 def preload(compiler: str) -> str | None:
-    """The libraries that a process must begin with, as LD_PRELOAD takes them; None if the compiler has no sanitizer.
+    """The libraries that a process must begin with, as LD_PRELOAD takes them; None if the compiler
+    has no sanitizer.
 
-    The C++ library is one of them: the sanitizer looks for what it replaces there before Python loads any C++.
+    The C++ library is one of them: the sanitizer looks for what it replaces there before Python
+    loads any C++.
     """
     found = []
     for name in ("libasan.so", "libstdc++.so"):

@@ -3,8 +3,8 @@
     @triton.jit def cuda_add_0(b0, b1, XBLOCK: tl.constexpr): ...
     -> Cubin(image=b"\x7fELF...", entry="cuda_add_0", shared=0, warps=4)
 
-Relies on Triton >= 3.4 being installed beside a CUDA build of torch.  The environment of Triton's own cache is not used: what is
-built here is kept in Flambeau's cache.
+Relies on Triton >= 3.4 being installed beside a CUDA build of torch. The environment of Triton's
+own cache is not used: what is built here is kept in Flambeau's cache.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cubin:
-    """A compiled GPU kernel: the ELF image, the function's name in it, bytes of dynamic shared memory, warps per program."""
+    """A compiled GPU kernel: the ELF image, the function's name in it, bytes of dynamic shared
+    memory, warps per program.
+    """
 
     image: bytes
     entry: str
     shared: int
     warps: int
     scratch: int = 0
-    """Bytes of global scratch per program that the kernel asks for as a hidden argument (0 for all that we generate)."""
+    """Bytes of global scratch per program that the kernel asks for as a hidden argument (0 for all
+    that we generate).
+    """
 
     def to_bytes(self, binding: str = "") -> bytes:
         """The whole as data: a line of JSON, which holds `binding`, then the image."""
@@ -56,9 +60,11 @@ class Cubin:
 
 
 def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, *, aligned: bool = True) -> Cubin:
-    """Compile the function `name` of a Triton source for a compute capability (90 for an H100 or H200).
+    """Compile the function `name` of a Triton source for a compute capability (90 for an H100 or
+    H200).
 
-    `meta` is `program.Kernel.meta`.  `aligned=False` leaves out that pointers are multiples of 16 bytes, for launches on views.
+    `meta` is `program.Kernel.meta`. `aligned=False` leaves out that pointers are multiples of 16
+    bytes, for launches on views.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -95,7 +101,8 @@ def build_cubin(text: str, name: str, meta: Mapping[str, Any], capability: int, 
 
 
 def _load(text: str, name: str) -> Any:
-    """The JITFunction `name`, from text alone: Triton reads a function's source through linecache."""
+    """The JITFunction `name`, from text alone: Triton reads a function's source through linecache.
+    """
     module = types.ModuleType(f"flambeau_generated_{name}")
     filename = f"<{module.__name__}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)

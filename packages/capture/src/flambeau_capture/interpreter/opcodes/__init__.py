@@ -1,6 +1,7 @@
 """Opcode handlers, named as the opcodes, for CPython 3.11, 3.12 and 3.13; one file per concern.
 
-`HANDLERS[op]` is the handler of opcode number `op` on the running Python; opcodes without one break the graph.
+`HANDLERS[op]` is the handler of opcode number `op` on the running Python; opcodes without one break
+the graph.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import dis
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flambeau_capture.interpreter.opcodes import (
-    calls,
-    class_bodies,
     containers,
     control_flow,
     exceptions,
@@ -19,19 +18,15 @@ from flambeau_capture.interpreter.opcodes import (
     intrinsics,
     load_store,
     matching,
-    modules,
     operators,
-    stack,
 )
 from flambeau_capture.reasons import unsupported_instruction
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.decode import Handler
+    from flambeau_capture.interpreter.code.decode import Handler
     from flambeau_capture.interpreter.frame import Frame
 
 _FILES = (
-    calls,
-    class_bodies,
     containers,
     control_flow,
     exceptions,
@@ -40,9 +35,7 @@ _FILES = (
     intrinsics,
     load_store,
     matching,
-    modules,
     operators,
-    stack,
 )
 
 

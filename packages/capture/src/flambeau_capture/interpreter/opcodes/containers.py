@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.bytecode import NULL_AFTER
-from flambeau_capture.interpreter.attributes import load_attr
-from flambeau_capture.interpreter.binding_errors import function_text, raise_unpacking_error
-from flambeau_capture.interpreter.classes import MISSING, Native, lookup
-from flambeau_capture.interpreter.formatting import format_value
-from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.iteration import native_iterable, starred
-from flambeau_capture.interpreter.keys import native_key
-from flambeau_capture.interpreter.pending_text import concatenated
+from flambeau_capture.bytecode.instructions import NULL_AFTER
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.binding_errors import (
+    function_text,
+    raise_unpacking_error,
+)
+from flambeau_capture.interpreter.semantics.formatting import format_value
+from flambeau_capture.interpreter.semantics.items import load_item, native_iterable, starred
+from flambeau_capture.interpreter.values.classes import MISSING, Proxy, lookup
+from flambeau_capture.interpreter.values.deferred_strings import concatenated
+from flambeau_capture.interpreter.values.keys import native_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +134,9 @@ def DICT_MERGE(frame: Frame, arg: int) -> None:
 
 
 def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any] | None:
-    """The entries of a mapping, None of anything else; one written in Python is read through its `keys()` and `__getitem__`."""
+    """The entries of a mapping, None of anything else; one written in Python is read through its
+    `keys()` and `__getitem__`.
+    """
     machine = frame.machine
     if isinstance(mapping, dict) and not machine.objects.is_known(mapping):
         return mapping
@@ -153,7 +157,7 @@ def LIST_TO_TUPLE(frame: Frame, arg: Any) -> None:
 def _unpacked(frame: Frame, value: Any) -> Any:
     """An iterable over what is unpacked; TypeError in the words for that where it is none."""
     machine, kind = frame.machine, type(value)
-    if not isinstance(value, torch.Tensor) and not issubclass(kind, Native):
+    if not isinstance(value, torch.Tensor) and not issubclass(kind, Proxy):
         names = ("__iter__", "__getitem__")
         if all(lookup(machine, kind, name) in (MISSING, None) for name in names):
             raise TypeError(f"cannot unpack non-iterable {kind.__name__} object")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode import PAST_END_FOR
+from flambeau_capture.bytecode.instructions import PAST_END_FOR
+from flambeau_capture.interpreter.branches.raising_branches import as_condition, branch
 from flambeau_capture.interpreter.frame import RETURN
-from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate
-from flambeau_capture.interpreter.operations import truth
-from flambeau_capture.interpreter.raising_branches import as_condition, branch
+from flambeau_capture.interpreter.semantics.items import EXHAUSTED, advance, iterate
+from flambeau_capture.interpreter.semantics.operators import truth
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.attributes import load_attr
-from flambeau_capture.interpreter.exception_groups import match_group, to_reraise
 from flambeau_capture.interpreter.frame import Handled
-from flambeau_capture.interpreter.operations import special_method
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.exception_groups import match_group, to_reraise
+from flambeau_capture.interpreter.semantics.operators import special_method
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def RAISE_VARARGS(frame: Frame, arg: int) -> None:
     if machine.objects.is_known(error):
         raise GraphBreak(
             "unsupported-mutation",
-            f"a {type(error).__name__} that existed before the call is raised, which sets its traceback",
+            f"a {type(error).__name__} that existed before the call is raised, which sets "
+            f"its traceback",
         )
     if error is machine.handling and isinstance(error, BaseExceptionGroup):
         machine.groups_raised[id(error)] = error
@@ -105,7 +106,8 @@ def _as_exception(frame: Frame, value: Any, role: str) -> BaseException:
         kind, value = value, frame.machine.call(value, (), {})
         if not isinstance(value, BaseException):
             raise TypeError(
-                f"calling {kind!r} should have returned an instance of BaseException, not {type(value)!r}"
+                f"calling {kind!r} should have returned an instance of BaseException, not "
+                f"{type(value)!r}"
             )
     if not isinstance(value, BaseException):
         raise TypeError(f"{role} must derive from BaseException")
@@ -124,7 +126,8 @@ def BEFORE_WITH(frame: Frame, arg: Any) -> None:
     if enter is None or leave is None:
         missed = "" if enter is None else " (missed __exit__ method)"
         raise TypeError(
-            f"{type(manager).__name__!r} object does not support the context manager protocol{missed}"
+            f"{type(manager).__name__!r} object does not support the context manager "
+            f"protocol{missed}"
         )
     stack.append(leave)
     stack.append(machine.call_in_place(enter, (), {}))

@@ -1,15 +1,105 @@
-"""Making functions and classes."""
+"""Calls.
+
+Making functions and classes.
+
+Names in class bodies: read from the body's namespace first, then from cells, globals and builtins.
+
+Import statements inside functions: modules are imported for real (once, as Python does), and read
+through their globals.
+"""
 
 from __future__ import annotations
 
 import builtins
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.bytecode.instructions import NULL_AFTER
+from flambeau_capture.interpreter.frame import NULL
+from flambeau_capture.interpreter.opcodes.load_store import load_global
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.binding_errors import raise_unpacking_error
+from flambeau_capture.interpreter.semantics.items import (
+    delete_item,
+    load_item,
+    native_iterable,
+    starred,
+    store_item,
+)
+from flambeau_capture.interpreter.values.lazy_values import read_texts, realize_arguments
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
+
+
+def KW_NAMES(frame: Frame, arg: tuple[str, ...]) -> None:
+    frame.keyword_names = arg
+
+
+def CALL(frame: Frame, arg: int) -> None:
+    names = frame.keyword_names
+    if names:
+        frame.keyword_names = ()
+    _call(frame, arg, names)
+
+
+def CALL_KW(frame: Frame, arg: int) -> None:
+    _call(frame, arg, frame.stack.pop())
+
+
+def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
+    stack = frame.stack
+    start = len(stack) - count
+    args = stack[start:]
+    if NULL_AFTER:
+        function, instance = stack[start - 2], stack[start - 1]
+        if instance is not NULL:
+            args.insert(0, instance)
+    else:
+        function, instance = stack[start - 2], stack[start - 1]
+        if function is NULL:
+            function = instance
+        else:
+            args.insert(0, instance)
+    del stack[start - 2 :]
+    if names:
+        split = len(args) - len(names)
+        kwargs = dict(zip(names, args[split:], strict=True))
+        del args[split:]
+    else:
+        kwargs = {}
+    machine, given = frame.machine, tuple(args)
+    if machine.lazy_arguments:
+        given, kwargs = realize_arguments(machine, function, given, kwargs)
+    if machine.texts_of_numbers:
+        given, kwargs = read_texts(machine, function, given, kwargs)
+    stack.append(machine.call_in_place(function, given, kwargs))
+
+
+def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
+    machine, stack = frame.machine, frame.stack
+    kwargs = stack.pop() if arg & 1 else {}
+    args = stack.pop()
+    above, below = stack.pop(), stack.pop()
+    function = below if NULL_AFTER else above
+    if type(kwargs) is not dict:
+        kwargs = (
+            dict(native_iterable(machine, kwargs)) if not isinstance(kwargs, dict) else dict(kwargs)
+        )
+    if type(args) is not tuple:
+        items = starred(machine, args)
+        if items is None:
+            raise_unpacking_error(machine, function, "*", "an iterable", args)
+        args = tuple(items)
+    kwargs = dict(kwargs)
+    if machine.texts_of_numbers:
+        args, kwargs = read_texts(machine, function, args, kwargs)
+    stack.append(machine.call_in_place(function, args, kwargs))
+
+
+# ---------------------------------------------------------------- functions
 
 _FIELDS = {1: "__defaults__", 2: "__kwdefaults__", 4: "__annotations__"}
 _CLOSURE = 8
@@ -60,3 +150,89 @@ def _set_part(function: types.FunctionType, flag: int, value: Any) -> None:
 
 def LOAD_BUILD_CLASS(frame: Frame, arg: Any) -> None:
     frame.stack.append(builtins.__build_class__)
+
+
+# ---------------------------------------------------------------- class bodies
+
+_ABSENT = object()
+
+
+def _in_namespace(frame: Frame, namespace: Any, name: str) -> Any:
+    """The value of a name in a namespace, which `__prepare__` may have made, or _ABSENT."""
+    if type(namespace) is dict:
+        return namespace.get(name, _ABSENT)
+    try:
+        return load_item(frame.machine, namespace, name)
+    except KeyError:
+        return _ABSENT
+
+
+def _load_from(frame: Frame, namespace: Any, name: str) -> Any:
+    value = _in_namespace(frame, namespace, name)
+    return load_global(frame, name) if value is _ABSENT else value
+
+
+def LOAD_NAME(frame: Frame, arg: str) -> None:
+    namespace = {} if frame.namespace is None else frame.namespace
+    frame.stack.append(_load_from(frame, namespace, arg))
+
+
+def STORE_NAME(frame: Frame, arg: str) -> None:
+    store_item(frame.machine, frame.namespace, arg, frame.stack.pop())
+
+
+def DELETE_NAME(frame: Frame, arg: str) -> None:
+    try:
+        delete_item(frame.machine, frame.namespace, arg)
+    except KeyError:
+        raise NameError(f"name {arg!r} is not defined", name=arg) from None
+
+
+def LOAD_LOCALS(frame: Frame, arg: Any) -> None:
+    frame.stack.append(frame.namespace)
+
+
+def LOAD_FROM_DICT_OR_GLOBALS(frame: Frame, arg: str) -> None:
+    frame.stack.append(_load_from(frame, frame.stack.pop(), arg))
+
+
+def _load_cell_or(frame: Frame, namespace: Any, arg: int) -> None:
+    name = frame.code.local_names[arg]
+    value = _in_namespace(frame, namespace, name)
+    if value is _ABSENT:
+        value = frame.machine.load_cell(frame.locals[arg], name, arg >= frame.code.free_start)
+    frame.stack.append(value)
+
+
+def LOAD_CLASSDEREF(frame: Frame, arg: int) -> None:
+    _load_cell_or(frame, frame.namespace, arg)
+
+
+def LOAD_FROM_DICT_OR_DEREF(frame: Frame, arg: int) -> None:
+    _load_cell_or(frame, frame.stack.pop(), arg)
+
+
+def SETUP_ANNOTATIONS(frame: Frame, arg: Any) -> None:
+    if _in_namespace(frame, frame.namespace, "__annotations__") is _ABSENT:
+        store_item(frame.machine, frame.namespace, "__annotations__", {})
+
+
+# ---------------------------------------------------------------- modules
+
+
+def IMPORT_NAME(frame: Frame, arg: str) -> None:
+    names, level = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(__import__(arg, frame.globals, None, names, level))
+
+
+def IMPORT_FROM(frame: Frame, arg: str) -> None:
+    module = frame.stack[-1]
+    try:
+        found = load_attr(frame.machine, module, arg)
+    except AttributeError:
+        found = sys.modules.get(f"{module.__name__}.{arg}")
+        if found is None:
+            raise ImportError(
+                f"cannot import name {arg!r} from {module.__name__!r}", name=module.__name__
+            ) from None
+    frame.stack.append(found)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode import VERSION
-from flambeau_capture.interpreter.attributes import load_attr
+from flambeau_capture.bytecode.instructions import VERSION
 from flambeau_capture.interpreter.frame import RETURN, YIELD
 from flambeau_capture.interpreter.generator import InterpretedGenerator
-from flambeau_capture.interpreter.iteration import EXHAUSTED, advance, iterate
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.items import EXHAUSTED, advance, iterate
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""CALL_INTRINSIC_1 and CALL_INTRINSIC_2 (3.12 and later): rare operations, numbered; those about type parameters run natively."""
+"""CALL_INTRINSIC_1 and CALL_INTRINSIC_2 (3.12 and later): rare operations, numbered; those about
+type parameters run natively.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import dis
 import typing
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.exception_groups import to_reraise
-from flambeau_capture.interpreter.operations import unary
+from flambeau_capture.interpreter.semantics.exception_groups import to_reraise
+from flambeau_capture.interpreter.semantics.operators import unary
 from flambeau_capture.reasons import unsupported_instruction
 
 if TYPE_CHECKING:
@@ -38,7 +40,9 @@ def _one_operand(arg: int) -> Callable[[Frame, Any], Any]:
 
 
 def _stop_iteration_error(frame: Frame, error: Any) -> Any:
-    """The StopIteration (or, in an async generator, StopAsyncIteration) that leaves a generator is a RuntimeError."""
+    """The StopIteration (or, in an async generator, StopAsyncIteration) that leaves a generator is
+    a RuntimeError.
+    """
     if not isinstance(error, StopIteration):
         return error
     raised = RuntimeError("generator raised StopIteration")

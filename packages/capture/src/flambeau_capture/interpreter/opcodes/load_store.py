@@ -6,21 +6,21 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode import NULL_AFTER
-from flambeau_capture.interpreter.attribute_writes import delete_attr, store_attr
-from flambeau_capture.interpreter.attributes import load_attr, load_global_value
-from flambeau_capture.interpreter.classes import Native
+from flambeau_capture.bytecode.instructions import NULL_AFTER
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, local, whole_local
-from flambeau_capture.interpreter.items import delete_item, load_item, store_item
-from flambeau_capture.interpreter.objects import DELETED
-from flambeau_capture.interpreter.partial_reads import (
+from flambeau_capture.interpreter.semantics.attribute_writes import delete_attr, store_attr
+from flambeau_capture.interpreter.semantics.attributes import load_attr, load_global_value
+from flambeau_capture.interpreter.semantics.items import delete_item, load_item, store_item
+from flambeau_capture.interpreter.values.classes import Proxy
+from flambeau_capture.interpreter.values.lazy_values import (
     APPENDING,
     AppendTarget,
     EntryTarget,
-    Unread,
+    LazyValue,
     expect_use,
 )
-from flambeau_capture.interpreter.weak_references import refuse_finalizing
+from flambeau_capture.interpreter.values.objects import DELETED
+from flambeau_capture.interpreter.values.weak_references import refuse_finalizing
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def LOAD_FAST(frame: Frame, arg: int, above: int = 0) -> None:
         raise UnboundLocalError(
             f"cannot access local variable {name!r} where it is not associated with a value"
         )
-    frame.stack.append(local(frame, arg, above) if type(value) is Unread else value)
+    frame.stack.append(local(frame, arg, above) if type(value) is LazyValue else value)
 
 
 def LOAD_FAST_CHECK(frame: Frame, arg: int) -> None:
@@ -208,7 +208,7 @@ def LOAD_METHOD(frame: Frame, arg: str) -> None:
 
 def push_method(stack: list[Any], found: Any) -> None:
     """Push what CALL expects for `obj.name(...)`: a function and its self, or a callable and NULL."""
-    if type(found) is types.MethodType and not isinstance(found.__self__, Native):
+    if type(found) is types.MethodType and not isinstance(found.__self__, Proxy):
         stack.append(found.__func__)
         stack.append(found.__self__)
     elif NULL_AFTER:

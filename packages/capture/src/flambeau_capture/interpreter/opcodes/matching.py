@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections.abc
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.attributes import load_attr
-from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
-from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.operations import contains, instance_of, length
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.items import load_item
+from flambeau_capture.interpreter.semantics.operators import contains, instance_of, length
+from flambeau_capture.interpreter.values.classes import MISSING, lookup, python_method
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -87,7 +87,9 @@ def MATCH_CLASS(frame: Frame, arg: int) -> None:
 
 
 def _positional(machine: Machine, cls: type, count: int) -> tuple[Any, ...] | None:
-    """The attributes that `count` positional sub-patterns of a class are for; None where the one is for the subject itself."""
+    """The attributes that `count` positional sub-patterns of a class are for; None where the one is
+    for the subject itself.
+    """
     accepted: tuple[Any, ...] | None = ()
     if lookup(machine, cls, "__match_args__") is not MISSING:
         accepted = load_attr(machine, cls, "__match_args__")

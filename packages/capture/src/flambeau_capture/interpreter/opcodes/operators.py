@@ -1,12 +1,16 @@
-"""Unary, binary and comparison operators."""
+"""Unary, binary and comparison operators.
+
+Opcodes that only move values of the stack, and those that do nothing here.
+"""
 
 from __future__ import annotations
 
 import dis
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.identity import identical
-from flambeau_capture.interpreter.operations import (
+from flambeau_capture.interpreter.branches.raising_branches import as_condition
+from flambeau_capture.interpreter.frame import NULL
+from flambeau_capture.interpreter.semantics.operators import (
     BINARY_BY_SYMBOL,
     COMPARISONS,
     binary,
@@ -15,8 +19,8 @@ from flambeau_capture.interpreter.operations import (
     truth,
     unary,
 )
-from flambeau_capture.interpreter.partial_reads import EntryTarget
-from flambeau_capture.interpreter.raising_branches import as_condition
+from flambeau_capture.interpreter.values.lazy_values import EntryTarget
+from flambeau_capture.interpreter.values.program_functions import identical
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.frame import Frame
@@ -70,3 +74,44 @@ def UNARY_INVERT(frame: Frame, arg: Any) -> None:
 
 def UNARY_NOT(frame: Frame, arg: Any) -> None:
     frame.stack[-1] = not truth(frame.machine, frame.stack[-1])
+
+
+# ---------------------------------------------------------------- stack
+
+
+def NOP(frame: Frame, arg: Any) -> None:
+    pass
+
+
+def RESUME(frame: Frame, arg: Any) -> None:
+    pass
+
+
+def CACHE(frame: Frame, arg: Any) -> None:
+    pass
+
+
+def PRECALL(frame: Frame, arg: Any) -> None:
+    pass
+
+
+def POP_TOP(frame: Frame, arg: Any) -> None:
+    frame.stack.pop()
+
+
+def PUSH_NULL(frame: Frame, arg: Any) -> None:
+    frame.stack.append(NULL)
+
+
+def COPY(frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.stack[-arg])
+
+
+def SWAP(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    stack[-1], stack[-arg] = stack[-arg], stack[-1]
+
+
+def END_FOR(frame: Frame, arg: Any) -> None:
+    # FOR_ITER jumps past it; it is reached only by falling through, which compiled code never does.
+    frame.stack.pop()

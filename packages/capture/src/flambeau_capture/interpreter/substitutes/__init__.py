@@ -1,79 +1,50 @@
-"""What stands in for functions whose native form would see too little or do too much: introspection, attribute access,
-callbacks, output, and the questions by which libraries ask whether they are being compiled.
+"""What stands in for functions whose native form would see too little or do too much:
+introspection, attribute access, callbacks, output, and the questions by which libraries ask whether
+they are being compiled.
 """
 
 from __future__ import annotations
 
+from flambeau_capture.interpreter.substitute_registry import CODE_SUBSTITUTES, SUBSTITUTES
 from flambeau_capture.interpreter.substitutes import (
-    autograd_function,
-    autograd_grad,
-    checkpointing,
-    checks,
     class_making,
     compiler_functions,
-    context_variables,
-    control_flow,
-    conversions,
     copying,
-    default_device,
-    functional,
-    hooks,
-    host_random,
     introspection,
     iterables,
-    locks,
     numbers,
     numpy_tensors,
     operators,
-    optimizers,
-    ordered_lists,
     output,
-    plain_data,
-    random_state,
-    subclassing,
-    tensor_types,
-    torch_queries,
-    torch_states,
     transforms,
     weak_references,
 )
-from flambeau_capture.interpreter.substitutes.compiler_functions import dynamo_substitute, told
-from flambeau_capture.interpreter.substitutes.registry import CODE_SUBSTITUTES, SUBSTITUTES
+from flambeau_capture.interpreter.substitutes.compiler_functions import (
+    dynamo_substitute,
+    user_overrides,
+)
 
 __all__ = [
     "CODE_SUBSTITUTES",
     "SUBSTITUTES",
-    "autograd_function",
-    "autograd_grad",
-    "checkpointing",
-    "checks",
+    "autograd",
     "class_making",
     "compiler_functions",
-    "context_variables",
-    "control_flow",
-    "conversions",
     "copying",
-    "default_device",
     "dynamo_substitute",
-    "functional",
-    "hooks",
-    "host_random",
+    "higher_order",
     "introspection",
     "iterables",
-    "locks",
+    "modules",
     "numbers",
     "numpy_tensors",
     "operators",
-    "optimizers",
-    "ordered_lists",
     "output",
-    "plain_data",
-    "random_state",
-    "subclassing",
-    "tensor_types",
-    "told",
-    "torch_queries",
-    "torch_states",
+    "random",
+    "tensors",
+    "threads",
+    "torch_state",
     "transforms",
+    "user_overrides",
     "weak_references",
 ]

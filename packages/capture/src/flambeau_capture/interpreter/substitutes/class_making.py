@@ -1,4 +1,6 @@
-"""Making classes inside the frame: class statements, `type(...)`, and the functions of the standard library that make or complete classes."""
+"""Making classes inside the frame: class statements, `type(...)`, and the functions of the standard
+library that make or complete classes.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import enum
 import typing
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter import attribute_writes, attributes, operations
-from flambeau_capture.interpreter.class_building import (
+from flambeau_capture.interpreter.semantics import attribute_writes, attributes, operators
+from flambeau_capture.interpreter.semantics.class_statements import (
     adopt_class,
     build_class,
     has_program_hook,
     new_class,
 )
-from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
+from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def _init_class(machine: Machine, args: Any, kwargs: Any) -> None:
 @substitute_for(type.__instancecheck__)
 def _instance_check(machine: Machine, args: Any, kwargs: Any) -> bool:
     cls, obj = args
-    return operations.instance_of_class(machine, obj, cls)
+    return operators.instance_of_class(machine, obj, cls)
 
 
 @substitute_for(type.__subclasscheck__)

@@ -1,4 +1,6 @@
-"""What a captured program says to the compiler: the functions of `compiler_functions`, of torch.compiler and of torch._dynamo."""
+"""What a captured program says to the compiler: the functions of `compiler_functions`, of
+torch.compiler and of torch._dynamo.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import torch
 import torch.utils._config_module as config_module
 
 from flambeau_capture import compiler_functions, interop_dynamo, marks, stance
-from flambeau_capture.interpreter.attributes import load_attr
-from flambeau_capture.interpreter.items import load_item
-from flambeau_capture.interpreter.substitutes.registry import (
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.items import load_item
+from flambeau_capture.interpreter.substitute_registry import (
     answering,
     breaking,
     compiling,
@@ -24,7 +26,7 @@ from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.interpreter.substitutes.registry import CodeSubstitute, Substitute
+    from flambeau_capture.interpreter.substitute_registry import CodeSubstitute, Substitute
 
 
 def _exporting(machine: Machine, args: Any, kwargs: Any) -> bool:
@@ -98,10 +100,13 @@ _IGNORED = frozenset({"mark_static_address", "override_optimization_hint"})
 
 
 def dynamo_substitute(function: types.FunctionType) -> Substitute:
-    """A substitute for a function of torch._dynamo, which is found by its module's name: nothing here imports that."""
+    """A substitute for a function of torch._dynamo, which is found by its module's name: nothing
+    here imports that.
+    """
     name = function.__name__
     if name in ("patched_init", "patched_setstate") and function.__closure__:
-        # Once torch.compile has run, nn.Module's own methods are wrapped to count instances for it: follow what is wrapped.
+        # Once torch.compile has run, nn.Module's own methods are wrapped to count instances for it:
+        # follow what is wrapped.
         wrapped = function.__closure__[0].cell_contents
         return lambda machine, args, kwargs: machine.call(wrapped, args, kwargs)
     if name in ("is_compiling", "is_dynamo_compiling"):
@@ -114,7 +119,8 @@ def dynamo_substitute(function: types.FunctionType) -> Substitute:
         return answering(None)
     if function.__qualname__ == "OptimizedModule.__call__":
         return _call_optimized_module
-    # What torch.compiler.wrap_numpy and its like put around the program's functions is plain Python.
+    # What torch.compiler.wrap_numpy and its like put around the program's functions is plain
+    # Python.
     if function.__qualname__.startswith("OptimizedModule.") or function.__module__.endswith(
         ".external_utils"
     ):
@@ -134,9 +140,11 @@ def _call_optimized_module(machine: Machine, args: Any, kwargs: Any) -> Any:
 # ---------------------------------------------------------------- what the program has said beforehand
 
 
-def told() -> dict[int, CodeSubstitute]:
-    """What stands in, by id, for the functions that the program has said something about by now, to us or to torch."""
-    ours, theirs = compiler_functions.functions_told(), interop_dynamo.functions_told()
+def user_overrides() -> dict[int, CodeSubstitute]:
+    """What stands in, by id, for the functions that the program has said something about by now, to
+    us or to torch.
+    """
+    ours, theirs = compiler_functions.overridden_functions(), interop_dynamo.overridden_functions()
     found: dict[int, CodeSubstitute] = {}
     for key in (*theirs.disallowed, *map(id, ours.disallowed)):
         found[key] = _disallowed

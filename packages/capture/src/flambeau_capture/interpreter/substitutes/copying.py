@@ -1,20 +1,25 @@
-"""Shallow copies, and how copy.deepcopy takes instances apart."""
+"""Shallow copies, and how copy.deepcopy takes instances apart.
+
+Text formats of plain data: run natively on values that hold nothing but builtin types.
+"""
 
 from __future__ import annotations
 
 import collections
 import copy
 import copyreg
+import json
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter import attributes
-from flambeau_capture.interpreter.classes import python_method
-from flambeau_capture.interpreter.objects import new_object
-from flambeau_capture.interpreter.substitutes.registry import substitute_for
+from flambeau_capture.interpreter.semantics import attributes
+from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.interpreter.values.classes import python_method
+from flambeau_capture.interpreter.values.objects import new_object
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -59,13 +64,21 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 _OWN_WAYS = (
-    "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattribute__",
-)  # fmt: skip
+    "__reduce_ex__",
+    "__reduce__",
+    "__getstate__",
+    "__setstate__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+    "__getattribute__",
+)
 """Special methods by which a class says how its instances are taken apart, or put together."""
 
 
 def _is_its_attributes(machine: Machine, kind: type) -> bool:
-    """Whether a copy of an instance is a new one with the same `__dict__`, as the class says nothing else."""
+    """Whether a copy of an instance is a new one with the same `__dict__`, as the class says
+    nothing else.
+    """
     return (
         kind.__new__ is object.__new__
         and kind.__dictoffset__ != 0
@@ -94,7 +107,8 @@ def _tensor_deepcopy(machine: Machine, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     if not tensor.is_leaf:
         raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment"
+            "Only Tensors created explicitly by the user (graph leaves) support the "
+            "deepcopy protocol at the moment"
         )
     if machine.tape.real_type(tensor) is not torch.Tensor:
         raise GraphBreak("parameter-made", "an nn.Parameter is copied")
@@ -107,7 +121,9 @@ _NEW_ARGUMENTS = ("__getnewargs__", "__getnewargs_ex__")
 
 @substitute_for(object.__reduce_ex__)
 def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """How copy.deepcopy takes an instance apart: class and attributes (through origins), as protocol 4 does."""
+    """How copy.deepcopy takes an instance apart: class and attributes (through sources), as
+    protocol 4 does.
+    """
     obj = args[0]
     kind = type(obj)
     if python_method(machine, kind, "__reduce__") is not None:
@@ -124,7 +140,8 @@ def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
         ):
             raise GraphBreak(
                 "unknown-c-function",
-                f"a {kind.__qualname__}, which existed before the call or has its own ways, is copied or pickled",
+                f"a {kind.__qualname__}, which existed before the call or has its own "
+                f"ways, is copied or pickled",
             )
         return object.__reduce_ex__(*args)
     if python_method(machine, kind, "__getstate__") is not None:
@@ -132,3 +149,46 @@ def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
     else:
         state = attributes.instance_dict(machine, obj)
     return copyreg.__newobj__, (kind,), state  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- plain data
+
+_SCALARS = frozenset({int, float, complex, str, bytes, bool, type(None)})
+_HOOKS = (
+    "cls",
+    "default",
+    "object_hook",
+    "object_pairs_hook",
+    "parse_float",
+    "parse_int",
+    "parse_constant",
+)
+
+
+def is_plain_data(value: Any) -> bool:
+    """Whether a value is made of builtin scalars, lists, tuples and dicts."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is dict:
+        return all(type(key) in _SCALARS and is_plain_data(item) for key, item in value.items())
+    return (kind is list or kind is tuple) and all(is_plain_data(item) for item in value)
+
+
+def _on_plain_data(function: Any) -> None:
+    def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
+        args, kwargs = concrete(args), concrete(kwargs)
+        if any(kwargs.get(name) is not None for name in _HOOKS):
+            return machine.interpret(function, args, kwargs)
+        args = tuple(machine.whole_dict(arg) if type(arg) is dict else arg for arg in args)
+        if not is_plain_data(args):
+            raise GraphBreak(
+                "unknown-c-function", f"json.{function.__name__} of other than plain data"
+            )
+        return function(*args, **kwargs)
+
+    substitute_for(function)(substitute)
+
+
+for _function in (json.dumps, json.loads):
+    _on_plain_data(_function)

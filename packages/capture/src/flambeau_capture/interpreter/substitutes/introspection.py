@@ -9,20 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter import attribute_writes, attributes, identity, native, operations
-from flambeau_capture.interpreter.class_building import new_class
-from flambeau_capture.interpreter.classes import MISSING, SYMBOLIC_NUMBERS, Native, python_method
 from flambeau_capture.interpreter.frame import UNBOUND, whole_local
-from flambeau_capture.interpreter.iteration import native_iterable
-from flambeau_capture.interpreter.substitutes.registry import (
+from flambeau_capture.interpreter.semantics import (
+    attribute_writes,
+    attributes,
+    native_functions,
+    operators,
+)
+from flambeau_capture.interpreter.semantics.class_statements import new_class
+from flambeau_capture.interpreter.semantics.items import native_iterable
+from flambeau_capture.interpreter.substitute_registry import (
     natively,
     substitute_for,
     substitute_if_new,
 )
-from flambeau_capture.interpreter.symbolic import concrete_key
 from flambeau_capture.interpreter.tracebacks import own_traceback
-from flambeau_capture.origins import GlobalsDict
+from flambeau_capture.interpreter.values import program_functions
+from flambeau_capture.interpreter.values.classes import (
+    MISSING,
+    SYMBOLIC_NUMBERS,
+    Proxy,
+    python_method,
+)
+from flambeau_capture.interpreter.values.numbers import concrete_key
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import GlobalsDict
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -31,7 +42,7 @@ if TYPE_CHECKING:
 @substitute_for(isinstance)
 def _isinstance(machine: Machine, args: Any, kwargs: Any) -> bool:
     obj, classes = args
-    return operations.instance_of(machine, obj, classes)
+    return operators.instance_of(machine, obj, classes)
 
 
 @substitute_for(type)
@@ -42,11 +53,15 @@ def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
     if isinstance(obj, torch.Tensor):
         return machine.tape.real_type(obj)
     kind = type(obj)
-    if issubclass(kind, Native):
+    if issubclass(kind, Proxy):
         seen = obj.seen_type()
         if seen is not None:
             return seen
-        return types.FunctionType if kind is native.InterpretedCallable else types.GeneratorType
+        return (
+            types.FunctionType
+            if kind is native_functions.InterpretedCallable
+            else types.GeneratorType
+        )
     return SYMBOLIC_NUMBERS.get(kind, kind)
 
 
@@ -125,7 +140,9 @@ def _vars(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(typing._caller)  # type: ignore[attr-defined]
 def _module_of_caller(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """The name of the module whose function has called the function of `typing` that asks, or one `depth` calls further out."""
+    """The name of the module whose function has called the function of `typing` that asks, or one
+    `depth` calls further out.
+    """
 
     def named(depth: int = 1, default: str = "__main__") -> Any:
         frame = machine.frame
@@ -166,7 +183,7 @@ def _dir(machine: Machine, args: Any, kwargs: Any) -> list[str]:
         return sorted(native_iterable(machine, machine.call(method, (obj,), {})))
     if machine.objects.is_known(obj) and not isinstance(obj, (type, types.ModuleType)):
         attributes.instance_dict(machine, obj)  # guards which attributes there are
-        if machine.objects.overlay_of(obj) is not None:
+        if machine.objects.pending_writes_of(obj) is not None:
             raise GraphBreak("unknown-c-function", "dir() of an object that the frame has changed")
     return dir(obj)
 
@@ -198,8 +215,8 @@ def _callable(machine: Machine, args: Any, kwargs: Any) -> bool:
 
 @substitute_for(id)
 def _id(machine: Machine, args: Any, kwargs: Any) -> int:
-    identity.address_read(machine, args[0])
-    return id(identity.real_object(machine, args[0]))
+    program_functions.address_read(machine, args[0])
+    return id(program_functions.real_object(machine, args[0]))
 
 
 @substitute_for(hash)
@@ -207,7 +224,7 @@ def _hash(machine: Machine, args: Any, kwargs: Any) -> int:
     kind = type(args[0])
     method = python_method(machine, kind, "__hash__")
     if kind.__hash__ is object.__hash__:
-        identity.address_read(machine, args[0])
+        program_functions.address_read(machine, args[0])
     return hash(concrete_key(args[0])) if method is None else machine.call(method, args, {})
 
 
@@ -243,7 +260,7 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
     return found
 
 
-for _function in native.PYTHON_NATIVE.values():
+for _function in native_functions.PYTHON_NATIVE.values():
     substitute_if_new(_function, natively(_function))
 
 

@@ -1,40 +1,48 @@
-"""Conversions, lengths, iteration, and builtins that call back: what they are given is interpreted."""
+"""Conversions, lengths, iteration, and builtins that call back: what they are given is interpreted.
+
+heapq and bisect: native on what compares natively; the program's own comparisons break.
+"""
 
 from __future__ import annotations
 
+import bisect
 import functools
+import heapq
 import itertools
 import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter import native, operations
-from flambeau_capture.interpreter.classes import MISSING, lookup, python_method
-from flambeau_capture.interpreter.iteration import (
+from flambeau_capture.interpreter.semantics import native_functions, operators
+from flambeau_capture.interpreter.semantics.items import (
     EXHAUSTED,
     ReversibleSequence,
     advance,
     iterate,
     native_iterable,
 )
-from flambeau_capture.interpreter.partial_reads import AppendTarget
-from flambeau_capture.interpreter.substitutes.registry import substitute_for
+from flambeau_capture.interpreter.semantics.native_functions import InterpretedCallable
+from flambeau_capture.interpreter.semantics.operators import compares_in_python
+from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
+from flambeau_capture.interpreter.values.classes import MISSING, lookup, python_method
+from flambeau_capture.interpreter.values.lazy_values import AppendTarget
+from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.interpreter.substitutes.registry import Substitute
+    from flambeau_capture.interpreter.substitute_registry import Substitute
 
 
 @substitute_for(len)
 def _len(machine: Machine, args: Any, kwargs: Any) -> Any:
     (obj,) = args
-    return operations.length(machine, obj)
+    return operators.length(machine, obj)
 
 
 @substitute_for(bool)
 def _bool(machine: Machine, args: Any, kwargs: Any) -> bool:
-    return operations.truth(machine, args[0]) if args else False
+    return operators.truth(machine, args[0]) if args else False
 
 
 @substitute_for(iter)
@@ -42,7 +50,7 @@ def _iter(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 2:
         if not callable(args[0]):
             iter(*args)  # which says so
-        return iter(native.InterpretedCallable(machine, args[0]), args[1])
+        return iter(native_functions.InterpretedCallable(machine, args[0]), args[1])
     return iterate(machine, args[0])
 
 
@@ -78,27 +86,29 @@ def _sum(machine: Machine, args: Any, kwargs: Any) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
     if isinstance(total, (str, bytes, bytearray)):
         sum((), total)  # which says how they are joined
-    add = operations.BINARY_BY_SYMBOL["+"]
+    add = operators.BINARY_BY_SYMBOL["+"]
     for item in native_iterable(machine, args[0]):
-        total = operations.binary(machine, add, total, item)
+        total = operators.binary(machine, add, total, item)
     return total
 
 
 @substitute_for(any)
 def _any(machine: Machine, args: Any, kwargs: Any) -> bool:
-    return any(operations.truth(machine, item) for item in native_iterable(machine, args[0]))
+    return any(operators.truth(machine, item) for item in native_iterable(machine, args[0]))
 
 
 @substitute_for(all)
 def _all(machine: Machine, args: Any, kwargs: Any) -> bool:
-    return all(operations.truth(machine, item) for item in native_iterable(machine, args[0]))
+    return all(operators.truth(machine, item) for item in native_iterable(machine, args[0]))
 
 
 @substitute_for(functools.reduce)
 def _reduce(machine: Machine, args: Any, kwargs: Any) -> Any:
     function, items, *initial = args
     return functools.reduce(
-        native.InterpretedCallable(machine, function), native_iterable(machine, items), *initial
+        native_functions.InterpretedCallable(machine, function),
+        native_iterable(machine, items),
+        *initial,
     )
 
 
@@ -109,7 +119,7 @@ def _extreme(function: Any) -> Substitute:
         if len(items) > 1 and not kwargs and torch.SymInt in kinds and kinds <= {int, torch.SymInt}:
             symbolic = torch.sym_max if function is max else torch.sym_min
             return functools.reduce(symbolic, items)
-        key = native.sorting_key(machine, items, kwargs.get("key"))
+        key = native_functions.sorting_key(machine, items, kwargs.get("key"))
         return function(items, **{**kwargs, "key": key})
 
     return substitute
@@ -124,7 +134,7 @@ def _sorted(machine: Machine, args: Any, kwargs: Any) -> Any:
     items = list(native_iterable(machine, args[0]))
     return sorted(
         items,
-        key=native.sorting_key(machine, items, kwargs.get("key")),
+        key=native_functions.sorting_key(machine, items, kwargs.get("key")),
         reverse=kwargs.get("reverse", False),
     )
 
@@ -134,7 +144,7 @@ def _list_sort(machine: Machine, args: Any, kwargs: Any) -> None:
     (items,) = args
     list.sort(
         items,
-        key=native.sorting_key(machine, items, kwargs.get("key")),
+        key=native_functions.sorting_key(machine, items, kwargs.get("key")),
         reverse=kwargs.get("reverse", False),
     )
 
@@ -142,7 +152,7 @@ def _list_sort(machine: Machine, args: Any, kwargs: Any) -> None:
 def _taking_callback(function: Any, position: int = 0) -> None:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         prepared = [
-            (native.InterpretedCallable(machine, arg) if arg is not None else None)
+            (native_functions.InterpretedCallable(machine, arg) if arg is not None else None)
             if at == position
             else native_iterable(machine, arg)
             for at, arg in enumerate(args)
@@ -152,7 +162,7 @@ def _taking_callback(function: Any, position: int = 0) -> None:
     substitute_for(function)(substitute)
 
 
-for _function in (
+for _iterator in (
     map,
     filter,
     itertools.starmap,
@@ -160,7 +170,7 @@ for _function in (
     itertools.dropwhile,
     itertools.filterfalse,
 ):
-    _taking_callback(_function)
+    _taking_callback(_iterator)
 _taking_callback(itertools.groupby, 1)
 
 
@@ -169,13 +179,15 @@ def _accumulate(machine: Machine, args: Any, kwargs: Any) -> Any:
     items, *rest = args
     function = rest[0] if rest else kwargs.pop("func", operator.add)
     return itertools.accumulate(
-        native_iterable(machine, items), native.InterpretedCallable(machine, function), **kwargs
+        native_iterable(machine, items),
+        native_functions.InterpretedCallable(machine, function),
+        **kwargs,
     )
 
 
 @substitute_for(functools.cmp_to_key)
 def _cmp_to_key(machine: Machine, args: Any, kwargs: Any) -> Any:
-    return functools.cmp_to_key(native.InterpretedCallable(machine, args[0]))
+    return functools.cmp_to_key(native_functions.InterpretedCallable(machine, args[0]))
 
 
 @substitute_for(tuple.index)
@@ -197,8 +209,8 @@ def _list_index(machine: Machine, args: Any, kwargs: Any) -> int:
 def _place(machine: Machine, function: Any, args: Any, kwargs: Any) -> int | None:
     """`sequence.index(wanted, start, stop)`; None where it is not in there."""
     sequence, wanted, *bounds = args
-    eq = operations.COMPARISONS["=="]
-    bounds = [native.as_index(machine, bound) for bound in bounds]
+    eq = operators.COMPARISONS["=="]
+    bounds = [native_functions.as_index(machine, bound) for bound in bounds]
     if not all(hasattr(bound, "__index__") for bound in bounds):
         function(sequence, wanted, *bounds)  # which says so
     start, stop = (*bounds, None, None)[:2]
@@ -206,9 +218,7 @@ def _place(machine: Machine, function: Any, args: Any, kwargs: Any) -> int | Non
         if at >= len(sequence):  # a comparison has made it shorter
             break
         item = sequence[at]
-        if item is wanted or operations.truth(
-            machine, operations.compare(machine, eq, item, wanted)
-        ):
+        if item is wanted or operators.truth(machine, operators.compare(machine, eq, item, wanted)):
             return at
     return None
 
@@ -235,9 +245,9 @@ def _extend(machine: Machine, args: Any, kwargs: Any) -> None:
 @substitute_for(list.count, tuple.count)
 def _count(machine: Machine, args: Any, kwargs: Any) -> int:
     sequence, wanted = args
-    eq = operations.COMPARISONS["=="]
+    eq = operators.COMPARISONS["=="]
     return sum(
-        item is wanted or operations.truth(machine, operations.compare(machine, eq, item, wanted))
+        item is wanted or operators.truth(machine, operators.compare(machine, eq, item, wanted))
         for item in sequence
     )
 
@@ -249,3 +259,27 @@ def _remove(machine: Machine, args: Any, kwargs: Any) -> None:
     if at is None:
         raise ValueError("list.remove(x): x not in list")
     del items[at]
+
+
+# ---------------------------------------------------------------- ordered lists
+
+
+def _on_plain_items(function: Any) -> None:
+    def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
+        if any(compares_in_python(machine, arg) for arg in args):
+            raise GraphBreak(
+                "unknown-c-function", f"{function.__name__} of what is compared by Python or torch"
+            )
+        if kwargs.get("key") is not None:
+            kwargs = {**kwargs, "key": InterpretedCallable(machine, kwargs["key"])}
+        return function(*args, **kwargs)
+
+    substitute_if_new(function, substitute)
+
+
+for _function in (
+    heapq.heappush, heapq.heappop, heapq.heapify, heapq.heapreplace, heapq.heappushpop, bisect.bisect_left, bisect.bisect_right,
+    bisect.insort_left, bisect.insort_right,
+    heapq._heapify_max, heapq._heappop_max, heapq._heapreplace_max,  # type: ignore[attr-defined]
+):  # fmt: skip
+    _on_plain_items(_function)

@@ -1,4 +1,6 @@
-"""Between torch and NumPy: tensors made of arrays, and arrays of tensors, over the same memory where torch shares it."""
+"""Between torch and NumPy: tensors made of arrays, and arrays of tensors, over the same memory
+where torch shares it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import torch
 
 from flambeau_capture import numpy_functions
 from flambeau_capture.interpreter import numpy_objects
-from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.pending_text import PendingText
-from flambeau_capture.interpreter.substitutes.registry import substitute_for
+from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.interpreter.values.classes import Proxy
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -44,8 +46,8 @@ def _tensors_of(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 def _is_array(value: Any) -> bool:
     return (
-        isinstance(value, Native)
-        and type(value) is not PendingText
+        isinstance(value, Proxy)
+        and type(value) is not DeferredString
         and value.seen_type() is not None
     )
 

@@ -1,6 +1,8 @@
-"""Printing, warnings and logging: deferred to the exit of the frame, in order, with the text of the time of the call.
+"""Printing, warnings and logging: deferred to the exit of the frame, in order, with the text of the
+time of the call.
 
-A tensor whose text names its gradient function is printed itself, at exit; a frame that changes it after printing it breaks.
+A tensor whose text names its gradient function is printed itself, at exit; a frame that changes it
+after printing it breaks.
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.classes import MISSING, is_trusted, python_method
-from flambeau_capture.interpreter.formatting import (
+from flambeau_capture.interpreter.semantics.formatting import (
     holds_pending,
     holds_tensor,
     is_pending,
     to_text,
 )
-from flambeau_capture.interpreter.pending_text import PendingText, needs_characters
-from flambeau_capture.interpreter.substitutes.registry import breaking, substitute_for
-from flambeau_capture.interpreter.text_templates import percent
+from flambeau_capture.interpreter.semantics.string_templates import percent
+from flambeau_capture.interpreter.substitute_registry import breaking, substitute_for
 from flambeau_capture.interpreter.tracebacks import has_locals
-from flambeau_capture.origins import Constant
+from flambeau_capture.interpreter.values.classes import MISSING, is_trusted, python_method
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString, needs_characters
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import Constant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +69,9 @@ def _as_of_now(value: Any) -> Any:
 
 
 def _pending(machine: Machine, value: Any) -> Any:
-    """The text of what the graph computes, as of now; None for other values, and where only the value itself shows it."""
+    """The text of what the graph computes, as of now; None for other values, and where only the
+    value itself shows it.
+    """
     if not holds_pending(value):
         return None
     try:
@@ -89,7 +93,7 @@ def _write_at_exit(machine: Machine, target: Any, what: str) -> None:
 @substitute_for(print)
 def _print(machine: Machine, args: Any, kwargs: Any) -> None:
     if any(
-        not isinstance(kwargs.get(name), (str, PendingText, types.NoneType))
+        not isinstance(kwargs.get(name), (str, DeferredString, types.NoneType))
         for name in ("sep", "end")
     ):
         print(sep=kwargs.get("sep"), end=kwargs.get("end"), file=io.StringIO())  # which says so
@@ -162,7 +166,9 @@ def _no_error(category: type) -> tuple[Any, str]:
 
 
 def _check_raises_nothing(machine: Machine, category: type) -> None:
-    """A break, if a filter may make an error of a warning: that is raised in the frame, not at its exit."""
+    """A break, if a filter may make an error of a warning: that is raised in the frame, not at its
+    exit.
+    """
     payload = _no_error(category)
     set_to_raise = any(
         function in _SETTERS and "error" in (*args, *kwargs.values())
@@ -202,7 +208,9 @@ def _warn(
 def _frame_at(
     frame: Frame | None, level: int, prefixes: tuple[str, ...]
 ) -> tuple[Frame | None, int]:
-    """The frame that a stack level means, or None and how many levels it is above the captured frame."""
+    """The frame that a stack level means, or None and how many levels it is above the captured
+    frame.
+    """
     for remaining in range(level - 1, 0, -1):
         assert frame is not None
         frame = frame.parent
@@ -266,8 +274,8 @@ def _enabled(level: int, wanted: bool) -> tuple[Any, str]:
 def _is_enabled_for(machine: Machine, args: Any, kwargs: Any) -> bool:
     logger, level = args
     enabled = bool(logger.isEnabledFor(level))
-    origin = machine.objects.origin_of(logger) or Constant(logger)
-    machine.guard("PREDICATE", origin, _enabled(level, enabled))
+    source = machine.objects.source_of(logger) or Constant(logger)
+    machine.guard("PREDICATE", source, _enabled(level, enabled))
     return enabled
 
 
@@ -300,7 +308,7 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
     message, *values = rest
     if type(message) is not str:
         message = to_text(machine, message, str)
-    if type(message) is PendingText and values:
+    if type(message) is DeferredString and values:
         raise needs_characters("the text of a tensor is filled in")
     if any(type(value) not in _SCALARS for value in values):
         given = values[0] if len(values) == 1 and isinstance(values[0], dict) else tuple(values)
@@ -341,9 +349,14 @@ def _log_at(
 
 def _declare_logging() -> None:
     levels = {
-        "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "critical": logging.CRITICAL,
-        "exception": logging.ERROR, "log": None,
-    }  # fmt: skip
+        "debug": logging.DEBUG,
+        "info": logging.INFO,
+        "warning": logging.WARNING,
+        "error": logging.ERROR,
+        "critical": logging.CRITICAL,
+        "exception": logging.ERROR,
+        "log": None,
+    }
     for name, level in levels.items():
         function = getattr(logging.Logger, name)
         substitute_for(function)(functools.partial(_log, function, level))
@@ -365,7 +378,9 @@ for _function in (
 
 @substitute_for(traceback.clear_frames)
 def _clear_frames(machine: Machine, args: Any, kwargs: Any) -> None:
-    """Interpreted frames that have ended hold no locals, and clearing those that run is refused: nothing is left to do."""
+    """Interpreted frames that have ended hold no locals, and clearing those that run is refused:
+    nothing is left to do.
+    """
     trace = (*args, *kwargs.values())[0] if len(args) + len(kwargs) == 1 else MISSING
     ended = trace is None or (
         type(trace) is types.TracebackType

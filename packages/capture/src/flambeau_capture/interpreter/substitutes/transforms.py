@@ -1,9 +1,11 @@
-"""Function transforms (torch.func, torch.vmap): what is transformed is interpreted into a graph, and one node transforms that.
+"""Function transforms (torch.func, torch.vmap): what is transformed is interpreted into a graph,
+and one node transforms that.
 
     torch.func.grad(loss)(w, x)      ->      (g,) = Gradient grad {loss: ...}(w, x, *lifted)
 
-The program's function is interpreted on tensors of the shapes it would see inside the transform; what it reads besides its arguments
-is lifted, and so unbatched and constant to the transform, as eager torch has it.  Transforms nest: the graph may hold such nodes.
+The program's function is interpreted on tensors of the shapes it would see inside the transform;
+what it reads besides its arguments is lifted, and so unbatched and constant to the transform, as
+eager torch has it. Transforms nest: the graph may hold such nodes.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from flambeau_capture.graph_module import build_subgraph
-from flambeau_capture.higher_order import (
+from flambeau_capture.graphs.graph_module import build_subgraph
+from flambeau_capture.graphs.higher_order import (
     Gradient,
     HigherOrder,
     Jacobian,
@@ -24,14 +26,18 @@ from flambeau_capture.higher_order import (
     TangentProduct,
     VectorizedMap,
 )
-from flambeau_capture.interpreter.classes import Native
-from flambeau_capture.interpreter.enclosed import effects_so_far, recording, stand_in
-from flambeau_capture.interpreter.substitutes.registry import (
+from flambeau_capture.interpreter.substitute_registry import (
     breaking,
     substitute_for,
     substitute_for_code,
     substitute_if_new,
 )
+from flambeau_capture.interpreter.torch_calls.subgraph_capture import (
+    recording,
+    side_effects_so_far,
+    stand_in,
+)
+from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from flambeau_capture.graph_module import Lifted
+    from flambeau_capture.graphs.graph_module import Lifted
     from flambeau_capture.interpreter.machine import Machine
 
     Options = dict[str, Any]
@@ -50,7 +56,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Transformed:
-    """A function of the program as a graph: what the graph reads from outside, and the shape of the function's result."""
+    """A function of the program as a graph: what the graph reads from outside, and the shape of the
+    function's result.
+    """
 
     graph: fx.GraphModule
     lifted: list[Lifted]
@@ -84,7 +92,9 @@ def _record(
     grad: bool | None = None,
     has_aux: bool = False,
 ) -> _Transformed:
-    """Interpret `function(*args, **kwargs)`, in which `parameters` stand for the transform's arguments, into a graph."""
+    """Interpret `function(*args, **kwargs)`, in which `parameters` stand for the transform's
+    arguments, into a graph.
+    """
     tape = machine.tape
     mark = tape.values_made()
     machine.transforms += 1
@@ -109,7 +119,7 @@ def _record(
         return _Transformed(graph, lifted, spec, aux_spec, is_random)
     finally:
         machine.transforms -= 1
-        tape.enclose(mark, what)
+        tape.mark_inside(mark, what)
 
 
 def _break(detail: str) -> GraphBreak:
@@ -176,18 +186,23 @@ def _vmap(machine: Machine, options: Options, args: Any, kwargs: Any) -> Any:
     if not mapped:
         raise _break("torch.vmap over no tensor")
     inner_args, _ = given.replaced(stand_ins)
-    before = effects_so_far(machine)
+    before = side_effects_so_far(machine)
     body = _record(
         machine, function, list(stand_ins.values()), inner_args, kwargs, what="torch.vmap"
     )
-    if options["chunk_size"] is not None and effects_so_far(machine) != before:
+    if options["chunk_size"] is not None and side_effects_so_far(machine) != before:
         raise _break("torch.vmap in chunks of a function that changes objects outside it")
     out_dims = pytree._broadcast_to_and_flatten(options["out_dims"], body.result)
     if out_dims is None:
         raise _break("torch.vmap whose out_dims do not fit the results")
     node = VectorizedMap(
-        "vmap", body.graph, tuple(dims), tuple(out_dims), options["randomness"], options["chunk_size"]
-    )  # fmt: skip
+        "vmap",
+        body.graph,
+        tuple(dims),
+        tuple(out_dims),
+        options["randomness"],
+        options["chunk_size"],
+    )
     return pytree.tree_unflatten(list(_apply(machine, node, mapped, body.lifted)), body.result)
 
 
@@ -197,7 +212,9 @@ def _vmap(machine: Machine, options: Options, args: Any, kwargs: Any) -> Any:
 def _differentiated(
     machine: Machine, what: str, options: Options, args: Any, kwargs: Any, *, grad: bool | None
 ) -> tuple[_Transformed, _Arguments, list[int], list[int]]:
-    """Record a function that is differentiated by `argnums`; also gives the tensor leaves, and those (of these) differentiated by."""
+    """Record a function that is differentiated by `argnums`; also gives the tensor leaves, and
+    those (of these) differentiated by.
+    """
     given = _Arguments(args, kwargs)
     argnums = options["argnums"]
     wanted: list[int] = []
@@ -267,8 +284,13 @@ def _jacobian(name: str) -> Callable[..., Any]:
         )
         extra = ("chunk_size", "_preallocate_and_copy") if reverse else ("randomness",)
         node = Jacobian(
-            name, body.graph, tuple(wanted), len(tensors), body.results, {key: options[key] for key in extra}
-        )  # fmt: skip
+            name,
+            body.graph,
+            tuple(wanted),
+            len(tensors),
+            body.results,
+            {key: options[key] for key in extra},
+        )
         leaves = [given.leaves[at] for at in tensors]
         flat = list(_apply(machine, node, leaves, body.lifted))
         count = len(wanted)
@@ -287,8 +309,10 @@ def _jacobian(name: str) -> Callable[..., Any]:
 # ---------------------------------------------------------------- vjp, jvp
 
 
-class _ReverseFunction(Native):
-    """What torch.func.vjp returns besides the value: calling it makes a node that computes the value anew, which graphs merge."""
+class _ReverseFunction(Proxy):
+    """What torch.func.vjp returns besides the value: calling it makes a node that computes the
+    value anew, which graphs merge.
+    """
 
     __slots__ = ("body", "leaves", "machine", "primals", "versions")
 
@@ -372,9 +396,11 @@ def _code_inside(function: Any, name: str) -> types.CodeType | None:
 
 
 def _makes(function: Any, name: str, transform: Callable[..., Any]) -> None:
-    """`function(f, ...)` only makes a function of code `name`: that is done natively, and calls of what it made are captured.
+    """`function(f, ...)` only makes a function of code `name`: that is done natively, and calls of
+    what it made are captured.
 
-    Functions that were made before the frame ran are known by the same code; what they close over is guarded as it is read.
+    Functions that were made before the frame ran are known by the same code; what they close over
+    is guarded as it is read.
     """
     code = _code_inside(function, name)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.substitutes.registry import substitute_for, substitute_if_new
+from flambeau_capture.bytecode.tails import release_arguments
+from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.tails import release_arguments
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
@@ -21,7 +21,9 @@ def _reference(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 def _release_arguments(machine: Machine, args: Any, kwargs: Any) -> None:
-    """The captured frame's arguments are those of the call, which holds them until the entry has run."""
+    """The captured frame's arguments are those of the call, which holds them until the entry has
+    run.
+    """
 
 
 substitute_if_new(release_arguments, _release_arguments)

@@ -10,17 +10,29 @@ import torch
 if TYPE_CHECKING:
     from flambeau_inductor.ir import Number
 
-# float16 and bfloat16 are only moved, selected and cast (ir, law 6), so their values are their bits.
+# float16 and bfloat16 are only moved, selected and cast (ir, law 6), so their values are their
+# bits.
 _STORAGE = {
-    torch.float64: "double", torch.float32: "float", torch.float16: "uint16_t", torch.bfloat16: "uint16_t",
-    torch.int64: "int64_t", torch.int32: "int32_t", torch.int16: "int16_t", torch.int8: "int8_t",
-    torch.uint8: "uint8_t", torch.bool: "uint8_t",
-}  # fmt: skip
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.float16: "uint16_t",
+    torch.bfloat16: "uint16_t",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "uint8_t",
+}
 
 _INTEGER_LIMITS = {
-    torch.int64: ("INT64_MIN", "INT64_MAX"), torch.int32: ("INT32_MIN", "INT32_MAX"),
-    torch.int16: ("-32768", "32767"), torch.int8: ("-128", "127"), torch.uint8: ("0", "255"), torch.bool: ("0", "1"),
-}  # fmt: skip
+    torch.int64: ("INT64_MIN", "INT64_MAX"),
+    torch.int32: ("INT32_MIN", "INT32_MAX"),
+    torch.int16: ("-32768", "32767"),
+    torch.int8: ("-128", "127"),
+    torch.uint8: ("0", "255"),
+    torch.bool: ("0", "1"),
+}
 
 
 def storage_type(dtype: torch.dtype) -> str:

@@ -1,4 +1,5 @@
-"""The innermost loop of a row with its folds: whole blocks of lanes first, then what is left of the row.
+"""The innermost loop of a row with its folds: whole blocks of lanes first, then what is left of the
+row.
 
     float v1_lanes[32] = 0;                                                    LANES partial folds, each part of the row
     for (block = part; block < stop; block += 32)
@@ -9,7 +10,8 @@
     for (r0 = whole; r0 < end; ++r0) { ...; v1_part += v0; }                   fewer than 32 elements
     v1_all += v1_part;
 
-The lanes are as many at every ISA level, and so is the order of the additions.  GCC keeps them in registers, where the loop body is small.
+The lanes are as many at every ISA level, and so is the order of the additions. GCC keeps them in
+registers, where the loop body is small.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from flambeau_inductor.scheduler.phases import Phase
 
 PLAIN_ROW = 2 * LANES
-"""Rows known to be no longer than this are folded by one vector: adding up the lanes would take longer than the row."""
+"""Rows known to be no longer than this are folded by one vector: adding up the lanes would take
+longer than the row.
+"""
 
 
 def write_fold_loop(

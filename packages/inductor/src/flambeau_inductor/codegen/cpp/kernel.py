@@ -1,4 +1,5 @@
-"""Writes one kernel of the loop IR as C++: a function that does a share of the work, and the entry that shares it out.
+"""Writes one kernel of the loop IR as C++: a function that does a share of the work, and the entry
+that shares it out.
 
 static void k_part(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end) {
   const float *__restrict b0 = (const float *)buffers[0];
@@ -19,7 +20,6 @@ import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.fold_loops import write_fold_loop
-from flambeau_inductor.codegen.cpp.halves import is_short, on_rows, write_stretches
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
@@ -36,6 +36,7 @@ from flambeau_inductor.codegen.cpp.plan import (
 )
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.codegen.cpp.reductions import column_final, column_take, fold_of, places
+from flambeau_inductor.codegen.cpp.rows import is_short, on_rows, write_chunks
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
 from flambeau_inductor.ir import (
     Axis,
@@ -57,7 +58,9 @@ if TYPE_CHECKING:
     from flambeau_inductor.scheduler.phases import Phase
 
 KEEP_COST = 10
-"""Inner values dearer than this are kept in a row of scratch memory rather than computed again in a later loop."""
+"""Inner values dearer than this are kept in a row of scratch memory rather than computed again in a
+later loop.
+"""
 
 KEEP_ROW = 65536
 """Longer rows are not kept: they would leave the second-level cache before they are read again."""
@@ -72,7 +75,9 @@ MAX_THREADS = 256
 
 
 def write_kernel(kernel: Kernel, name: str, threads: int = 0) -> str:
-    """The C++ text of a kernel, without prelude; `threads` it may use, 0: as many as OpenMP has when it runs."""
+    """The C++ text of a kernel, without prelude; `threads` it may use, 0: as many as OpenMP has
+    when it runs.
+    """
     return KernelWriter(kernel, name, threads).write()
 
 
@@ -135,7 +140,9 @@ class KernelWriter:
         return " * ".join(self.size(axis) for axis in axes)
 
     def statements(self, statements: Iterable[Statement]) -> None:
-        """Replay statements here.  An index that some CheckIndex elsewhere guards is made safe in every scope that loads by it."""
+        """Replay statements here. An index that some CheckIndex elsewhere guards is made safe in
+        every scope that loads by it.
+        """
         for statement in statements:
             index = index_of(statement)
             for name in sorted(free_names(index)) if index is not None else ():
@@ -219,13 +226,19 @@ class KernelWriter:
     def tiled_lead(self) -> tuple[Axis, ...]:
         """The lead axes with the tiled one counted in tiles."""
         return tuple(
-            Axis(symbol(f"{axis.symbol.name}_tile"), FloorDiv(sympify(axis.size) + TILE_LEAD - 1, sympify(TILE_LEAD)))
-            if axis is self.plan.tile else axis
+            Axis(
+                symbol(f"{axis.symbol.name}_tile"),
+                FloorDiv(sympify(axis.size) + TILE_LEAD - 1, sympify(TILE_LEAD)),
+            )
+            if axis is self.plan.tile
+            else axis
             for axis in self.plan.lead
-        )  # fmt: skip
+        )
 
     def write_tiles(self, vector: Axis, tile: Axis) -> None:
-        """Tiles of the vector axis and of one lead axis: loads that are contiguous along the lead axis are staged, transposed."""
+        """Tiles of the vector axis and of one lead axis: loads that are contiguous along the lead
+        axis are staged, transposed.
+        """
         name, lead, size = vector.symbol.name, tile.symbol.name, self.size(vector)
         staged = [s for s in self.kernel.body if self.is_staged(s, vector, tile)]
         with self.lead_loops(self.tiled_lead()):
@@ -235,11 +248,14 @@ class KernelWriter:
             )
             with self.block(f"for (int64_t part = 0; part < {size}; part += {TILE_VECTOR})"):
                 self.line(
-                    f"const int64_t stop = part + {TILE_VECTOR} < {size} ? part + {TILE_VECTOR} : {size};"
+                    f"const int64_t stop = part + {TILE_VECTOR} < {size} ? part + "
+                    f"{TILE_VECTOR} : {size};"
                 )
                 for load in staged:
                     self.line(
-                        f"{storage_type(load.dtype)} {load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] __attribute__((aligned(64)));"
+                        f"{storage_type(load.dtype)} "
+                        f"{load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] "
+                        f"__attribute__((aligned(64)));"
                     )
                 if staged:
                     with self.block(""):
@@ -248,7 +264,8 @@ class KernelWriter:
                             stride = self.printer.index_text(stride_along(load.index, vector) or 0)
                             place = f"{load.buffer} + {self.printer.index_text(load.index)}"
                             self.line(
-                                f"stage_tile({place}, {stride}, last - first, stop - part, {load.name}_tile);"
+                                f"stage_tile({place}, {stride}, last - first, stop - part, "
+                                f"{load.name}_tile);"
                             )
                 self.staged = {
                     load.name: f"{load.name}_tile[{lead} - first][{name} - part]" for load in staged
@@ -257,13 +274,17 @@ class KernelWriter:
                     self.vector_body(vector, "part", "stop", self.kernel.body)
 
     def is_staged(self, statement: Statement, vector: Axis, tile: Axis) -> TypeGuard[Load]:
-        """Whether a load goes through a tile: it is transposed, and its place is known before the body runs."""
+        """Whether a load goes through a tile: it is transposed, and its place is known before the
+        body runs.
+        """
         if not is_transposed(statement, vector, tile):
             return False
         return statement.mask is None and free_names(statement.index).isdisjoint(self.dtypes)
 
     def vector_body(self, vector: Axis, begin: str, end: str, body: Body) -> None:
-        """Statements that do not vary along the vector axis, then the vector loop with the others, peeled where loads are masked."""
+        """Statements that do not vary along the vector axis, then the vector loop with the others,
+        peeled where loads are masked.
+        """
         moving = dependents(body, {vector.symbol.name})
         before = [s for s in body if not varies(s, moving) and not isinstance(s, Store)]
         inside = tuple(s for s in body if varies(s, moving))
@@ -280,15 +301,17 @@ class KernelWriter:
     def plain_loop(
         self, vector: Axis, begin: str, end: str, body: Body, known: Collection[str]
     ) -> None:
-        """One vector loop; what does not vary along it, and is not `known` yet, stands before it in a block of its own."""
+        """One vector loop; what does not vary along it, and is not `known` yet, stands before it in
+        a block of its own.
+        """
         moving = dependents(body, {vector.symbol.name})
         before = [s for s in body if not varies(s, moving) and defined_name(s) not in known]
         inside = [s for s in body if varies(s, moving)]
         with self.block("") if before else nullcontext():
             self.statements(before)
-            halves = None if self.checked or is_short(begin, end) else on_rows(inside, vector)
-            if halves is not None and not self.staged:
-                write_stretches(self, halves, vector, begin, end)
+            rows = None if self.checked or is_short(begin, end) else on_rows(inside, vector)
+            if rows is not None and not self.staged:
+                write_chunks(self, rows, vector, begin, end)
                 return
             self.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
             with self.loop(vector.symbol.name, begin, end):
@@ -347,12 +370,15 @@ class KernelWriter:
             else:
                 count = self.product(self.kernel.inner)
                 self.line(
-                    f"{ctype} *__restrict keep_{name} = ({ctype} *)__builtin_malloc({count} * sizeof({ctype}));"
+                    f"{ctype} *__restrict keep_{name} = ({ctype} "
+                    f"*)__builtin_malloc({count} * sizeof({ctype}));"
                 )
         return kept
 
     def write_row_phase(self, phase: Phase, first_begin: str, first_end: str) -> None:
-        """Row statements; then the loops over the inner axes, the first one from `first_begin` to `first_end`."""
+        """Row statements; then the loops over the inner axes, the first one from `first_begin` to
+        `first_end`.
+        """
         self.statements(
             s for s in phase.row if not isinstance(s, Store) or self.plan.kind != "whole"
         )
@@ -418,7 +444,9 @@ class KernelWriter:
         )
 
     def write_whole(self) -> None:
-        """Each thread folds its stretch of the first inner axis; all then join all parts, in the same order."""
+        """Each thread folds its stretch of the first inner axis; all then join all parts, in the
+        same order.
+        """
         self.phases = split_phases(self.kernel, None)
         for phase in self.phases:
             self.write_row_phase(phase, "begin", "end")
@@ -461,13 +489,15 @@ class KernelWriter:
                 f"if (taken > {COLUMN_BLOCK // COLUMN_UNIT}) taken = {COLUMN_BLOCK // COLUMN_UNIT};"
             )
             self.line(
-                f"const int64_t most = taken * {COLUMN_UNIT}, count = {size} - first < most ? {size} - first : most;"
+                f"const int64_t most = taken * {COLUMN_UNIT}, count = {size} - first < "
+                f"most ? {size} - first : most;"
             )
             self.line("int64_t rest = unit / units;")
             for axis in reversed(self.plan.lead):
                 length = self.size(axis)
                 self.line(f"const int64_t {axis.symbol.name} = rest % {length}; rest /= {length};")
-            # Folds stand in arrays, one element a column, even where all columns fold the same values.
+            # Folds stand in arrays, one element a column, even where all columns fold the same
+            # values.
             moving = dependents(
                 self.kernel.body,
                 {name, *(s.name for s in self.kernel.body if isinstance(s, Reduce))},
@@ -547,9 +577,11 @@ class KernelWriter:
             s for p in later for s in p.row
         ]
         kept = [
-            s.name for s in rows
-            if not isinstance(s, (Store, CheckIndex)) and any(varies(other, {s.name}) for other in used_later)
-        ]  # fmt: skip
+            s.name
+            for s in rows
+            if not isinstance(s, (Store, CheckIndex))
+            and any(varies(other, {s.name}) for other in used_later)
+        ]
         kept += [
             r.value
             for p in (phase, *later)
@@ -605,7 +637,9 @@ class KernelWriter:
     # The entry
 
     def write_entry(self) -> None:
-        """Runs the part function on all of the work, or on a share in each thread where there is enough of it."""
+        """Runs the part function on all of the work, or on a share in each thread where there is
+        enough of it.
+        """
         plan = self.plan
         keyword = "return " if self.checked else ""
         call = f"{self.name}_part(buffers, ints"
@@ -639,7 +673,9 @@ class KernelWriter:
                 self.line("return bad;")
 
     def work_units(self) -> tuple[str, int]:
-        """How many units the part function counts from `begin` to `end`, and in what steps threads take them."""
+        """How many units the part function counts from `begin` to `end`, and in what steps threads
+        take them.
+        """
         plan = self.plan
         if plan.kind == "pointwise" and not plan.lead:
             return ("1", 1) if plan.vector is None else (self.product((plan.vector,)), 64)
@@ -674,10 +710,12 @@ class KernelWriter:
                 self.line("int64_t bad = 0;")
             limit = min(self.threads or MAX_THREADS, MAX_THREADS)
             self.line(
-                f"const int most = omp_get_max_threads() < {limit} ? omp_get_max_threads() : {limit};"
+                f"const int most = omp_get_max_threads() < {limit} ? omp_get_max_threads() "
+                f": {limit};"
             )
             self.line(
-                f"#pragma omp parallel num_threads(most){' reduction(|:bad)' if self.checked else ''}"
+                f"#pragma omp parallel "
+                f"num_threads(most){' reduction(|:bad)' if self.checked else ''}"
             )
             with self.block(""):
                 self.line("const int64_t t = omp_get_thread_num(), count = omp_get_num_threads();")

@@ -4,7 +4,8 @@
     v2 true:   v3 = load b0[64*i1 - 64]                       (v4 is v3)
     v2 false:                                                 (v4 is v9)
 
-Conditions are comparisons of index expressions, and conjunctions of those, as `pad` and `cat` make them.
+Conditions are comparisons of index expressions, and conjunctions of those, as `pad` and `cat` make
+them.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Range:
-    """`begin <= axis < end`; ends are expressions in what is known outside the loop, None where it is open."""
+    """`begin <= axis < end`; ends are expressions in what is known outside the loop, None where it
+    is open.
+    """
 
     begin: sympy.Expr | None
     end: sympy.Expr | None
 
 
 class Conditions:
-    """The conditions of a body: for each bool value that is one, the comparisons that must hold together."""
+    """The conditions of a body: for each bool value that is one, the comparisons that must hold
+    together.
+    """
 
     def __init__(self, body: Body) -> None:
         self.values: dict[str, Statement] = {
@@ -87,7 +92,8 @@ class Conditions:
         count = abs(step)
         if rest.is_Integer:
             return Range(-(rest // count), None) if step > 0 else Range(None, rest // count + 1)
-        # C's division is right wherever a quotient is above zero, and an end below zero is as good as zero.
+        # C's division is right wherever a quotient is above zero, and an end below zero is as good
+        # as zero.
         if step > 0:
             return Range(_divide(sympy.expand(count - 1 - rest), count), None)
         return Range(None, _divide(sympy.expand(rest + count), count))
@@ -101,8 +107,10 @@ def _divide(a: sympy.Expr, b: sympy.Integer) -> sympy.Expr:
     return a if b == 1 else FloorDiv(a, b, evaluate=False)
 
 
-def settle(body: Body, known: Mapping[str, bool]) -> Body:
-    """The body where conditions have known values: selections made, loads no longer masked, what nothing needs dropped."""
+def simplify_masks(body: Body, known: Mapping[str, bool]) -> Body:
+    """The body where conditions have known values: selections made, loads no longer masked, what
+    nothing needs dropped.
+    """
     renamed: dict[str, str] = {}
     result: list[Statement] = []
     for statement in body:

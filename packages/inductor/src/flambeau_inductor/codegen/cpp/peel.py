@@ -1,10 +1,13 @@
-"""Loops over masked loads, peeled: the border of an image is told from its inside, whose loop has no conditions left.
+"""Loops over masked loads, peeled: the border of an image is told from its inside, whose loop has
+no conditions left.
 
 A window of three over a padded row, in a loop over i1 that GCC would not vectorise:
 
-    for (i1 = 0; i1 < 56; ++i1) v3 = i0 >= 1 && i1 >= 1 ? b0[...] : 0, v4 = i0 >= 1 && i1 >= 1 ? v3 : -inf, ...
+    for (i1 = 0; i1 < 56; ++i1) v3 = i0 >= 1 && i1 >= 1 ? b0[...] : 0, v4 = i0 >= 1 && i1 >= 1 ? v3
+    : -inf, ...
 
-Conditions on the loop's own index bound the range in which they hold; the few points outside of it keep the body as it was:
+Conditions on the loop's own index bound the range in which they hold; the few points outside of it
+keep the body as it was:
 
     for (i1 = 0; i1 < 1; ++i1) ...
 
@@ -20,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
-from flambeau_inductor.codegen.cpp.masks import Conditions, settle
+from flambeau_inductor.codegen.cpp.masks import Conditions, simplify_masks
 from flambeau_inductor.codegen.cpp.plan import dependents, varies
 from flambeau_inductor.indexing.expressions import free_names, symbol
 from flambeau_inductor.ir import Compute, Load, Store, index_of
@@ -38,7 +41,9 @@ STAGED_ROW = 256
 
 @dataclass(frozen=True)
 class Staged:
-    """The selections by one condition: `true` and `false` store them to rows of scratch memory, which another body loads."""
+    """The selections by one condition: `true` and `false` store them to rows of scratch memory,
+    which another body loads.
+    """
 
     condition: str
     true: Body
@@ -49,8 +54,9 @@ class Staged:
 class Peeled:
     """A vector loop's body by what is known.
 
-    Within all of `ranges`, `inside` runs if the conditions `across` hold, which do not vary along the loop, and `border` if not, after
-    `staged` made the rows that it reads; `rows` are those.  Outside of the ranges, `outside` runs.
+    Within all of `ranges`, `inside` runs if the conditions `across` hold, which do not vary along
+    the loop, and `border` if not, after `staged` made the rows that it reads; `rows` are those.
+    Outside of the ranges, `outside` runs.
     """
 
     ranges: tuple[Range, ...]
@@ -63,7 +69,9 @@ class Peeled:
 
 
 def peel(body: Body, vector: Axis) -> Peeled | None:
-    """How to peel the loop of a body along an axis; None if there is nothing to gain, or an index is a value of the body."""
+    """How to peel the loop of a body along an axis; None if there is nothing to gain, or an index
+    is a value of the body.
+    """
     conditions = Conditions(body)
     if any(
         not free_names(index).isdisjoint(conditions.values)
@@ -88,9 +96,11 @@ def peel(body: Body, vector: Axis) -> Peeled | None:
         ranges.update(found)  # type: ignore[arg-type]
     if not kept:
         return None
-    centre = settle(body, dict.fromkeys(conditions.all_of(ranges), True)) if ranges else body
+    centre = (
+        simplify_masks(body, dict.fromkeys(conditions.all_of(ranges), True)) if ranges else body
+    )
     only_mask = len(kept) == 1 and conditions.parts[kept[0]] <= ranges.keys()
-    outside = settle(body, {kept[0]: False}) if only_mask else body
+    outside = simplify_masks(body, {kept[0]: False}) if only_mask else body
     wanted = {part for mask in kept for part in conditions.parts[mask]} - ranges.keys()
     across = tuple(sorted(wanted, key=list(conditions.values).index))
     inside, border, staged, rows = _across(centre, vector, moving, wanted)
@@ -123,10 +133,10 @@ def _across(
         return body, (), (), ()
     conditions = Conditions(body)
     holding = conditions.all_of(wanted)
-    inside = settle(body, dict.fromkeys(holding, True))
+    inside = simplify_masks(body, dict.fromkeys(holding, True))
     masks = [mask for mask in _masks(body, moving, conditions) if mask in holding]
     if len(masks) == 1:
-        return inside, settle(body, {masks[0]: False}), (), ()
+        return inside, simplify_masks(body, {masks[0]: False}), (), ()
     rows = tuple(
         s for s in body if isinstance(s, Compute) and s.op == "where" and s.args[0] in masks
     )
@@ -142,17 +152,19 @@ def _stage(
     """The body with selections loaded from rows, and what stores them there."""
     place = vector.symbol - symbol("part")
     loads = {row: Load(row.name, row.dtype, f"{row.name}_row", place) for row in rows}
-    border = settle(tuple(loads.get(s, s) if isinstance(s, Compute) else s for s in body), {})
+    border = simplify_masks(
+        tuple(loads.get(s, s) if isinstance(s, Compute) else s for s in body), {}
+    )
     values = tuple(s for s in body if not isinstance(s, Store))
     staged = []
     for mask in masks:
         stores = tuple(
             Store(f"{row.name}_row", place, row.name) for row in rows if row.args[0] == mask
         )
-        true = settle(
+        true = simplify_masks(
             (*values, *stores), dict.fromkeys(conditions.all_of(conditions.parts[mask]), True)
         )
-        staged.append(Staged(mask, true, settle((*values, *stores), {mask: False})))
+        staged.append(Staged(mask, true, simplify_masks((*values, *stores), {mask: False})))
     return border, tuple(staged)
 
 
@@ -175,7 +187,8 @@ def write_peeled(
             return
         for row in peeled.rows:
             writer.line(
-                f"{storage_type(row.dtype)} {row.name}_row[{STAGED_ROW}] __attribute__((aligned(64)));"
+                f"{storage_type(row.dtype)} {row.name}_row[{STAGED_ROW}] "
+                f"__attribute__((aligned(64)));"
             )
         with writer.block(f"for (int64_t part = {low}; part < {high}; part += {STAGED_ROW})"):
             writer.line(

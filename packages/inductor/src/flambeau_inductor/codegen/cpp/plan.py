@@ -1,8 +1,10 @@
 """How a kernel becomes loops: which axis is vectorised, and what the threads share out.
 
-pointwise   no inner axes; one outer axis is the vector axis, the others are rows shared out to threads
+pointwise   no inner axes; one outer axis is the vector axis, the others are rows shared out to
+            threads
 rows        each outer point folds its inner axes, vectorised along the innermost of them
-columns     the inner axes are walked one by one while a block of an outer axis is folded side by side (column sums)
+columns     the inner axes are walked one by one while a block of an outer axis is folded side by
+            side (column sums)
 whole       a fold to a single outer point: threads share the inner axes and combine their parts
 """
 
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Axis, Body, Kernel
 
 PARALLEL_WORK = 131072
-"""Threads share a kernel from this much work on, in float adds; waking them costs a few microseconds."""
+"""Threads share a kernel from this much work on, in float adds; waking them costs a few
+microseconds.
+"""
 
 COLUMN_UNIT = 16
 """Columns are shared out to threads by so many: a cache line of floats."""
@@ -40,7 +44,9 @@ COLUMN_BLOCK = 128
 """So many columns are folded side by side: their accumulators stay in the first-level cache."""
 
 TILE_LEAD, TILE_VECTOR = 16, 32
-"""The tile of a transposing kernel: one cache line of floats by some rows, so that what is fetched is used before it goes."""
+"""The tile of a transposing kernel: one cache line of floats by some rows, so that what is fetched
+is used before it goes.
+"""
 
 SHORT_ROW = 8
 """Rows this short are folded side by side too, where the outer axis is longer."""
@@ -48,9 +54,11 @@ SHORT_ROW = 8
 
 @dataclass(frozen=True)
 class Plan:
-    """`vector` is the axis vectorised (None: a single point); `lead` the outer axes that loops walk outside it, outermost first.
+    """`vector` is the axis vectorised (None: a single point); `lead` the outer axes that loops walk
+    outside it, outermost first.
 
-    `tile` is the lead axis along which some load is contiguous that is not so along the vector axis: both are walked in tiles.
+    `tile` is the lead axis along which some load is contiguous that is not so along the vector
+    axis: both are walked in tiles.
     """
 
     kind: str
@@ -108,8 +116,10 @@ def hinted_size(axis: Axis, kernel: Kernel) -> int:
 
 
 def dependents(body: Body, axes: set[str]) -> set[str]:
-    """The names of the axes and of all values that vary with them.  A Reduce is taken to vary with what its operand varies with:
-    right for outer axes; for inner ones callers give only the statements of one inner loop."""
+    """The names of the axes and of all values that vary with them. A Reduce is taken to vary with
+    what its operand varies with: right for outer axes; for inner ones callers give only the
+    statements of one inner loop.
+    """
     found = set(axes)
     for statement in body:
         name = getattr(statement, "name", None)
@@ -147,7 +157,9 @@ def stride_along(expr: sympy.Expr, axis: Axis) -> sympy.Expr | None:
 
 
 def _contiguity(kernel: Kernel, axis: Axis, body: Body) -> float:
-    """How well memory accesses go along an axis: 1 a unit-stride load, 2 a unit-stride store, less for what does not move."""
+    """How well memory accesses go along an axis: 1 a unit-stride load, 2 a unit-stride store, less
+    for what does not move.
+    """
     score = 0.0
     for statement in body:
         if isinstance(statement, (Load, Store)):
@@ -173,7 +185,9 @@ def _vector_axis(kernel: Kernel, axes: tuple[Axis, ...]) -> Axis | None:
 
 
 def _column_axis(kernel: Kernel) -> Axis | None:
-    """The outer axis to fold side by side, if that goes better through memory than folding along the innermost inner axis."""
+    """The outer axis to fold side by side, if that goes better through memory than folding along
+    the innermost inner axis.
+    """
     if not kernel.outer:
         return None
     inner = inner_names(kernel.body, kernel.inner)
@@ -195,7 +209,9 @@ def _column_axis(kernel: Kernel) -> Axis | None:
 
 
 def _tile_axis(kernel: Kernel, vector: Axis | None, lead: tuple[Axis, ...]) -> Axis | None:
-    """The lead axis that a load walks with stride 1 while it strides along the vector axis, if both are long enough to tile."""
+    """The lead axis that a load walks with stride 1 while it strides along the vector axis, if both
+    are long enough to tile.
+    """
     if vector is None or hinted_size(vector, kernel) < TILE_VECTOR:
         return None
     for statement in kernel.body:
@@ -206,7 +222,9 @@ def _tile_axis(kernel: Kernel, vector: Axis | None, lead: tuple[Axis, ...]) -> A
 
 
 def is_transposed(statement: object, vector: Axis, lead: Axis) -> TypeGuard[Load]:
-    """Whether a statement is a load that is contiguous along the lead axis and strides along the vector axis."""
+    """Whether a statement is a load that is contiguous along the lead axis and strides along the
+    vector axis.
+    """
     if not isinstance(statement, Load) or stride_along(statement.index, lead) is not sympy.S.One:
         return False
     return stride_along(statement.index, vector) not in (None, sympy.S.Zero, sympy.S.One)

@@ -1,7 +1,8 @@
-"""The text that stands before the kernels of a source: types, and only those helper functions that the kernels use.
+"""The text that stands before the kernels of a source: types, and only those helper functions that
+the kernels use.
 
-No header is included, so the compiler reads kilobytes, not megabytes.  Functions of libm are declared with their vector variants
-(glibc's libmvec), which GCC calls from `omp simd` loops.
+No header is included, so the compiler reads kilobytes, not megabytes. Functions of libm are
+declared with their vector variants (glibc's libmvec), which GCC calls from `omp simd` loops.
 """
 
 from __future__ import annotations
@@ -47,9 +48,24 @@ INLINE int64_t share(int64_t n, int64_t t, int64_t count, int64_t step) {
 # libm functions with vector variants: since glibc 2.22, and since 2.35.
 MVEC_22 = ("sin", "cos", "exp", "log")
 MVEC_35 = (
-    "tan", "exp2", "expm1", "log2", "log10", "log1p", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-    "asinh", "acosh", "atanh", "erf", "erfc",
-)  # fmt: skip
+    "tan",
+    "exp2",
+    "expm1",
+    "log2",
+    "log10",
+    "log1p",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+)
 SCALAR_ONLY = ("lgamma",)
 
 _SIMD = """\
@@ -337,7 +353,9 @@ INLINE uint16_t to_float16(float x) {
 
 
 def _transpose_16() -> str:
-    """A 16 x 16 transpose in vector registers: at distance d, rows i and i + d exchange the lanes where bit d differs."""
+    """A 16 x 16 transpose in vector registers: at distance d, rows i and i + d exchange the lanes
+    where bit d differs.
+    """
     stages = []
     for d in (1, 2, 4, 8):
         low = ", ".join(str(lane if not lane & d else 16 + lane - d) for lane in range(16))
@@ -346,7 +364,8 @@ def _transpose_16() -> str:
             f"  {{\n    const lanes low = {{{low}}}, high = {{{high}}};\n    #pragma GCC unroll 16\n"
             f"    for (int i = 0; i < 16; ++i) if (!(i & {d})) {{\n"
             f"      const floats a = row[i], b = row[i + {d}];\n"
-            f"      row[i] = __builtin_shuffle(a, b, low), row[i + {d}] = __builtin_shuffle(a, b, high);\n    }}\n  }}\n"
+            f"      row[i] = __builtin_shuffle(a, b, low), row[i + {d}] = "
+            f"__builtin_shuffle(a, b, high);\n    }}\n  }}\n"
         )
     return f"""\
 // tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along the lines that memory has.
@@ -409,11 +428,23 @@ INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # What to look for, where a helper's name is not the name of its entry.
 _PROVIDES = {
-    "SIMD_22": "SIMD", "SIMD_35": "SIMD", "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16", "from_float16": "float16", "to_float16": "float16",
-    "int_fmod": "int_divide", "int_remainder": "int_divide", "int_floor_divide": "int_divide",
-    "float_mod": "float_remainder", "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves", "shift_right": "shift_left",
-    "float_of": "double_of", "sum_in_pairs": "in_pairs", "prod_in_pairs": "in_pairs",
-}  # fmt: skip
+    "SIMD_22": "SIMD",
+    "SIMD_35": "SIMD",
+    "from_bfloat16": "bfloat16",
+    "to_bfloat16": "bfloat16",
+    "from_float16": "float16",
+    "to_float16": "float16",
+    "int_fmod": "int_divide",
+    "int_remainder": "int_divide",
+    "int_floor_divide": "int_divide",
+    "float_mod": "float_remainder",
+    "widen_float16": "rows_of_halves",
+    "narrow_float16": "rows_of_halves",
+    "shift_right": "shift_left",
+    "float_of": "double_of",
+    "sum_in_pairs": "in_pairs",
+    "prod_in_pairs": "in_pairs",
+}
 
 
 @lru_cache(maxsize=1024)
@@ -423,7 +454,9 @@ def _entries_in(text: str) -> frozenset[str]:
 
 
 def prelude(kernels: Iterable[str], parallel: bool) -> str:
-    """The prelude of a source with these kernel texts: declarations that they and the helpers themselves mention."""
+    """The prelude of a source with these kernel texts: declarations that they and the helpers
+    themselves mention.
+    """
     pending = [entry for text in kernels for entry in _entries_in(text)]
     needed: set[str] = set()
     while pending:

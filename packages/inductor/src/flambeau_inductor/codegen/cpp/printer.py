@@ -1,4 +1,5 @@
-"""Prints a loop body as C++: the implementer of the scalar operators whose values are C++ expressions.
+"""Prints a loop body as C++: the implementer of the scalar operators whose values are C++
+expressions.
 
 v2 = sub v0 v1   ->   const float v2 = v0 - v1;
 """
@@ -24,10 +25,12 @@ _HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class CppPrinter:
-    """ScalarOps on C++ expressions.  Lines go to `lines`, which the kernel writer swaps as it moves from loop to loop.
+    """ScalarOps on C++ expressions. Lines go to `lines`, which the kernel writer swaps as it moves
+    from loop to loop.
 
-    `renamed` maps the name of a value to what stands for it in index expressions (an index that was checked is replaced by
-    one that is safe to read at); `guards` maps it to the condition under which that holds.
+    `renamed` maps the name of a value to what stands for it in index expressions (an index that was
+    checked is replaced by one that is safe to read at); `guards` maps it to the condition under
+    which that holds.
     """
 
     def __init__(self) -> None:
@@ -76,7 +79,9 @@ class CppPrinter:
         self.lines.append(f"bad |= !{valid}{f' && {mask}' if mask else ''};")
 
     def make_safe(self, value: str, size: Integer) -> str:
-        """Replace an index by one that is safe to read at, valid only where the index is in bounds; the condition's name."""
+        """Replace an index by one that is safe to read at, valid only where the index is in bounds;
+        the condition's name.
+        """
         self.checks += 1
         valid, safe = f"{value}_valid{self.checks}", f"{value}_safe{self.checks}"
         self.lines.append(

@@ -1,8 +1,10 @@
 """Folds in C++: how each kind of Reduce starts, takes a value, joins two parts and ends.
 
-Floats are summed side by side in a fixed number of lanes, whose sums are added in pairs; every part of limited length goes to a double total (to a
-compensated one, if the values are doubles).  The error is therefore bounded whatever the length, and alike at every width of vectors.
-Maximum and minimum run as the vectorisable `v > q ? v : q` beside a flag that remembers whether any element was NaN.
+Floats are summed side by side in a fixed number of lanes, whose sums are added in pairs; every part
+of limited length goes to a double total (to a compensated one, if the values are doubles). The
+error is therefore bounded whatever the length, and alike at every width of vectors. Maximum and
+minimum run as the vectorisable `v > q ? v : q` beside a flag that remembers whether any element was
+NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Reduce
 
 LANES = 32
-"""Long rows are folded in so many lanes: the vector registers of two to eight additions in flight, at every ISA level."""
+"""Long rows are folded in so many lanes: the vector registers of two to eight additions in flight,
+at every ISA level.
+"""
 
 PART_LENGTH = 1024
 """A float part sums at most so many elements, LANES of them side by side."""
@@ -26,12 +30,15 @@ PART_LENGTH = 1024
 
 @dataclass(frozen=True)
 class Fold:
-    """The C++ of one Reduce; `{q}` is the part that a vector loop folds into, `{s}` the whole, `{v}` a value, `{at}` its position.
+    """The C++ of one Reduce; `{q}` is the part that a vector loop folds into, `{s}` the whole,
+    `{v}` a value, `{at}` its position.
 
     A variable with a suffix has a placeholder of its own, `{s_nan}`; see `places`.
-    `state`: (type, suffix, initial value) of each variable of the whole; `part` likewise, empty if values go to the whole
-    directly; `clauses`: the OpenMP operator of each part variable, in order; `join`: adds a part to the whole; `merge`: adds another whole
-    (a thread's), `{q}`; `final`: the result from the whole; `pairs`: the prelude's function that adds lanes in pairs, where order matters.
+    `state`: (type, suffix, initial value) of each variable of the whole; `part` likewise, empty if
+    values go to the whole directly; `clauses`: the OpenMP operator of each part variable, in order;
+    `join`: adds a part to the whole; `merge`: adds another whole (a thread's), `{q}`; `final`: the
+    result from the whole; `pairs`: the prelude's function that adds lanes in pairs, where order
+    matters.
     """
 
     state: tuple[tuple[str, str, str], ...]
@@ -55,7 +62,9 @@ class Fold:
 
 
 def places(letter: str, name: str, index: str = "") -> dict[str, str]:
-    """What the placeholders of a part (`q`) or a whole (`s`) stand for: variables called `name`, or elements of arrays called so."""
+    """What the placeholders of a part (`q`) or a whole (`s`) stand for: variables called `name`, or
+    elements of arrays called so.
+    """
     return {f"{letter}{suffix}": f"{name}{suffix}{index}" for suffix in ("", "_nan", "_at", "_low")}
 
 
@@ -90,9 +99,15 @@ def _arithmetic(kind: str, dtype: torch.dtype) -> Fold:
         # An infinite total has no low part: infinities less themselves are NaN.
         join = ("add_compensated({s}, {s_low}, {q});",)
         return Fold(
-            (total, ("double", "_low", "0")), part, (sign,), (take,), join, (*join, "{s_low} += {q_low};"),
-            "{s_low} == {s_low} ? {s} + {s_low} : {s}", pairs,
-        )  # fmt: skip
+            (total, ("double", "_low", "0")),
+            part,
+            (sign,),
+            (take,),
+            join,
+            (*join, "{s_low} += {q_low};"),
+            "{s_low} == {s_low} ? {s} + {s_low} : {s}",
+            pairs,
+        )
     return Fold((total,), part, (sign,), (take,), join, join, f"({ctype}){{s}}", pairs)
 
 
@@ -131,7 +146,9 @@ def _position(kind: str, dtype: torch.dtype) -> Fold:
 
 
 def column_take(fold: Fold, reduce: Reduce, dtype: torch.dtype) -> tuple[str, ...]:
-    """How a column's fold takes a value: without branches, on the arrays `{q}` indexed by the column.  NaN is an extreme itself there."""
+    """How a column's fold takes a value: without branches, on the arrays `{q}` indexed by the
+    column. NaN is an extreme itself there.
+    """
     if reduce.kind in ("max", "min") and dtype.is_floating_point:
         sign = ">" if reduce.kind == "max" else "<"
         return (f"{{q}} = {{v}} {sign} {{q}} || {{v}} != {{v}} ? {{v}} : {{q}};",)

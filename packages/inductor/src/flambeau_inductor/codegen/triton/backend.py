@@ -1,4 +1,6 @@
-"""The code generator for GPUs: one Triton source for each distinct kernel, one launch for each scheduled one."""
+"""The code generator for GPUs: one Triton source for each distinct kernel, one launch for each
+scheduled one.
+"""
 
 from __future__ import annotations
 

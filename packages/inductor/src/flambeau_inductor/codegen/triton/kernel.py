@@ -3,9 +3,12 @@
 Four shapes, chosen in `tiling.choose_tiling`:
 
 - pointwise: a program takes XBLOCK points of the flattened outer axes;
-- crosswise pointwise (a transposition): XBLOCK points of all outer axes but one, RBLOCK points of that one;
-- persistent reduction: XBLOCK rows, the whole row in RBLOCK lanes; each value is computed once and stays in registers;
-- looped reduction: XBLOCK rows, one loop over the row in steps of RBLOCK for each of `split_phases`' phases.
+- crosswise pointwise (a transposition): XBLOCK points of all outer axes but one, RBLOCK points of
+  that one;
+- persistent reduction: XBLOCK rows, the whole row in RBLOCK lanes; each value is computed once and
+  stays in registers;
+- looped reduction: XBLOCK rows, one loop over the row in steps of RBLOCK for each of
+  `split_phases`' phases.
 """
 
 from __future__ import annotations
@@ -242,7 +245,9 @@ class _Writer:
                 self.loop(replay, phase.inner, phase.reduces)
 
     def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce]) -> None:
-        """`for` over the row in steps of RBLOCK, a running tile for each Reduce, folded behind the loop."""
+        """`for` over the row in steps of RBLOCK, a running tile for each Reduce, folded behind the
+        loop.
+        """
         for reduce in reduces:
             dtype = replay.dtypes.get(reduce.value) or self.dtype_of_value(reduce.value)
             kind = TRITON_TYPES[dtype]
@@ -277,7 +282,8 @@ class _Writer:
             rule = self.helper("first_largest" if reduce.kind == "argmax" else "first_smallest")
             at = f"{reduce.name}_at"
             self.line(
-                f"{running}_new, {at}_new = {rule}({running}, {at}, {tile}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))"
+                f"{running}_new, {at}_new = {rule}({running}, {at}, {tile}, "
+                f"tl.broadcast_to(rindex, [XBLOCK, RBLOCK]))"
             )
             self.line(f"{running} = {self.inside(f'{running}_new', running)}")
             self.line(f"{at} = {self.inside(f'{at}_new', at)}")
@@ -295,7 +301,9 @@ class _Writer:
         return next(s.dtype for s in self.kernel.body if getattr(s, "name", None) == name)  # type: ignore[union-attr]
 
     def needs_64_bits(self) -> bool:
-        """Whether an index could pass 2**31: sizes are symbolic, or the largest static index is that large."""
+        """Whether an index could pass 2**31: sizes are symbolic, or the largest static index is
+        that large.
+        """
         if self.kernel.sizes:
             return True
         extents = {axis.symbol: axis.size - 1 for axis in (*self.kernel.outer, *self.kernel.inner)}
@@ -320,7 +328,9 @@ def _upper_bound(index: sympy.Expr, extents: dict[sympy.Symbol, int]) -> int:
 
 
 def _divides(block: int, extent: Integer) -> bool:
-    """Whether tiles are known to lie inside an extent: an empty one needs masks, though a tile divides it."""
+    """Whether tiles are known to lie inside an extent: an empty one needs masks, though a tile
+    divides it.
+    """
     return isinstance(extent, int) and extent > 0 and extent % block == 0
 
 

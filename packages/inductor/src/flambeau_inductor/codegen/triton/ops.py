@@ -1,7 +1,8 @@
 """Scalar operators as Triton expressions.
 
-Row values are tiles [XBLOCK, 1], inner values [1, RBLOCK] or [XBLOCK, RBLOCK] (in a pointwise kernel: all [XBLOCK]); Triton
-broadcasts.  float16 and bfloat16 are only moved, selected and cast (law 6 of `ir`).
+Row values are tiles [XBLOCK, 1], inner values [1, RBLOCK] or [XBLOCK, RBLOCK] (in a pointwise
+kernel: all [XBLOCK]); Triton broadcasts. float16 and bfloat16 are only moved, selected and cast
+(law 6 of `ir`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ POINTER_TYPES = {
     torch.uint8: "*u8",
     torch.bool: "*u8",
 }
-"""Types in a Triton signature.  A bool tensor is bytes: loads compare with zero, stores write 0 or 1."""
+"""Types in a Triton signature. A bool tensor is bytes: loads compare with zero, stores write 0 or
+1.
+"""
 
 HELPERS = {
     "maximum_nan": """
@@ -84,13 +87,16 @@ def integer_power(a, b):
     return tl.where(b < 0, tl.where(a == 1, 1, tl.where(a == -1, tl.where(b & 1 != 0, -1, 1), 0)).to(a.dtype), result)
 """,
 }
-"""Functions that a kernel's source gets when it uses them.  `first_largest` is argmax's rule: NaN wins, then the lower index."""
+"""Functions that a kernel's source gets when it uses them. `first_largest` is argmax's rule: NaN
+wins, then the lower index.
+"""
 
 
 class TritonOps:
     """ScalarOps whose values are names of Triton tiles; lines go to `emit`.
 
-    `mask_of(index)` gives the tile mask of an access; `inner` tells whether the statement being replayed is inner.
+    `mask_of(index)` gives the tile mask of an access; `inner` tells whether the statement being
+    replayed is inner.
     """
 
     def __init__(self, writer: Any) -> None:
@@ -262,19 +268,49 @@ def number(value: Number, dtype: torch.dtype) -> str:
 def _install_regular() -> None:
     """The operators that print as a call or an infix sign, from two tables."""
     calls = {
-        **{name: f"tl.{name}" for name in ("floor", "ceil", "exp", "exp2", "log", "log2", "sin", "cos", "erf")},
+        **{
+            name: f"tl.{name}"
+            for name in ("floor", "ceil", "exp", "exp2", "log", "log2", "sin", "cos", "erf")
+        },
         **{
             name: f"libdevice.{name}"
             for name in (
-                "trunc", "rsqrt", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-                "asinh", "acosh", "atanh", "erfc", "lgamma",
+                "trunc",
+                "rsqrt",
+                "expm1",
+                "log10",
+                "log1p",
+                "tan",
+                "asin",
+                "acos",
+                "atan",
+                "sinh",
+                "cosh",
+                "tanh",
+                "asinh",
+                "acosh",
+                "atanh",
+                "erfc",
+                "lgamma",
             )
         },
-    }  # fmt: skip
+    }
     infix = {
-        "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-        "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "shift_left": "<<", "shift_right": ">>",
-    }  # fmt: skip
+        "add": "+",
+        "sub": "-",
+        "mul": "*",
+        "eq": "==",
+        "ne": "!=",
+        "lt": "<",
+        "le": "<=",
+        "gt": ">",
+        "ge": ">=",
+        "bitwise_and": "&",
+        "bitwise_or": "|",
+        "bitwise_xor": "^",
+        "shift_left": "<<",
+        "shift_right": ">>",
+    }
 
     def unary(function: str) -> Any:
         return lambda self, x, dtype: f"{function}({x})"

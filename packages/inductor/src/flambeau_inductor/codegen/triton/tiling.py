@@ -20,7 +20,9 @@ PERSISTENT_LIMIT = 4096
 """Longest row that is kept in registers."""
 
 PERSISTENT_COLUMN = 64
-"""The same where a row's elements lie apart in memory: then many rows side by side must share a tile."""
+"""The same where a row's elements lie apart in memory: then many rows side by side must share a
+tile.
+"""
 
 COLUMN_TILE = (64, 32)
 """Rows and lanes of a tile over such rows: 64 neighbours in memory a step."""
@@ -39,8 +41,8 @@ GRID_LIMIT = 65535
 class Tiling:
     """Tile sizes (powers of two) and warps of one kernel.
 
-    `rblock` is 0 for a plain pointwise kernel.  `lane` names the outer axis that a crosswise pointwise kernel lays along
-    the lanes.
+    `rblock` is 0 for a plain pointwise kernel. `lane` names the outer axis that a crosswise
+    pointwise kernel lays along the lanes.
     """
 
     xblock: int
@@ -109,7 +111,9 @@ def _pointwise(kernel: Kernel, points: int, hints: _Hints) -> Tiling:
 
 
 def _crosswise_axis(kernel: Kernel, hints: _Hints) -> str | None:
-    """The axis along which some access walks memory while the innermost axis strides through it; None if there is none."""
+    """The axis along which some access walks memory while the innermost axis strides through it;
+    None if there is none.
+    """
     if len(kernel.outer) < 2 or _extent(kernel.outer[-1:], hints) < CROSSWISE_SIZE:
         return None
     fast = kernel.outer[-1].symbol
@@ -131,7 +135,9 @@ def _step(index: sympy.Expr, axis: sympy.Symbol) -> sympy.Expr | int:
 
 
 def _rows_are_contiguous(kernel: Kernel) -> bool:
-    """Whether neighbours along the innermost inner axis are neighbours in memory, for most of what is read."""
+    """Whether neighbours along the innermost inner axis are neighbours in memory, for most of what
+    is read.
+    """
     symbol = kernel.inner[-1].symbol
     steps = [
         _step(index, symbol)

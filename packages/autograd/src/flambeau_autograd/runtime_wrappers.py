@@ -1,0 +1,439 @@
+"""The callable that runs compiled graphs as eager code runs: autograd on the outside, plain tensors
+inside.
+
+Inference: the compiler's callable itself, unless outputs must be rebuilt or constants passed.
+
+Training: one `torch.autograd.Function`, applied through the C entry (no functorch look-up), to the
+tensors that require grad. Inputs and outputs the backward reads are saved through
+`save_for_backward`, whose version check then finds in-place changes as in eager; intermediates hang
+on the context and go when the backward starts, unless the engine keeps the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+
+from flambeau_autograd.double_backward import message, raising_twice
+from flambeau_autograd.operators import memory_of
+from flambeau_autograd.outputs import Output, build_outputs, is_plain
+from flambeau_autograd.symbols import given_symbols
+from flambeau_prims.fork_safety import fork_safe_lock
+from flambeau_prims.graph import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flambeau_autograd.double_backward import Dependence
+    from flambeau_autograd.partition import Partition
+    from flambeau_prims.spec import Spec
+
+    Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
+    Sizes: TypeAlias = "Callable[[Sequence[Any]], dict[str, int]]"
+    Fixer: TypeAlias = "Callable[[torch.Tensor | None, dict[str, int]], torch.Tensor]"
+
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+_default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
+_MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation"
+)
+_FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors "
+    "after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or "
+    "autograd.grad(). Specify retain_graph=True "
+    "if you need to backward through the graph a second time or if you need to access "
+    "saved tensors after calling backward."
+)
+_NO_SIZES: dict[str, int] = {}
+
+
+@dataclass
+class Call:
+    """What surrounds a compiled graph in a call.
+
+    `inputs` is the graph's inputs (constants and tangents left out), `passed` the positions among
+    the caller's arguments that they are (None: all). `outputs` is the plan for the caller's
+    outputs; `constants` are passed after the arguments; `copies` lists (input, result): inputs to
+    be overwritten under autograd's eyes. `grad_mode` is the mode to leave behind, or None.
+    `no_autocast`: the graph spells its casts out, so autocast must not add its own. `no_grad`: the
+    arguments may require grad, and the graph must not be recorded. `inference`: positions of the
+    graph's arguments that are inference tensors.
+    """
+
+    inputs: list[Any]
+    passed: list[int] | None
+    outputs: list[Output]
+    constants: tuple[torch.Tensor, ...] = ()
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    grad_mode: bool | None = None
+    no_autocast: bool = False
+    no_grad: bool = False
+    inference: frozenset[int] = frozenset()
+
+
+@dataclass
+class Training:
+    """What the generated Function needs besides the graphs.
+
+    `differentiable`: arguments that get gradients, in the order of the backward's outputs.
+    `non_differentiable`: results without. `tangents[k]` is the result that tangent k is of, and
+    `results` counts the results that are not saved extras. `reaching[i]`: the results that gradient
+    i comes from; where none of them has a tangent, it is undefined. `sharing[k]`: the results that
+    share kept tensors with result k; a backward of the others leaves its own possible.
+    `dependences`: what gradients are computed from, for `double_backward`. `handles`: (position
+    among the differentiable ones, among the graph's arguments) of those inputs that they depend on
+    and that are no leaves. `name`: the program's function; `where`: its line that the graph begins
+    at.
+    """
+
+    part: Partition
+    differentiable: list[int]
+    non_differentiable: list[int]
+    tangents: list[int]
+    results: int
+    reaching: list[frozenset[int]]
+    sharing: dict[int, frozenset[int]]
+    dependences: list[Dependence]
+    handles: list[tuple[int, int]]
+    name: str = ""
+    where: str = ""
+
+
+def wrap_inference(compiled: Compiled, call: Call) -> Compiled:
+    """The callable for a graph without a backward: `compiled` itself if nothing needs doing around
+    it.
+    """
+    run = _guarded(compiled, call)
+    sizes = _sizes_reader(call)
+    plan, constants, grad_mode = call.outputs, call.constants, call.grad_mode
+    if is_plain(plan) and not constants and grad_mode is None and call.passed is None:
+        return run
+    passed = _getter(call.passed) if call.passed is not None else tuple
+
+    def call_graph(*args: Any) -> tuple[Any, ...]:
+        given = passed(args)
+        outputs = build_outputs(plan, args, run(*given, *constants), sizes(given))
+        if grad_mode is not None:
+            torch._C._set_grad_enabled(grad_mode)
+        return outputs
+
+    return call_graph
+
+
+def wrap_training(
+    forward: Compiled, backward: Callable[[], Compiled], call: Call, training: Training
+) -> Compiled:
+    """The callable for a graph with a backward; `backward()` gives the compiled backward."""
+    function = _make_function(_guarded(forward, call), backward, call, training)
+    # The C entry of Function.apply: Function.apply itself looks for functorch transforms first, at
+    # twice the cost.
+    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    differentiable = _getter(training.differentiable)
+    sizes = _sizes_reader(call)
+    plan, constants, copies, grad_mode = call.outputs, call.constants, call.copies, call.grad_mode
+    plain = is_plain(plan) and len(plan) == training.results and not copies and grad_mode is None
+    if plain and not constants and call.passed is None:
+
+        def call_plain(*args: Any) -> tuple[Any, ...]:
+            return apply(args, *differentiable(args))
+
+        return call_plain
+
+    passed = _getter(call.passed) if call.passed is not None else tuple
+
+    def call_function(*args: Any) -> tuple[Any, ...]:
+        given = (*passed(args), *constants)
+        results = apply(given, *differentiable((*args, *constants)))
+        for target, source in copies:
+            args[target].copy_(results[source])
+        outputs = build_outputs(plan, args, results, sizes(given))
+        if grad_mode is not None:
+            torch._C._set_grad_enabled(grad_mode)
+        return outputs
+
+    return call_function
+
+
+def once(make: Callable[[], Compiled]) -> Callable[[], Compiled]:
+    """`make`, run at the first call only; safe when two threads call first."""
+    lock = fork_safe_lock()
+    made: list[Compiled] = []
+
+    def get() -> Compiled:
+        if not made:
+            with lock:
+                if not made:
+                    made.append(make())
+        return made[0]
+
+    return get
+
+
+def _make_function(
+    run: Compiled, backward: Callable[[], Compiled], call: Call, training: Training
+) -> type[torch.autograd.Function]:
+    saved = _Saved.of(training, call)
+    inputs, outputs, intermediates = saved.inputs, saved.outputs, saved.intermediates
+    sizes, names, fixers = saved.sizes, saved.names, saved.fixers
+    results, views, reaching = training.results, _view_positions(training), training.reaching
+    with_tangents, sharing = training.tangents, training.sharing
+    all_results = frozenset(with_tangents)
+    apart_at_all = any(len(found) < len(all_results) for found in sharing.values())
+    depends, handles, twice = (
+        training.dependences,
+        training.handles,
+        message(training.name, training.where),
+    )
+    exact = len(training.part.forward.outputs) == results
+    non_differentiable = (
+        _getter(training.non_differentiable) if training.non_differentiable else None
+    )
+
+    class CompiledFunction(torch.autograd.Function):
+        """The compiled graph pair in autograd's eyes."""
+
+        @staticmethod
+        def forward(ctx: Any, args: tuple[Any, ...], *_: torch.Tensor) -> tuple[Any, ...]:
+            returned = run(*args)
+            if views:
+                returned = _detached(returned, views)
+            ctx.set_materialize_grads(False)
+            ctx.kept = None
+            if handles:
+                ctx.handles = {at: args[position] for at, position in handles}
+            if _default_hooks(True) is None:
+                ctx.save_for_backward(*inputs(args), *outputs(returned))
+                ctx.rest = intermediates(returned)
+            else:
+                ctx.save_for_backward(*inputs(args), *outputs(returned), *intermediates(returned))
+                ctx.rest = ()
+            if sizes is not None:
+                ctx.sizes = sizes(args)
+            if not exact:
+                returned = returned[:results]
+            if non_differentiable is not None:
+                ctx.mark_non_differentiable(*non_differentiable(returned))
+            return returned
+
+        @staticmethod
+        def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+            rest = ctx.rest
+            if rest is None:
+                raise RuntimeError(_FREED)
+            missing = frozenset([at for at in with_tangents if tangents[at] is None])
+            spent = all_results - missing
+            checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
+            if not _keeps_graph():
+                later = apart_at_all and any(spent.isdisjoint(sharing[at]) for at in with_tangents)
+                ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
+                if not later:
+                    ctx.rest = None
+            values = _NO_SIZES if sizes is None else ctx.sizes
+            given = [fix(tangents[at], values) for at, fix in fixers]
+            ints = [values[name] for name in names]
+            if not torch.is_grad_enabled():
+                grads = backward()(*checked, *rest, *ints, *given)
+                return (None, *(_defined(grads, reaching, missing) if missing else grads))
+            with torch.no_grad():
+                grads = backward()(*checked, *rest, *ints, *given)
+            sources = [tangents[at] for at in with_tangents]
+            inputs_kept = ctx.handles if handles else {}
+            guarded = raising_twice(grads, depends, ctx.next_functions, inputs_kept, sources, twice)
+            return (None, *(_defined(guarded, reaching, missing) if missing else guarded))
+
+    return CompiledFunction
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a backward of some results leaves for one of the others: eager has kept nothing that
+    both need.
+
+    The engine forgets what `save_for_backward` was given when the first has run; `versions` replace
+    its check.
+    """
+
+    tensors: tuple[Any, ...]
+    versions: list[int]
+    spent: frozenset[int]
+
+    @classmethod
+    def after(cls, before: _Kept | None, tensors: tuple[Any, ...], spent: frozenset[int]) -> _Kept:
+        """What is left when the results `spent` have been gone back through, too."""
+        versions = [tensor._version for tensor in tensors] if before is None else before.versions
+        return cls(tensors, versions, spent if before is None else before.spent | spent)
+
+    def taken(self, wanted: frozenset[int], sharing: dict[int, frozenset[int]]) -> tuple[Any, ...]:
+        """The tensors for a backward of these results."""
+        if any(not self.spent.isdisjoint(sharing[at]) for at in wanted):
+            raise RuntimeError(_FREED)
+        if [tensor._version for tensor in self.tensors] != self.versions:
+            raise RuntimeError(_MODIFIED)
+        return self.tensors
+
+
+@dataclass
+class _Saved:
+    """How the backward's arguments are gathered, in their order: inputs, outputs, intermediates,
+    sizes, tangents.
+
+    `inputs` picks from the arguments, `outputs` and `intermediates` from what the forward returns.
+    `sizes` reads all symbols from the arguments (None: the backward needs none), `names` are those
+    passed as ints. `fixers` are (result, function that brings its tangent into the traced form).
+    """
+
+    inputs: Callable[[Sequence[Any]], tuple[Any, ...]]
+    outputs: Callable[[Sequence[Any]], tuple[Any, ...]]
+    intermediates: Callable[[Sequence[Any]], tuple[Any, ...]]
+    sizes: Sizes | None
+    names: list[str]
+    fixers: list[tuple[int, Fixer]]
+
+    @classmethod
+    def of(cls, training: Training, call: Call) -> _Saved:
+        saved, results = training.part.saved, training.results
+        kinds = [kind for kind, _ in saved]
+        assert kinds == sorted(kinds, key=("input", "output", "size", "tangent").index)
+        tangents = [at for kind, at in saved if kind == "tangent"]
+        values = training.part.backward.inputs[len(saved) - len(tangents) :]
+        specs = [value.spec for value in values if isinstance(value, Value)]
+        names = [str(symbol) for kind, symbol in saved if kind == "size"]
+        symbolic = bool(names) or any(spec.env is not None for spec in specs)
+        return cls(
+            inputs=_saved_inputs([at for kind, at in saved if kind == "input"], call.inference),
+            outputs=_getter([at for kind, at in saved if kind == "output" and at < results]),
+            intermediates=_getter([at for kind, at in saved if kind == "output" and at >= results]),
+            sizes=_sizes_reader(call) if symbolic else None,
+            names=names,
+            fixers=[
+                (training.tangents[at], _tangent_fixer(spec))
+                for at, spec in zip(tangents, specs, strict=True)
+            ],
+        )
+
+
+def _view_positions(training: Training) -> list[int]:
+    """The results that are views of memory which the graph does not return otherwise."""
+    returned = training.part.forward.outputs[: training.results]
+    return [
+        at
+        for at, out in enumerate(returned)
+        if isinstance(out, Value) and memory_of(out) is not out
+    ]
+
+
+def _detached(returned: Sequence[Any], views: list[int]) -> tuple[Any, ...]:
+    """Autograd lets nobody write in place to a view that a custom Function made; a detached tensor
+    is none.
+    """
+    results = list(returned)
+    for at in views:
+        results[at] = results[at].detach()
+    return tuple(results)
+
+
+def _defined(
+    grads: Sequence[Any], reaching: list[frozenset[int]], missing: frozenset[int]
+) -> list[Any]:
+    """The gradients, without those that only undefined tangents reach: eager leaves such a `.grad`
+    as it is.
+    """
+    return [
+        None if roots and roots <= missing else grad
+        for grad, roots in zip(grads, reaching, strict=True)
+    ]
+
+
+# Pieces
+
+
+def _guarded(compiled: Compiled, call: Call) -> Compiled:
+    """`compiled` under the modes that the call's graph asks for."""
+    run = compiled
+    if call.no_autocast:
+        run = _without_autocast(run)
+    if call.no_grad:
+        run = torch.no_grad()(run)
+    return run
+
+
+def _without_autocast(compiled: Compiled) -> Compiled:
+    def run(*args: Any) -> tuple[Any, ...]:
+        with torch._C._DisableAutocast():
+            return compiled(*args)
+
+    return run
+
+
+def _getter(positions: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A fast function that picks these entries of a sequence, as a tuple."""
+    if not positions:
+        return lambda sequence: ()
+    if len(positions) == 1:
+        (position,) = positions
+        return lambda sequence: (sequence[position],)
+    return itemgetter(*positions)
+
+
+def _saved_inputs(
+    positions: list[int], inference: frozenset[int]
+) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """The arguments that the backward reads; of an inference tensor, which autograd refuses to
+    keep, a copy, as the program has made one.
+    """
+    if inference.isdisjoint(positions):
+        return _getter(positions)
+
+    def pick(args: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(args[at].clone() if at in inference else args[at] for at in positions)
+
+    return pick
+
+
+def _sizes_reader(call: Call) -> Sizes:
+    """A function from a call's arguments to the values of the symbols, by name."""
+    items = list(given_symbols(call.inputs).items())
+    if not items:
+        return lambda args: _NO_SIZES
+
+    def read(args: Sequence[Any]) -> dict[str, int]:
+        return {name: args[at] if dim is None else args[at].shape[dim] for name, (at, dim) in items}
+
+    return read
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether the elements in memory are yet to be negated or conjugated, which kernels do not
+    know.
+    """
+    return tensor.is_neg() or tensor.is_conj()
+
+
+def _tangent_fixer(spec: Spec) -> Fixer:
+    """A function that gives a tangent as it was traced: zeros for None, in the traced strides, and
+    not lazily negated or conjugated.
+    """
+    env, dtype, device = spec.env, spec.dtype, spec.device
+    shape, stride = cast("tuple[int, ...]", spec.shape), cast("tuple[int, ...]", spec.stride)
+
+    def fix(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
+        if tangent is not None and tangent.stride() == stride and not _is_lazy(tangent):
+            return tangent
+        made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        return made.zero_() if tangent is None else made.copy_(tangent.detach())
+
+    def fix_symbolic(tangent: torch.Tensor | None, sizes: dict[str, int]) -> torch.Tensor:
+        assert env is not None
+        wanted = tuple(env.evaluate(step, sizes) for step in spec.stride)
+        if tangent is not None and tangent.stride() == wanted and not _is_lazy(tangent):
+            return tangent
+        extents = tuple(env.evaluate(size, sizes) for size in spec.shape)
+        made = torch.empty_strided(extents, wanted, dtype=dtype, device=device)
+        return made.zero_() if tangent is None else made.copy_(tangent.detach())
+
+    return fix if env is None else fix_symbolic

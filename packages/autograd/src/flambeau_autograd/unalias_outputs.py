@@ -1,0 +1,128 @@
+"""Give outputs, and what is written to inputs, memory of their own where eager does.
+
+    y = aten.sin(x)
+    return (y, y)               ->     y = aten.sin(x)
+                                       y2 = aten.clone(y)
+                                       return (y, y2)
+
+Functionalization and merging may leave outputs that eager makes apart as one Value, as views of one
+memory, or as an input itself. `owners[i]` says whose memory output i is in eager: outputs with
+equal owners may share; an input Value as owner means the output is (a view of) that input. Outputs
+beyond `owners` are left as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_autograd.functionalize import dense_order
+from flambeau_autograd.operators import memory_of
+from flambeau_autograd.substitution import begin_with_operand
+from flambeau_prims import primitives as prims
+from flambeau_prims.graph import Graph, Node, Value, map_values
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+aten = torch.ops.aten
+
+
+def unalias_outputs(graph: Graph, owners: Sequence[Any], primitive: bool) -> Graph:
+    """Copy outputs of `graph`, in place, that share memory with an input or an output of another
+    owner.
+
+    `primitive`: the graph is one of primitives, so copy by `prims.clone`, which keeps any strides.
+    """
+    holder: dict[Value, Any] = {value: value for value in graph.inputs if isinstance(value, Value)}
+    copies: dict[tuple[Value, int], Value] = {}
+    for position, owner in enumerate(owners):
+        out = graph.outputs[position]
+        if not isinstance(out, Value):
+            continue
+        memory = memory_of(out)
+        if holder.setdefault(memory, owner) != owner:
+            copy = _separated(graph.nodes, out, id(owner), copies, primitive)
+            graph.outputs[position] = copy
+            holder[memory_of(copy)] = owner
+    _separate_writes(graph, primitive)
+    return graph
+
+
+def _separated(
+    nodes: list[Node],
+    out: Value,
+    owner: int,
+    copies: dict[tuple[Value, int], Value],
+    primitive: bool,
+) -> Value:
+    """The owner's own copy of `out`. A view with gaps stays one: the memory that it views is
+    copied, and the view taken again.
+    """
+    found = copies.get((out, owner))
+    if found is None:
+        producer = out.producer
+        if (
+            dense_order(out.spec) is not None
+            or producer is None
+            or dense_order(memory_of(out).spec) is None
+        ):
+            found = cloned(nodes, out, primitive)
+        else:
+            base = next(producer.operands())
+            own = _separated(nodes, base, owner, copies, primitive)
+            args, kwargs = (
+                map_values(a, lambda value: own if value is base else value)
+                for a in (producer.args, producer.kwargs)
+            )
+            node = Node(producer.op, args, kwargs, (), producer.where)
+            made = [
+                None
+                if value is None
+                else Value(f"{value.name}_again{len(nodes)}", value.spec, node)
+                for value in producer.outputs
+            ]
+            node.outputs = tuple(made)
+            begin_with_operand(node)
+            nodes.append(node)
+            found = made[producer.outputs.index(out)]
+            assert found is not None
+        copies[out, owner] = found
+    return found
+
+
+def _separate_writes(graph: Graph, primitive: bool) -> None:
+    """Copy what is written to an input if it is (a view of) an input that is written to as well, as
+    when two are swapped.
+    """
+    written = {target for target, _ in graph.writes}
+    graph.writes = [
+        (target, cloned(graph.nodes, value, primitive) if memory_of(value) in written else value)
+        for target, value in graph.writes
+    ]
+
+
+def cloned(nodes: list[Node], value: Value, primitive: bool) -> Value:
+    """A copy of `value` in memory of its own, in the same strides if they are dense; the call is
+    appended to `nodes`.
+    """
+    spec = value.spec
+    if dense_order(spec) is None:
+        stride = None
+        kwargs = {"memory_format": torch.contiguous_format}
+    else:
+        stride = spec.stride
+        kwargs = {"memory_format": torch.preserve_format}
+    node = (
+        Node(prims.clone, (value,), {}) if primitive else Node(aten.clone.default, (value,), kwargs)
+    )
+    copy = Value(
+        f"{value.name}_copy{len(nodes)}",
+        Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device),
+        node,
+    )
+    node.outputs = (copy,)
+    nodes.append(node)
+    return copy

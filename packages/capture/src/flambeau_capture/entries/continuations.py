@@ -1,0 +1,194 @@
+"""Going on after a graph break: the functions that rebuild the suspended frames, and the compiled
+callables that continue them.
+
+    entry:   out = graph(x);  return Tail(outer, y, Tail(inner, y))
+    inner:   performs the instruction that broke the graph, hands over to the compiled rest of inner
+    outer:   takes inner's value where it was calling, hands over to the compiled rest of outer
+
+A place that is reached again, as in a loop, finds the callable that continues there: it has guards
+and entries like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.bytecode.resume_code import (
+    Continuation,
+    argument_order,
+    call_function,
+    perform_function,
+    resume_function,
+)
+from flambeau_capture.core import core
+from flambeau_capture.record import (
+    FromGraph,
+    FromSource,
+    GraphValue,
+    MakeList,
+    MakeTuple,
+    SizeValue,
+)
+from flambeau_capture.sources import Argument, Item, Source
+from flambeau_prims.fork_safety import fork_safe_lock
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from flambeau_capture.bytecode.resume_code import FrameCode, Layout
+    from flambeau_capture.record import Recipe, SuspendedFrame
+
+_NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
+
+
+class Continuations:
+    """The compiled callables that one callable's frames go on with after a graph break, made where
+    they are first needed.
+    """
+
+    def __init__(self, compile_function: Callable[[types.FunctionType], Any]) -> None:
+        self._compile_function = compile_function
+        self._made: dict[tuple[int, int, int, Layout], Any] = {}
+        self._frame_codes: list[FrameCode] = []  # so that ids stay theirs
+        self._lock = fork_safe_lock()
+
+    def at(
+        self,
+        frame_code: FrameCode,
+        index: int,
+        layout: Layout,
+        changing: Callable[[Sequence[str]], Mapping[str, frozenset[int]]],
+    ) -> Any:
+        """The callable that goes on at an instruction; `changing(names)` says which dims of its
+        parameters change from call to call.
+        """
+        key = (id(frame_code.code), id(frame_code.globals), index, layout)
+        with self._lock:
+            found = self._made.get(key)
+            if found is None:
+                function = resume_function(frame_code, index, layout)
+                _leave_alone(function)
+                found = self._made[key] = self._compile_function(function)
+                self._frame_codes.append(frame_code)
+        dims = changing(found.__wrapped__.__code__.co_varnames)
+        if dims:
+            found.state.expect_dynamic(dims)
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(self._made.values()))
+
+    def clear(self) -> None:
+        """Forget them all."""
+        with self._lock:
+            self._made.clear()
+            self._frame_codes.clear()
+
+
+def frame_functions(
+    suspended: list[SuspendedFrame],
+    continuations: Continuations,
+    unbacked: Collection[str] = (),
+    changed: Mapping[str, frozenset[int]] = _NOTHING,
+) -> list[types.FunctionType]:
+    """The function that rebuilds each frame, in their order. `unbacked`: the symbols that the graph
+    before them defines; `changed`: the dims of what was given to it that have changed.
+    """
+    changes = _Changes(unbacked, changed)
+    functions = []
+    for frame in suspended:
+        following = tuple(
+            Continuation(
+                successor,
+                layout,
+                continuations.at(
+                    frame.frame_code,
+                    successor.index,
+                    layout,
+                    functools.partial(changes.of, frame, layout),
+                ),
+            )
+            for successor, layout in frame.following
+        )
+        if frame.performs:
+            made = perform_function(
+                frame.frame_code, frame.index, frame.layout, frame.keyword_names, following
+            )
+        else:
+            made = call_function(frame.frame_code, frame.index, frame.layout, following)
+        _leave_alone(made)
+        functions.append(made)
+    return functions
+
+
+class _Changes:
+    """What another call of the same graph may hand over other values of: numbers that the graph
+    defines, sizes that depend on them, and numbers that are known to change (`changed`: dims by the
+    text of a source, as in `size_changes.SizeChanges`).
+    """
+
+    def __init__(self, unbacked: Collection[str], changed: Mapping[str, frozenset[int]]) -> None:
+        self._unbacked = unbacked
+        self._changed = changed
+
+    def of(self, frame: SuspendedFrame, layout: Layout, names: Sequence[str]) -> dict[str, Any]:
+        """The dims of a continuation's parameters, which are called `names`, and of what is in
+        them.
+        """
+        if not self._unbacked and not self._changed:
+            return {}
+        code = frame.frame_code.code
+        recipes = dict(zip(argument_order(code, frame.layout), frame.arguments, strict=True))
+        found: dict[str, frozenset[int]] = {}
+        pushed = ("stack", len(layout.stack) - 1)  # by the instruction, perhaps
+        for at, place in enumerate(argument_order(code, layout)):
+            if place in recipes and place != pushed:
+                found.update(self._inside(recipes[place], Argument(names[at], at)))
+        return found
+
+    def _inside(
+        self, recipe: Recipe, source: Source, around: tuple[Recipe, ...] = ()
+    ) -> Iterator[tuple[str, frozenset[int]]]:
+        """Of what is made by a recipe, which stands inside those `around` it: a list may hold
+        itself.
+        """
+        match recipe:
+            case SizeValue(expr=Expr() | FloatExpr() as number) if self._varies(number):
+                yield source.text(), frozenset({-1})
+            case FromGraph(value=GraphValue(spec=Spec(shape=shape))):
+                dims = [dim for dim, size in enumerate(shape) if self._varies(size)]
+                if dims:
+                    yield source.text(), frozenset(dims)
+            case FromSource(source=before):
+                yield from self._kept(before.text(), source.text())
+            case MakeTuple(items=items) | MakeList(items=items):
+                if not any(recipe is outer for outer in around):
+                    for at, item in enumerate(items):
+                        yield from self._inside(item, Item(source, at), (*around, recipe))
+
+    def _kept(self, before: str, now: str) -> Iterator[tuple[str, frozenset[int]]]:
+        """What is known to change of an object that is handed on as it is, and of what is in it."""
+        for text, dims in self._changed.items():
+            if text == before or text.startswith(f"{before}["):
+                yield now + text[len(before) :], dims
+
+    def _varies(self, number: Any) -> bool:
+        """Whether a number is computed from one that the graph defines, or that is known to change."""
+        return isinstance(number, (Expr, FloatExpr)) and any(
+            name in self._unbacked or self._is_changed(number.env.symbols[name].source)
+            for name in number.symbols()
+        )
+
+    def _is_changed(self, source: Any) -> bool:
+        return isinstance(source, Source) and source.text() in self._changed
+
+
+def _leave_alone(function: types.FunctionType) -> None:
+    """Not for the frame hook: its frames are ours."""
+    if core is not None:
+        core.mark_skip(function.__code__)

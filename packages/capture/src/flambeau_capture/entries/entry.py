@@ -1,0 +1,448 @@
+"""A capture record -> an entry: the graph given to the backend, the guards as a program, and what
+the entry calls.
+
+An entry whose result is the graph's and that has no side effects calls the backend's callable
+directly, with the tensors that the guard program loaded: no Python frame of ours runs. Any other
+calls a function made by `entry_code`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from flambeau_capture.core import core
+from flambeau_capture.entries.continuations import Continuations, frame_functions
+from flambeau_capture.entries.eager_replay import OnError, unused_that_raise
+from flambeau_capture.entries.entry_code import EntryCode, recipes_in
+from flambeau_capture.entries.locks import UnderLocks, call_sources
+from flambeau_capture.entries.state_snapshot import StateSnapshot, state_snapshot
+from flambeau_capture.frame_hook import flat_function
+from flambeau_capture.graphs.graph_module import build_graph_module
+from flambeau_capture.graphs.reverse_mode import enter_inference_mode, leaving_after_errors
+from flambeau_capture.graphs.size_nodes import symbol_name, symbol_sources
+from flambeau_capture.guards import kinds, program, torch_state
+from flambeau_capture.guards.constants import Relation
+from flambeau_capture.guards.filtering import GuardFilter, filtered
+from flambeau_capture.guards.kind import Held
+from flambeau_capture.guards.tensor_kinds import TensorPayload
+from flambeau_capture.guards.tensor_layout import configure
+from flambeau_capture.python_core import PythonEntry
+from flambeau_capture.record import (
+    Assumption,
+    Break,
+    Capture,
+    CaptureError,
+    FromGraph,
+    GraphValue,
+    Guard,
+    Input,
+    MakeTuple,
+    Opaque,
+    SizeValue,
+)
+from flambeau_capture.sources import (
+    Argument,
+    CallOf,
+    Constant,
+    Scope,
+    Source,
+    TensorSize,
+    TensorStride,
+)
+from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from flambeau_capture.events import Event
+
+Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+"""`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a
+tuple of the outputs.
+"""
+
+_NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
+WHOLE_RESULT = -1
+RESULT_AS_TUPLE = -2
+
+
+@dataclass(eq=False, slots=True)
+class EntryInfo:
+    """What is kept about an entry, for reasons, reports and tests. It holds no user object
+    strongly.
+    """
+
+    guards: tuple[Guard, ...] = ()
+    inputs: tuple[tuple[Source, Spec | Expr | FloatExpr | Opaque], ...] = ()
+    graph_module: fx.GraphModule | None = None
+    text: str = ""
+    """Source of the entry function; "" when the graph is called directly."""
+    skipped: Break | None = None
+    """Why calls that this entry serves run eagerly."""
+    broken: Break | None = None
+    """Why the graph ends in the middle of the function, which then goes on in other graphs."""
+
+    assumptions: tuple[Assumption, ...] = ()
+    """What its graph checks of data, where the program would otherwise go another way."""
+
+    specialised: tuple[str, ...] = ()
+    """Sizes that are guarded to be what they were, since an operator takes no symbolic ones: which,
+    and which operator.
+    """
+
+    def guard_texts(self) -> list[str]:
+        """The guards in the user's terms, in the order they are checked."""
+        return [kinds.guard_text(guard) for guard in self.guards]
+
+    def is_dead(self) -> bool:
+        """Whether an object that the entry was made for has died, so that it can never serve again."""
+        return any(
+            isinstance(guard.payload, Held) and guard.payload.get() is guard.payload
+            for guard in self.guards
+        )
+
+
+def current_state() -> torch_state.UsualState:
+    """This thread's torch state, to be taken before a capture begins."""
+    return torch_state.UsualState.now(
+        core.torch_state() if core is not None and configure() else b""
+    )
+
+
+@dataclass(eq=False, slots=True)
+class Parts:
+    """A capture taken apart: its graph, what the graph reads and returns, and its guards."""
+
+    graph_module: fx.GraphModule
+    inputs: list[Input]
+    outputs: list[GraphValue]
+    cyclic: frozenset[int]
+
+
+def graph_of(capture: Capture, *, keep_raising: bool = False) -> Parts:
+    """The graph of a capture, with the values that its result and side effects need as outputs.
+
+    With `keep_raising`, calls that may raise are in it though nobody needs their results, which
+    then are outputs, too.
+    """
+    recipes, cyclic = recipes_in(capture)
+    source_of = {item.value: item.source for item in capture.inputs}
+    outputs = list(
+        dict.fromkeys(
+            item.value
+            for item in recipes
+            if isinstance(item, FromGraph) and item.value not in source_of
+        )
+    )
+    outputs += dict.fromkeys(
+        capture.unbacked[name]
+        for item in recipes
+        if isinstance(item, SizeValue) and not isinstance(item.expr, (int, float))
+        for name in sorted(item.expr.symbols())
+        if name in capture.unbacked and capture.unbacked[name] not in outputs
+    )
+    if keep_raising:
+        outputs += unused_that_raise(capture, outputs)
+    graph_module, inputs = build_graph_module(capture, outputs)
+    return Parts(graph_module, inputs, outputs, cyclic)
+
+
+def make_entry(
+    capture: Capture,
+    backend: Backend,
+    state: torch_state.UsualState,
+    continuations: Continuations | None = None,
+    *,
+    to_end: bool = True,
+    handler: Any = None,
+    guard_filter: GuardFilter | None = None,
+    note: Callable[[Event], None] = lambda event: None,
+    violated: Callable[[EntryInfo, Assumption], None] | None = None,
+    changed: Mapping[str, frozenset[int]] = _NOTHING,
+) -> Any:
+    """The entry (of the C core, or its Python twin) that serves calls like the captured one; runs
+    the backend.
+
+    A capture with suspended frames needs `continuations`; without `to_end` its entry returns the
+    Tail of the outermost frame. `handler` (a FrameHandler) is in force while the entry runs.
+    `guard_filter` says which guards to keep. `note` receives calls that run again, `violated` of
+    an assumption about data that did not hold, with the entry's info. `changed` are the dims that
+    have changed from call to call, by the text of a source.
+    """
+    parts = graph_of(capture, keep_raising=True)
+    runs = any(node.op not in ("placeholder", "output") for node in parts.graph_module.graph.nodes)
+    with torch.set_grad_enabled(capture.enables_grad or torch.is_grad_enabled()):
+        examples = [item.example for item in parts.inputs]
+        graph = _quiet(backend(parts.graph_module, examples)) if runs else None
+    if graph is not None and any(call.target is enter_inference_mode for call in capture.calls):
+        graph = leaving_after_errors(graph)
+    frames = (
+        frame_functions(capture.suspended, continuations, capture.unbacked.keys(), changed)
+        if continuations is not None
+        else []
+    )
+    on_error = OnError.of(capture, note) if graph is not None else None
+    target, sources, item, text = _target(
+        capture, parts, graph, frames, may_run_again=on_error is not None
+    )
+    if on_error is not None:
+        on_error.direct = target is graph
+    # After the backend: it may have taken guards on sizes.
+    guards = filtered(all_guards(capture, state), guard_filter, capture.scope)
+    info = EntryInfo(
+        guards=guards,
+        inputs=tuple((item.source, item.spec) for item in capture.inputs),
+        graph_module=parts.graph_module,
+        text=text,
+        broken=capture.cause,
+        assumptions=capture.assumptions,
+        specialised=tuple(_specialisations(capture)),
+    )
+    if on_error is not None and violated is not None:
+        on_error.violated = functools.partial(violated, info)
+    arguments = len(capture.scope.arguments)
+    checked = program.guard_program(guards, sources, arguments)
+    if capture.locks:
+        inner = PythonEntry(program=checked, target=target, item=item)
+        target, item = UnderLocks(capture.locks, inner), WHOLE_RESULT
+        checked = program.guard_program(guards, call_sources(capture.scope), arguments)
+    return new_entry(
+        checked,
+        target,
+        item=item,
+        info=info,
+        handler=handler,
+        on_error=on_error,
+        runs_to_end=to_end and bool(capture.suspended),
+    )
+
+
+def _quiet(graph: Any) -> Callable[..., Any]:
+    """A backend's callable (TypeError for what is none); of a graph module what it runs: calling
+    the module itself would print the errors that have the call run again.
+    """
+    if isinstance(graph, fx.GraphModule) and not (graph._forward_hooks or graph._forward_pre_hooks):
+        return graph.forward
+    if not callable(graph):
+        raise TypeError(
+            f"the backend returned {graph!r}; it must return a callable that takes the "
+            f"graph's inputs and returns a tuple"
+        )
+    return graph  # type: ignore[no-any-return]
+
+
+def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = None) -> Any:
+    """An entry that runs the original function, for calls like one that could not be captured;
+    `handler` as in `make_entry`.
+    """
+    guards = tuple(all_guards(capture, state))
+    info = EntryInfo(
+        guards=guards,
+        inputs=tuple((item.source, item.spec) for item in capture.inputs),
+        skipped=capture.cause,
+    )
+    checked = program.guard_program(guards, (), len(capture.scope.arguments))
+    return new_entry(checked, None, info=info, handler=handler)
+
+
+def raising_entry(scope: Scope, reason: Break) -> Any:
+    """An entry for this one call: it runs the original function, which is to raise what capture saw
+    it raise.
+    """
+    function = flat_function(scope.function)
+
+    def run(*arguments: Any) -> Any:
+        function(*arguments)
+        raise CaptureError(reason)
+
+    names = scope.function.__code__.co_varnames
+    sources = [Argument(names[at], at) for at in range(len(scope.arguments))]
+    return new_entry(
+        program.guard_program((), sources, len(sources)), run, info=EntryInfo(skipped=reason)
+    )
+
+
+def skip_entry(arguments: int, reason: Break) -> Any:
+    """An entry without guards that runs the original function: behind all others, for calls none of
+    them serves.
+    """
+    return new_entry(
+        program.guard_program((), (), arguments),
+        None,
+        last_resort=True,
+        info=EntryInfo(skipped=reason),
+    )
+
+
+def new_entry(
+    checked: program.GuardProgram, target: Callable[..., Any] | None, **fields: Any
+) -> Any:
+    """An entry of the C core, or the Python twin where the program is one."""
+    if core is not None and isinstance(checked, core.GuardProgram):
+        return core.Entry(program=checked, target=target, **fields)
+    return PythonEntry(program=checked, target=target, **fields)
+
+
+def _target(
+    capture: Capture,
+    parts: Parts,
+    graph: Callable[..., Any] | None,
+    frames: list[types.FunctionType],
+    *,
+    may_run_again: bool,
+) -> tuple[Callable[..., Any], list[Source], int, str]:
+    """(callable, the sources it takes, which item of what it returns is the result, its source)."""
+    sources = [item.source for item in parts.inputs]
+    result = capture.result
+    saved = StateSnapshot()
+    if may_run_again:
+        saved = state_snapshot(capture, written_inputs(capture), parts.graph_module)
+    if graph is not None and not (capture.side_effects or frames or capture.enables_grad or saved):
+        if isinstance(result, FromGraph) and result.value in parts.outputs:
+            return graph, sources, parts.outputs.index(result.value), ""
+        if (
+            isinstance(result, MakeTuple)
+            and result.cls is tuple
+            and [getattr(item, "value", None) for item in result.items] == parts.outputs
+        ):
+            return graph, sources, RESULT_AS_TUPLE, ""
+    source_of = {item.value: item.source for item in capture.inputs}
+    symbols: dict[str, Source | GraphValue] = {
+        **symbol_sources(capture.inputs),
+        **capture.unbacked,
+    }
+    code = EntryCode(sources, parts.outputs, symbols, source_of, cyclic=parts.cyclic)
+    function = code.function(
+        capture, graph, frames, may_run_again=may_run_again, state_snapshot=saved
+    )
+    return function, code.inputs, WHOLE_RESULT, code.text
+
+
+# ---------------------------------------------------------------- guards
+
+
+def all_guards(capture: Capture, state: torch_state.UsualState) -> list[Guard]:
+    """Every guard of a capture, prepared and in the order to check: torch's state, inputs, sizes,
+    and what the interpreter noted.
+    """
+    guards = [Guard("TORCH_STATE", Constant(torch), state)]
+    extras = dict.fromkeys(torch_state.implied_extras())
+    guards += [
+        Guard("STATE", Constant(torch), (name, torch_state.EXTRA[name]())) for name in extras
+    ]
+    guards += [
+        Guard("STATE", Constant(torch), item)
+        for item in capture.torch_state.items()
+        if item[0] not in extras
+    ]
+    guards += [_input_guard(item) for item in capture.inputs if not isinstance(item.spec, Opaque)]
+    guards += _size_guards(capture)
+    guards += _memory_guards(capture)
+    guards += capture.guards
+    return program.order([kinds.prepared(guard) for guard in guards])
+
+
+def written_inputs(capture: Capture) -> list[Input]:
+    """The input tensors whose memory the graph writes, directly or through a view."""
+    written = {value.storage for call in capture.calls for value in call.mutates} - {None}
+    return [item for item in capture.inputs if item.value.storage in written]
+
+
+def _memory_guards(capture: Capture) -> Iterator[Guard]:
+    written = written_inputs(capture)
+    if written:
+        storages = {item.value.storage for item in written}
+        others = tuple(
+            item.source
+            for item in capture.inputs
+            if isinstance(item.example, torch.Tensor) and item.value.storage not in storages
+        )
+        sources = tuple(item.source for item in written)
+        yield Guard("DISTINCT_MEMORY", sources[0], (sources, others))
+        if len(sources) + len(others) > 1 and any(map(_is_of_array, (*sources, *others))):
+            yield Guard("DISTINCT_RANGES", sources[0], (sources, others))
+
+
+def _is_of_array(source: Source) -> bool:
+    """Whether a tensor is made of an ndarray at each call."""
+    return isinstance(source, CallOf) and (
+        source.function is torch.from_numpy
+        or source.function.__module__ == "flambeau_capture.numpy_functions"
+    )
+
+
+def _input_guard(item: Input) -> Guard:
+    if isinstance(item.spec, Expr):
+        return Guard("INT", item.source)
+    if isinstance(item.spec, FloatExpr):
+        fixed = item.spec.env.fixed_floats.get(str(item.spec))
+        return Guard("FLOAT", item.source) if fixed is None else Guard("EQUALS", item.source, fixed)
+    assert isinstance(item.spec, Spec), (
+        "objects that the graph hands on are guarded as they are read"
+    )
+    tensor: torch.Tensor = item.example
+    words = core.tensor_words(tensor) if core is not None and configure() else None
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return Guard(
+        "TENSOR",
+        item.source,
+        TensorPayload(type(tensor), item.spec, tensor.requires_grad, keys, words),
+    )
+
+
+def _size_guards(capture: Capture) -> Iterator[Guard]:
+    """Conditions on symbolic sizes: those the SizeEnv noted, and that every size which defines no
+    symbol is what its Expr says.
+    """
+    sources = symbol_sources(capture.inputs)
+
+    def guard(text: str, names: dict[str, Source], where: str = "") -> Guard:
+        return Guard("RELATION", next(iter(names.values())), Relation(text, names), where)
+
+    for item in capture.inputs:
+        if isinstance(item.spec, Expr):
+            extents: list[tuple[Any, Source]] = [(item.spec, item.source)]
+        elif isinstance(item.spec, (FloatExpr, Opaque)):
+            continue
+        else:
+            extents = [
+                (size, TensorSize(item.source, dim)) for dim, size in enumerate(item.spec.shape)
+            ]
+            extents += [
+                (size, TensorStride(item.source, dim)) for dim, size in enumerate(item.spec.stride)
+            ]
+        for size, source in extents:
+            name = symbol_name(size)
+            if isinstance(size, Expr) and not (name is not None and sources.get(name) is source):
+                yield guard(
+                    f"value == {size}",
+                    {
+                        "value": source,
+                        **{symbol: sources[symbol] for symbol in sorted(size.symbols())},
+                    },
+                )
+    if capture.size_env is not None:
+        for condition in capture.size_env.guards:
+            symbols = {
+                symbol
+                for side in (condition.lhs, condition.rhs)
+                if not isinstance(side, (int, float))
+                for symbol in side.symbols()
+            }
+            names = {symbol: sources[symbol] for symbol in sorted(symbols)}
+            yield guard(str(condition), names, condition.where)
+
+
+def _specialisations(capture: Capture) -> Iterator[str]:
+    """What `SizeEnv.specialised` says, in the user's terms."""
+    if capture.size_env is not None and capture.size_env.specialised:
+        names = {name: source.text() for name, source in symbol_sources(capture.inputs).items()}
+        for size, reason in capture.size_env.specialised.items():
+            yield f"{size.format(names)} == {size.hint}, as {reason}"

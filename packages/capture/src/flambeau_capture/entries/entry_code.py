@@ -1,0 +1,629 @@
+"""Recipes and side effects -> the Python function of an entry: it calls the graph, replays side
+effects and rebuilds the result.
+
+    def entry(x, weight, cache):
+        out0, out1 = graph(x, weight)
+        v0 = [out1]
+        set_attribute(cache, 'last', v0)
+        return (out0, v0)
+
+Values keep their identity: each recipe object is built once, where it is first needed, and a
+container that (indirectly) holds itself is made empty first and filled later.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from flambeau_capture.bytecode.tails import Tail
+from flambeau_capture.entries.eager_replay import GraphFailed
+from flambeau_capture.entries.state_snapshot import StateSnapshot
+from flambeau_capture.record import (
+    CallRecipe,
+    CallSideEffect,
+    Capture,
+    Const,
+    DelAttr,
+    FromGraph,
+    FromSource,
+    GraphValue,
+    MakeCell,
+    MakeDict,
+    MakeFunction,
+    MakeList,
+    MakeMethod,
+    MakeObject,
+    MakePartial,
+    MakeSet,
+    MakeSlice,
+    MakeTuple,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    ReplaceSet,
+    SetAttr,
+    SideEffect,
+    SizeValue,
+    StoreCell,
+    StoreGlobal,
+    SuspendedFrame,
+)
+from flambeau_capture.sources import Source, TensorSize, TensorStride
+
+_RECIPES = (
+    FromSource,
+    FromGraph,
+    Const,
+    SizeValue,
+    MakeTuple,
+    MakeList,
+    MakeDict,
+    MakeSet,
+    MakeObject,
+    MakeSlice,
+    MakeCell,
+    MakeFunction,
+    MakeMethod,
+    MakePartial,
+    CallRecipe,
+)
+_INLINE_CONSTANTS = (int, bool, str, bytes, type(None), type(Ellipsis))
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is int and value.bit_length() > 64
+
+
+_NO_RECIPES = frozenset({"globals", "module_globals"})
+"""Fields of recipes and side effects that hold dicts of the program."""
+
+
+def _parts(item: Any) -> Iterator[Recipe]:
+    """The recipes directly inside a recipe or a side effect."""
+    if isinstance(item, _RECIPES):
+        yield item
+    elif isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _parts(part)
+    elif isinstance(item, dict):
+        for part in item.values():
+            yield from _parts(part)
+
+
+def _children(item: Recipe | SideEffect) -> Iterator[Recipe]:
+    if not isinstance(item, (Const, FromSource, FromGraph, SizeValue)):
+        for field in fields(item):
+            if field.name not in _NO_RECIPES:
+                yield from _parts(getattr(item, field.name))
+
+
+def _needed(capture: Capture) -> tuple[Recipe, ...]:
+    """What the entry evaluates after the side effects: its result, or what its suspended frames are
+    given.
+    """
+    if not capture.suspended:
+        return (capture.result,)
+    return tuple(recipe for frame in reversed(capture.suspended) for recipe in frame.arguments)
+
+
+def recipes_in(capture: Capture) -> tuple[list[Recipe], frozenset[int]]:
+    """Every recipe of the side effects and the result, each once, in the order they are needed; and
+    (as ids) those that hold themselves.
+    """
+    found: dict[int, Recipe] = {}
+    open_recipes: set[int] = set()
+    cyclic: set[int] = set()
+    pending = [
+        _children(side_effect)
+        for side_effect in (*capture.side_effects, CallRecipe(tuple, _needed(capture)))
+    ]
+    pending.reverse()
+    path: list[Recipe] = []
+    depths: list[int] = []
+    while pending:
+        recipe = next(pending[-1], None)
+        if recipe is None:
+            pending.pop()
+            if depths and depths[-1] == len(pending):
+                depths.pop()
+                open_recipes.discard(id(path.pop()))
+        elif id(recipe) in found:
+            if id(recipe) in open_recipes or id(recipe) in cyclic:
+                # It leads back to itself, or to the outermost on the path that does.
+                ids = [id(step) for step in path]
+                entered = [recipe_id == id(recipe) for recipe_id in ids]
+                if id(recipe) not in open_recipes:
+                    entered = [recipe_id in cyclic for recipe_id in ids]
+                if True in entered:
+                    cyclic.update(ids[entered.index(True) :])
+        else:
+            found[id(recipe)] = recipe
+            open_recipes.add(id(recipe))
+            path.append(recipe)
+            depths.append(len(pending))
+            pending.append(_children(recipe))
+    return list(found.values()), frozenset(cyclic)
+
+
+class EntryCode:
+    """The source of one entry function and the constants it refers to.
+
+    `inputs` are the sources it takes as positional parameters: the graph's first, then what recipes
+    read. Containers of `cyclic` recipes are filled only when the whole value they belong to has
+    been made; others each at once, so that what hashes or iterates them sees their contents.
+    """
+
+    def __init__(
+        self,
+        graph_inputs: Iterable[Source],
+        outputs: list[GraphValue],
+        symbols: Mapping[str, Source | GraphValue],
+        source_of: dict[GraphValue, Source],
+        *,
+        cyclic: frozenset[int],
+    ) -> None:
+        self.text = ""
+        self._source_of = source_of
+        self._cyclic = cyclic
+        self.inputs: list[Source] = list(graph_inputs)
+        self._graph_input_count = len(self.inputs)
+        self._parameters = {source: f"a{at}" for at, source in enumerate(self.inputs)}
+        self._outputs = {value: f"out{at}" for at, value in enumerate(outputs)}
+        self._symbols = symbols
+        self._constants: dict[str, Any] = dict(_HELPERS)
+        self._constant_names: dict[int, str] = {}
+        self._symbol_names: dict[str, str] = {}
+        self._built: dict[int, str] = {}
+        self._kept: list[Recipe] = []
+        self._lines: list[str] = []
+        self._fills: list[Callable[[], None]] = []
+        self._building = 0
+
+    def function(
+        self,
+        capture: Capture,
+        graph: Callable[..., Any] | None,
+        frames: Sequence[Callable[..., Any]] = (),
+        *,
+        may_run_again: bool = False,
+        state_snapshot: StateSnapshot | None = None,
+    ) -> types.FunctionType:
+        """The entry function of a capture whose graph runs as `graph` (None: nothing to run).
+
+        `frames` take up the capture's suspended frames: a Tail of the outermost is what the
+        function returns. With `may_run_again`, it raises GraphFailed where the graph raises, with
+        what `snapshots of state` save.
+        """
+        for side_effect in capture.side_effects:
+            self._effect(side_effect)
+        if capture.suspended:
+            result = self._suspended(capture.suspended, frames)
+        else:
+            result = self.value(capture.result)
+        head: list[str] = []
+        if graph is not None:
+            self._constants["graph"] = graph
+            head = self._graph_call(capture, state_snapshot, may_run_again=may_run_again)
+        parameters = ", ".join(self._parameters[source] for source in self.inputs)
+        body = "".join(f"    {line}\n" for line in [*head, *self._lines, f"return {result}"])
+        self.text = f"def entry({parameters}):\n{body}"
+        name = getattr(capture.scope.function, "__qualname__", "function")
+        namespace = self._constants
+        exec(compile(self.text, f"<flambeau entry of {name}>", "exec"), namespace)
+        return namespace.pop("entry")
+
+    def _graph_call(
+        self, capture: Capture, state_snapshot: StateSnapshot | None, *, may_run_again: bool
+    ) -> list[str]:
+        """The lines that call the graph and name its results."""
+        arguments = ", ".join(
+            self._parameters[source] for source in self.inputs[: self._graph_input_count]
+        )
+        targets = "".join(f"{name}, " for name in self._outputs.values())
+        call = f"graph({arguments})"
+        if not (capture.enables_grad or may_run_again):
+            return [f"{targets}= {call}" if targets else call]
+        lines = [f"outs = {call}"]
+        if capture.enables_grad:
+            lines = [
+                "set_grad_enabled(True)",
+                *_tried(lines),
+                "finally:",
+                "    set_grad_enabled(False)",
+            ]
+        if may_run_again:
+            before = "before" if state_snapshot else "None"
+            failed = f"    raise GraphFailed(error, {before}) from None"
+            lines = [*_tried(lines), "except BaseException as error:", failed]
+            if state_snapshot:
+                self._constants["save"] = state_snapshot.save
+                written = ", ".join([self.source(source) for source in state_snapshot.written])
+                lines.insert(0, f"before = save({written})")
+        return [*lines, f"{targets}= outs"] if targets else lines
+
+    def _suspended(
+        self,
+        suspended: Sequence[SuspendedFrame],
+        frames: Sequence[Callable[..., Any]],
+    ) -> str:
+        """The call that takes up the frames, each given a Tail of the next one as its last
+        argument.
+        """
+        parts: list[str] = []
+        for frame, function in zip(reversed(suspended), reversed(frames), strict=True):
+            values = [self.value(recipe) for recipe in frame.arguments]
+            if parts:
+                values.append(f"Tail({', '.join(parts)})")
+            parts = [self.constant(function), *values]
+        return f"Tail({', '.join(parts)})"
+
+    # ------------------------------------------------------------ values
+
+    def value(self, recipe: Recipe) -> str:
+        """An expression for the recipe's value; building it appends lines."""
+        found = self._built.get(id(recipe))
+        if found is not None:
+            return found
+        self._kept.append(recipe)
+        self._building += 1
+        text = _BUILDERS[type(recipe)](self, recipe)
+        self._built[id(recipe)] = text
+        self._building -= 1
+        if self._building == 0:
+            # Only whole values are handed out: fill the containers that were made empty on the way.
+            while self._fills:
+                self._building += 1
+                self._fills.pop(0)()
+                self._building -= 1
+        return text
+
+    def source(self, source: Source) -> str:
+        """The parameter that holds what a source held when the call began."""
+        found = self._parameters.get(source)
+        if found is None:
+            found = self._parameters[source] = f"a{len(self.inputs)}"
+            self.inputs.append(source)
+        return found
+
+    def constant(self, value: Any) -> str:
+        """An expression for an object known now."""
+        if type(value) in _INLINE_CONSTANTS and not _is_long(value):
+            return repr(value)  # of a long int, sys.set_int_max_str_digits may refuse it
+        name = self._constant_names.get(id(value))
+        if name is None:
+            name = self._constant_names[id(value)] = f"k{len(self._constant_names)}"
+            self._constants[name] = value
+        return name
+
+    def assign(self, expression: str) -> str:
+        """A new variable with the value of an expression."""
+        name = f"v{len(self._lines)}"
+        self._lines.append(f"{name} = {expression}")
+        return name
+
+    def line(self, text: str) -> None:
+        """One statement."""
+        self._lines.append(text)
+
+    def begin(self, recipe: Recipe, expression: str, fill: Callable[[str], None]) -> str:
+        """A new object made empty; `fill(name)` appends what fills it, after the object can be
+        referred to.
+        """
+        name = self.assign(expression)
+        self._built[id(recipe)] = name
+        if id(recipe) in self._cyclic:
+            self._fills.append(lambda: fill(name))
+        else:
+            fill(name)
+        return name
+
+    def size(self, recipe: SizeValue) -> str:
+        """An int (or float) computed from the inputs' sizes."""
+        expr = recipe.expr
+        if isinstance(expr, (int, float)):
+            return self.constant(expr)
+        names = {name: self._symbol(name) for name in sorted(expr.symbols())}
+        text = expr.format(names)
+        return self.assign(
+            text if recipe.numeric is int else f"{self.constant(recipe.numeric)}({text})"
+        )
+
+    def _symbol(self, name: str) -> str:
+        found = self._symbol_names.get(name)
+        if found is None:
+            match self._symbols[name]:
+                case TensorSize(base=base, dim=dim):
+                    found = self.assign(f"{self.source(base)}.shape[{dim}]")
+                case TensorStride(base=base, dim=dim):
+                    found = self.assign(f"{self.source(base)}.stride({dim})")
+                case GraphValue() as value:
+                    found = self.output(value)
+                case source:
+                    found = self.source(source)
+            self._symbol_names[name] = found
+        return found
+
+    def output(self, value: GraphValue) -> str:
+        """The variable of a graph output; an input that passes through is its parameter."""
+        return (
+            self._outputs[value] if value in self._outputs else self.source(self._source_of[value])
+        )
+
+    # ------------------------------------------------------------ side effects
+
+    def _effect(self, side_effect: SideEffect) -> None:
+        value = self.value
+        match side_effect:
+            case SetAttr(obj=obj, name=name, value=new, raw=raw):
+                setter = "set_attribute" if raw else "setattr"
+                self.line(f"{setter}({value(obj)}, {name!r}, {value(new)})")
+            case DelAttr(obj=obj, name=name, raw=raw):
+                self.line(f"{'delete_attribute' if raw else 'delattr'}({value(obj)}, {name!r})")
+            case ReplaceList(obj=obj, items=items):
+                self.line(f"replace_list({value(obj)}, [{', '.join(map(value, items))}])")
+            case ReplaceDict(obj=obj, items=items):
+                pairs = ", ".join(f"({value(key)}, {value(item)})" for key, item in items)
+                self.line(f"replace_dict({value(obj)}, [{pairs}])")
+            case ReplaceSet(obj=obj, items=items):
+                self.line(f"replace_set({value(obj)}, [{', '.join(map(value, items))}])")
+            case StoreGlobal(module_globals=module_globals, name=name, value=None):
+                self.line(f"del {self.constant(module_globals)}[{name!r}]")
+            case StoreGlobal(module_globals=module_globals, name=name, value=new):
+                assert new is not None
+                self.line(f"{self.constant(module_globals)}[{name!r}] = {value(new)}")
+            case StoreCell(cell=cell, value=None):
+                self.line(f"del {value(cell)}.cell_contents")
+            case StoreCell(cell=cell, value=new):
+                assert new is not None
+                self.line(f"{value(cell)}.cell_contents = {value(new)}")
+            case CallSideEffect(function=function, args=args, kwargs=kwargs):
+                self.line(f"{self.constant(function)}({self.call_arguments(args, kwargs)})")
+            case _:
+                raise TypeError(f"effect {type(side_effect).__name__} cannot be replayed")
+
+    def call_arguments(self, args: Iterable[Recipe], kwargs: dict[str, Recipe]) -> str:
+        """The text between the parentheses of a call."""
+        parts = [self.value(arg) for arg in args]
+        parts += [f"**{{{name!r}: {self.value(arg)}}}" for name, arg in kwargs.items()]
+        return ", ".join(parts)
+
+    def items(self, recipes: Iterable[Recipe]) -> str:
+        """Comma-separated values."""
+        return ", ".join([self.value(recipe) for recipe in recipes])
+
+    def optional(self, recipe: Recipe | None) -> str:
+        """A value, or None."""
+        return "None" if recipe is None else self.value(recipe)
+
+
+def _tried(lines: list[str]) -> list[str]:
+    return ["try:", *(f"    {line}" for line in lines)]
+
+
+# ---------------------------------------------------------------- one builder a recipe
+
+
+def _tuple(code: EntryCode, recipe: MakeTuple) -> str:
+    items = code.items(recipe.items)
+    text = f"({items}{',' if len(recipe.items) == 1 else ''})"
+    return code.assign(
+        text if recipe.cls is tuple else f"new_tuple({code.constant(recipe.cls)}, {text})"
+    )
+
+
+def _list(code: EntryCode, recipe: MakeList) -> str:
+    def fill(name: str) -> None:
+        if recipe.items:
+            code.line(f"extend_list({name}, [{code.items(recipe.items)}])")
+        _fill_state(code, name, recipe.state)
+        _fill_slots(code, name, recipe.slots)
+
+    cls = code.constant(recipe.cls)
+    return code.begin(recipe, "[]" if recipe.cls is list else f"{cls}.__new__({cls})", fill)
+
+
+def _dict(code: EntryCode, recipe: MakeDict) -> str:
+    ordered = issubclass(recipe.cls, collections.OrderedDict)
+
+    def fill(name: str) -> None:
+        pairs = ", ".join(
+            [f"({code.value(key)}, {code.value(item)})" for key, item in recipe.items]
+        )
+        if pairs:
+            code.line(f"{'fill_ordered' if ordered else 'fill_dict'}({name}, [{pairs}])")
+        if recipe.factory is not None:
+            code.line(f"{name}.default_factory = {code.value(recipe.factory)}")
+        _fill_state(code, name, recipe.state)
+        _fill_slots(code, name, recipe.slots)
+
+    cls = code.constant(recipe.cls)
+    if (
+        recipe.cls is dict
+        or recipe.cls is collections.OrderedDict
+        or recipe.cls is collections.defaultdict
+    ):
+        return code.begin(recipe, f"{cls}()", fill)
+    return code.begin(recipe, f"{cls}.__new__({cls})", fill)
+
+
+def _set(code: EntryCode, recipe: MakeSet) -> str:
+    return code.assign(f"{code.constant(recipe.cls)}([{code.items(recipe.items)}])")
+
+
+def _object(code: EntryCode, recipe: MakeObject) -> str:
+    def fill(name: str) -> None:
+        _fill_state(code, name, recipe.state)
+        _fill_slots(code, name, recipe.slots)
+
+    return code.begin(recipe, f"new_object({code.constant(recipe.cls)})", fill)
+
+
+def _fill_state(code: EntryCode, name: str, state: dict[str, Recipe] | None) -> None:
+    if state:
+        entries = ", ".join([f"{key!r}: {code.value(value)}" for key, value in state.items()])
+        code.line(f"instance_dict({name}).update({{{entries}}})")
+
+
+def _fill_slots(code: EntryCode, name: str, slots: dict[str, Recipe]) -> None:
+    for slot, value in slots.items():
+        code.line(f"set_attribute({name}, {slot!r}, {code.value(value)})")
+
+
+def _slice(code: EntryCode, recipe: MakeSlice) -> str:
+    return code.assign(
+        f"{code.constant(recipe.cls)}({code.items((recipe.start, recipe.stop, recipe.step))})"
+    )
+
+
+def _cell(code: EntryCode, recipe: MakeCell) -> str:
+    def fill(name: str) -> None:
+        if recipe.contents is not None:
+            code.line(f"{name}.cell_contents = {code.value(recipe.contents)}")
+
+    return code.begin(recipe, "new_cell()", fill)
+
+
+_FUNCTION_PARTS = ("defaults", "kwdefaults", "annotations", "doc", "module", "type_params")
+
+
+def _function(code: EntryCode, recipe: MakeFunction) -> str:
+    closure = "None" if recipe.closure is None else f"({code.items(recipe.closure)},)"
+    made = f"new_function({code.constant(recipe.code)}, {code.constant(recipe.globals)}, {recipe.name!r}, None, {closure})"
+
+    def fill(name: str) -> None:
+        code.line(f"{name}.__qualname__ = {recipe.qualname!r}")
+        for attribute in _FUNCTION_PARTS:
+            part = getattr(recipe, attribute)
+            if part is not None:
+                code.line(f"{name}.__{attribute}__ = {code.value(part)}")
+        _fill_state(code, name, recipe.state)
+
+    return code.begin(recipe, made, fill)
+
+
+def _method(code: EntryCode, recipe: MakeMethod) -> str:
+    return code.assign(f"new_method({code.value(recipe.function)}, {code.value(recipe.instance)})")
+
+
+def _partial(code: EntryCode, recipe: MakePartial) -> str:
+    arguments = code.call_arguments((recipe.function, *recipe.args), recipe.kwargs)
+    return code.assign(f"new_partial({arguments})")
+
+
+def _call(code: EntryCode, recipe: CallRecipe) -> str:
+    return code.assign(
+        f"{code.constant(recipe.function)}({code.call_arguments(recipe.args, recipe.kwargs)})"
+    )
+
+
+_BUILDERS: dict[type, Callable[[EntryCode, Any], str]] = {
+    FromSource: lambda code, recipe: code.source(recipe.source),
+    FromGraph: lambda code, recipe: code.output(recipe.value),
+    Const: lambda code, recipe: code.constant(recipe.value),
+    SizeValue: EntryCode.size,
+    MakeTuple: _tuple,
+    MakeList: _list,
+    MakeDict: _dict,
+    MakeSet: _set,
+    MakeObject: _object,
+    MakeSlice: _slice,
+    MakeCell: _cell,
+    MakeFunction: _function,
+    MakeMethod: _method,
+    MakePartial: _partial,
+    CallRecipe: _call,
+}
+
+
+# ---------------------------------------------------------------- what entry functions call
+
+
+def _instance_dict(obj: Any) -> dict[str, Any]:
+    return object.__getattribute__(obj, "__dict__")
+
+
+def _set_attribute(obj: Any, name: str, value: Any) -> None:
+    if isinstance(obj, type):
+        type.__setattr__(obj, name, value)
+    elif isinstance(obj, types.ModuleType):
+        setattr(obj, name, value)
+    else:
+        object.__setattr__(obj, name, value)
+
+
+def _delete_attribute(obj: Any, name: str) -> None:
+    if isinstance(obj, type):
+        type.__delattr__(obj, name)
+    else:
+        object.__delattr__(obj, name)
+
+
+def _new_tuple(cls: type, items: tuple[Any, ...]) -> Any:
+    # tuple.__new__ refuses the subclasses that C makes: torch.Size and the struct sequences that
+    # torch functions return.
+    return (
+        cls(items)
+        if cls is torch.Size or hasattr(cls, "n_sequence_fields")
+        else tuple.__new__(cls, items)
+    )
+
+
+def _replace_list(obj: list[Any], items: list[Any]) -> None:
+    list.__setitem__(obj, slice(None), items)
+
+
+def _fill_dict(obj: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    for key, value in items:
+        dict.__setitem__(obj, key, value)
+
+
+def _fill_ordered(obj: collections.OrderedDict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    for key, value in items:
+        collections.OrderedDict.__setitem__(obj, key, value)
+
+
+def _replace_dict(obj: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    if isinstance(obj, collections.OrderedDict):
+        collections.OrderedDict.clear(obj)
+        _fill_ordered(obj, items)
+    else:
+        dict.clear(obj)
+        _fill_dict(obj, items)
+
+
+def _replace_set(obj: set[Any], items: list[Any]) -> None:
+    set.clear(obj)
+    set.update(obj, items)
+
+
+_HELPERS: dict[str, Any] = {
+    "min": min,
+    "max": max,
+    "math": math,
+    "instance_dict": _instance_dict,
+    "set_attribute": _set_attribute,
+    "delete_attribute": _delete_attribute,
+    "replace_list": _replace_list,
+    "replace_dict": _replace_dict,
+    "replace_set": _replace_set,
+    "fill_dict": _fill_dict,
+    "fill_ordered": _fill_ordered,
+    "extend_list": list.extend,
+    "new_object": object.__new__,
+    "new_tuple": _new_tuple,
+    "new_cell": types.CellType,
+    "new_function": types.FunctionType,
+    "new_method": types.MethodType,
+    "new_partial": functools.partial,
+    "Tail": Tail,
+    "set_grad_enabled": torch._C._set_grad_enabled,
+    "GraphFailed": GraphFailed,
+}

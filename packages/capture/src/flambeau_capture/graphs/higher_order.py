@@ -1,0 +1,485 @@
+"""Nodes that hold graphs: what a captured graph calls where the program passed functions to torch.
+
+    x, w -> MyFunction = torch.autograd.Function of two captured graphs      ->      MyFunction(x, w)
+    x, w -> torch.vmap(lambda row: torch.sin(row @ w))(x)                    ->      vmap(x, w)
+
+Each is a callable on flat tensors that does what eager torch does, with captured graphs in the
+place of the program's functions: so a graph that holds one runs anywhere, and a tracer of ATen
+calls (autograd's, torch's own) sees the calls inside. What the program's functions read besides
+their arguments are arguments here too, after those, and called "lifted".
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import torch
+
+from flambeau_capture.graphs.reverse_mode import jacobian, pull_back
+from flambeau_prims.fake import FakeTensor
+from flambeau_prims.tracer import is_recording
+from flambeau_prims.unsupported import DataDependentControlFlow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import fx
+
+    Runnable: TypeAlias = "fx.GraphModule | CompiledGraph"
+    GraphCompiler: TypeAlias = Callable[[fx.GraphModule], Callable[..., tuple[Any, ...]]]
+
+
+class HigherOrder:
+    """Base of the callables.  `name` is what the graph's text calls them."""
+
+    name: str
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """Run on flat tensors."""
+        raise NotImplementedError
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def graphs(self) -> Mapping[str, Runnable]:
+        """The graphs inside, by name."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{name}: {str(graph.graph).strip()}".replace("\n", "\n  ")
+            for name, graph in self.graphs().items()
+        ]
+        return f"{type(self).__name__} {self.name} {{\n  " + "\n  ".join(parts) + "\n}"
+
+
+# ---------------------------------------------------------------- torch.autograd.Function
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A tensor of the forward that the backward reads: argument, output or further result `index`
+    of the forward graph.
+
+    `checked`: it goes through save_for_backward, which notices a later write; else it hangs on ctx.
+    """
+
+    source: Literal["argument", "output", "extra"]
+    index: int
+    checked: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """The backward for one pattern of defined gradients.
+
+    `graph` takes the defined gradients, the kept tensors that `kept` lists, then `lifted`
+    (positions among the call's lifted arguments). `results[i]` is the result of `graph` that
+    argument i's gradient is, or None.
+    """
+
+    graph: fx.GraphModule
+    kept: tuple[int, ...]
+    lifted: tuple[int, ...]
+    results: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CustomFunction(HigherOrder):
+    """`MyFunction.apply(...)`: call it with the tensor arguments, then the lifted ones; it returns
+    a tuple of the tensor results.
+
+    `forward` takes the `arguments` tensors and the first `forward_lifted` lifted ones, and returns
+    `outputs` results, then what the backward needs besides. `backwards` is keyed by which outputs'
+    gradients are defined; empty if nothing is differentiated.
+    """
+
+    name: str
+    forward: fx.GraphModule
+    arguments: int
+    forward_lifted: int
+    outputs: int
+    backwards: Mapping[tuple[bool, ...], Backward]
+    kept: tuple[Kept, ...] = ()
+    dirty: tuple[int, ...] = ()
+    non_differentiable: tuple[int, ...] = ()
+    materialize_grads: bool = True
+    once_differentiable: bool = False
+    generate_vmap_rule: bool = False
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        tensors, lifted = args[: self.arguments], args[self.arguments :]
+        if torch._C._are_functorch_transforms_active():
+            return self._transformable.apply(self, lifted, *tensors)  # type: ignore[no-untyped-call, no-any-return]
+        # The C entry: Function.apply itself looks for function transforms first.
+        apply = super(torch.autograd.Function, self._plain).apply  # type: ignore[misc]
+        return apply(self, lifted, *tensors)  # type: ignore[no-any-return]
+
+    def graphs(self) -> Mapping[str, Runnable]:
+        found: dict[str, Runnable] = {"forward": self.forward}
+        for defined, backward in self.backwards.items():
+            missing = [str(at) for at, is_there in enumerate(defined) if not is_there]
+            suffix = f" without gradient of {', '.join(missing)}" if missing else ""
+            found[f"backward{suffix}"] = backward.graph
+        return found
+
+    @functools.cached_property
+    def _plain(self) -> type[torch.autograd.Function]:
+        return self._function(_Plain)
+
+    @functools.cached_property
+    def _transformable(self) -> type[torch.autograd.Function]:
+        return self._function(_Transformable)
+
+    def _function(self, base: type[torch.autograd.Function]) -> type[torch.autograd.Function]:
+        """`base` under the name that the program gave its Function."""
+        members: dict[str, Any] = {"generate_vmap_rule": self.generate_vmap_rule}
+        if self.once_differentiable:
+            members["backward"] = staticmethod(
+                torch.autograd.function.once_differentiable(base.backward)
+            )
+        return type(self.name, (base,), members)
+
+    def _set_up(self, ctx: Any, lifted: Any, tensors: Any, outputs: Any, extras: Any) -> None:
+        sources = {"argument": tensors, "output": outputs, "extra": extras}
+        kept = [sources[item.source][item.index] for item in self.kept]
+        ctx.call, ctx.lifted = self, lifted
+        ctx.held = [
+            None if item.checked else value for item, value in zip(self.kept, kept, strict=True)
+        ]
+        ctx.save_for_backward(
+            *[value for item, value in zip(self.kept, kept, strict=True) if item.checked]
+        )
+        if self.dirty:
+            ctx.mark_dirty(*[tensors[at] for at in self.dirty])
+        if self.non_differentiable:
+            ctx.mark_non_differentiable(*[outputs[at] for at in self.non_differentiable])
+        ctx.set_materialize_grads(self.materialize_grads)
+
+    def _differentiate(self, ctx: Any, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        defined = tuple(gradient is not None for gradient in gradients)
+        backward = self.backwards.get(defined)
+        if backward is None:
+            raise RuntimeError(
+                f"the backward of {self.name} could not be captured for gradients defined "
+                f"as {defined}"
+            )
+        saved = iter(ctx.saved_tensors)
+        kept = [
+            next(saved) if item.checked else held
+            for item, held in zip(self.kept, ctx.held, strict=True)
+        ]
+        results = backward.graph.forward(
+            *[gradient for gradient in gradients if gradient is not None],
+            *[kept[at] for at in backward.kept],
+            *[ctx.lifted[at] for at in backward.lifted],
+        )
+        return None, None, *(None if at is None else results[at] for at in backward.results)
+
+
+class _Plain(torch.autograd.Function):
+    """Outside function transforms: the forward sees ctx, and may keep tensors that it does not
+    return.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:
+        results = call.forward.forward(*tensors, *lifted[: call.forward_lifted])
+        outputs = results[: call.outputs]
+        call._set_up(ctx, lifted, tensors, outputs, results[call.outputs :])
+        return outputs  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        return ctx.call._differentiate(ctx, gradients)  # type: ignore[no-any-return]
+
+
+class _Transformable(torch.autograd.Function):
+    """Inside function transforms, which ask for a separate setup_context."""
+
+    @staticmethod
+    def forward(call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:
+        return call.forward.forward(*tensors, *lifted[: call.forward_lifted])  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        call, lifted, *tensors = inputs
+        call._set_up(ctx, lifted, tensors, output, ())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        return ctx.call._differentiate(ctx, gradients)  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- torch.func
+
+
+class _Transform(HigherOrder):
+    """Base of function transforms: called with the transform's tensors, then the lifted arguments
+    of `graph`.
+    """
+
+    graph: fx.GraphModule
+
+    def graphs(self) -> Mapping[str, Runnable]:
+        return {"of": self.graph}
+
+    def _closed(self, lifted: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
+        """The graph with its lifted arguments given."""
+        run = self.graph.forward
+        return lambda *tensors: run(*tensors, *lifted)
+
+
+def _with_aux(
+    closed: Callable[..., tuple[Any, ...]], results: int
+) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The function that returns its first results apart from the others, which are not
+    differentiated.
+    """
+
+    def function(*tensors: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        flat = closed(*tensors)
+        return tuple(flat[:results]), tuple(flat[results:])
+
+    return function
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VectorizedMap(_Transform):
+    """torch.vmap: one tensor for each of `in_dims`, one result for each of `out_dims`."""
+
+    name: str
+    graph: fx.GraphModule
+    in_dims: tuple[int, ...]
+    out_dims: tuple[int | None, ...]
+    randomness: str
+    chunk_size: int | None
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        count = len(self.in_dims)
+        mapped = torch.vmap(
+            self._closed(args[count:]),
+            self.in_dims,
+            self.out_dims,  # type: ignore[arg-type]
+            randomness=self.randomness,
+            chunk_size=self.chunk_size,
+        )
+        return mapped(*args[:count])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Gradient(_Transform):
+    """torch.func.grad_and_value of a graph that returns the value, then auxiliary tensors: takes
+    `tensors` arguments, and returns the gradients by those that `wanted` lists, the value, the
+    auxiliary tensors.
+    """
+
+    name: str
+    graph: fx.GraphModule
+    wanted: tuple[int, ...]
+    tensors: int
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        closed = self._closed(args[self.tensors :])
+        results, gradients = pull_back(closed, args[: self.tensors], self.wanted, None)
+        return *gradients, *results
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Jacobian(_Transform):
+    """torch.func.jacrev or jacfwd, as `name` says: takes `tensors` arguments, and returns for each
+    of the graph's first `results` results the derivatives by those that `wanted` lists, then the
+    graph's auxiliary tensors.
+    """
+
+    name: str
+    graph: fx.GraphModule
+    wanted: tuple[int, ...]
+    tensors: int
+    results: int
+    options: Mapping[str, Any]
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        closed = self._closed(args[self.tensors :])
+        if self.name == "jacrev":
+            chunk = self.options["chunk_size"]
+            results, derivatives = jacobian(
+                closed, args[: self.tensors], self.wanted, self.results, chunk
+            )
+            return *derivatives, *results[self.results :]
+        transform = getattr(torch.func, self.name)(
+            _with_aux(closed, self.results), self.wanted, has_aux=True, **self.options
+        )
+        jacobians, aux = transform(*args[: self.tensors])
+        return *(item for by_argument in jacobians for item in by_argument), *aux
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReverseProduct(_Transform):
+    """torch.func.vjp: takes `primals` tensors and a cotangent for each of the first `cotangents`
+    results of the graph, and returns a gradient for each primal; with no cotangents, the graph's
+    results.
+    """
+
+    name: str
+    graph: fx.GraphModule
+    primals: int
+    cotangents: int
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        last = self.primals + self.cotangents
+        closed = self._closed(args[last:])
+        seeds = args[self.primals : last]
+        results, gradients = pull_back(closed, args[: self.primals], range(self.primals), seeds)
+        return gradients if self.cotangents else results
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TangentProduct(_Transform):
+    """torch.func.jvp: takes `primals` tensors and as many tangents, and returns the graph's first
+    `results` results, their tangents, then its auxiliary tensors.
+    """
+
+    name: str
+    graph: fx.GraphModule
+    primals: int
+    results: int
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        count = self.primals
+        function = _with_aux(self._closed(args[2 * count :]), self.results)
+        value, tangents, aux = torch.func.jvp(  # type: ignore[misc]
+            function, args[:count], args[count : 2 * count], has_aux=True
+        )
+        return *value, *tangents, *aux
+
+
+# ---------------------------------------------------------------- control flow
+
+
+def _is_chosen(condition: torch.Tensor, what: str) -> bool:
+    """The contents of a condition.  Raises DataDependentControlFlow in a trace, which has none."""
+    if type(condition) is FakeTensor and condition.contents is None:
+        raise DataDependentControlFlow(f"{what} chooses by what a tensor holds")
+    return bool(condition)
+
+
+def _traced_by_torch(condition: torch.Tensor) -> bool:
+    """Whether torch's own tracers are at work, which know these operators by their own names."""
+    if type(condition) is FakeTensor:
+        return False
+    return type(condition) is not torch.Tensor or torch._C._len_torch_dispatch_stack() > 0
+
+
+def _only_shapes(condition: torch.Tensor) -> bool:
+    """Whether shapes are looked for and nothing is recorded: then all graphs are run."""
+    return type(condition) is FakeTensor and not is_recording()
+
+
+def _unshared(results: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Results in memory of their own: which memory they would share depends on the branch."""
+    taken = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
+    return tuple(r.clone() if r.untyped_storage().data_ptr() in taken else r for r in results)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """What runs in the place of a captured graph."""
+
+    graph: fx.Graph
+    forward: Callable[..., tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, module: Runnable, compile: GraphCompiler) -> CompiledGraph:
+        """`module` as `compile` compiles it."""
+        assert not isinstance(module, CompiledGraph)
+        return cls(module.graph, compile(module))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Conditional(HigherOrder):
+    """torch.cond: called with the predicate, then the lifted arguments, of which each branch takes
+    those that it lists.
+    """
+
+    name: str
+    true: Runnable
+    false: Runnable
+    true_lifted: tuple[int, ...]
+    false_lifted: tuple[int, ...]
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        predicate, *rest = args
+        lifted = tuple(rest)
+        if _traced_by_torch(predicate):
+            return torch.ops.higher_order.cond(predicate, self._true, self._false, lifted)  # type: ignore[no-any-return]
+        if _only_shapes(predicate):
+            pairs = zip(self._true(*lifted), self._false(*lifted), strict=True)
+            return tuple(torch.where(predicate, one, other) for one, other in pairs)
+        branch = self._true if _is_chosen(predicate, "torch.cond") else self._false
+        return _unshared(branch(*lifted), lifted)
+
+    def _true(self, *lifted: Any) -> tuple[Any, ...]:
+        return self.true.forward(*[lifted[at] for at in self.true_lifted])
+
+    def _false(self, *lifted: Any) -> tuple[Any, ...]:
+        return self.false.forward(*[lifted[at] for at in self.false_lifted])
+
+    def graphs(self) -> Mapping[str, Runnable]:
+        return {"true": self.true, "false": self.false}
+
+    def with_graphs(self, compile: GraphCompiler) -> Conditional:
+        """The same choice between compiled branches."""
+        yes, no = CompiledGraph.of(self.true, compile), CompiledGraph.of(self.false, compile)
+        return replace(self, true=yes, false=no)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Loop(HigherOrder):
+    """torch.while_loop: called with the `carried` tensors, then the lifted arguments, of which each
+    graph takes those that it lists.
+    """
+
+    name: str
+    test: Runnable
+    body: Runnable
+    carried: int
+    test_lifted: tuple[int, ...]
+    body_lifted: tuple[int, ...]
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        carried, lifted = args[: self.carried], args[self.carried :]
+        if _traced_by_torch(carried[0]):
+            return torch.ops.higher_order.while_loop(self._test, self._body, carried, lifted)  # type: ignore[no-any-return]
+        if _only_shapes(carried[0]):
+            self._test(*args)
+            return tuple(
+                result + 0 * start.to(result.dtype)
+                if result.is_floating_point()
+                else result.clone()
+                for start, result in zip(carried, self._body(*args), strict=True)
+            )
+        results = tuple(value.clone() for value in carried)
+        while _is_chosen(self._test(*results, *lifted), "torch.while_loop"):
+            results = self._body(*results, *lifted)
+        return results
+
+    def _test(self, *args: Any) -> torch.Tensor:
+        carried, lifted = args[: self.carried], args[self.carried :]
+        (condition,) = self.test.forward(*carried, *[lifted[at] for at in self.test_lifted])
+        return condition  # type: ignore[no-any-return]
+
+    def _body(self, *args: Any) -> tuple[Any, ...]:
+        carried, lifted = args[: self.carried], args[self.carried :]
+        return self.body.forward(*carried, *[lifted[at] for at in self.body_lifted])
+
+    def graphs(self) -> Mapping[str, Runnable]:
+        return {"while": self.test, "do": self.body}
+
+    def with_graphs(self, compile: GraphCompiler) -> Loop:
+        """The same loop with compiled test and body."""
+        test, body = CompiledGraph.of(self.test, compile), CompiledGraph.of(self.body, compile)
+        return replace(self, test=test, body=body)

@@ -1,0 +1,197 @@
+"""Reverse-mode differentiation of a function of flat tensors, as torch.func.vjp and jacrev have it,
+on functorch's own levels.
+
+    results, gradients = pull_back(f, (x, w), wanted=(0,), cotangents=(g,))      # g @ df/dx
+
+torch.func's functions do the same, but the first call of any of them imports torch._dynamo.
+
+Inference mode as a captured graph enters and leaves it.
+
+    with torch.inference_mode():          enter_inference_mode(True)
+        y = x * 2                   ->    y = x * 2
+                                          leave_inference_mode()
+
+torch has no setter of this mode, only guards that are to be left in the order in which they were
+entered. Those that a graph holds are kept for it here, by thread; `leaving_after_errors` leaves
+what a graph that raises has entered.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Flat = Callable[..., tuple[torch.Tensor, ...]]
+    from collections.abc import Callable
+
+_functorch = torch._C._functorch
+_NO_HOOKS = (
+    "torch.func.{grad, vjp, jacrev, hessian} don't yet support saved tensor hooks. "
+    "Please open an issue with your use case."
+)
+
+
+def pull_back(
+    function: Flat,
+    tensors: Sequence[torch.Tensor],
+    wanted: Sequence[int],
+    cotangents: Sequence[torch.Tensor] | None,
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """The function's results, and the gradients by the `wanted` tensors.
+
+    The cotangents are of the first results; None stands for a one, for a single scalar. Raises
+    RuntimeError where that is none.
+    """
+    with _level() as level:
+        results, inputs = _run(function, tensors, wanted, level)
+        count = 1 if cotangents is None else len(cotangents)
+        if cotangents is None and results[0].ndim:
+            raise RuntimeError(
+                "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, "
+                "got tensor with "
+                f"{results[0].ndim} dims. Maybe you wanted to use the vjp or jacrev APIs instead?"
+            )
+        gradients = _gradients(results[:count], inputs, cotangents)
+        return _unwrapped(results, level), _unwrapped(gradients, level)
+
+
+def jacobian(
+    function: Flat,
+    tensors: Sequence[torch.Tensor],
+    wanted: Sequence[int],
+    count: int,
+    chunk_size: int | None,
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """The function's results, and for each of the first `count` the derivatives by the `wanted`
+    tensors, one after another.
+    """
+    with _level() as level:
+        results, inputs = _run(function, tensors, wanted, level)
+        found: list[torch.Tensor] = []
+        for result in results[:count]:
+
+            def pull(cotangent: torch.Tensor, result: torch.Tensor = result) -> tuple[Any, ...]:
+                return _gradients((result,), inputs, (cotangent,))
+
+            size = result.numel()
+            basis = torch.eye(size, dtype=result.dtype, device=result.device)
+            basis = basis.view(size, *result.shape)
+            batched = torch.vmap(pull, chunk_size=chunk_size)(basis)
+            found += [
+                gradient.view(*result.shape, *given.shape)
+                for gradient, given in zip(batched, inputs, strict=True)
+            ]
+        return _unwrapped(results, level), _unwrapped(found, level)
+
+
+@contextmanager
+def _level() -> Iterator[int]:
+    """A level of differentiation, with grad mode on whatever it is outside."""
+    with torch.autograd.graph.disable_saved_tensors_hooks(_NO_HOOKS):
+        level = _functorch._grad_increment_nesting()
+        try:
+            with torch.enable_grad():
+                yield level
+        finally:
+            _functorch._grad_decrement_nesting()
+
+
+def _run(
+    function: Flat, tensors: Sequence[torch.Tensor], wanted: Sequence[int], level: int
+) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
+    """The function's results on tensors of this level, and those of these that are differentiated
+    by.
+    """
+    wrapped = [_functorch._wrap_for_grad(tensor, level) for tensor in tensors]
+    inputs = [wrapped[at] for at in wanted]
+    allowed = _functorch.get_inplace_requires_grad_allowed()
+    _functorch.set_inplace_requires_grad_allowed(True)
+    try:
+        for tensor in inputs:
+            tensor.requires_grad_()
+    finally:
+        _functorch.set_inplace_requires_grad_allowed(allowed)
+    return tuple(function(*wrapped)), inputs
+
+
+def _gradients(
+    results: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    cotangents: Sequence[torch.Tensor] | None,
+) -> tuple[torch.Tensor, ...]:
+    """Gradients that are differentiable themselves; zeros where there is no path."""
+    given = [None] * len(results) if cotangents is None else list(cotangents)
+    pairs = [(r, g) for r, g in zip(results, given, strict=True) if r.requires_grad]
+    if not pairs:
+        return tuple(torch.zeros_like(tensor) for tensor in inputs)
+    found = torch.autograd.grad(
+        [result for result, _ in pairs],
+        inputs,
+        [cotangent for _, cotangent in pairs],
+        retain_graph=True,
+        create_graph=True,
+        allow_unused=True,
+    )
+    return tuple(
+        torch.zeros_like(tensor) if gradient is None else gradient
+        for gradient, tensor in zip(found, inputs, strict=True)
+    )
+
+
+def _unwrapped(tensors: Sequence[torch.Tensor], level: int) -> tuple[torch.Tensor, ...]:
+    return tuple(_functorch._unwrap_for_grad(tensor, level) for tensor in tensors)
+
+
+# ---------------------------------------------------------------- inference mode
+
+
+class _Entered(threading.local):
+    """The guards that this thread's graphs have entered, the innermost last."""
+
+    def __init__(self) -> None:
+        self.guards: list[Any] = []
+
+
+_ENTERED = _Entered()
+
+
+def enter_inference_mode(enabled: bool) -> None:
+    """Turn inference mode on, or off, until the matching `leave_inference_mode`."""
+    _ENTERED.guards.append(torch._C._InferenceMode(enabled))  # which enters it
+
+
+def leave_inference_mode() -> None:
+    """Go back to the modes that were on when the innermost `enter_inference_mode` was called."""
+    _ENTERED.guards.pop().__exit__(None, None, None)
+
+
+@contextmanager
+def leaving_inference_modes() -> Iterator[None]:
+    """A block that leaves what is entered in it."""
+    depth = len(_ENTERED.guards)
+    try:
+        yield
+    finally:
+        while len(_ENTERED.guards) > depth:
+            leave_inference_mode()
+
+
+def leaving_after_errors(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """`graph`, a call of which that raises has left what it entered."""
+
+    def run(*args: Any) -> Any:
+        depth = len(_ENTERED.guards)
+        try:
+            return graph(*args)
+        except BaseException:
+            while len(_ENTERED.guards) > depth:
+                leave_inference_mode()
+            raise
+
+    return run

@@ -1,0 +1,233 @@
+"""Questions about data that exist only when the graph runs, answered as they are on the call being
+captured.
+
+    if x.max() > 0:                 gt = x.max() > 0              the graph so far is run once on this call's inputs (branches/observation.py): it is true
+        x = x.log()           ->    _assert_async(gt, "...")      what was assumed is checked as the graph runs
+    return x                        return x.log()                so the branch is taken
+
+Where a check fails as the graph runs, the call is recompiled or served by another entry
+(`entries/eager_replay.py`, `compiled.py`) and the line is blocklisted: from then on it is a graph
+break. Frames that are to be captured whole go the other way in a graph of its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from flambeau_capture.interpreter.branches.observation import Failure, is_repeatable, observe
+from flambeau_capture.interpreter.branches.raising_branches import check
+from flambeau_capture.interpreter.code.liveness import following
+from flambeau_capture.interpreter.frame import is_in_block
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Assumption
+from flambeau_capture.torch_switches import Switches, nesting_settings
+from flambeau_prims.size_oracle import Oracle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from flambeau_capture.interpreter.code.decode import DecodedCode
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.torch_calls.tape import Tape
+    from flambeau_capture.record import GraphValue
+    from flambeau_prims.sizes import SizeEnv
+
+MOST_CALLS = 200_000
+"""So many calls of the graph are made to answer the questions of one frame: each runs the graph so
+far.
+"""
+
+
+class Answers:
+    """Where a frame asked something, and what was found, in order; None: nothing may be assumed
+    there.
+
+    Kept while the frame is interpreted several times: each time gets the same answers.
+    """
+
+    def __init__(self) -> None:
+        self._given: list[tuple[str, tuple[Any, ...] | Failure | None]] = []
+        self._calls = 0
+
+    def known(self, at: int, where: str) -> bool:
+        """Whether question `at`, which is asked at this line, was answered before."""
+        if at < len(self._given) and self._given[at][0] == where:
+            return True
+        del self._given[at:]
+        return False
+
+    def __getitem__(self, at: int) -> tuple[Any, ...] | Failure | None:
+        return self._given[at][1]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no more questions are answered."""
+        return self._calls > MOST_CALLS
+
+    def find(self, tape: Tape, where: str, wanted: Sequence[GraphValue]) -> None:
+        """Answer the next question: what these values are."""
+        self._calls += len(tape.calls) + 1
+        self._given.append((where, observe(tape, wanted)))
+
+
+class NeedsObservation(GraphBreak):
+    """A question that cannot be answered where it is asked, in the midst of a call of torch: the
+    frame is left, and interpreted again.
+    """
+
+    def __init__(self, where: str, wanted: Sequence[GraphValue]) -> None:
+        super().__init__("data-dependent", f"{where} asks what is in a tensor")
+        self.asked_at = where
+        self.wanted = wanted
+
+
+class Speculation:
+    """What one capture assumes of data. `answers` are those of earlier interpretations of the
+    frame, and grow.
+    """
+
+    def __init__(self, machine: Machine, answers: Answers | None = None) -> None:
+        self._machine = machine
+        self._answers = answers or Answers()
+        self._asked = 0
+        self._numbers: dict[str, int | float] = {}
+        """What the unbacked numbers are that have been asked for."""
+        self.assumptions: dict[Assumption, None] = {}
+        """What is checked in the graph, in order."""
+
+    def attach(self, env: SizeEnv | None) -> None:
+        """Answer what is asked of unbacked numbers of `env`."""
+        if env is not None and self._machine.options.speculate:
+            env.oracle = Oracle(env, self._tell)
+
+    def truth(self, condition: torch.Tensor) -> bool | None:
+        """The truth of a tensor of one element, which is assumed from now on; None where it may not
+        be.
+        """
+        machine = self._machine
+        found = self._look([machine.tape.value_of(condition)])
+        if found is None:
+            return None
+        holds = bool(found[0])
+        assumption = Assumption(machine.where, f"that a condition is {holds}")
+        self.note(assumption)
+        check(machine, condition, assumption.violation, holds=holds)
+        return holds
+
+    def note(self, assumption: Assumption) -> None:
+        """Note what a check is recorded of."""
+        self.assumptions[assumption] = None
+
+    def detach(self, env: SizeEnv | None) -> None:
+        """Answer no more: the capture is over."""
+        if env is not None:
+            env.oracle = None
+
+    def _tell(self, names: set[str]) -> Mapping[str, int | float] | None:
+        """What an Oracle asks: the values of unbacked numbers by name."""
+        values = self._machine.tape.unbacked.values
+        if not names <= values.keys():
+            return None  # the call that defines them is not recorded yet
+        if not self._applies(self._machine.where):
+            return None
+        if not names <= self._numbers.keys():
+            # All that the graph so far defines, in one run: programs that ask of one number ask of
+            # others, too.
+            wanted = [name for name in values if name not in self._numbers]
+            found = self._look([values[name] for name in wanted])
+            if found is None:
+                return None
+            self._numbers.update(zip(wanted, found, strict=True))
+        return {name: self._numbers[name] for name in names}
+
+    def _look(self, wanted: list[GraphValue]) -> tuple[Any, ...] | None:
+        where = self._machine.where
+        if not self._applies(where):
+            return None
+        at = self._asked
+        self._asked += 1
+        if not self._answers.known(at, where):
+            if self._answers.exhausted:
+                return None
+            if not self._between_calls():
+                raise NeedsObservation(where, wanted)
+            with self._aside():
+                self._answers.find(self._machine.tape, where, wanted)
+        found = self._answers[at]
+        if not isinstance(found, Failure):
+            return found
+        if self._machine.options.fullgraph and not is_in_block(self._machine.frame):
+            raise GraphBreak("exception-escapes", found.text)
+        return None
+
+    def _applies(self, where: str) -> bool:
+        """Whether the data at a line may be asked for."""
+        machine = self._machine
+        options = machine.options
+        if not options.speculate or options.exporting:
+            return False
+        if machine.tape.subgraphs or machine.transforms or machine.backwards:
+            return False
+        if not options.fullgraph and (
+            where in machine.dynamic.blocklisted or _in_open_loop(machine.frame)
+        ):
+            return False
+        return is_repeatable(machine.tape)
+
+    def _between_calls(self) -> bool:
+        """Whether the interpreter itself asks: no call of torch is under way, whose state would be
+        in the way.
+        """
+        tape = self._machine.tape
+        return (
+            _get_current_dispatch_mode() is tape.tracer
+            and torch._C._len_torch_function_stack() == 0
+            and not tape.inference_guards
+        )
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """A block outside of the tracer, in the state of torch that the call began in."""
+        machine = self._machine
+        tape, now = machine.tape, Switches()
+        tape.tracer.__exit__(None, None, None)
+        try:
+            machine.switches.restore(tape.autocast_nesting)
+            yield
+        finally:
+            for step, args in nesting_settings(tape.autocast_nesting):
+                step(*args)
+            for write, args in now.settings_from(Switches()):
+                write(*args)
+            tape.tracer.__enter__()
+
+
+def _in_open_loop(frame: Frame | None) -> bool:
+    """Whether a frame, or one that has called it, is in a loop over nothing: how often it goes
+    round is in the data.
+    """
+    while frame is not None:
+        if _comes_back(frame.code, frame.ip - 1):
+            return True
+        frame = frame.parent
+    return False
+
+
+def _comes_back(code: DecodedCode, index: int) -> bool:
+    """Whether control may come back to an instruction without a `for` in between."""
+    seen: set[int] = set()
+    pending = following(code, index)
+    while pending:
+        at = pending.pop()
+        if at == index:
+            return True
+        if at in seen or code.names_at[at] == "FOR_ITER":
+            continue
+        seen.add(at)
+        pending += following(code, at)
+    return False

@@ -1,0 +1,174 @@
+"""What code does with a value that an instruction has just pushed, as far as the instructions that
+follow say.
+
+    config["lr"]                 LOAD_FAST config, LOAD_CONST 'lr', BINARY_SUBSCR:  of config only one entry is read
+    f"{name}: {loss}"            LOAD_FAST name, FORMAT_VALUE:                      of name nothing is read
+    self.losses.append(x)        LOAD_ATTR losses, LOAD_ATTR append:                the list is only
+                                 appended to
+
+The instructions between the load and the one that takes the value are followed as long as they are
+straight and simple.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.code.decode import DecodedCode
+
+
+class Use(enum.Enum):
+    """The uses of a container that do not depend on all that it holds."""
+
+    APPEND = "append or extend is called"
+    ENTRY = "one entry is read, or looked for"
+    IS_NONE = "it is compared with None"
+    LOCAL = "it is stored in a local variable"
+    ARGUMENT = "it is an argument of a call"
+    RETURN = "it is returned"
+    TEXT = "it is put into text, or into a container or attribute"
+
+
+_APPENDING = frozenset({"append", "extend"})
+_NONE_TESTS = frozenset(
+    {
+        "POP_JUMP_IF_NONE",
+        "POP_JUMP_IF_NOT_NONE",
+        "POP_JUMP_FORWARD_IF_NONE",
+        "POP_JUMP_FORWARD_IF_NOT_NONE",
+        "POP_JUMP_BACKWARD_IF_NONE",
+        "POP_JUMP_BACKWARD_IF_NOT_NONE",
+    }
+)
+_TO_LOCALS = frozenset({"STORE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"})
+
+_SIDE_EFFECTS: dict[str, tuple[int, int]] = {
+    "LOAD_CONST": (0, 1),
+    "LOAD_FAST": (0, 1),
+    "LOAD_FAST_CHECK": (0, 1),
+    "LOAD_DEREF": (0, 1),
+    "LOAD_FAST_LOAD_FAST": (0, 2),
+    "LOAD_METHOD": (1, 2),
+    "PUSH_NULL": (0, 1),
+    "NOP": (0, 0),
+    "DELETE_FAST": (0, 0),
+    "PRECALL": (0, 0),
+    "KW_NAMES": (0, 0),
+    "BINARY_SUBSCR": (2, 1),
+    "BINARY_OP": (2, 1),
+    "COMPARE_OP": (2, 1),
+    "IS_OP": (2, 1),
+    "CONTAINS_OP": (2, 1),
+    "UNARY_NEGATIVE": (1, 1),
+    "UNARY_NOT": (1, 1),
+    "UNARY_INVERT": (1, 1),
+    "BINARY_SLICE": (3, 1),
+    "FORMAT_SIMPLE": (1, 1),
+    "FORMAT_WITH_SPEC": (2, 1),
+    "CONVERT_VALUE": (1, 1),
+}
+"""How many values simple instructions pop and push."""
+_BUILDS = {"BUILD_TUPLE": 1, "BUILD_LIST": 1, "BUILD_STRING": 1, "BUILD_SLICE": 1, "BUILD_MAP": 2}
+_FAR = 100
+"""How many instructions ahead is looked."""
+
+
+def use_of(code: DecodedCode, index: int, above: int = 0) -> Use | None:
+    """What is done, from instruction `index` on, with the value under `above` others on the stack;
+    None where that is not among the uses.
+    """
+    key = (index, above)
+    found = code.uses.get(key, key)
+    if found is key:
+        found = code.uses[key] = _use(code, index, above)
+    return found  # type: ignore[return-value]
+
+
+def _use(code: DecodedCode, index: int, above: int) -> Use | None:
+    at = index - 1
+    for _ in range(_FAR):
+        at += 1
+        if at == len(code.instructions):
+            break
+        name, argument = code.names_at[at], code.instructions[at][1]
+        if name == "JUMP_FORWARD":  # as a resumed frame begins
+            at = argument - 1
+            continue
+        found = _taken_by(name, argument, above)
+        if found is not None:
+            return found
+        side_effect = _effect(name, argument)
+        if side_effect is None or side_effect[0] > above:
+            return None
+        above += side_effect[1] - side_effect[0]
+    return None
+
+
+def _taken_by(name: str, argument: Any, above: int) -> Use | None:
+    if above == 0:
+        if name in _TO_LOCALS:
+            return Use.LOCAL
+        if name in _NONE_TESTS:
+            return Use.IS_NONE
+        if name == "RETURN_VALUE":
+            return Use.RETURN
+        if name == "LOAD_METHOD" or (name == "LOAD_ATTR" and argument[1]):
+            method = argument if name == "LOAD_METHOD" else argument[0]
+            if method in _APPENDING:
+                return Use.APPEND
+            return Use.ENTRY if method == "get" else None
+    if (name == "BINARY_SUBSCR" and above == 1) or (name == "CONTAINS_OP" and above == 0):
+        return Use.ENTRY
+    if name == "CALL" and above < argument:
+        return Use.ARGUMENT
+    if name == "CALL_KW" and 0 < above <= argument:
+        return Use.ARGUMENT
+    return Use.TEXT if _is_put(name, argument, above) else None
+
+
+_PUT_AT = {
+    "CONVERT_VALUE": 0,
+    "FORMAT_SIMPLE": 0,
+    "FORMAT_WITH_SPEC": 1,
+    "LIST_APPEND": 0,
+    "STORE_ATTR": 1,
+    "STORE_SUBSCR": 2,
+}
+
+
+def _is_put(name: str, argument: Any, above: int) -> bool:
+    """Whether an instruction puts the value under `above` others into a text, or stores it."""
+    match name:
+        case "FORMAT_VALUE":
+            return above == (1 if argument & 4 else 0)
+        case "BUILD_STRING" | "BUILD_TUPLE" | "BUILD_LIST":
+            return bool(above < argument)
+        case "BUILD_MAP":
+            return bool(above < 2 * argument and above % 2 == 0)
+        case "BUILD_CONST_KEY_MAP":
+            return bool(0 < above <= argument)
+        case "BINARY_OP":
+            return above < 2 and argument in _ADDITIONS
+    return _PUT_AT.get(name) == above
+
+
+_ADDITIONS = tuple(at for at, (_, symbol) in enumerate(dis._nb_ops) if symbol in ("+", "+="))  # type: ignore[attr-defined]
+
+
+def _effect(name: str, argument: Any) -> tuple[int, int] | None:
+    match name:
+        case "LOAD_GLOBAL" | "LOAD_ATTR":
+            pops = int(name == "LOAD_ATTR")
+            return pops, 1 + bool(argument[1])
+        case "FORMAT_VALUE":
+            return 2 if argument & 4 else 1, 1
+        case "CALL":
+            return argument + 2, 1
+        case "CALL_KW":
+            return argument + 3, 1
+    if name in _BUILDS:
+        return argument * _BUILDS[name], 1
+    return _SIDE_EFFECTS.get(name)

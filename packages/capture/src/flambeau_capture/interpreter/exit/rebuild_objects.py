@@ -1,0 +1,254 @@
+"""Recipes of exceptions that the frame has made: with their chain, notes and traceback.
+
+Recipes of C iterators that stand on the stack, or in locals, at a graph break: as they pickle
+themselves.
+
+    for i, x in enumerate(xs): ...      ->      enumerate(restored(iter(xs), 3), 3)
+
+Those of dicts and sets are iterators of the same object again, which find out when its size has
+changed.
+
+Recipes of generic types, made again of their parts: equal ones are often one object.
+
+    Sequence[T]     ->      operator.getitem(typing.Sequence, T)
+    tuple[T]        ->      types.GenericAlias(tuple, (T,))
+
+Those that hold nothing that the frame has made are the same objects in every call, as are the names
+of the typing module.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import operator
+import sys
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.interpreter.tracebacks import made_part, traceback_recipe
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallRecipe, Const, FromSource, MakeDict, MakeTuple
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.record import Recipe
+
+
+def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
+    """The exception, made anew, with the places where it has been raised."""
+    made, traceback = _untraced_recipe(rebuild, error), made_part(error)
+    if traceback is None:
+        return made
+    return CallRecipe(_with_traceback, (made, traceback_recipe(traceback)))
+
+
+def _untraced_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
+    kind = type(error)
+    if rebuild.machine.was_raised_by_name(error):
+        raise GraphBreak("not-resumable", "which parts of a group were raised anew is not kept")
+    args = MakeTuple(tuple(rebuild.recipe(item) for item in error.args))
+    state: list[tuple[Recipe, Recipe]] = [
+        (Const(name), rebuild.recipe(item)) for name, item in error.__dict__.items()
+    ]
+    state += _fields(rebuild, error)
+    chain = error.__cause__, error.__context__
+    if not state and chain == (None, None) and type(kind.__init__) is not types.FunctionType:
+        return CallRecipe(kind, args.items)
+    links = tuple(Const(None) if link is None else rebuild.recipe(link) for link in chain)
+    flag = Const(error.__suppress_context__)
+    return CallRecipe(_made, (Const(kind), args, *links, flag, MakeDict(list(state))))
+
+
+def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Recipe, Recipe]]:
+    """What the exception's type holds besides its arguments and its `__dict__`: `name` of a
+    NameError, `path` of an ImportError, slots.
+    """
+    kind = type(error)
+    names = [name for name in _members(kind.__mro__) if getattr(error, name, None) is not None]
+    if names and type(kind.__init__) is not types.FunctionType:
+        again = kind(*error.args)
+        names = [name for name in names if getattr(again, name, None) is not getattr(error, name)]
+    found: list[tuple[Recipe, Recipe]] = []
+    for name in names:
+        try:
+            found.append((Const(name), rebuild.recipe(getattr(error, name))))
+        except GraphBreak:
+            if name != "obj":  # for suggestions only: the object without the attribute
+                raise
+            rebuild.machine.forget_break()
+    return found
+
+
+@functools.cache
+def _members(bases: tuple[type, ...]) -> tuple[str, ...]:
+    """Fields that a program can set, of an exception type written in C or with slots, by its
+    `__mro__`.
+    """
+    return tuple(
+        name
+        for base in bases
+        for name, member in vars(base).items()
+        if type(member) is types.MemberDescriptorType
+        and not name.startswith("__")
+        and name not in ("characters_written", "exceptions", "message")
+    )
+
+
+def _with_traceback(error: BaseException, traceback: types.TracebackType) -> BaseException:
+    error.__traceback__ = traceback
+    return error
+
+
+def _made(
+    kind: Any,
+    args: tuple[Any, ...],
+    cause: BaseException | None,
+    context: BaseException | None,
+    suppress_context: bool,
+    state: dict[str, Any],
+) -> BaseException:
+    # An __init__ of the program's has run when the frame made the exception.
+    written = type(kind.__init__) is types.FunctionType
+    error: BaseException = kind.__new__(kind, *args) if written else kind(*args)
+    error.__cause__, error.__context__ = cause, context
+    error.__suppress_context__ = suppress_context
+    for name, value in state.items():
+        if name in _members(kind.__mro__):
+            setattr(error, name, value)
+        else:
+            error.__dict__[name] = value
+    return error
+
+
+# ---------------------------------------------------------------- rebuild iterators
+
+_BUILTIN_ITERATORS: tuple[type, ...] = (
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+    type(iter(range(1 << 70))),
+    type(iter("")),
+    type(iter("ä")),
+    type(iter(b"")),
+    type(iter({})),
+    type(iter({}.values())),
+    type(iter({}.items())),
+    type(iter(set())),
+    type(reversed([])),
+    reversed,
+    enumerate,
+    zip,
+    map,
+    filter,
+)
+
+
+_FORGETFUL = (itertools.groupby, itertools._grouper)  # type: ignore[attr-defined]
+"""Between two items of a group, `groupby.__reduce__` leaves the group out."""
+
+
+def is_c_iterator(kind: type) -> bool:
+    """Whether iterators of this type say how they can be made again."""
+    return kind in _BUILTIN_ITERATORS or (
+        kind.__module__ == "itertools" and hasattr(kind, "__next__") and kind not in _FORGETFUL
+    )
+
+
+_OF_DICTS: dict[type, Any] = {
+    type(iter({})): iter,
+    type(iter({}.values())): lambda mapping: iter(dict.values(mapping)),
+    type(iter({}.items())): lambda mapping: iter(dict.items(mapping)),
+    type(iter(set())): iter,
+}
+"""Type of iterator -> how one of a dict or a set is made."""
+
+
+def iterator_recipe(rebuild: Rebuilder, iterator: Any) -> Recipe:
+    """The iterator, where it stands."""
+    begin = _OF_DICTS.get(type(iterator))
+    if begin is not None:
+        container = _iterated(iterator)
+        if container is not None:
+            function = _spoiled if _is_spoiled(iterator) else _advanced
+            position = Const(len(container) - iterator.__length_hint__())
+            return CallRecipe(function, (Const(begin), rebuild.recipe(container), position))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # itertools objects from 3.12 on
+        function, args, *state = iterator.__reduce__()
+    made: Recipe = CallRecipe(function, tuple(rebuild.recipe(arg) for arg in args))
+    if state and state[0] is not None:
+        made = CallRecipe(_restored, (made, rebuild.recipe(state[0])))
+    return made
+
+
+def sequence_iterator_recipe(rebuild: Rebuilder, sequence: Any, index: int) -> Recipe:
+    """The iterator of an object that has only `__getitem__`."""
+    return CallRecipe(_restored, (CallRecipe(iter, (rebuild.recipe(sequence),)), Const(index)))
+
+
+def _iterated(iterator: Any) -> Any:
+    """The dict or set that an iterator is on; None if it is exhausted."""
+    return next(
+        (held for held in gc.get_referents(iterator) if isinstance(held, (dict, set, frozenset))),
+        None,
+    )
+
+
+def _is_spoiled(iterator: Any) -> bool:
+    """Whether the next step raises, since the container has changed its size."""
+    try:
+        iterator.__reduce__()  # which runs a copy of it to its end
+    except RuntimeError:
+        return True
+    return False
+
+
+def _advanced(begin: Any, container: Any, position: int) -> Any:
+    iterator = begin(container)
+    next(itertools.islice(iterator, position, position), None)
+    return iterator
+
+
+def _spoiled(begin: Any, container: Any, position: int) -> Any:
+    """An iterator whose container has changed its size: the next step says so."""
+    other: Any = {None: None} if isinstance(container, dict) else {None}
+    iterator = begin(other)
+    other.clear()
+    return iterator
+
+
+def _restored(iterator: Any, state: Any) -> Any:
+    iterator.__setstate__(state)
+    return iterator
+
+
+# ---------------------------------------------------------------- rebuild types
+
+
+def alias_recipe(rebuild: Rebuilder, alias: types.GenericAlias) -> Recipe:
+    """`list[T]`, or `*tuple[T]`."""
+    args = [rebuild.recipe(arg) for arg in alias.__args__]
+    if all(isinstance(arg, (Const, FromSource)) for arg in args):
+        return Const(alias)
+    made = CallRecipe(
+        types.GenericAlias, (rebuild.recipe(alias.__origin__), MakeTuple(tuple(args)))
+    )
+    return CallRecipe(_unpacked, (made,)) if getattr(alias, "__unpacked__", False) else made
+
+
+def typing_recipe(rebuild: Rebuilder, value: Any) -> Recipe | None:
+    """An object of the typing module, as it pickles itself; None for what the frame may have made."""
+    reduced = value.__reduce__()
+    if isinstance(reduced, str):
+        module = sys.modules.get(value.__module__)
+        return Const(value) if getattr(module, reduced, None) is value else None
+    if reduced[0] is not operator.getitem:
+        return None
+    return CallRecipe(operator.getitem, tuple(rebuild.recipe(part) for part in reduced[1]))
+
+
+def _unpacked(alias: Any) -> Any:
+    return next(iter(alias))

@@ -1,0 +1,264 @@
+"""What the frame did to objects that existed before the call, as side effects that its entry
+replays at exit.
+
+self.steps = self.steps + 1; cache["x"] = y     ->     SetAttr(self, 'steps', s0 + 1); ReplaceDict(cache, [..., ('x', y)])
+
+What the frame has set of context variables (`contextvars`): nothing is really set before its exit.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.values.classes import Proxy
+from flambeau_capture.interpreter.values.objects import DELETED, dict_items, slot_values
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import (
+    CallRecipe,
+    CallSideEffect,
+    Const,
+    DelAttr,
+    FromSource,
+    MakeList,
+    ReplaceDict,
+    ReplaceList,
+    ReplaceSet,
+    SetAttr,
+    StoreCell,
+    StoreGlobal,
+)
+from flambeau_capture.sources import MODULE_TABLES, Constant, DictEntry, InstanceDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.values.objects import TrackedCopy
+    from flambeau_capture.record import Recipe, SideEffect
+    from flambeau_capture.sources import Source
+
+
+def guard_distinct(machine: Machine) -> None:
+    """An object that the frame changed must not be, on a later call, also what another source
+    holds.
+    """
+    objects = machine.objects
+    changed = [tracked.real for tracked in objects.tracked_copies.values() if tracked.is_changed()]
+    changed += [obj for obj, _ in objects.pending_writes.values() if objects.is_known(obj)]
+    targets = [target for target in objects.append_targets.values() if target.tracked is None]
+    changed += [target.real for target in targets if target.items]
+    held = [(tracked.real, tracked.source) for tracked in objects.tracked_copies.values()]
+    held += [*objects.known.values(), *((target.real, target.source) for target in targets)]
+    held += objects.read_in_part
+    source_of = {id(obj): source for obj, source in held}
+    done: set[int] = set()
+    for obj in changed:
+        done.add(id(obj))
+        for other, source in held:
+            if type(other) is type(obj) and id(other) not in done:
+                machine.guard("NOT_ALIAS", source_of[id(obj)], source)
+
+
+def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
+    """Everything the frame did to what existed before the call."""
+    found: list[SideEffect] = []
+    objects = machine.objects
+    for tracked in list(objects.tracked_copies.values()):
+        _contents_side_effects(tracked, rebuild, found)
+    for appended in objects.append_targets.values():
+        if appended.items:
+            items = MakeList([rebuild.recipe(item) for item in appended.items])
+            found.append(CallSideEffect(list.extend, (FromSource(appended.source), items)))
+    found += _attribute_side_effects(machine, rebuild)
+    for (cls, name), (value,) in objects.classes_written.items():
+        found.append(SetAttr(Const(cls), name, rebuild.recipe(value), raw=False))
+    for (_, name), (module_globals, value) in objects.globals_written.items():
+        if value is DELETED and name not in module_globals:
+            continue
+        found.append(
+            StoreGlobal(module_globals, name, None if value is DELETED else rebuild.recipe(value))
+        )
+    for cell, value in objects.cells_written.values():
+        found.append(
+            StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value))
+        )
+    if any(tensor._version != version for tensor, version in machine.deferred_tensors):
+        raise GraphBreak("side-effect", "a tensor is changed after it was printed")
+    for target, what in machine.deferred_targets:
+        if objects.is_seen(target):
+            raise GraphBreak("side-effect", f"{what} where the frame reads it")
+    for function, args, kwargs in machine.deferred:
+        named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
+        found.append(CallSideEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
+    return found + context_side_effects(machine, rebuild)
+
+
+def _attribute_side_effects(machine: Machine, rebuild: Rebuilder) -> Iterator[SideEffect]:
+    """Attributes set and deleted, in the order in which they were last written."""
+    objects = machine.objects
+    for (_, name), (obj, raw) in machine.attribute_writes.items():
+        pending = objects.pending_writes_of(obj)
+        assert pending is not None
+        value = _last_written(machine, obj, name, pending[name])
+        own = getattr(obj, "__dict__", None) or {}
+        if value is DELETED:
+            if name in own or _has_slot(obj, name):
+                yield DelAttr(rebuild.recipe(obj), name, raw)
+            continue
+        if (id(obj), name) in objects.set_anew and name in own:
+            yield DelAttr(rebuild.recipe(obj), name, raw)  # it moves to the end
+        elif raw and _restored(machine, obj, name, value):
+            continue
+        yield SetAttr(rebuild.recipe(obj), name, rebuild.recipe(value), raw)
+
+
+def _last_written(machine: Machine, obj: Any, name: str, value: Any) -> Any:
+    """The value to write: what the frame has put into `obj.__dict__` itself after it had set the
+    attribute counts.
+    """
+    tracked = machine.objects.tracked_copy_of.get(id(getattr(obj, "__dict__", None)))
+    if tracked is None or isinstance(obj, torch.nn.Module) or _has_slot(obj, name):
+        return value
+    return tracked.copy.get(name, DELETED)
+
+
+def _restored(machine: Machine, obj: Any, name: str, value: Any) -> bool:
+    """Whether a flag ends as it began (it was set for a while and set back): guarded to begin so,
+    there is nothing to write.
+    """
+    own = getattr(obj, "__dict__", None)
+    source = machine.objects.source_of(obj)
+    if (value is not None and type(value) is not bool) or type(own) is not dict or source is None:
+        return False
+    if name not in own or own[name] is not value:
+        return False
+    machine.guard("IS", DictEntry(InstanceDict(source), name), value)
+    return True
+
+
+def _has_slot(obj: Any, name: str) -> bool:
+    """Whether a real attribute that is not in the instance dict is there: a slot, or an entry of a
+    module's tables.
+    """
+    if isinstance(obj, torch.nn.Module):
+        return any(name in obj.__dict__[table] for table in MODULE_TABLES)
+    return isinstance(getattr(type(obj), name, None), types.MemberDescriptorType) and hasattr(
+        obj, name
+    )
+
+
+def _contents_side_effects(
+    tracked: TrackedCopy, rebuild: Rebuilder, found: list[SideEffect]
+) -> None:
+    """The change of a container's contents, and of a container subclass's attributes."""
+    copy, target = tracked.copy, FromSource(tracked.source)
+    if tracked.contents_changed():
+        if isinstance(copy, collections.deque):
+            items = MakeList([rebuild.recipe(item) for item in copy])
+            found.append(CallSideEffect(_replace_deque, (target, items)))
+        elif isinstance(copy, list):
+            found.append(
+                ReplaceList(target, [rebuild.recipe(item) for item in list.__iter__(copy)])
+            )
+        elif isinstance(copy, dict):
+            found.append(
+                ReplaceDict(
+                    target,
+                    [(rebuild.recipe(key), rebuild.recipe(item)) for key, item in dict_items(copy)],
+                )
+            )
+        else:
+            found.append(ReplaceSet(target, [rebuild.recipe(item) for item in copy]))
+    if tracked.slots_changed():
+        held = slot_values(copy)
+        for name in tracked.slots_snapshot.keys() - held.keys():
+            found.append(DelAttr(target, name))
+        for name, value in held.items():
+            if tracked.slots_snapshot.get(name, DELETED) is not value:
+                found.append(SetAttr(target, name, rebuild.recipe(value)))
+    if tracked.state_snapshot is not None:
+        now = copy.__dict__
+        for name in tracked.state_snapshot.keys() - now.keys():
+            found.append(DelAttr(target, name))
+        for name, value in now.items():
+            if name not in tracked.state_snapshot or tracked.state_snapshot[name] is not value:
+                found.append(SetAttr(target, name, rebuild.recipe(value)))
+
+
+def _replace_deque(obj: collections.deque[Any], items: list[Any]) -> None:
+    obj.clear()
+    obj.extend(items)
+
+
+# ---------------------------------------------------------------- context writes
+
+UNWRITTEN: Any = object()
+"""Stands for the value that a variable had when the frame began."""
+
+
+class ContextToken(Proxy):
+    """What `ContextVar.set` has returned inside the frame; `before` is the written value that it
+    replaced, or UNWRITTEN.
+    """
+
+    __slots__ = ("before", "is_used", "var")
+
+    def __init__(self, var: ContextVar[Any], before: Any) -> None:
+        self.var = var
+        self.before = before
+        self.is_used = False
+
+    def seen_attribute(self, name: str) -> Any:
+        """`var`; the old value is the context's, which the frame has not read."""
+        if name == "var":
+            return self.var
+        raise GraphBreak("unknown-c-function", f"Token.{name}")
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """A token that outlives the frame is made by setting its variable."""
+        value = written(rebuild.machine, self.var)
+        if self.is_used or self.before is not UNWRITTEN or value is UNWRITTEN:
+            raise GraphBreak(
+                "unsupported-result", "a token of a context variable that was set again or reset"
+            )
+        if id(self.var) in rebuild.contexts_set:
+            raise GraphBreak("unsupported-result", "two tokens of one context variable")
+        rebuild.contexts_set.add(id(self.var))
+        return CallRecipe(
+            ContextVar.set, (_variable(rebuild.machine, self.var), rebuild.recipe(value))
+        )
+
+
+def variable_source(machine: Machine, var: ContextVar[Any]) -> Source:
+    """Where the program has the variable from; the capture holds for this variable only."""
+    source = machine.objects.source_of(var)
+    if source is None:
+        return Constant(var)
+    machine.guard("IS", source, var)
+    return source
+
+
+def written(machine: Machine, var: ContextVar[Any]) -> Any:
+    """What the frame has set the variable to, or UNWRITTEN."""
+    return machine.context_writes.get(id(var), (var, UNWRITTEN))[1]
+
+
+def context_side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
+    """Settings of the variables that are left with a value of the frame's, but for those that make
+    a token which outlives it.
+    """
+    return [
+        CallSideEffect(ContextVar.set, (_variable(machine, var), rebuild.recipe(value)))
+        for var, value in machine.context_writes.values()
+        if value is not UNWRITTEN and id(var) not in rebuild.contexts_set
+    ]
+
+
+def _variable(machine: Machine, var: ContextVar[Any]) -> Recipe:
+    return FromSource(variable_source(machine, var))

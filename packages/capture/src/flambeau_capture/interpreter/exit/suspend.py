@@ -1,0 +1,218 @@
+"""A graph break: the frames from the captured function down to the break, as they must be rebuilt
+to go on from there.
+
+    def outer(x):                    outer   suspended in its call of inner; its stack and live locals as recipes
+        y = x + 1                    inner   suspended before `print(y.sum())`, which is performed by the interpreter;
+        return inner(y) * y                  both go on compiled
+
+A frame can be taken up again where its value is just what the instruction of the frame above pushes
+(`Frame.in_place`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_capture.bytecode.resume_code import Layout
+from flambeau_capture.bytecode.successors import NotResumable, after_call, successors
+from flambeau_capture.graphs.higher_order import HigherOrder
+from flambeau_capture.interpreter.code.liveness import live_slots, sees_locals
+from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+from flambeau_capture.interpreter.exit.side_effects import guard_distinct, side_effects
+from flambeau_capture.interpreter.exit.suspended_frame import Original, stack_recipes
+from flambeau_capture.interpreter.torch_calls.contexts import reenter_side_effects
+from flambeau_capture.interpreter.torch_calls.hooks import hook_side_effects
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallSideEffect, Capture, Const, Recipe, SuspendedFrame
+from flambeau_capture.torch_switches import Switches, nesting_settings
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.record import SideEffect
+    from flambeau_capture.sources import Source
+
+
+def suspend(machine: Machine, innermost: Frame) -> Capture:
+    """The record of a call up to the next instruction of `innermost`; GraphBreak where the frames
+    cannot be rebuilt.
+    """
+    frames = [innermost]
+    while (parent := frames[-1].parent) is not None:
+        frames.append(parent)
+    if not all(is_resumable(frame) for frame in frames):
+        raise GraphBreak(
+            "not-resumable", "a frame's value is not just what its caller's instruction pushes"
+        )
+    rebuild = Rebuilder(machine)
+    suspended: list[SuspendedFrame] = []
+    handling = machine.handling
+    for frame in frames:
+        made, handling = _suspended(frame, rebuild, handling, is_last=frame is innermost)
+        suspended.insert(0, made)
+    return finish(machine, rebuild, Const(None), suspended)
+
+
+def finish(
+    machine: Machine, rebuild: Rebuilder, result: Recipe, suspended: list[SuspendedFrame]
+) -> Capture:
+    """The whole record, when the recipes of the result or of the suspended frames have been made."""
+    if machine.dropped_break is not None:
+        raise machine.dropped_break
+    locks = _locks(machine, suspended)
+    guard_distinct(machine)
+    # Hooks first, in their order: others may store their handles.
+    replayed = hook_side_effects(machine, rebuild)
+    replayed += side_effects(machine, rebuild)  # before the guards are listed: it may make some
+    replayed += _left_switches(machine, rebuild)
+    replayed += machine.tape.devices.side_effects()
+    enables_grad = _enables_grad(machine)
+    env = machine.tape.env
+    machine.tape.unbacked.write_checks()
+    return Capture(
+        scope=machine.scope,
+        calls=machine.tape.calls,
+        inputs=machine.tape.inputs,
+        guards=list(machine.guards.values()),
+        side_effects=replayed,
+        result=result,
+        size_env=env if env is not None and env.symbols else None,
+        torch_state=machine.torch_state,
+        unbacked=machine.tape.unbacked.values,
+        suspended=suspended,
+        enables_grad=enables_grad,
+        assumptions=tuple(machine.speculation.assumptions),
+        locks=locks,
+    )
+
+
+def _locks(machine: Machine, suspended: list[SuspendedFrame]) -> tuple[Source, ...]:
+    """The locks to hold around the graph and the side effects; GraphBreak where that is more than
+    the program holds them for.
+    """
+    if not machine.locks:
+        return ()
+    if machine.locks_held or suspended:
+        raise GraphBreak("not-resumable", "a lock that the frame has taken is to be held in it")
+    if any(call.untraced or isinstance(call.target, HigherOrder) for call in machine.tape.calls):
+        raise GraphBreak(
+            "unknown-c-function", "a lock is taken by a frame that calls what may want it, too"
+        )
+    return tuple(machine.locks.values())
+
+
+def left_to_interpreter(machine: Machine) -> Capture:
+    """The record of a call that is not captured: what was read until that was known decides for
+    which other calls it holds.
+    """
+    env = machine.tape.env
+    return Capture(
+        scope=machine.scope,
+        inputs=list(machine.tape.inputs),
+        guards=list(machine.guards.values()),
+        size_env=env if env is not None and env.symbols else None,
+        torch_state=machine.torch_state,
+        eager=True,
+    )
+
+
+def _enables_grad(machine: Machine) -> bool:
+    """Whether the call turns gradients on that were off when it began; its tape then says so
+    itself, from the first call to the last.
+    """
+    tape = machine.tape
+    setter = torch._C._set_grad_enabled
+    if machine.switches.grad_enabled or not any(
+        call.target is setter and call.args == (True,) for call in tape.calls
+    ):
+        return False
+    tape.record_setting(setter, (False,))
+    tape.calls.insert(0, tape.calls.pop())
+    tape.record_setting(setter, (True,))
+    return True
+
+
+def _left_switches(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
+    """What the frame leaves set, set after the graph; within the graph it is set back."""
+    now, before = Switches(), machine.switches
+    nesting = machine.tape.autocast_nesting
+    guards = machine.tape.inference_guards
+    outside = guards[0].outside if guards else now
+    entered, inside = reenter_side_effects(machine, rebuild)
+    for setter, args in (*nesting_settings(-nesting), *before.settings_from(outside)):
+        machine.tape.record_setting(setter, args)
+    return entered + [
+        CallSideEffect(setter, tuple(Const(arg) for arg in args))
+        for setter, args in (*now.settings_from(inside), *nesting_settings(nesting))
+    ]
+
+
+def is_resumable(frame: Frame) -> bool:
+    """Whether a frame (and so all above it) can be taken up again."""
+    code = frame.code.code_reference()
+    return (
+        code is not None
+        and not frame.code.is_generator
+        and frame.namespace is None
+        and not sees_locals(code)
+        and (frame.parent is None or frame.in_place)
+    )
+
+
+def stop_steps(broken: list[tuple[Frame, int]]) -> list[int]:
+    """The steps that a capture which was left by these frames (innermost first) may be stopped at,
+    the best first.
+    """
+    steps: list[int] = []
+    for frame, step in reversed(broken):
+        if not is_resumable(frame):
+            break
+        steps.append(step)
+    return steps[::-1]
+
+
+def _suspended(
+    frame: Frame, rebuild: Rebuilder, handling: BaseException | None, *, is_last: bool
+) -> tuple[SuspendedFrame, BaseException | None]:
+    """One frame, in which `handling` is being handled; and the exception that was being handled
+    when it was called.
+    """
+    original = Original(frame)
+    decoded, code = original.decoded, original.frame_code.code
+    index = original.index(frame.ip if is_last else frame.ip - 1)
+    kinds, values, outside = stack_recipes(frame, original, rebuild, handling)
+    try:
+        following = successors(code, index, kinds) if is_last else (after_call(code, index, kinds),)
+    except NotResumable as error:
+        raise GraphBreak("not-resumable", str(error)) from error
+    handler = decoded.unwinds[index]
+    live = set().union(*[live_slots(decoded, item.index) for item in following])
+    if is_last:
+        live |= live_slots(decoded, index)
+    elif handler is not None:
+        live |= live_slots(decoded, handler.target)
+    bound = original.bound
+    if is_last:  # references to what is performed are counted as in eager
+        live |= {slot for slot in bound if any(bound[slot] is item for item in frame.stack)}
+    layout = Layout(tuple(sorted(live & bound.keys())), kinds)
+    kept = set(bound)
+    if is_last and decoded.names_at[index] == "DELETE_FAST":
+        kept.discard(decoded.instructions[index][1])
+    made = SuspendedFrame(
+        frame_code=original.frame_code,
+        index=index,
+        performs=is_last,
+        layout=layout,
+        keyword_names=frame.keyword_names if is_last else (),
+        arguments=original.arguments(layout, values, rebuild),
+        following=[
+            (
+                item,
+                Layout(tuple(sorted(live_slots(decoded, item.index) & kept)), item.stack),
+            )
+            for item in following
+        ],
+    )
+    return made, outside

@@ -1,0 +1,112 @@
+"""A suspended frame in terms of the program's own code: its instruction, its slots, and recipes of
+its stack.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flambeau_capture.bytecode.resume_code import FrameCode, Raiser, argument_order, resumed_from
+from flambeau_capture.bytecode.successors import HANDLED, VALUE
+from flambeau_capture.bytecode.successors import NULL as NULL_KIND
+from flambeau_capture.interpreter.code.decode import decode
+from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
+from flambeau_capture.interpreter.tracebacks import raised_in
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import Const
+
+if TYPE_CHECKING:
+    from flambeau_capture.bytecode.resume_code import Layout
+    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.record import Recipe
+
+
+class Original:
+    """A frame in terms of the program's own code: the rest of a function that is suspended once
+    more is a rest of that function.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        code = frame.code.code_reference()
+        assert code is not None
+        self.decoded = frame.code
+        self.resumed = resumed_from(code)
+        if self.resumed is None:
+            function = frame.function
+            self.frame_code = FrameCode(
+                code, frame.globals, function.__name__, function.__qualname__
+            )
+        else:
+            self.frame_code = self.resumed.frame_code
+            self.decoded = decode(self.frame_code.code, frame.machine.handlers)
+        shift = 0 if self.resumed is None else self.resumed.shift
+        count = self.frame_code.code.co_nlocals
+        values = [
+            frame.locals[slot if slot < count else slot + shift]
+            for slot in range(self.decoded.n_locals)
+        ]
+        self.bound = {slot: value for slot, value in enumerate(values) if value is not UNBOUND}
+
+    def index(self, index: int) -> int:
+        """The instruction's number in the program's code."""
+        if self.resumed is None:
+            return index
+        if index < self.resumed.first:
+            raise GraphBreak("not-resumable", "a resume function breaks before it has begun")
+        return index - self.resumed.first
+
+    def arguments(
+        self, layout: Layout, stack: dict[int, Recipe], rebuild: Rebuilder
+    ) -> list[Recipe]:
+        """What the frame hands over for a layout, in the order of the parameters; `stack` holds the
+        recipes of stack entries.
+        """
+        kept = set(layout.locals)
+        recipes: list[Recipe] = []
+        for kind, at in argument_order(self.frame_code.code, layout):
+            if kind == "stack":
+                recipes.append(stack[at])
+            else:
+                recipes.append(rebuild.recipe(self.bound[at]) if at in kept else Const(None))
+        return recipes
+
+    def offset(self, offset: int) -> int:
+        """The unit in the program's code."""
+        return offset if self.resumed is None else offset - self.resumed.start
+
+
+def _handled_recipe(frame: Frame, rebuild: Rebuilder, error: BaseException | None) -> Recipe:
+    """An exception that is being handled: it has a traceback, which CPython 3.11 takes for granted
+    where a with-block ends.
+    """
+    if error is None:
+        return Const(None)
+    if error.__traceback__ is None:  # the program has taken it away
+        error.__traceback__ = raised_in(frame, error)
+    return rebuild.recipe(error)
+
+
+def stack_recipes(
+    frame: Frame, original: Original, rebuild: Rebuilder, handling: BaseException | None
+) -> tuple[tuple[str | int, ...], dict[int, Recipe], BaseException | None]:
+    """The kinds of the stack's entries, recipes of those that are handed over, and the exception
+    handled outside of the frame.
+
+    `handling` is the one that is being handled in it.
+    """
+    kinds: list[str | int] = []
+    values: dict[int, Recipe] = {}
+    for at, entry in reversed(list(enumerate(frame.stack))):
+        if entry is NULL:
+            kinds.append(NULL_KIND)
+        elif isinstance(entry, Handled):
+            kinds.append(HANDLED)
+            values[at] = _handled_recipe(frame, rebuild, handling)
+            handling = entry.previous
+        elif isinstance(entry, Raiser):
+            kinds.append(original.offset(entry))
+        else:
+            kinds.append(VALUE)
+            values[at] = rebuild.recipe(entry)
+    return tuple(reversed(kinds)), values, handling

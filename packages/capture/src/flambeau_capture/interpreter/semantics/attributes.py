@@ -1,0 +1,528 @@
+"""Reading attributes as Python defines it, on known objects (guarded, through pending writes) and
+on objects made in the frame (natively).
+
+Follows `object.__getattribute__`: data descriptors of the class, the instance's own dict, other
+class attributes, `__getattr__`. Descriptors written in Python are interpreted.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import threading
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.graphs.host_random import GENERATOR_STATE, is_host_generator_type
+from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter.semantics.written_attributes import (
+    show_pending_in_tables,
+    store_own_attribute,
+    table_for,
+    update_tracked_dict,
+)
+from flambeau_capture.interpreter.torch_calls.tensors import load_tensor_attribute
+from flambeau_capture.interpreter.tracebacks import is_made, own_traceback
+from flambeau_capture.interpreter.values.classes import (
+    IDENTITY_TYPES,
+    MISSING,
+    SCALARS,
+    SYMBOLIC_NUMBERS,
+    TORCH_CONSTANTS,
+    Proxy,
+    is_trusted,
+    is_written,
+    lookup,
+    python_method,
+)
+from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
+from flambeau_capture.interpreter.values.objects import DELETED
+from flambeau_capture.interpreter.values.program_functions import function_part
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import (
+    MODULE_TABLES,
+    Attribute,
+    Constant,
+    DictEntry,
+    Global,
+    InstanceDict,
+    Source,
+    TypeAttribute,
+    module_table_entry,
+)
+from flambeau_prims.concrete_sizes import concrete
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_NATIVE_VALUES = frozenset(
+    {
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bool,
+        type(None),
+        list,
+        dict,
+        tuple,
+        set,
+        frozenset,
+        range,
+        slice,
+        torch.Size,
+        torch.dtype,
+        torch.device,
+        type({}.keys()),
+        type({}.values()),
+        type({}.items()),
+        torch.SymInt,
+        torch.SymFloat,
+        torch.SymBool,
+        bytearray,
+        types.CodeType,
+        types.GenericAlias,
+        torch.finfo,
+        torch.iinfo,
+        torch.layout,
+        torch.memory_format,
+    }
+)
+"""Types whose attributes are native and depend on nothing but the value."""
+
+_NATIVE_OBJECTS = IDENTITY_TYPES - {types.FunctionType, types.ModuleType}
+"""Objects that are guarded by identity: their attributes are theirs for good."""
+
+_TRACEBACK_LINKS = ("tb_next", "tb_lineno", "tb_lasti")
+"""What a traceback of interpreted frames shows as eager's does: all but its frames."""
+_MODULE_GETATTR = torch.nn.Module.__getattr__
+_instance_dict = object.__getattribute__
+
+
+def load_attr(machine: Machine, obj: Any, name: str) -> Any:
+    """`obj.name`, or AttributeError."""
+    found = machine.objects.attribute_cache.get((id(obj), name), MISSING)
+    if found is not MISSING:
+        return found
+    kind = type(obj)
+    if issubclass(kind, Proxy):
+        return obj.seen_attribute(name)
+    if kind in _NATIVE_VALUES:
+        plain = SYMBOLIC_NUMBERS.get(kind)
+        if plain is not None:
+            if name == "__class__":
+                return plain
+            obj = concrete(obj)
+        return getattr(obj, name)
+    if issubclass(kind, torch.Tensor):
+        return load_tensor_attribute(machine, obj, name)
+    if kind in _NATIVE_OBJECTS or numpy_objects.is_value(kind):
+        return getattr(obj, name)
+    if kind is types.FunctionType:
+        return function_attribute(machine, obj, name)
+    if issubclass(kind, type):
+        return _class_attribute(machine, obj, name)
+    if issubclass(kind, types.ModuleType):
+        return _module_attribute(machine, obj, name)
+    if kind is super:
+        return _super_attribute(machine, obj, name)
+    if kind is types.MethodType:
+        if name in ("__func__", "__self__"):
+            return getattr(obj, name)
+        if name == "__qualname__" and isinstance(obj.__self__, torch.Tensor):
+            if (
+                type(obj.__func__) is not types.FunctionType
+            ):  # of a method written in C: by the object
+                return f"{machine.tape.real_type(obj.__self__).__qualname__}.{obj.__name__}"
+        return load_attr(machine, obj.__func__, name)
+    if issubclass(kind, threading.local):
+        raise break_of_thread(kind, name)
+    if name in GENERATOR_STATE and is_host_generator_type(kind):
+        raise GraphBreak("host-random", f"{name} of a random generator is read")
+    getter = python_method(machine, kind, "__getattribute__")
+    if getter is None:
+        error = None
+        try:
+            found = generic_load(machine, obj, name)
+        except (
+            AttributeError
+        ) as raised:  # by a descriptor: `__getattr__` is asked, as for what is not there
+            if lookup(machine, kind, "__getattr__") is MISSING:
+                raise
+            found, error = MISSING, raised
+        if found is not MISSING:
+            return found
+    else:
+        try:
+            return machine.call(getter, (obj, name), {})
+        except AttributeError as raised:
+            error = raised
+    return _call_getattr(machine, obj, kind, name, error)
+
+
+def _call_getattr(
+    machine: Machine, obj: Any, kind: type, name: str, error: AttributeError | None
+) -> Any:
+    fallback = python_method(machine, kind, "__getattr__")
+    if fallback is _MODULE_GETATTR:
+        found = module_table_attribute(machine, obj, name)
+        if found is not MISSING:
+            return found
+        error = None
+    elif fallback is not None:
+        return machine.call(fallback, (obj, name), {})
+    if (
+        not is_trusted(kind.__module__)
+        and kind not in machine.made_classes
+        and lookup(machine, kind, name) is MISSING
+    ):
+        machine.guard("IS", TypeAttribute(Constant(kind), name), MISSING)
+    raise error or AttributeError(
+        f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=obj
+    )
+
+
+def has_attr(machine: Machine, obj: Any, name: str) -> bool:
+    """`hasattr(obj, name)`."""
+    try:
+        load_attr(machine, obj, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def generic_load(machine: Machine, obj: Any, name: str) -> Any:
+    """What `object.__getattribute__` finds, or MISSING."""
+    kind = type(obj)
+    raw = lookup(machine, kind, name)
+    if name == "__dict__":
+        return instance_dict(machine, obj)
+    if kind is types.TracebackType and not (
+        name in _TRACEBACK_LINKS and not machine.objects.is_known(obj) and is_made(obj)
+    ):
+        raise GraphBreak("traceback", f"{name} of a traceback is read")
+    if name == "__traceback__" and isinstance(obj, BaseException):
+        if not machine.objects.is_known(obj):
+            return own_traceback(obj)
+        if machine.frame is not None and not machine.is_library(machine.frame.globals):
+            raise GraphBreak("traceback", f"__traceback__ of a {kind.__name__} is read")
+    if name == "__class__" and isinstance(raw, types.GetSetDescriptorType):
+        return kind
+    source = machine.objects.source_of(obj) if machine.objects.is_known(obj) else None
+    if raw is not MISSING:
+        found = data_descriptor(machine, obj, kind, name, raw, source)
+        if found is not MISSING:
+            return found
+    found = own_attribute(machine, obj, name, source, shadowed=raw is not MISSING)
+    if found is not MISSING or raw is MISSING:
+        return found
+    return _bind(machine, raw, obj, kind, name)
+
+
+def instance_dict(machine: Machine, obj: Any) -> Any:
+    """`obj.__dict__` (a tracked copy of it for a known object)."""
+    objects = machine.objects
+    real = _instance_dict(obj, "__dict__")
+    if not objects.is_known(obj):
+        return real
+    source = objects.source_of(obj)
+    assert source is not None
+    seen = objects.tracked_copy_of.get(id(real))
+    if seen is not None and not isinstance(obj, torch.nn.Module):
+        return seen.copy
+    machine.loading = None  # attributes that the frame has written must be seen in it
+    copy = objects.wrap(real, InstanceDict(source))
+    if seen is None:
+        for key in [key for key in objects.attribute_cache if key[0] == id(obj)]:
+            del objects.attribute_cache[key]  # from now on attributes are read from the copy
+    show_pending_in_tables(machine, obj)
+    for name, value in (objects.pending_writes_of(obj) or {}).items():
+        if table_for(machine, obj, name, value) is None:
+            update_tracked_dict(machine, obj, name, value)
+    return copy
+
+
+def data_descriptor(
+    machine: Machine, obj: Any, kind: type, name: str, raw: Any, source: Source | None
+) -> Any:
+    """The value a data descriptor of the class gives, or MISSING where `raw` is none."""
+    what = type(raw)
+    if what is property:
+        if raw.fget is None:
+            return raw.__get__(obj, kind)  # raises
+        return machine.call(raw.fget, (obj,), {})
+    if what is types.MemberDescriptorType or what is types.GetSetDescriptorType:
+        pending = machine.objects.pending_writes_of(obj)
+        if pending is not None and name in pending:
+            if pending[name] is DELETED:
+                raise AttributeError(name)
+            return pending[name]
+        value = raw.__get__(obj, kind)
+        return value if source is None else machine.objects.wrap(value, Attribute(source, name))
+    if what is types.FunctionType:
+        return MISSING
+    if python_method(machine, what, "__set__") is not None:
+        getter = python_method(machine, what, "__get__")
+        if getter is not None:
+            return machine.call(getter, (raw, obj, kind), {})
+    return MISSING
+
+
+def own_attribute(
+    machine: Machine, obj: Any, name: str, source: Source | None, *, shadowed: bool
+) -> Any:
+    """The attribute in the instance's own dict, or MISSING; for a known object with a guard on its
+    value or absence.
+    """
+    try:
+        own = _instance_dict(obj, "__dict__")
+    except AttributeError:
+        if not type(obj).__dictoffset__:
+            return MISSING
+        found = getattr(obj, name, MISSING)  # of a C type that shows nobody its dict: a TypeVar
+        if source is None or found is MISSING:
+            return found
+        return machine.objects.wrap(found, Attribute(source, name))
+    if source is None:
+        return own.get(name, MISSING)
+    objects = machine.objects
+    tracked = objects.tracked_copy_of.get(id(own))
+    if tracked is not None and not isinstance(obj, torch.nn.Module):
+        return tracked.copy.get(name, MISSING)
+    pending = objects.pending_writes_of(obj)
+    if pending is not None and name in pending:
+        value = pending[name]
+        return MISSING if value is DELETED else value
+    if tracked is not None:
+        return tracked.copy.get(name, MISSING)
+    base = InstanceDict(source)
+    if name not in own:
+        if shadowed or not isinstance(obj, torch.nn.Module):
+            machine.guard("ABSENT", base, name)
+        return MISSING
+    if name in MODULE_TABLES:
+        machine.loading = None  # what was set as attributes must be seen in it
+    value = objects.wrap(own[name], DictEntry(base, name))
+    if pending is not None and name in MODULE_TABLES:
+        show_pending_in_tables(machine, obj)
+    if (
+        type(value) not in PARTIAL_READS
+        and python_method(machine, type(obj), "__getattribute__") is None
+    ):
+        objects.attribute_cache[(id(obj), name)] = value
+    return value
+
+
+def module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
+    """A parameter, buffer or submodule (`nn.Module.__getattr__`), or MISSING."""
+    objects = machine.objects
+    own = _instance_dict(obj, "__dict__")
+    source = objects.source_of(obj) if objects.is_known(obj) else None
+    for table_name in MODULE_TABLES:
+        table = own.get(table_name)
+        if table is None:
+            continue
+        tracked = objects.tracked_copy_of.get(id(table))
+        if tracked is not None:
+            table = tracked.copy
+        if name in table:
+            if source is None or tracked is not None:
+                return table[name]
+            value = objects.wrap(table[name], module_table_entry(source, table_name, name))
+            objects.attribute_cache[(id(obj), name)] = value
+            return value
+    if source is not None:
+        base = InstanceDict(source)
+        machine.guard("ABSENT", base, name)
+        for table_name in MODULE_TABLES:
+            machine.guard("ABSENT", DictEntry(base, table_name), name)
+    return MISSING
+
+
+def _bind(machine: Machine, raw: Any, obj: Any, kind: type, name: str) -> Any:
+    """A class attribute that is no data descriptor, read through an instance."""
+    what = type(raw)
+    if what is types.FunctionType:
+        return types.MethodType(raw, obj)
+    if what is staticmethod:
+        return raw.__func__
+    if what is classmethod:
+        return types.MethodType(raw.__func__, kind)
+    if what in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        return types.MethodType(raw, obj)
+    if what is functools.cached_property:
+        value = machine.call(raw.func, (obj,), {})
+        store_own_attribute(machine, obj, raw.attrname, value)
+        return value
+    getter = python_method(machine, what, "__get__")
+    if getter is not None:
+        return machine.call(getter, (raw, obj, kind), {})
+    if hasattr(what, "__get__"):
+        return raw.__get__(obj, kind)
+    if is_written(machine, kind, name):
+        return raw
+    return machine.objects.wrap(raw, TypeAttribute(Constant(kind), name))
+
+
+def function_attribute(machine: Machine, function: types.FunctionType, name: str) -> Any:
+    """`function.name` of a Python function."""
+    pending = machine.objects.pending_writes_of(function)
+    if pending is not None and name in pending:
+        return pending[name]
+    own = function.__dict__
+    if name in own and id(function) not in machine.made_functions:
+        value = own[name]
+        if is_trusted(function.__module__) and type(value) in IDENTITY_TYPES:
+            return value
+        return machine.objects.wrap(
+            value, DictEntry(InstanceDict(machine.function_source(function)), name)
+        )
+    if (
+        lookup(machine, types.FunctionType, name) is MISSING
+        and id(function) not in machine.made_functions
+    ):
+        machine.guard("ABSENT", InstanceDict(machine.function_source(function)), name)
+    return function_part(machine, function, name)
+
+
+def _class_attribute(machine: Machine, cls: type, name: str) -> Any:
+    """`cls.name`: through the metaclass's own `__getattribute__` and `__getattr__`, where it has
+    them.
+    """
+    meta = type(cls)
+    if meta is type or issubclass(meta, enum.EnumMeta):
+        return load_class_attribute(machine, cls, name)
+    getter = python_method(machine, meta, "__getattribute__")
+    try:
+        if getter is not None:
+            return machine.call(getter, (cls, name), {})
+        return load_class_attribute(machine, cls, name)
+    except AttributeError:
+        fallback = python_method(machine, meta, "__getattr__")
+        if fallback is None:
+            raise
+        return machine.call(fallback, (cls, name), {})
+
+
+def load_class_attribute(machine: Machine, cls: type, name: str) -> Any:
+    """What `type.__getattribute__` finds."""
+    meta = type(cls)
+    if issubclass(meta, enum.EnumMeta):
+        return getattr(cls, name)
+    raw = lookup(machine, cls, name)
+    if raw is MISSING or name in (
+        "__dict__",
+        "__mro__",
+        "__name__",
+        "__class__",
+        "__bases__",
+        "__module__",
+        "__qualname__",
+        "__doc__",
+    ):
+        method = python_method(machine, meta, name)
+        if method is not None:
+            return types.MethodType(method, cls)
+        return getattr(cls, name)
+    what = type(raw)
+    if what is types.FunctionType:
+        return raw
+    if what is staticmethod:
+        return raw.__func__
+    if what is classmethod:
+        return types.MethodType(raw.__func__, cls)
+    getter = python_method(machine, what, "__get__")
+    if getter is not None:
+        return machine.call(getter, (raw, None, cls), {})
+    if hasattr(what, "__get__"):
+        return getattr(cls, name)
+    if (is_trusted(cls.__module__) and type(raw) in SCALARS) or is_written(machine, cls, name):
+        return raw
+    return machine.objects.wrap(raw, TypeAttribute(Constant(cls), name))
+
+
+def _module_attribute(machine: Machine, module: types.ModuleType, name: str) -> Any:
+    written = machine.objects.globals_written.get((id(module.__dict__), name))
+    if written is not None:
+        return written[1]
+    if name not in module.__dict__:
+        value = getattr(module, name)  # a lazy module, or a property of torch.backends
+        if isinstance(value, (type, types.ModuleType)) or type(value) in IDENTITY_TYPES:
+            return value
+        if module is torch.backends.cudnn and "cudnn_flags" in machine.torch_state:
+            return value  # guarded with all others, as they were when the frame set the first
+        return machine.objects.wrap(value, Attribute(Constant(module), name))
+    return load_global_value(machine, module.__dict__, name)
+
+
+def load_global_value(machine: Machine, module_globals: dict[str, Any], name: str) -> Any:
+    """A name in a module's globals (KeyError where there is none)."""
+    key = (id(module_globals), name)
+    cache = machine.global_cache
+    found = cache.get(key, MISSING)
+    if found is not MISSING:
+        return found
+    value = module_globals[name]
+    if is_trusted(module_globals.get("__name__")) and _is_definition(value):
+        found = value
+    elif type(value) is dict and is_trusted(module_globals.get("__name__")):
+        found = machine.objects.read_lazily(value, Global(module_globals, name))
+    else:
+        found = machine.objects.wrap(value, Global(module_globals, name))
+    if type(found) not in PARTIAL_READS:
+        cache[key] = found
+    return found
+
+
+def _is_definition(value: Any) -> bool:
+    """Whether a global of torch or the standard library is something defined once: not state that
+    is assigned.
+    """
+    kind = type(value)
+    return (
+        kind in IDENTITY_TYPES
+        or kind in TORCH_CONSTANTS
+        or kind is str
+        or isinstance(value, (type, types.ModuleType))
+        or numpy_objects.is_value(kind)
+    )
+
+
+def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
+    start, bound, bound_type = obj.__thisclass__, obj.__self__, obj.__self_class__  # type: ignore[attr-defined]
+    if name == "__class__":
+        return super
+    mro = bound_type.__mro__
+    for cls in mro[mro.index(start) + 1 :]:
+        raw = cls.__dict__.get(name, MISSING)
+        if raw is MISSING:
+            continue
+        what = type(raw)
+        if (
+            what is types.FunctionType
+            and not is_trusted(cls.__module__)
+            and cls not in machine.made_classes
+        ):
+            machine.guard("IS", TypeAttribute(Constant(cls), name), raw)
+        if what is staticmethod:
+            return raw.__func__
+        if what is classmethod:
+            return types.MethodType(raw.__func__, bound_type)
+        if bound is bound_type and isinstance(bound, type):  # super() in a classmethod or __new__
+            return raw if what is types.FunctionType else getattr(obj, name)
+        if what is property:
+            return machine.call(raw.fget, (bound,), {})
+        return _bind(machine, raw, bound, bound_type, name)
+    raise AttributeError(f"'super' object has no attribute {name!r}")
+
+
+def break_of_thread(kind: type, name: str) -> GraphBreak:
+    """The break at an attribute of a threading.local, which each thread has for itself: no source
+    fetches it.
+    """
+    return GraphBreak(
+        "unsupported-input", f"attribute {name!r} of a {kind.__qualname__} of this thread"
+    )

@@ -1,0 +1,328 @@
+"""Subscripts: `obj[key]`, `obj[key] = value`, `del obj[key]`.
+
+Iteration: making iterators and advancing them, natively or by interpreting `__iter__` and
+`__next__`.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.semantics.special_methods import accept, as_index
+from flambeau_capture.interpreter.values.classes import (
+    MISSING,
+    SYMBOLIC_NUMBERS,
+    Proxy,
+    is_trusted,
+    lookup,
+    python_method,
+)
+from flambeau_capture.interpreter.values.keys import native_key
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.record import Recipe
+
+_SEQUENCES = frozenset({list, tuple, str, bytes, bytearray, range, collections.deque, torch.Size})
+
+
+def load_item(machine: Machine, obj: Any, key: Any) -> Any:
+    """`obj[key]`."""
+    kind = type(obj)
+    if (kind is list or kind is tuple) and type(key) is int:
+        return obj[key]
+    if isinstance(obj, torch.Tensor):
+        if machine.arrays is not None:
+            key = machine.arrays.tensor_key(key)
+        return machine.tape.getitem(obj, _tensor_index(machine, key))
+    if isinstance(obj, type):
+        method = python_method(machine, type(obj), "__getitem__")
+        if method is not None:
+            return machine.call(method, (obj, key), {})
+        method = python_method(machine, obj, "__class_getitem__")
+        if method is not None and not is_trusted(method.__module__):
+            return machine.call(method, (obj, key), {})
+        return operator.getitem(obj, key)  # type: ignore[call-overload]
+    method = python_method(machine, kind, "__getitem__")
+    if method is not None:
+        return machine.call(method, (obj, key), {})
+    if isinstance(obj, dict):
+        key = native_key(machine, key, obj)
+        if machine.objects.is_known(obj):
+            return machine.lazy_dict_item(obj, key)
+        return _dict_item(machine, obj, key)
+    machine.guard_native_read(obj)
+    return obj[as_index(machine, key) if kind in _SEQUENCES else key]
+
+
+def _tensor_index(machine: Machine, key: Any) -> Any:
+    """An index of a tensor: torch takes what has items for a sequence of indices; graphs hold
+    lists, no ranges.
+    """
+    if isinstance(key, range):
+        return list(key)
+    if isinstance(key, tuple) and any(isinstance(item, range) for item in key):
+        return tuple(list(item) if isinstance(item, range) else item for item in key)
+    is_sequence = lookup(machine, type(key), "__getitem__") is not MISSING
+    return key if is_sequence else as_index(machine, key)
+
+
+def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
+    """An entry; `__missing__` and factories written in Python are interpreted."""
+    try:
+        return dict.__getitem__(obj, key)
+    except KeyError:
+        if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
+            value = machine.call(obj.default_factory, (), {})
+            obj[key] = value
+            return value
+        missing = python_method(machine, type(obj), "__missing__")
+        if missing is not None:
+            return machine.call(missing, (obj, key), {})
+        raise
+
+
+def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
+    """`obj[key] = value`."""
+    if isinstance(obj, torch.Tensor):
+        if machine.arrays is not None:
+            key = machine.arrays.tensor_key(key)
+            value = machine.arrays.assigned_to_tensor(obj, value)
+        machine.tape.setitem(obj, _tensor_index(machine, key), value)
+        return
+    method = python_method(machine, type(obj), "__setitem__")
+    if method is not None:
+        machine.call(method, (obj, key, value), {})
+        return
+    _check_native(machine, obj)
+    obj[_native_index(machine, obj, key)] = value
+
+
+def delete_item(machine: Machine, obj: Any, key: Any) -> None:
+    """`del obj[key]`."""
+    method = python_method(machine, type(obj), "__delitem__")
+    if method is not None:
+        machine.call(method, (obj, key), {})
+        return
+    _check_native(machine, obj)
+    del obj[_native_index(machine, obj, key)]
+
+
+def _native_index(machine: Machine, obj: Any, key: Any) -> Any:
+    if isinstance(obj, dict):
+        return native_key(machine, key, obj)
+    return as_index(machine, key) if type(obj) in _SEQUENCES else key
+
+
+def _check_native(machine: Machine, obj: Any) -> None:
+    if machine.objects.is_known(obj) and not isinstance(obj, (tuple, types.MappingProxyType)):
+        raise GraphBreak(
+            "unsupported-mutation", f"an item of a {type(obj).__name__} is set or deleted"
+        )
+
+
+# ---------------------------------------------------------------- iteration
+
+EXHAUSTED = object()
+"""What `advance` returns at the end; `Machine.stop_value` then holds the StopIteration's value."""
+
+_CONTAINERS = frozenset(
+    {
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        str,
+        bytes,
+        torch.Size,
+        type({}.keys()),
+        type({}.values()),
+        type({}.items()),
+    }
+)
+
+
+class InterpretedIterator(Proxy):
+    """Presents an iterator whose `__next__` is written in Python to native code."""
+
+    __slots__ = ("iterator", "machine")
+
+    def __init__(self, machine: Machine, iterator: Any) -> None:
+        self.machine, self.iterator = machine, iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        item = advance(self.machine, self.iterator)
+        if item is EXHAUSTED:
+            value = self.machine.stop_value
+            raise StopIteration if value is None else StopIteration(value)
+        return item
+
+
+class SizedIterator(InterpretedIterator):
+    """The iterator of an object whose length, or hint of it, is written in Python: `list` and
+    others ask for it, and raise what it raises.
+    """
+
+    __slots__ = ("sized",)
+
+    def __init__(self, machine: Machine, iterator: Any, sized: Any) -> None:
+        super().__init__(machine, iterator)
+        self.sized = sized
+
+    def __length_hint__(self) -> Any:
+        machine, kind = self.machine, type(self.sized)
+        length = python_method(machine, kind, "__len__")
+        if length is not None:
+            try:
+                found = accept(len, "__len__", machine.call(length, (self.sized,), {}))
+                return found if isinstance(found, int) else NotImplemented
+            except TypeError:
+                pass  # then the hint is asked, as `operator.length_hint` does
+        hint = python_method(machine, kind, "__length_hint__")
+        if hint is None:
+            return NotImplemented
+        found = machine.call(hint, (self.sized,), {})
+        return NotImplemented if type(found) in SYMBOLIC_NUMBERS else found
+
+
+class SequenceIterator(Proxy):
+    """Iterates an object that has a `__getitem__` written in Python, and no `__iter__`."""
+
+    __slots__ = ("exhausted", "index", "machine", "sequence")
+
+    def __init__(self, machine: Machine, sequence: Any) -> None:
+        self.machine, self.sequence, self.index = machine, sequence, 0
+        self.exhausted = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self.exhausted:
+            raise StopIteration
+        try:
+            item = load_item(self.machine, self.sequence, self.index)
+        except (IndexError, StopIteration):
+            self.exhausted = True
+            raise StopIteration from None
+        self.index += 1
+        return item
+
+
+class ReversibleSequence(Proxy):
+    """Presents a sequence whose `__len__` or `__getitem__` is written in Python to `reversed`,
+    which asks for an item at a time.
+    """
+
+    __slots__ = ("machine", "sequence")
+
+    def __init__(self, machine: Machine, sequence: Any) -> None:
+        self.machine, self.sequence = machine, sequence
+
+    def __len__(self) -> Any:
+        return self.machine.call(len, (self.sequence,), {})
+
+    def __getitem__(self, index: int) -> Any:
+        return load_item(self.machine, self.sequence, index)
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe | None:
+        return rebuild.recipe(self.sequence)
+
+
+def iterate(machine: Machine, obj: Any) -> Any:
+    """`iter(obj)`."""
+    kind = type(obj)
+    if kind in _CONTAINERS:
+        return iter(obj)
+    if isinstance(obj, torch.Tensor):
+        if obj.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(machine.tape.call_method("unbind", (obj, 0)))
+    if issubclass(kind, Proxy):
+        return iter(obj)
+    if issubclass(kind, type):
+        method = python_method(machine, kind, "__iter__")
+        return (
+            iter(obj)
+            if method is None or isinstance(obj, type)
+            else machine.call(method, (obj,), {})
+        )
+    method = python_method(machine, kind, "__iter__")
+    if method is not None:
+        iterator = machine.call(method, (obj,), {})
+        if python_method(machine, type(iterator), "__next__") is None:
+            accept(iter, "__iter__", iterator)
+        return iterator
+    if lookup(machine, kind, "__iter__") is MISSING:
+        if python_method(machine, kind, "__getitem__") is not None:
+            return SequenceIterator(machine, obj)
+        raise TypeError(f"{kind.__name__!r} object is not iterable")
+    if machine.objects.is_known(obj):
+        if isinstance(obj, dict):
+            return iter(machine.whole_dict(obj))
+        if not isinstance(obj, (tuple, frozenset, types.MappingProxyType)):
+            raise GraphBreak(
+                "unstable-iteration", f"a {kind.__name__} made outside the function is iterated"
+            )
+    return iter(obj)
+
+
+def advance(machine: Machine, iterator: Any) -> Any:
+    """The next item, or EXHAUSTED."""
+    kind = type(iterator)
+    method = python_method(machine, kind, "__next__")
+    if method is None:
+        if machine.objects.is_known(iterator):
+            raise GraphBreak(
+                "unstable-iteration", f"a {kind.__name__} made outside the function is advanced"
+            )
+        try:
+            return next(iterator)
+        except StopIteration as stop:
+            machine.stop_value = stop.value
+            return EXHAUSTED
+    try:
+        return machine.call(method, (iterator,), {})
+    except StopIteration as stop:
+        machine.stop_value = stop.value
+        return EXHAUSTED
+
+
+def native_iterable(machine: Machine, obj: Any) -> Any:
+    """Something that native code may iterate and that gives what iterating `obj` gives."""
+    kind = type(obj)
+    if kind in _CONTAINERS or issubclass(kind, Proxy):
+        return obj
+    iterator = iterate(machine, obj)
+    if python_method(machine, kind, "__len__") or python_method(machine, kind, "__length_hint__"):
+        return SizedIterator(machine, iterator, obj)
+    if python_method(machine, type(iterator), "__next__") is not None:
+        return InterpretedIterator(machine, iterator)
+    return iterator
+
+
+def starred(machine: Machine, obj: Any) -> Any:
+    """What `*obj` in a call or a list gives, as `native_iterable`; None if the object cannot be
+    iterated.
+    """
+    try:
+        items = native_iterable(machine, obj)
+    except TypeError:
+        if hasattr(type(obj), "__iter__"):
+            raise
+        return None
+    return items if hasattr(type(items), "__iter__") else None

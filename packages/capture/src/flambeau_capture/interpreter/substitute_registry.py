@@ -1,0 +1,231 @@
+"""The table of substitutes, filled by this package's other files.
+
+A substitute takes (machine, args, kwargs). Functions are found by identity:
+`SUBSTITUTES[id(function)]`. A function that a library makes anew each time is found by its code:
+`CODE_SUBSTITUTES[id(function.__code__)]` takes (machine, function, args, kwargs).
+
+Arguments of C functions that have substitutes: what CPython refuses is refused, in its own words.
+
+A substitute is Python that takes its arguments apart in its own way. `checked` puts in front of it
+the number and the names of the arguments that the C function takes, and the type of a method's
+receiver.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    import types
+
+    from flambeau_capture.interpreter.machine import Machine
+
+    Substitute = Callable[[Machine, tuple[Any, ...], dict[str, Any]], Any]
+    CodeSubstitute = Callable[[Machine, types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
+    from flambeau_capture.interpreter.machine import Machine
+
+SUBSTITUTES: dict[int, Substitute] = {}
+CODE_SUBSTITUTES: dict[int, CodeSubstitute] = {}
+_KEPT_ALIVE: list[Any] = []  # what SUBSTITUTES is keyed by, so that ids stay theirs
+
+
+def substitute_for(*functions: Any) -> Callable[[Substitute], Substitute]:
+    """Decorator: the function stands in for these; a second substitute for one is an error."""
+
+    def declare(substitute: Substitute) -> Substitute:
+        for function in functions:
+            if id(function) in SUBSTITUTES:
+                raise ValueError(f"{function!r} has two substitutes")
+            SUBSTITUTES[id(function)] = checked(function, substitute)
+            _KEPT_ALIVE.append(function)
+        return substitute
+
+    return declare
+
+
+def substitute_for_code(code: types.CodeType) -> Callable[[CodeSubstitute], CodeSubstitute]:
+    """Decorator: stands in for every function of this code."""
+
+    def declare(substitute: CodeSubstitute) -> CodeSubstitute:
+        if id(code) in CODE_SUBSTITUTES:
+            raise ValueError(f"{code!r} has two substitutes")
+        CODE_SUBSTITUTES[id(code)] = substitute
+        _KEPT_ALIVE.append(code)
+        return substitute
+
+    return declare
+
+
+def substitute_if_new(function: Any, substitute: Substitute) -> None:
+    """Have it stand in for a function that has no substitute yet; None, what a version of a library
+    does not have, is passed over.
+    """
+    if function is not None and id(function) not in SUBSTITUTES:
+        substitute_for(function)(substitute)
+
+
+def answering(value: Any) -> Substitute:
+    """The substitute that returns this value, whatever the arguments."""
+    return lambda machine, args, kwargs: value
+
+
+def natively(function: Any) -> Substitute:
+    """The substitute that calls the function as it is."""
+    return lambda machine, args, kwargs: function(*args, **kwargs)
+
+
+def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:
+    """The substitute that is a graph break, whatever the arguments."""
+
+    def break_here(machine: Machine, args: Any, kwargs: Any) -> NoReturn:
+        raise GraphBreak(id, detail, hint=hint)
+
+    return break_here
+
+
+def compiling(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """`is_compiling()`: the program may now go a way of its own, which eager does not."""
+    machine.observed_is_compiling |= machine.strategy.compiling
+    return machine.strategy.compiling
+
+
+# ---------------------------------------------------------------- arguments
+
+_ANY = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """What a C function takes: how many positional arguments, those that must be given included,
+    and which by name.
+    """
+
+    least: int
+    most: int
+    names: tuple[str, ...] = ()
+    """Of positional parameters that may be given by name, the last `len(names)` of them, and of
+    those that are keyword-only.
+    """
+    keyword_only: int = 0
+    receiver: type | None = None
+
+    def refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether CPython refuses a call for its number of arguments, or their names."""
+        count = len(args)
+        if not self.least <= count <= self.most:
+            named = self.names[: len(self.names) - self.keyword_only]
+            first = self.most - len(named)  # the position of named[0]
+            missing = count < self.least and any(
+                at < first or named[at - first] not in kwargs for at in range(count, self.least)
+            )
+            if count > self.most or missing:
+                return True
+        if kwargs:
+            named = self.names[: len(self.names) - self.keyword_only]
+            first = self.most - len(named)
+            for name in kwargs:
+                if name not in self.names or (name in named and first + named.index(name) < count):
+                    return True
+        receiver = self.receiver
+        return receiver is not None and count > 0 and _is_other(args[0], receiver)
+
+
+def _is_other(value: Any, receiver: type) -> bool:
+    """Whether a value cannot be the receiver; the interpreter's own stand-ins may be anything."""
+    kind = type(value)
+    return not issubclass(kind, receiver) and not kind.__module__.startswith("flambeau_capture.")
+
+
+_WITHOUT_SIGNATURE: dict[Any, _Parameters] = {
+    bool: _Parameters(0, 1),
+    iter: _Parameters(1, 2),
+    next: _Parameters(1, 2),
+    getattr: _Parameters(2, 3),
+    vars: _Parameters(0, 1),
+    dir: _Parameters(0, 1),
+    super: _Parameters(0, 2),
+    functools.reduce: _Parameters(2, 3),
+    filter: _Parameters(2, 2),
+    map: _Parameters(2, _ANY),
+    max: _Parameters(1, _ANY, ("key", "default"), 2),
+    min: _Parameters(1, _ANY, ("key", "default"), 2),
+    bytes: _Parameters(0, 3, ("source", "encoding", "errors")),
+    str: _Parameters(0, 3, ("object", "encoding", "errors")),
+}
+"""Functions that `inspect.signature` knows nothing of."""
+_CHECKED_MODULES = ("builtins", "_operator", "math", "itertools", "_functools", "posix", "sys")
+
+
+def _parameters_of(function: Any) -> _Parameters | None:
+    """What a C function takes; None where that is unknown or for others to check."""
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        if function.__objclass__ not in (list, tuple, object):
+            return None
+    elif isinstance(function, types.BuiltinFunctionType) or function in (
+        bool, float, complex, bytes, str, map, filter, super, reversed, itertools.starmap,
+        itertools.takewhile, itertools.dropwhile, itertools.filterfalse, itertools.groupby,
+        itertools.accumulate,
+    ):  # fmt: skip
+        if function.__module__ not in _CHECKED_MODULES:
+            return None
+    else:
+        return None
+    if function in _WITHOUT_SIGNATURE:
+        return _WITHOUT_SIGNATURE[function]
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return None
+    least = most = keyword_only = 0
+    named, keywords = [], []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            most = _ANY
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            return None
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            keyword_only += 1
+            keywords.append(parameter.name)
+        else:
+            most += 1
+            least += parameter.default is parameter.empty
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                named.append(parameter.name)
+    receiver = getattr(function, "__objclass__", None)
+    return _Parameters(least, most, (*named, *keywords), keyword_only, receiver)
+
+
+def checked(function: Any, substitute: Substitute) -> Substitute:
+    """The substitute behind the checks that CPython makes of the arguments."""
+    parameters = _parameters_of(function)
+    if parameters is None:
+        return substitute
+
+    def check(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if parameters.refuse(args, kwargs):
+            _raise_refusal(function, parameters, args, kwargs)
+        return substitute(machine, args, kwargs)
+
+    return check
+
+
+def _raise_refusal(
+    function: Any, parameters: _Parameters, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> NoReturn:
+    """Raise what CPython raises, which looks at the number and the names before it looks at a
+    value.
+    """
+    first: list[Any] = [None for _ in args]
+    receiver = parameters.receiver
+    if receiver is not None and args:
+        first[0] = args[0] if _is_other(args[0], receiver) else receiver()
+    function(*first, **dict.fromkeys(kwargs))
+    raise GraphBreak("internal-error", f"{function!r} takes arguments that its substitute refuses")

@@ -1,0 +1,194 @@
+"""functools: the dispatch of single-dispatch functions, and caches.
+
+What torch.optim wraps around `step()`: the grad mode it runs in, without the breaks that it asks of
+another compiler.
+
+`Tensor.register_hook` and its kin, and the node by which modules' full backward hooks see gradients
+(interpreter/torch_calls/hooks.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import Optimizer, _get_value, _use_grad_for_differentiable
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.items import load_item
+from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_for_code
+from flambeau_capture.interpreter.torch_calls.hooks import note
+from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import CallOf
+
+if TYPE_CHECKING:
+    import types
+
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitute_registry import Substitute
+    from flambeau_capture.interpreter.torch_calls.hooks import HookHandle
+
+
+def _inner_code(function: Any, name: str) -> types.CodeType:
+    """The code of a function that is defined inside another."""
+    return next(
+        const
+        for const in function.__code__.co_consts
+        if isinstance(const, types.CodeType) and const.co_name == name
+    )
+
+
+@substitute_for_code(_inner_code(functools.singledispatch, "dispatch"))
+def _dispatch(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    """Which implementation a class gets, as long as none is registered."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
+    registry = cells["registry"].cell_contents
+    count = CallOf(_registered, (machine.function_source(function),))
+    machine.guard("EQUALS", count, len(registry))
+    return function(*args)
+
+
+def _registered(dispatch: Any) -> int:
+    """How many implementations a single-dispatch function has."""
+    where = dispatch.__code__.co_freevars.index("registry")
+    return len(dispatch.__closure__[where].cell_contents)
+
+
+# ---------------------------------------------------------------- caches
+
+
+def call_cached(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
+    """A function behind functools.lru_cache: called past the cache, once for the same arguments in
+    one frame.
+
+    Only a function without side effects may be: eagerly, a cached call would not repeat them.
+    Loggers' `warning_once`, whose cache is its point, is replayed at exit.
+    """
+    wrapped = function.__wrapped__
+    if (getattr(wrapped, "__module__", None) or "").rpartition(".")[
+        2
+    ] == "logging" and wrapped.__name__.endswith("_once"):
+        machine.defer(function, args, kwargs)
+        return None
+    key = _cache_key(function, args, kwargs)
+    found = machine.cached_calls.get(key) if key is not None else None
+    if found is not None:
+        return found[1]
+    before = side_effects_so_far(machine)
+    value = machine.call(wrapped, args, kwargs)
+    if side_effects_so_far(machine) != before:
+        raise GraphBreak(
+            "side-effect",
+            f"{wrapped.__qualname__}, whose results are cached, changes what existed "
+            f"before the call",
+        )
+    if key is not None:
+        machine.cached_calls[key] = ((function, args, kwargs), value)
+    return value
+
+
+def _cache_key(function: Any, args: Any, kwargs: Any) -> Any:
+    """What decides whether two calls are one to the cache: scalars by type and value, other objects
+    by identity.
+    """
+    parts = [(name, value) for name, value in enumerate(args)] + list(kwargs.items())
+    return (
+        id(function),
+        *(
+            (name, type(value), value)
+            if type(value) in (int, float, str, bool, bytes, type(None))
+            else (name, id(value))
+            for name, value in parts
+        ),
+    )
+
+
+# ---------------------------------------------------------------- optimizers
+
+
+def _cell(function: types.FunctionType, name: str) -> Any:
+    """What a function made by a decorator of torch wraps."""
+    assert function.__closure__ is not None
+    return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
+
+
+@substitute_for_code(_use_grad_for_differentiable(lambda: None).__code__)  # type: ignore[attr-defined]
+def _use_grad(
+    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`step()` without gradients, or with them where the optimizer is differentiable."""
+    before = torch.is_grad_enabled()
+    wanted = load_item(machine, load_attr(machine, args[0], "defaults"), "differentiable")
+    machine.call(torch._C._set_grad_enabled, (wanted,), {})
+    try:
+        return machine.call(_cell(function, "func"), args, kwargs)
+    finally:
+        machine.call(torch._C._set_grad_enabled, (before,), {})
+
+
+@substitute_for_code(torch._disable_dynamo(lambda: None).__code__)
+def _disabled(
+    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A function that torch keeps from its own compiler: followed, and captured as far as it can
+    be.
+    """
+    return machine.call(_cell(function, "fn"), args, kwargs)
+
+
+@substitute_for(Optimizer._optimizer_step_code)
+def _step_code(machine: Machine, args: Any, kwargs: Any) -> None:
+    """A place for profilers to stop at."""
+
+
+@substitute_for(_get_value)
+def _value(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """A number kept in a tensor, which eager computes with as a Python float: in that precision."""
+    (number,) = args
+    is_tensor = isinstance(number, torch.Tensor) and number.is_floating_point()
+    return machine.tape.call_method("double", (number,)) if is_tensor else number
+
+
+@substitute_for(_group_tensors_by_device_and_dtype)
+def _group_tensors(machine: Machine, args: Any, kwargs: Any) -> dict[Any, Any]:
+    """Lists of tensors as lists by the (device, dtype) of the first list's, with the places they
+    had.
+    """
+    lists: list[list[Any]] = args[0] if args else kwargs["tensorlistlist"]
+    groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
+    for at, first in enumerate(lists[0]):
+        found = groups.setdefault((first.device, first.dtype), ([[] for _ in lists], []))
+        for group, tensors in zip(found[0], lists, strict=True):
+            if tensors:
+                group.append(tensors[at])
+        found[1].append(at)
+    return groups
+
+
+# ---------------------------------------------------------------- hooks
+
+
+def _registering(method: Any) -> Substitute:
+    def register(machine: Machine, args: Any, kwargs: Any) -> HookHandle:
+        given: list[Any] = [*args, *kwargs.values()]
+        tensor, hook = given
+        method(tensor, hook).remove()  # for its errors: the fake tensor has no backward of its own
+        return note(machine, method, (tensor, hook))
+
+    return register
+
+
+for _method in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook):
+    substitute_for(_method)(_registering(_method))
+
+
+@substitute_for(torch.Tensor.retain_grad)
+def _retain_grad(machine: Machine, args: Any, kwargs: Any) -> None:
+    (tensor,) = args
+    torch.Tensor.retain_grad(tensor)
+    if not tensor.is_leaf:
+        note(machine, torch.Tensor.retain_grad, (tensor,))

@@ -1,0 +1,104 @@
+"""Locks of `threading`: a frame that takes some, and gives them back, takes them before its graph
+runs (`entries/locks.py`).
+
+A frame that has a graph break takes them itself, in the interpreter.
+
+Context variables (`contextvars`): read under guards, set in a table of the capture.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any
+
+from flambeau_capture.interpreter.exit.side_effects import (
+    UNWRITTEN,
+    ContextToken,
+    variable_source,
+    written,
+)
+from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import CallOf
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
+
+
+@substitute_for(_LOCK.__enter__, _LOCK.acquire, _RLOCK.__enter__, _RLOCK.acquire)
+def _take(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    lock = args[0]
+    source = machine.objects.source_of(lock)
+    if not machine.strategy.takes_locks or source is None:
+        raise GraphBreak("unknown-c-function", f"call of {type(lock).__qualname__}.acquire")
+    if args[1:] or kwargs:
+        raise GraphBreak("unknown-c-function", "a lock is taken if it is free, or for a time")
+    if lock in machine.locks_held:
+        if isinstance(lock, _LOCK):
+            raise GraphBreak("unknown-c-function", "a lock is taken that the frame holds")
+    elif lock not in machine.locks:
+        if machine.locks and not machine.locks_held:
+            # Both would be held at once, which the program avoids.
+            raise GraphBreak(
+                "unknown-c-function", "a second lock is taken after another was given back"
+            )
+        for known in machine.locks.values():
+            machine.guard("NOT_ALIAS", known, source)
+        machine.locks[lock] = source
+    machine.locks_held.append(lock)
+    return True
+
+
+@substitute_for(_LOCK.__exit__, _LOCK.release, _RLOCK.__exit__, _RLOCK.release)
+def _give_back(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    lock = args[0]
+    if lock not in machine.locks_held:
+        raise GraphBreak("unknown-c-function", f"call of {type(lock).__qualname__}.release")
+    machine.locks_held.remove(lock)
+
+
+# ---------------------------------------------------------------- context variables
+
+
+def value_in_context(var: ContextVar[Any]) -> Any:
+    """The value of a context variable, whatever its default is; Token.MISSING where none was set."""
+    return var.get(Token.MISSING)
+
+
+@substitute_for(ContextVar.get)
+def _get(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    var = args[0]
+    value = written(machine, var)
+    if value is not UNWRITTEN:
+        return value
+    source = CallOf(value_in_context, (variable_source(machine, var),))
+    value = value_in_context(var)
+    if value is not Token.MISSING:
+        return machine.objects.wrap(value, source)
+    machine.guard("IS", source, Token.MISSING)
+    return var.get(*args[1:], **kwargs)
+
+
+@substitute_for(ContextVar.set)
+def _set(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ContextToken:
+    var, value = args
+    variable_source(machine, var)
+    token = ContextToken(var, written(machine, var))
+    machine.context_writes[id(var)] = var, value
+    return token
+
+
+@substitute_for(ContextVar.reset)
+def _reset(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    var, token = args
+    if type(token) is not ContextToken:
+        raise GraphBreak("unknown-c-function", "ContextVar.reset with a token made before the call")
+    if token.is_used:
+        raise RuntimeError(f"{token!r} has already been used once")
+    if token.var is not var:
+        raise ValueError(f"{token!r} was created by a different ContextVar")
+    token.is_used = True
+    machine.context_writes[id(var)] = var, token.before

@@ -1,0 +1,163 @@
+"""The default device that a frame sets: named in the calls that it concerns.
+
+    with torch.device("meta"):
+        y = torch.ones(3)            ->      y = torch.ones(3, device=device("meta"))
+
+torch does the same by a function mode, which neither the capture nor the graph needs. A mode that
+is on when the frame begins does its work by itself, and is guarded. What the frame leaves set is
+set once its graph has run.
+
+Inference mode in a captured frame: really entered while the frame is interpreted, and recorded for
+the graph.
+
+What the frame makes inside are inference tensors to torch's own checks, which raise as they do in
+eager. Inside a graph the mode is entered and left by calls that no tracer may see through
+(`flambeau_capture.graphs.reverse_mode`): what stands between is compiled by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._device import _device_constructors
+
+from flambeau_capture.graphs.reverse_mode import enter_inference_mode, leave_inference_mode
+from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.interpreter.values.classes import Proxy
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallRecipe, CallSideEffect, Const
+from flambeau_capture.torch_switches import Switches
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.record import Recipe, SideEffect
+
+_CPU = torch.device("cpu")
+
+
+class DefaultDevices:
+    """What one frame has set: the devices of the `with torch.device(...)` blocks that it is in, and
+    the argument of `set_default_device`.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[torch.device] = []
+        self.default: torch.device | None = None
+        self.is_set = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether the frame has set any."""
+        return self.is_set or bool(self.blocks)
+
+    @property
+    def current(self) -> torch.device:
+        """The device that is in force. Without a default it is the CPU, whatever surrounds the
+        frame.
+        """
+        return self.blocks[-1] if self.blocks else self.default or _CPU
+
+    def given(self, function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of a call, with the device that torch's mode would add."""
+        if function not in _device_constructors() or kwargs.get("device") is not None:  # type: ignore[no-untyped-call]
+            return kwargs
+        return {**kwargs, "device": self.current}
+
+    def side_effects(self) -> list[SideEffect]:
+        """What is set when the graph has run."""
+        found: list[SideEffect] = []
+        if self.is_set:
+            found.append(CallSideEffect(torch.set_default_device, (Const(self.default),)))
+        enter: Any = torch.device.__enter__  # type: ignore[attr-defined]
+        return found + [CallSideEffect(enter, (Const(device),)) for device in self.blocks]
+
+
+# ---------------------------------------------------------------- inference
+
+_Guard: Any = torch._C._InferenceMode
+
+
+class InferenceGuard(Proxy):
+    """What the frame holds for a `torch._C._InferenceMode`."""
+
+    __slots__ = ("_guard", "enabled", "entered", "machine", "outside")
+
+    def __init__(self, machine: Machine, enabled: bool) -> None:
+        self.machine = machine
+        self.enabled = bool(enabled)
+        self.outside = Switches()
+        machine.tape.call_untraced(enter_inference_mode, (self.enabled,))
+        self._guard = _Guard(self.enabled)
+        self.entered = Switches()
+        machine.tape.inference_guards.append(self)
+
+    def __enter__(self) -> None:
+        """Nothing: torch enters the mode when it makes a guard."""
+
+    def __exit__(self, *error: object) -> None:
+        guards = self.machine.tape.inference_guards
+        if not guards or guards[-1] is not self:
+            raise GraphBreak(
+                "torch-state", "inference modes are left in another order than entered"
+            )
+        self.machine.tape.call_untraced(leave_inference_mode)
+        guards.pop()
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave it while capturing, and record nothing."""
+        self._guard.__exit__(None, None, None)
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """A guard, which is left if this one is."""
+        is_open = self in self.machine.tape.inference_guards
+        return CallRecipe(_Guard if is_open else _left_guard, (Const(self.enabled),))
+
+
+def leave_inference_modes(machine: Machine) -> None:
+    """Leave what the frame has entered, when it has been interpreted."""
+    guards = machine.tape.inference_guards
+    while guards:
+        guards.pop().leave()
+
+
+def reenter_side_effects(machine: Machine, rebuild: Rebuilder) -> tuple[list[SideEffect], Switches]:
+    """The side effects that enter again, after the graph, what the frame has not left, and the
+    switches as they then are.
+
+    Within the graph it is left: the calls that do so are recorded.
+    """
+    found: list[SideEffect] = []
+    guards, before = machine.tape.inference_guards, machine.switches
+    for guard in guards:
+        found += [
+            CallSideEffect(setter, tuple(Const(arg) for arg in args))
+            for setter, args in guard.outside.settings_from(before)
+        ]
+        found.append(
+            CallSideEffect(_Guard.__enter__, (rebuild.recipe(guard),))
+        )  # made here at the latest
+        before = guard.entered
+    for _ in guards:
+        machine.tape.call_untraced(leave_inference_mode)
+    return found, before
+
+
+def _left_guard(enabled: bool) -> Any:
+    guard = _Guard(enabled)
+    guard.__exit__(None, None, None)
+    return guard
+
+
+@substitute_for(_Guard)
+def _make_guard(machine: Machine, args: Any, kwargs: Any) -> Any:
+    return InferenceGuard(machine, *args, **kwargs)
+
+
+@substitute_for(_Guard.__enter__.__func__, _Guard.__exit__.__func__)
+def _older_guard(machine: Machine, args: Any, kwargs: Any) -> Any:
+    raise GraphBreak(
+        "torch-state", "inference mode is left that was entered before the graph began"
+    )

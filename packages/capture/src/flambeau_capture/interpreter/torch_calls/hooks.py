@@ -1,0 +1,116 @@
+"""Hooks that a frame registers on tensors and on nodes of autograd: noted, and registered when the
+frame's graph has run.
+
+What the program holds is a `HookHandle`, by which it may remove the hook again in the frame, and
+which becomes torch's own handle when it leaves the frame. A tensor that the graph computes is
+marked in it (`flambeau_capture.graphs.hook_points`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from flambeau_capture.graphs.hook_points import hook_point, register_on_node, removed_handle
+from flambeau_capture.interpreter.values.classes import Proxy
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.record import CallRecipe, CallSideEffect, Const
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.record import Recipe, SideEffect
+
+
+class HookHandle(Proxy):
+    """What the frame holds for a `RemovableHandle`: the function that registers a hook, and what it
+    is to be called with.
+    """
+
+    __slots__ = ("arguments", "is_removed", "register")
+
+    def __init__(self, register: Any, arguments: tuple[Any, ...]) -> None:
+        self.register, self.arguments = register, arguments
+        self.is_removed = False
+
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        return issubclass(RemovableHandle, classes)
+
+    def seen_attribute(self, name: str) -> Any:
+        if name not in ("remove", "__enter__", "__exit__"):
+            raise GraphBreak("tensor-attribute", f"attribute {name!r} of a hook's handle is read")
+        return getattr(self, name)
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self.is_removed = True
+
+    def __enter__(self) -> HookHandle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """The call that registers the hook and gives its handle."""
+        if self.is_removed:
+            return CallRecipe(removed_handle)
+        return CallRecipe(self.register, tuple(map(rebuild.recipe, self.arguments)))
+
+
+class GradFn(Proxy):
+    """What the frame holds for the node of autograd that made a tensor."""
+
+    __slots__ = ("machine", "node", "takes_hooks", "tensor")
+
+    def __init__(self, machine: Machine, tensor: torch.Tensor, *, takes_hooks: bool) -> None:
+        self.machine, self.tensor, self.takes_hooks = machine, tensor, takes_hooks
+        self.node: Any = tensor.grad_fn
+
+    def seen_attribute(self, name: str) -> Any:
+        if name == "name" or (self.takes_hooks and name in ("register_hook", "register_prehook")):
+            return getattr(self, name)
+        raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor's grad_fn is read")
+
+    def name(self) -> str:
+        """The name of the operator's node."""
+        return self.node.name()  # type: ignore[no-any-return]
+
+    def register_hook(self, hook: Any) -> HookHandle:
+        """Register a hook that sees the gradients that the node has computed."""
+        return note(self.machine, register_on_node, (self.tensor, "register_hook", hook))
+
+    def register_prehook(self, hook: Any) -> HookHandle:
+        """Register a hook that sees the gradients that the node is given."""
+        return note(self.machine, register_on_node, (self.tensor, "register_prehook", hook))
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe:
+        """The node of the real tensor."""
+        return CallRecipe(getattr, (rebuild.recipe(self.tensor), Const("grad_fn")))
+
+
+def note(machine: Machine, register: Any, arguments: tuple[Any, ...]) -> HookHandle:
+    """Note a hook on a tensor, the first of `arguments`, which is registered after the graph."""
+    tape, tensor = machine.tape, arguments[0]
+    if tape.subgraphs:
+        raise GraphBreak(
+            "higher-order-operator", "a hook is registered in a function given to torch"
+        )
+    if tape.subclasses.of(tensor) is not None:
+        raise GraphBreak("tensor-subclass", "a hook is registered on a tensor of a subclass")
+    if tape.input_of(tensor) is None:
+        tape.call_untraced(hook_point, (tensor,))
+    if not tensor.is_leaf:
+        tape.hooked.append(tensor.storage_record)
+    handle = HookHandle(register, arguments)
+    tape.hooks.append(handle)
+    return handle
+
+
+def hook_side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
+    """The side effects that register the frame's hooks."""
+    kept = [handle for handle in machine.tape.hooks if not handle.is_removed]
+    return [CallSideEffect(id, (rebuild.recipe(handle),)) for handle in kept]

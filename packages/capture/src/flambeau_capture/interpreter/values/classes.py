@@ -1,0 +1,193 @@
+"""What classes define: raw lookup along the MRO, and which of a type's special methods are written
+in Python.
+
+Type attributes are looked up once for each capture (`Machine.class_cache`); a guard is made on
+those of the program's own classes.
+
+Types whose objects a capture takes as they are: guarded by value, or by identity.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.python_core import Compiled
+from flambeau_capture.sources import ABSENT, Constant, TypeAttribute
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.record import Recipe
+
+MISSING = ABSENT
+_mro_of = type.__dict__["__mro__"].__get__
+_dict_of = type.__dict__["__dict__"].__get__
+
+TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {
+    "torch",
+    "builtins",
+    "flambeau",
+    "flambeau_capture",
+    "flambeau_prims",
+    "numpy",
+}
+"""Top-level modules whose functions and classes are taken to stay as they are: no guards are made
+on their contents.
+"""
+
+SYMBOLIC_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""The type that the program sees.  Their operators are Python functions of torch, run natively."""
+
+
+def is_trusted(module_name: Any) -> bool:
+    """Whether a module's own definitions need no guards."""
+    return isinstance(module_name, str) and module_name.partition(".")[0] in TRUSTED_ROOTS
+
+
+def lookup(machine: Machine, cls: type, name: str) -> Any:
+    """The raw attribute of a class, or MISSING, with a guard where the class is the program's own."""
+    key = (cls, name)
+    cache = machine.class_cache
+    found = cache.get(key, cache)
+    if found is cache:
+        found = MISSING
+        owner = cls
+        for owner in _mro_of(cls):
+            written = machine.objects.classes_written.get((owner, name))
+            if written is not None:
+                cache[key] = written[0]
+                return written[0]
+            found = _dict_of(owner).get(name, MISSING)
+            if found is not MISSING:
+                break
+        cache[key] = found
+        own = name == "forward" or not is_trusted(
+            owner.__module__ if found is not MISSING else cls.__module__
+        )
+        if own and owner not in machine.made_classes and _guardable(found):
+            machine.guard("IS", TypeAttribute(Constant(cls), name), found)
+    return found
+
+
+def is_written(machine: Machine, cls: type, name: str) -> bool:
+    """Whether the attribute that `lookup` finds was set by the frame itself, or stands in a class
+    that the frame made.
+    """
+    written, made = machine.objects.classes_written, machine.made_classes
+    if not written and not made:
+        return False
+    for owner in _mro_of(cls):
+        if (owner, name) in written:
+            return True
+        if name in _dict_of(owner):
+            return owner in made
+    return False
+
+
+def _guardable(found: Any) -> bool:
+    """Functions and descriptors in Python: plain values are guarded where they are read, absence
+    where that decides.
+    """
+    if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        return False
+    return isinstance(found, (types.FunctionType, property, classmethod, staticmethod)) or (
+        found is not MISSING and hasattr(type(found), "__get__")
+    )
+
+
+def python_method(machine: Machine, cls: type, name: str) -> types.FunctionType | None:
+    """A special method of `cls` if it is written in Python, else None."""
+    key = (cls, name, None)
+    cache = machine.method_cache
+    found = cache.get(key, cache)
+    if found is cache:
+        found = None
+        if cls not in SYMBOLIC_NUMBERS and not issubclass(cls, (torch.Tensor, Proxy)):
+            raw = lookup(machine, cls, name)
+            if type(raw) is types.FunctionType:
+                found = raw
+            elif isinstance(raw, (staticmethod, classmethod)):
+                found = raw.__func__
+            elif type(raw) is Compiled:
+                found = raw.__wrapped__
+        cache[key] = found
+    return found
+
+
+class Proxy:
+    """Base of the interpreter's own objects that stand on a program's stack: their methods run
+    natively.
+    """
+
+    __slots__ = ()
+
+    def seen_type(self) -> type | None:
+        """The type that the program sees, where the object stands in for one of another library's."""
+        return None
+
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        """What the program's `isinstance` says of an object that has no `seen_type`."""
+        return issubclass(object, classes)
+
+    def seen_attribute(self, name: str) -> Any:
+        """What the program reads as an attribute."""
+        return getattr(self, name)
+
+    def store_seen(self, name: str, value: Any) -> None:
+        """What the program sets as an attribute."""
+        setattr(self, name, value)
+
+    def delete_seen(self, name: str) -> None:
+        """What the program deletes as an attribute."""
+        delattr(self, name)
+
+    def recipe(self, rebuild: Rebuilder) -> Recipe | None:
+        """How what it stands for is made when it leaves the frame; None for what cannot."""
+        return None
+
+
+# ---------------------------------------------------------------- constant types
+
+NoneType = type(None)
+
+SCALARS: frozenset[type] = frozenset(
+    {int, float, complex, str, bytes, bool, NoneType, type(...), type(NotImplemented)}
+)
+"""Immutable types whose values are guarded by value."""
+
+TORCH_CONSTANTS: frozenset[type] = frozenset(
+    {torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo}
+)
+
+LRU_CACHE = type(functools.lru_cache(lambda: 0))
+IDENTITY_TYPES: frozenset[type] = frozenset(
+    {
+        types.FunctionType,
+        types.BuiltinFunctionType,
+        types.ModuleType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        types.ClassMethodDescriptorType,
+        types.MethodWrapperType,
+        types.CodeType,
+        property,
+        classmethod,
+        staticmethod,
+        LRU_CACHE,
+        re.Pattern,
+        torch._ops.OpOverload,
+        torch._ops.OpOverloadPacket,
+        types.GenericAlias,
+        type(types.SimpleNamespace.__init__),
+    }
+)
+"""Types whose objects are guarded by identity and used as they are."""

@@ -1,0 +1,260 @@
+"""Containers of the program that a frame reads or extends in part: only what is read of them is
+guarded.
+
+    config["lr"]                 the entry 'lr' of a dict, or that there is none; other keys may come and go
+    self.losses.append(x)        the list's contents and length are neither read nor guarded
+
+Where the code that follows a load (code/stack_use_analysis.py) takes but one entry of a container,
+or appends to a list, the load gives a stand-in, which that code consumes; what is stored in a local
+variable or passed to a function of the program is a LazyValue until it is used. As soon as the
+container is read otherwise it gets its usual tracked copy, with all that was appended in it.
+
+Arguments that were not looked at yet: a function of the program is given them so, everything else
+gets what they hold.
+
+def loss(batch): return batch["x"].sum()
+loss(batch)                  of `batch` one entry is read, in the frame of `loss`
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import operator
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.code.stack_use_analysis import Use, use_of
+from flambeau_capture.interpreter.values.classes import SCALARS, Proxy, is_trusted, python_method
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
+from flambeau_capture.interpreter.values.numbers import concrete_key
+from flambeau_capture.interpreter.values.program_functions import is_fixed
+from flambeau_capture.sources import DictEntry, Item
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.sources import Source
+
+APPENDING = {"append": list.append, "extend": list.extend}
+_MAPPINGS = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+PARTIAL_TYPES = _MAPPINGS | {list}
+"""Types of containers that may be read in part."""
+
+
+class LazyValue:
+    """What a frame was handed and has not looked at.  Nothing is guarded about it before that.
+
+    `for_append`: what is on the stack of a resumed frame under it takes `append` or `extend` of it.
+    """
+
+    __slots__ = ("for_append", "source", "value")
+
+    def __init__(self, value: Any, source: Source, *, for_append: bool = False) -> None:
+        self.value, self.source, self.for_append = value, source, for_append
+
+
+class AppendTarget(Proxy):
+    """Stands for a list that existed before the call, `real`; `items` were appended in the frame."""
+
+    __slots__ = ("items", "real", "source", "tracked")
+
+    def __init__(self, real: list[Any], source: Source) -> None:
+        self.real, self.source = real, source
+        self.items: list[Any] = []
+        self.tracked: list[Any] | None = None
+        """The list that the frame sees, once it has read it elsewhere."""
+
+    def extend(self, items: list[Any]) -> None:
+        """Note what is appended."""
+        (self.items if self.tracked is None else self.tracked).extend(items)
+
+    @staticmethod
+    def instance_of(classes: Any) -> bool:
+        return issubclass(list, classes)
+
+
+class EntryTarget(Proxy):
+    """Stands for a dict or list that existed before the call, `real`, of which the next operation
+    reads one entry.
+    """
+
+    __slots__ = ("machine", "real", "source")
+
+    def __init__(self, machine: Machine, real: Any, source: Source) -> None:
+        self.machine, self.real, self.source = machine, real, source
+
+    def seen_type(self) -> type:
+        return type(self.real)
+
+    def item(self, key: Any) -> Any:
+        """`container[key]`."""
+        machine, real = self.machine, self.real
+        key = concrete_key(key)
+        if not self._is_read_in_part(key):
+            return machine.call(operator.getitem, (machine.objects.whole(self), key), {})
+        if type(real) is list:
+            return machine.objects.wrap(list.__getitem__(real, key), Item(self.source, key))
+        if not dict.__contains__(real, key):
+            machine.guard("ABSENT", self.source, key)
+            raise KeyError(key)
+        return machine.objects.wrap(dict.__getitem__(real, key), DictEntry(self.source, key))
+
+    def has(self, key: Any) -> bool | None:
+        """`key in container`; None where that is to be asked of all that it holds."""
+        key = concrete_key(key)
+        if type(self.real) is list or not self._is_read_in_part(key):
+            return None
+        found = dict.__contains__(self.real, key)
+        self.machine.guard("HAS_KEY" if found else "ABSENT", self.source, key)
+        return found
+
+    def get(self, key: Any, default: Any = None, /) -> Any:
+        """`container.get(key, default)`."""
+        machine = self.machine
+        key = concrete_key(key)
+        if type(self.real) is list or not self._is_read_in_part(key):
+            whole = machine.objects.whole(self)
+            return machine.call(machine.load(whole, "get"), (key, default), {})
+        if not dict.__contains__(self.real, key):
+            machine.guard("ABSENT", self.source, key)
+            return default
+        expect_use(machine.frame)
+        return self.item(key)
+
+    def _is_read_in_part(self, key: Any) -> bool:
+        """Whether the entry can be read apart from the others: it has no tracked copy, and
+        comparing keys runs no code of the program.
+        """
+        real = self.real
+        if id(real) in self.machine.objects.tracked_copy_of:
+            return False
+        if type(real) is list:
+            return type(key) is int and 0 <= key < list.__len__(real)
+        if type(real) is collections.defaultdict and not dict.__contains__(real, key):
+            return False
+        return _is_plain_key(key) and all(map(_is_plain_key, dict.keys(real)))
+
+
+PARTIAL_READS: frozenset[type] = frozenset({LazyValue, AppendTarget, EntryTarget})
+"""Types of what stands for a container until it is used."""
+
+
+def _is_plain_key(key: Any) -> bool:
+    kind = type(key)
+    return kind in SCALARS or (kind is tuple and all(map(_is_plain_key, key)))
+
+
+def expect_use(frame: Frame | None) -> None:
+    """Before a load: what it gives may be read in part, as the code that follows says."""
+    if frame is not None:
+        frame.machine.loading = (frame, frame.ip)
+
+
+def expected_use(frame: Frame | None, loading: tuple[Frame, int] | None) -> Use | None:
+    """The use of what is being loaded: the expectation is of this very instruction (it may have
+    raised before).
+    """
+    if loading is None or frame is None or loading[0] is not frame or loading[1] != frame.ip:
+        return None
+    return use_in(frame)
+
+
+def use_in(frame: Frame, above: int = 0) -> Use | None:
+    """The use of the value that the running instruction pushes, `above` others being pushed upon
+    it.
+    """
+    use = use_of(frame.code, frame.ip, above)
+    return None if use is Use.RETURN and frame.parent is not None else use
+
+
+# ---------------------------------------------------------------- unread arguments
+
+_MODULE_CALL = torch.nn.Module.__call__
+
+
+def realize_arguments(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as `function` may take them: LazyValues only where they go straight into a
+    local variable.
+    """
+    if not any(type(arg) is LazyValue for arg in (*args, *kwargs.values())):
+        return args, kwargs
+    if python_method(machine, type(function), "__call__") is _MODULE_CALL:
+        return args, kwargs  # call_module settles them for `forward`
+    if function is isinstance:
+        return tuple(_typed(machine, arg) for arg in args), kwargs
+    count, names = _parameters(machine, function)
+    whole = machine.objects.whole
+    if _takes_text(function):
+        whole = functools.partial(_as_text, machine)
+    return (
+        tuple(arg if at < count else whole(arg) for at, arg in enumerate(args)),
+        {name: arg if name in names else whole(arg) for name, arg in kwargs.items()},
+    )
+
+
+def read_texts(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as `function` may take them: texts that can be looked at as they are, where it
+    may look at them.
+    """
+    if not any(type(arg) is DeferredString for arg in (*args, *kwargs.values())):
+        return args, kwargs
+    count, names = _parameters(machine, function)
+    if count > 0 or names or _takes_text(function):
+        return args, kwargs
+    return tuple(map(readable, args)), {name: readable(arg) for name, arg in kwargs.items()}
+
+
+def _takes_text(function: Any) -> bool:
+    """Whether a function stores what it is given, or shows it at exit."""
+    name = getattr(function, "__name__", "")
+    if isinstance(function, (types.MethodDescriptorType, types.BuiltinFunctionType)):
+        return name in ("append", "extend", "insert", "print", "join", "format", "isinstance")
+    if isinstance(function, type):
+        return issubclass(function, (BaseException, str))
+    return function is warnings.warn or (
+        type(function) is types.MethodType and isinstance(function.__self__, logging.Logger)
+    )
+
+
+def _as_text(machine: Machine, arg: Any) -> Any:
+    if type(arg) is not LazyValue:
+        return arg
+    return machine.objects.wrap_for(arg.value, arg.source, Use.TEXT)
+
+
+def _typed(machine: Machine, arg: Any) -> Any:
+    """What stands for an argument whose type alone is asked for."""
+    if type(arg) is not LazyValue:
+        return arg
+    return machine.objects.wrap_for(arg.value, arg.source, Use.ENTRY)
+
+
+def _parameters(machine: Machine, function: Any) -> tuple[int, tuple[str, ...]]:
+    """How many positional arguments, and which by name, become locals of a frame that is
+    interpreted.
+    """
+    bound = 0
+    while type(function) is types.MethodType and not isinstance(function.__self__, Proxy):
+        bound += 1
+        function = function.__func__
+    if type(function) is not types.FunctionType:
+        function = python_method(machine, type(function), "__call__")
+        bound += 1
+    if (
+        type(function) is not types.FunctionType
+        or is_trusted(function.__globals__.get("__name__"))
+        or is_fixed(machine, function)
+    ):
+        return 0, ()
+    code = function.__code__
+    named = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+    return code.co_argcount - bound, named

@@ -1,0 +1,194 @@
+"""Numbers of the program that are inputs of the graph instead of constants: ints and floats that
+were seen to change.
+
+    self.scale = 0.5; then 0.7           first capture: EQUALS 0.5.  Second: the float f0, any value of which this entry serves
+
+An int is a symbol of the SizeEnv, a float a symbolic float (`size_floats.float_symbol`); Python's
+control flow on them takes guards. What a torch function is given is a float symbol or a size: a
+float that the program has computed from given floats becomes an input of its own, computed by
+Python from the same sources before the graph runs, so that its value is Python's to the last bit.
+
+Symbolic numbers, and texts of them, where Python needs what they are: as keys. Making one concrete
+guards its value.
+
+Tensors that stand where an operator takes a number.
+
+    p.addcdiv_(a, b, value=t)       p.add_(a / b * t)              optimizers need this: their step counters are tensors
+    F.pad(x, (0, t))                n = t.item(); F.pad(x, (0, n))
+
+Eager reads the number out of the tensor. While capturing there is no number to read, so the call is
+written as operators that take tensors; or, in a frame that is to be captured whole, the number is
+an unbacked one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
+from flambeau_capture.sources import CallOf, Source
+from flambeau_prims.concrete_sizes import concrete
+from flambeau_prims.size_floats import (
+    FloatExpr,
+    as_float,
+    float_of,
+    is_float_symbol,
+    number_hint,
+)
+from flambeau_prims.sizes_node import from_symbolic, to_symbolic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from flambeau_capture.interpreter.torch_calls.tape import Tape
+    from flambeau_capture.record import DynamicDims
+
+_INT32 = 2**31
+_NAMES = {"math": math, "min": min, "max": max, "float": float, "abs": abs}
+
+
+def is_symbolic(value: int | float, dynamic: DynamicDims, source: Source, argument: bool) -> bool:
+    """Whether a number of the program is to be symbolic: one that changed, or with `dynamic=True`
+    an int argument that may be a size.
+    """
+    if dynamic.mode is False:
+        return False
+    if type(value) is float:
+        return dynamic.has_changed(source)
+    if not -_INT32 < value < _INT32:
+        return False
+    return dynamic.has_changed(source) or (dynamic.mode is True and argument and value >= 2)
+
+
+def lower_bound(value: int) -> int | None:
+    """What is assumed of a symbolic int: as of a size, that it is neither 0 nor 1, if it looks like
+    one; else nothing.
+    """
+    return 2 if value >= 2 else None
+
+
+def given_floats(expr: FloatExpr) -> set[str]:
+    """The floats of the program that a symbolic float is computed from."""
+    return {name for name in expr.symbols() if is_float_symbol(name)}
+
+
+def computed_source(expr: FloatExpr) -> CallOf:
+    """Where the value of a symbolic float comes from: its expression, evaluated on the sources of
+    its symbols.
+    """
+    names = sorted(expr.symbols())
+    symbols = expr.env.symbols
+    function = _compiled(str(expr), names)
+    return CallOf(function, tuple(symbols[name].source for name in names))  # type: ignore[misc]
+
+
+_ARITHMETIC = {
+    "__add__": "+",
+    "__sub__": "-",
+    "__mul__": "*",
+    "__truediv__": "/",
+    "__floordiv__": "//",
+    "__mod__": "%",
+    "__pow__": "**",
+}
+_NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
+
+
+def arithmetic(method: str, left: Any, right: Any) -> Any:
+    """`left op right` where one is a SymFloat, as Python has it (torch's own operators of SymFloats
+    round differently, and check).
+    """
+    op = _ARITHMETIC.get(method)
+    if op is None or type(left) not in _NUMBERS or type(right) not in _NUMBERS:
+        return NotImplemented
+    a, b = (from_symbolic(side) if type(side) in _NUMBERS[3:] else side for side in (left, right))
+    if op == "**" and isinstance(number_hint(a) ** number_hint(b), complex):
+        return as_float(a) ** as_float(b)
+    return to_symbolic(float_of(op, a, b))
+
+
+def _compiled(text: str, names: list[str]) -> Callable[..., Any]:
+    function = eval(f"lambda {', '.join(names)}: {text}", dict(_NAMES))
+    function.__name__ = text
+    return function  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- symbolic
+
+_TYPE_NAMES = {"SymInt": "int", "SymFloat": "float", "SymBool": "bool", "FakeTensor": "Tensor"}
+_TYPE_NAME = re.compile(rf"\b({'|'.join(_TYPE_NAMES)})\b")
+
+
+def concrete_key(key: Any) -> Any:
+    """A key of a dict or set: symbolic numbers have no hash."""
+    kind = type(key)
+    if kind is DeferredString:
+        return readable(key)
+    return concrete(key) if kind in (torch.SymInt, torch.SymFloat, tuple, torch.Size) else key
+
+
+def name_plainly(error: BaseException) -> None:
+    """Have the text of Python's complaint about a type name the type of what the program has:
+    `'int' object is not iterable`.
+    """
+    match error.args:
+        case (str(text),) if _TYPE_NAME.search(text):
+            error.args = (_TYPE_NAME.sub(lambda name: _TYPE_NAMES[name[0]], text),)
+
+
+# ---------------------------------------------------------------- scalar arguments
+
+_FACTORS = {
+    "addcdiv": "value",
+    "addcmul": "value",
+    "add": "alpha",
+    "sub": "alpha",
+    "subtract": "alpha",
+}
+_PRODUCTS = {"addcdiv": "div", "addcmul": "mul"}
+
+
+def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether a method call's factor is a tensor that torch takes as a number, of unknown contents."""
+    factor = kwargs.get(_FACTORS.get(name.rstrip("_"), ""))
+    if not isinstance(factor, torch.Tensor) or factor.ndim or factor.requires_grad:
+        return False
+    return getattr(factor, "contents", None) is None
+
+
+def with_numbers(
+    tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any], taken: Sequence[torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with unbacked numbers for the tensors whose number it has `taken`."""
+    numbers: dict[int, Any] = {}
+
+    def replaced(arg: Any) -> Any:
+        if any(arg is tensor for tensor in taken):
+            if id(arg) not in numbers:
+                numbers[id(arg)] = tape.call_method("item", (arg,))
+            return numbers[id(arg)]
+        if type(arg) in (tuple, list):
+            return type(arg)(map(replaced, arg))
+        return arg
+
+    return tuple(map(replaced, args)), {name: replaced(arg) for name, arg in kwargs.items()}
+
+
+def call_on_tensors(tape: Tape, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call, with its factor multiplied in as a tensor."""
+    stem = name.rstrip("_")
+    factor_name = _FACTORS[stem]
+    factor = kwargs[factor_name]
+    receiver, *operands = args
+    product = _PRODUCTS.get(stem)
+    term = operands[0] if product is None else tape.call_method(product, tuple(operands))
+    if isinstance(term, torch.Tensor) and not term.ndim and term.dtype != factor.dtype:
+        factor = tape.call_method("to", (factor, term.dtype))  # as a number it would not promote
+    term = tape.call_method("mul", (factor, term))
+    combined = "sub" if stem.startswith("sub") else "add"
+    rest = {key: value for key, value in kwargs.items() if key != factor_name}
+    return tape.call_method(f"{combined}{name[len(stem) :]}", (receiver, term), rest)

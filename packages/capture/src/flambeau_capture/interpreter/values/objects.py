@@ -1,0 +1,629 @@
+"""Objects that existed before the call: where they can be fetched from, and what the frame has
+changed about them.
+
+Three side tables keyed by identity (each holds its object, so that ids stay valid):
+
+- `known`    — objects used as they are (instances, modules, functions passed in): their source;
+- `tracked copies`  — copies that stand on the stack for containers of the program, with fake
+  tensors inside; native code may read and
+               change them, and what was changed is found at exit by comparing with the snapshot;
+- `pending writes` — attributes written to known objects, read back from here, replayed at exit.
+
+`wrap(value, source)` is the one door through which a value from outside comes in: it guards what
+the value is.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.guards.constants import HEAP_TYPE
+from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter.code.stack_use_analysis import Use
+from flambeau_capture.interpreter.values import numbers
+from flambeau_capture.interpreter.values.classes import IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+from flambeau_capture.interpreter.values.deferred_strings import given_text
+from flambeau_capture.interpreter.values.lazy_values import (
+    PARTIAL_READS,
+    PARTIAL_TYPES,
+    AppendTarget,
+    EntryTarget,
+    LazyValue,
+    expected_use,
+)
+from flambeau_capture.interpreter.values.program_functions import wrap_function
+from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import (
+    Argument,
+    Attribute,
+    CallOf,
+    Constant,
+    DictEntry,
+    DictEntryOf,
+    DictKeyAt,
+    InstanceDict,
+    Item,
+    MethodPart,
+    Source,
+)
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+VALUE_BASES: tuple[tuple[type, Any], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+    (bytes, bytes.__bytes__),
+)
+"""Immutable types whose subclasses' instances are guarded by type and by the plain value in them.
+"""
+
+BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
+
+LAZY_DICT_SIZE = 128
+"""Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being copied
+whole.
+"""
+
+DELETED = object()
+_CONSTANT_TUPLES = (tuple, torch.Size)
+
+
+class TrackedCopy:
+    """The stand-in of a container of the program: the real one, its source, the copy, and its
+    contents when copied.
+    """
+
+    __slots__ = ("copy", "real", "slots_snapshot", "snapshot", "source", "state_snapshot")
+
+    def __init__(self, real: Any, source: Source, copy: Any, snapshot: Any) -> None:
+        self.real, self.source, self.copy, self.snapshot = real, source, copy, snapshot
+        self.state_snapshot: dict[str, Any] | None = None
+        self.slots_snapshot: dict[str, Any] = {}
+
+    def contents_changed(self) -> bool:
+        """Whether the frame has changed what the container holds."""
+        copy, snapshot = self.copy, self.snapshot
+        if isinstance(copy, list):
+            return not _same_items(list(list.__iter__(copy)), snapshot)
+        if isinstance(copy, collections.deque):
+            return not _same_items(list(copy), snapshot)
+        if isinstance(copy, dict):
+            entries = dict(dict_items(copy))
+            keys_kept = _same_items(list(entries), list(snapshot))
+            return not (keys_kept and _same_items(list(entries.values()), list(snapshot.values())))
+        return isinstance(copy, set) and copy != snapshot
+
+    def slots_changed(self) -> bool:
+        """Whether the frame has changed what the `__slots__` of a container subclass hold."""
+        now, then = slot_values(self.copy), self.slots_snapshot
+        return now.keys() != then.keys() or any(now[name] is not then[name] for name in now)
+
+    def is_changed(self) -> bool:
+        """Whether the frame has changed the container or its attributes."""
+        if self.contents_changed() or self.slots_changed():
+            return True
+        return self.state_snapshot is not None and not _same_items(
+            list(self.copy.__dict__.items()), list(self.state_snapshot.items())
+        )
+
+
+class Objects:
+    """The side tables of one capture."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.known: dict[int, tuple[Any, Source]] = {}
+        self.tracked_copies: dict[int, TrackedCopy] = {}
+        self.tracked_copy_of: dict[int, TrackedCopy] = {}
+        self.pending_writes: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.set_anew: set[tuple[int, str]] = set()
+        """Attributes of known objects that were deleted, and set again."""
+        self.classes_written: dict[tuple[type, str], tuple[Any]] = {}
+        self.attribute_cache: dict[tuple[int, str], Any] = {}
+        self.globals_written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
+        self.append_targets: dict[int, AppendTarget] = {}
+        self.read_in_part: list[tuple[Any, Source]] = []
+
+    # ------------------------------------------------------------ sources
+
+    def source_of(self, obj: Any) -> Source | None:
+        """Where a pre-existing object can be fetched from; None for what the frame has made."""
+        found = self.known.get(id(obj))
+        if found is not None:
+            return found[1]
+        tracked = self.tracked_copies.get(id(obj))
+        return None if tracked is None else tracked.source
+
+    def register(self, obj: Any, source: Source) -> None:
+        """Note that `obj` existed before the call."""
+        self.known.setdefault(id(obj), (obj, source))
+
+    def is_known(self, obj: Any) -> bool:
+        """Whether `obj` is used as itself and existed before the call."""
+        return id(obj) in self.known
+
+    # ------------------------------------------------------------ wrapping
+
+    def wrap(self, value: Any, source: Source) -> Any:
+        """The value as the frame may see it, with a guard on what it is."""
+        kind = type(value)
+        loading, self.machine.loading = self.machine.loading, None
+        if kind in SCALARS:
+            return self._wrap_scalar(value, kind, source)
+        if isinstance(value, torch.Tensor):
+            return self.machine.tape.fake_input(value, source)
+        if kind is types.FunctionType:
+            return wrap_function(self.machine, value, source)
+        if kind in BOUND_BUILTINS and is_method(value):
+            return self._wrap_bound_builtin(value, kind, source)
+        if kind in IDENTITY_TYPES or isinstance(value, (type, enum.Enum, types.ModuleType)):
+            self.machine.guard("IS", source, value)
+            return value
+        tracked = self.tracked_copy_of.get(id(value))
+        if tracked is not None:
+            if tracked.source is not source:
+                self.machine.guard("ALIAS", source, tracked.source)
+            return tracked.copy
+        found = self.known.get(id(value))
+        if found is not None:
+            if found[1] is not source:
+                self.machine.guard("ALIAS", source, found[1])
+            return value
+        if kind in TORCH_CONSTANTS:
+            self.machine.guard("EQUALS", source, value)
+            return value
+        if kind in PARTIAL_TYPES:
+            use = expected_use(self.machine.frame, loading)
+            found = None if use is None else self._read_in_part(value, kind, source, use)
+            if found is not None:
+                return found
+        return self._wrap_object(value, kind, source)
+
+    def wrap_for(self, value: Any, source: Source, use: Use | None) -> Any:
+        """As `wrap`; what is only put to a use that does not need all that it holds may be a
+        stand-in.
+        """
+        kind = type(value)
+        if kind is str and use is not None and self.machine.dynamic.has_changed(source):
+            return self._text(value, source, use)
+        if use is None or kind not in PARTIAL_TYPES or self.is_seen(value):
+            return self.wrap(value, source)
+        found = self._read_in_part(value, kind, source, use)
+        return self.wrap(value, source) if found is None else found
+
+    def _text(self, value: str, source: Source, use: Use) -> Any:
+        """A stand-in for a text that has changed, where its use does not need its characters."""
+        if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
+            self.machine.lazy_arguments |= use is Use.ARGUMENT
+            return LazyValue(value, source)
+        return (
+            given_text(self.machine, value, source) if use is Use.TEXT else self.wrap(value, source)
+        )
+
+    def is_seen(self, value: Any) -> bool:
+        """Whether the frame has come across an object that existed before the call, itself or as a
+        copy.
+        """
+        return id(value) in self.tracked_copy_of or id(value) in self.known
+
+    def _read_in_part(self, value: Any, kind: type, source: Source, use: Use) -> Any:
+        """A stand-in for a container, or None where its use needs it whole."""
+        if use is Use.TEXT:
+            return None
+        if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
+            self.machine.lazy_arguments |= use is Use.ARGUMENT
+            return LazyValue(value, source)
+        if kind is list and use is not Use.ENTRY:
+            return self._append_target(value, source)
+        if use is Use.APPEND:
+            return None
+        self.machine.guard("TYPE", source, kind)
+        self.read_in_part.append((value, source))
+        return EntryTarget(self.machine, value, source)
+
+    def _wrap_scalar(self, value: Any, kind: type, source: Source) -> Any:
+        machine = self.machine
+        if (kind is int or kind is float) and numbers.is_symbolic(
+            value, machine.dynamic, source, is_of_argument(source)
+        ):
+            return machine.tape.symbolic_number(value, source)
+        machine.guard(
+            "EQUALS" if kind in (int, float, complex, str, bytes) else "IS", source, value
+        )
+        return value
+
+    def _wrap_bound_builtin(self, value: Any, kind: type, source: Source) -> Any:
+        """`obj.method` of a C type, made afresh at each reading: guarded by its parts."""
+        self.machine.guard("TYPE", source, kind)
+        self.machine.guard("EQUALS", Attribute(source, "__name__"), value.__name__)
+        receiver = self.wrap(value.__self__, Attribute(source, "__self__"))
+        return value if receiver is value.__self__ else self.machine.load(receiver, value.__name__)
+
+    def _wrap_object(self, value: Any, kind: type, source: Source) -> Any:
+        if numpy_objects.is_of_numpy(kind):
+            found = numpy_objects.wrap(self.machine, value, source)
+            if found is not None:
+                return found
+        if kind is types.MethodType:
+            function = self.wrap(value.__func__, MethodPart(source, "func"))
+            return types.MethodType(function, self.wrap(value.__self__, MethodPart(source, "self")))
+        if kind in weakref.ProxyTypes:
+            raise GraphBreak("unsupported-input", f"a weak proxy is read at {source.text()}")
+        if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
+            raise GraphBreak(
+                "unsupported-input", f"a symbolic number of another tracer at {source.text()}"
+            )
+        if isinstance(value, tuple):
+            return self._track_tuple(value, kind, source)
+        if isinstance(value, list):
+            return self._track_list(value, kind, source)
+        if isinstance(value, dict) and (len(value) <= LAZY_DICT_SIZE or kind is not dict):
+            return self.track_dict(value, source)
+        if isinstance(value, (set, frozenset)):
+            return self._track_set(value, kind, source)
+        if kind is collections.deque:
+            return self._track_deque(value, source)
+        for base, convert in VALUE_BASES:
+            if isinstance(value, base):
+                self.machine.guard("TYPE", source, kind)
+                self.machine.guard("EQUALS", CallOf(convert, (source,)), convert(value))
+                self.register(value, source)
+                return value
+        if kind is range or kind is slice:
+            self.machine.guard("EQUALS", source, value)
+            return value
+        self.machine.guard("TYPE", source, kind)
+        self.register(value, source)
+        return value
+
+    def _append_target(self, value: list[Any], source: Source) -> AppendTarget:
+        target = self.append_targets.get(id(value))
+        if target is None:
+            self.machine.guard("TYPE", source, list)
+            target = self.append_targets[id(value)] = AppendTarget(value, source)
+            self.register(target, source)
+        elif target.source is not source:
+            self.machine.guard("ALIAS", source, target.source)
+        return target
+
+    def whole(self, value: Any) -> Any:
+        """A value, to be used in whatever way; what was read in part gets its tracked copy."""
+        if type(value) not in PARTIAL_READS:
+            return value
+        self.machine.loading = None
+        return self.wrap(value.value if type(value) is LazyValue else value.real, value.source)
+
+    # ------------------------------------------------------------ tracked copies
+
+    def _add_tracked_copy(self, real: Any, source: Source, copy: Any, snapshot: Any) -> TrackedCopy:
+        tracked = TrackedCopy(real, source, copy, snapshot)
+        self.tracked_copies[id(copy)] = tracked
+        self.tracked_copy_of[id(real)] = tracked
+        return tracked
+
+    def _track_tuple(self, value: tuple[Any, ...], kind: type, source: Source) -> Any:
+        machine = self.machine
+        if (
+            kind in _CONSTANT_TUPLES
+            and _is_constant(value)
+            and not (machine.dynamic_ints and is_of_argument(source))
+            and not machine.dynamic.has_changed_within(source)
+        ):
+            machine.guard("EQUALS", source, value)
+            self.register(value, source)
+            return value
+        machine.guard("TYPE", source, kind)
+        machine.guard("LENGTH", source, tuple.__len__(value))
+        items = [self.wrap(item, Item(source, at)) for at, item in enumerate(tuple.__iter__(value))]
+        if all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True)):
+            self.register(value, source)
+            return value
+        copy = tuple(items) if kind is tuple else tuple.__new__(kind, items)
+        self._add_tracked_copy(value, source, copy, None)
+        return copy
+
+    def _track_list(self, value: list[Any], kind: type, source: Source) -> Any:
+        self.machine.guard("TYPE", source, kind)
+        self.machine.guard("LENGTH", source, list.__len__(value))
+        copy: list[Any] = [] if kind is list else new_object(kind)
+        tracked = self._add_tracked_copy(value, source, copy, None)
+        list.extend(
+            copy,
+            [self.wrap(item, Item(source, at)) for at, item in enumerate(list.__iter__(value))],
+        )
+        tracked.snapshot = list(list.__iter__(copy))
+        self._track_state(tracked)
+        target = self.append_targets.get(id(value))
+        if target is not None:
+            if target.source is not source:
+                self.machine.guard("ALIAS", source, target.source)
+            copy.extend(target.items)
+            target.items, target.tracked = [], copy
+        return copy
+
+    def _track_deque(self, value: collections.deque[Any], source: Source) -> Any:
+        """The copy that stands for a deque of the program, whose items are read through a list of
+        them.
+        """
+        items = CallOf(list, (source,))
+        self.machine.guard("TYPE", source, collections.deque)
+        self.wrap(value.maxlen, Attribute(source, "maxlen"))
+        self.machine.guard("LENGTH", items, len(value))
+        copy: collections.deque[Any] = collections.deque(maxlen=value.maxlen)
+        tracked = self._add_tracked_copy(value, source, copy, None)
+        copy.extend([self.wrap(item, Item(items, at)) for at, item in enumerate(value)])
+        tracked.snapshot = list(copy)
+        return copy
+
+    def track_dict(self, value: dict[Any, Any], source: Source) -> Any:
+        """The copy that stands for a dict of the program, guarded whole."""
+        machine, kind = self.machine, type(value)
+        if not isinstance(source, InstanceDict):
+            machine.guard("TYPE", source, kind)
+        is_ordered = isinstance(value, collections.OrderedDict)
+        keys = _ordered_keys(value) if is_ordered else tuple(dict.keys(value))
+        constant = all(type(key) in SCALARS or _is_immutable_key(key) for key in keys)
+        if constant:
+            machine.guard("KEYS", source, keys)
+        copy: Any = {} if kind is dict else new_object(kind)
+        tracked = self._add_tracked_copy(value, source, copy, {})
+        if constant:
+            setter = (
+                collections.OrderedDict.__setitem__
+                if isinstance(value, collections.OrderedDict)
+                else dict.__setitem__
+            )
+            for key in keys:
+                setter(copy, key, self.wrap(dict.__getitem__(value, key), DictEntry(source, key)))
+        else:
+            self._fill_keyed_by_objects(copy, value, source)
+        if isinstance(value, collections.defaultdict):
+            copy.default_factory = value.default_factory
+        tracked.snapshot = dict(dict_items(copy))
+        self._track_state(tracked)
+        return copy
+
+    def _fill_keyed_by_objects(
+        self, copy: dict[Any, Any], value: dict[Any, Any], source: Source
+    ) -> None:
+        """The entries of a dict some of whose keys are tensors or objects of the program; tensors
+        stand in as their fakes.
+        """
+        self.machine.guard("LENGTH", source, dict.__len__(value))
+        for at, (key, item) in enumerate(dict.items(value)):
+            if isinstance(value, collections.OrderedDict) or not _is_key(key):
+                raise GraphBreak(
+                    "unsupported-input",
+                    f"a dict with keys of type {type(key).__name__} at {source.text()}",
+                )
+            seen = self.machine.known_key(self.wrap(key, DictKeyAt(source, at)), copy)
+            if _hashed_natively(key):
+                entry = self.entry_source(source, seen)
+            else:  # by its place: a guard calls no method of the program
+                entry = CallOf(_value_at, (source, Constant(at)))
+            dict.__setitem__(copy, seen, self.wrap(item, entry))
+
+    def entry_source(self, mapping: Source, key: Any) -> Source:
+        """Where the entry of a dict under a key, as the frame sees it, can be fetched from."""
+        if isinstance(key, torch.Tensor):
+            found = self.machine.tape.input_of(key)
+            of = None if found is None else found[1].source
+        else:
+            of = None if type(key) in SCALARS or _is_immutable_key(key) else self.source_of(key)
+        return DictEntry(mapping, key) if of is None else DictEntryOf(mapping, of)
+
+    def _track_set(self, value: Any, kind: type, source: Source) -> Any:
+        if not all(type(item) in SCALARS or _is_immutable_key(item) for item in value):
+            return self._track_set_of_objects(value, kind, source)
+        plain = frozenset if isinstance(value, frozenset) else set
+        if kind is plain:
+            self.machine.guard("EQUALS", source, kind(value))
+        else:
+            self.machine.guard("TYPE", source, kind)
+            self.machine.guard("EQUALS", CallOf(plain, (source,)), plain(value))
+        if plain is frozenset:
+            self.register(value, source)
+            return value
+        copy = new_object(kind)
+        set.update(copy, value)
+        self._track_state(self._add_tracked_copy(value, source, copy, set(value)))
+        return copy
+
+    def _track_set_of_objects(self, value: Any, kind: type, source: Source) -> Any:
+        """A set with objects of the program in it, by their places in its order."""
+        items = CallOf(list, (source,))
+        self.machine.guard("TYPE", source, kind)
+        self.machine.guard("LENGTH", items, len(value))
+        copy: Any = set()
+        for at, item in enumerate(value):
+            if kind is not set or isinstance(item, (torch.Tensor, tuple)) or not _is_key(item):
+                raise GraphBreak(
+                    "unsupported-input",
+                    f"a {kind.__name__} with items of type {type(item).__name__} at "
+                    f"{source.text()}",
+                )
+            copy.add(self.machine.known_key(self.wrap(item, Item(items, at)), copy))
+        if not _same_items(list(copy), list(value)):
+            copy = value.copy()
+        if not _same_items(list(copy), list(value)):
+            raise GraphBreak(
+                "unsupported-input", f"the set at {source.text()} has an order of its own"
+            )
+        self._add_tracked_copy(value, source, copy, set(value))
+        return copy
+
+    def _track_state(self, tracked: TrackedCopy) -> None:
+        """Copy the instance `__dict__` and the slots of a container subclass."""
+        if has_slots(type(tracked.real)):
+            slots = slot_values(tracked.real)
+            self.machine.guard("EQUALS", CallOf(_names_set, (tracked.source,)), tuple(slots))
+            for name, value in slots.items():
+                kept = self.wrap(value, Attribute(tracked.source, name))
+                object.__setattr__(tracked.copy, name, kept)
+            tracked.slots_snapshot = slot_values(tracked.copy)
+        state = getattr(tracked.real, "__dict__", None)
+        if type(state) is not dict or not state:
+            tracked.state_snapshot = {} if type(state) is dict else None
+            return
+        base = InstanceDict(tracked.source)
+        self.machine.guard("KEYS", base, tuple(state))
+        for name, value in state.items():
+            tracked.copy.__dict__[name] = self.wrap(value, DictEntry(base, name))
+        tracked.state_snapshot = dict(tracked.copy.__dict__)
+
+    # ------------------------------------------------------------ pending writes
+
+    def read_lazily(self, mapping: dict[Any, Any], source: Source) -> Any:
+        """A dict of the program that is read entry by entry; its tracked copy where it already has
+        one.
+        """
+        tracked = self.tracked_copy_of.get(id(mapping))
+        if tracked is not None:
+            return tracked.copy
+        self.register(mapping, source)
+        return mapping
+
+    def pending_writes_of(self, obj: Any) -> dict[str, Any] | None:
+        """The attributes written to a known object, or None."""
+        found = self.pending_writes.get(id(obj))
+        return None if found is None else found[1]
+
+    def add_pending_write(self, obj: Any, name: str, value: Any) -> None:
+        """Set (or with DELETED, delete) an attribute of a known object."""
+        self.pending_writes.setdefault(id(obj), (obj, {}))[1][name] = value
+        self.attribute_cache.pop((id(obj), name), None)
+
+
+def _ordered_keys(mapping: Any) -> tuple[Any, ...]:
+    return tuple(collections.OrderedDict.keys(mapping))
+
+
+def dict_items(mapping: dict[Any, Any]) -> Any:
+    """The entries in their order, past what a subclass makes of `items`; an OrderedDict has an
+    order of its own.
+    """
+    kind = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
+    return kind.items(mapping)
+
+
+def _slot_members(cls: type) -> dict[str, types.MemberDescriptorType]:
+    """The descriptors of a class's slots, by their names in the class."""
+    return {
+        name: member
+        for base in reversed(cls.__mro__)
+        if base.__flags__ & HEAP_TYPE and "__slots__" in base.__dict__
+        for name, member in base.__dict__.items()
+        if type(member) is types.MemberDescriptorType
+    }
+
+
+def has_slots(cls: type) -> bool:
+    """Whether the objects of a class have slots of a class in Python."""
+    return bool(_slot_members(cls))
+
+
+def slot_values(obj: Any) -> dict[str, Any]:
+    """What the slots of an object hold, those that are set; no code of the program runs."""
+    found = {}
+    for name, member in _slot_members(type(obj)).items():
+        try:
+            found[name] = member.__get__(obj)
+        except AttributeError:  # not set
+            continue
+    return found
+
+
+def _names_set(obj: Any) -> tuple[str, ...]:
+    """The names of an object's slots that are set."""
+    return tuple(slot_values(obj))
+
+
+def new_object(cls: Any) -> Any:
+    """A bare instance of a class."""
+    return cls.__new__(cls)
+
+
+def _same_items(now: list[Any], then: list[Any]) -> bool:
+    return len(now) == len(then) and all(map(_same, now, then))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if type(a) is tuple and type(b) is tuple:
+        return _same_items(list(a), list(b))
+    return a is b or (type(a) is type(b) and type(a) in SCALARS and a == b)
+
+
+def is_of_argument(source: Source) -> bool:
+    """Whether the source is an argument of the call, or an item of (containers in) one."""
+    while isinstance(source, (Item, DictEntry)):
+        source = source.base
+    return isinstance(source, Argument)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a tuple holds nothing but scalars (and tuples of them): guarded by one comparison."""
+    return all(
+        type(item) in SCALARS or (type(item) is tuple and _is_constant(item))
+        for item in tuple.__iter__(value)
+    )
+
+
+def is_method(builtin: Any) -> bool:
+    """Whether a builtin is a method of the object that it is bound to.
+
+    Functions of modules and classes are not; nor are those of extensions, which keep data of their
+    own there (pybind11's a record).
+    """
+    receiver = builtin.__self__
+    if isinstance(receiver, (types.NoneType, types.ModuleType, type)):
+        return False
+    for base in type(receiver).__mro__:
+        found = base.__dict__.get(builtin.__name__)
+        if found is not None:
+            return hasattr(found, "__get__") and found.__get__(receiver, type(receiver)) == builtin
+    return False
+
+
+def _hashed_natively(key: Any) -> bool:
+    """Whether hashing and comparing a key runs no code of the program: scalars, tensors, objects
+    known by identity, tuples of such.
+    """
+    if type(key) is tuple:
+        return all(map(_hashed_natively, key))
+    if type(key) in SCALARS or _is_immutable_key(key) or isinstance(key, torch.Tensor):
+        return True
+    kind = type(key)
+    return kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
+
+
+def _is_key(key: Any) -> bool:
+    """Whether a key can stand in the copy of a container: hashed natively, or an object whose own
+    methods are interpreted first.
+    """
+    return _hashed_natively(key) or not isinstance(key, (tuple, frozenset))
+
+
+def _value_at(mapping: dict[Any, Any], index: int) -> Any:
+    """The `index`-th value of a dict, in its order."""
+    return next(itertools.islice(dict.values(mapping), index, None))
+
+
+def _is_immutable_key(key: Any) -> bool:
+    if type(key) is tuple:
+        return all(type(item) in SCALARS or _is_immutable_key(item) for item in key)
+    return (
+        type(key) in IDENTITY_TYPES
+        or type(key) in TORCH_CONSTANTS
+        or isinstance(key, (type, enum.Enum))
+        or type(key).__module__ == "typing"
+    )

@@ -1,0 +1,260 @@
+"""Numbers that the graph itself computes: `x.sum().item()`, the length of `x.nonzero()`.
+
+While a frame must be captured whole, each is an unbacked symbol of the SizeEnv
+(`sizes.SizeEnv.unbacked`), defined by a value of the graph: the result of the call that makes it,
+or the size of a tensor that the call makes.
+
+    n = mask.sum().item()           u0 = sum_1.item()
+    y = x[mask]                     y = x[mask]; u1 = sym_size(y, 0)
+    z = x[:3] + x[mask]             ...; _assert_scalar(u1 == 3, ...): what was assumed of it is checked as the graph runs
+
+Indices of tensors that only the graph knows: `x[n]` where n is in the data, or drawn at random.
+
+    x[n], x[:, n, 2:]       ->      torch.select(x, 0, n), torch.select(x, 1, n)[:, 2:]
+
+torch's own indexing would ask for the value.
+"""
+
+from __future__ import annotations
+
+import operator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_capture.graphs.size_nodes import symbol_name
+from flambeau_capture.record import Assumption, Call, GraphValue
+from flambeau_prims.float_ranges import range_of
+from flambeau_prims.size_floats import Condition, FloatExpr, is_unbacked
+from flambeau_prims.sizes import Expr, as_int
+from flambeau_prims.sizes_node import from_symbolic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from flambeau_capture.interpreter.torch_calls.tape import Tape
+    from flambeau_prims.fake import FakeTensor
+    from flambeau_prims.size_ranges import SizeGuard
+
+_COMPARISONS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class UnbackedNumbers:
+    """The unbacked symbols of one capture. `values`: the graph value that holds each, by the
+    symbol's name.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._seen = 0
+        self.values: dict[str, GraphValue] = {}
+        self._rounded: dict[tuple[Any, FloatExpr], Expr] = {}
+
+    @contextmanager
+    def defined(self) -> Iterator[None]:
+        """Inside, calls may define unbacked numbers by default, too: of data that the host has at
+        hand (arrays, what it draws) the graph may as well read them.
+        """
+        tracer = self._tape.tracer
+        before = tracer.unbacked
+        if not self._tape.subgraphs:
+            self._tape.size_env()
+            tracer.unbacked = True
+        try:
+            yield
+        finally:
+            tracer.unbacked = before
+
+    def rounded(self, function: Callable[[Any], int], number: FloatExpr) -> Expr:
+        """`int(number)`, or another function that makes an int of an unbacked float: a number that
+        the graph defines, too.
+        """
+        known = self._rounded.get((function, number))
+        if known is not None:
+            return known
+        tape = self._tape
+        within = range_of(number)
+        lower, upper = (None, None) if within is None else map(function, within)
+        made = tape.size_env().unbacked(lower=lower, upper=upper)
+        found = self.values[str(made)] = GraphValue(made, str(made))
+        tape.calls.append(
+            Call(
+                "function",
+                function,
+                (number,),
+                {},
+                found,
+                tape.machine.where,
+                can_raise=within is None,
+            )
+        )
+        self.bind_unbacked([], [])
+        self._rounded[function, number] = made
+        return made
+
+    def fresh(self) -> list[str]:
+        """The symbols that were made since the last call was recorded."""
+        env = self._tape.env
+        if env is None or len(env.unbacked_atoms) == self._seen:
+            return []
+        return [
+            name
+            for name, atom in env.symbols.items()
+            if atom.index in env.unbacked_atoms and name not in self.values
+        ]
+
+    def result(self, inner: Any) -> Any:
+        """A symbolic number among the results of a call: a new graph value if the call defines it."""
+        number = inner.args[0] if isinstance(inner, Condition) and inner.op == "!=" else inner
+        name = symbol_name(number)
+        if name is None or name not in self.fresh():
+            return inner
+        found = self.values[name] = GraphValue(number, name)
+        return found
+
+    def bind_unbacked(self, names: list[str], made: list[FakeTensor]) -> None:
+        """After a call is recorded: record where else the numbers it has defined are to be had, and
+        check what was assumed.
+        """
+        tape = self._tape
+        for name in names:
+            if name not in self.values:
+                self._record_size(name, made)
+        if tape.env is not None:
+            self._seen = len(tape.env.unbacked_atoms)
+        self.write_checks()
+
+    def _record_size(self, name: str, made: list[FakeTensor]) -> None:
+        for tensor in made:
+            for dim, size in enumerate(tensor.spec.shape):
+                if isinstance(size, Expr) and symbol_name(size) == name:
+                    value = self.values[name] = GraphValue(size, name)
+                    target, args = torch.ops.aten.sym_size.int, (self._tape.value_of(tensor), dim)
+                    self._tape.calls.append(
+                        Call("function", target, args, {}, value, self._tape.machine.where)
+                    )
+                    return
+
+    def write_checks(self) -> None:
+        """Record checks of what has been assumed of unbacked sizes."""
+        env = self._tape.env
+        if env is None or not env.assumed:
+            return
+        assumed, env.assumed = env.assumed, []
+        for guard in assumed:
+            unbacked = {
+                name
+                for side in (guard.lhs, guard.rhs)
+                if isinstance(side, (Expr, FloatExpr))
+                for name in side.symbols()
+                if env.symbols[name].index in env.unbacked_atoms
+            }
+            if unbacked <= self.values.keys():  # else the operator that knows the size checks it
+                self._record_check(guard)
+
+    def _described(self, guard: SizeGuard) -> str:
+        """The guard as text, with the lines that its unbacked numbers come from."""
+        sides = [side for side in (guard.lhs, guard.rhs) if isinstance(side, (Expr, FloatExpr))]
+        names = sorted(set().union(*(side.symbols() for side in sides)) & self.values.keys())
+        lines = {
+            call.result: call.where for call in self._tape.calls if type(call.result) is GraphValue
+        }
+        known = [
+            f"{name} is of {lines[value]}"
+            for name in names
+            if (value := self.values[name]) in lines
+        ]
+        return f"{guard} ({', '.join(known)})" if known else str(guard)
+
+    def _record_check(self, guard: SizeGuard) -> None:
+        tape = self._tape
+        calls, where = tape.calls, guard.where or tape.machine.where
+        condition = Condition(guard.op, guard.lhs, guard.rhs)
+        holds = GraphValue(condition, "holds")  # type: ignore[arg-type]
+        sides = (tape.number(guard.lhs), tape.number(guard.rhs))
+        calls.append(Call("function", _COMPARISONS[guard.op], sides, {}, holds, where))
+        if not guard.holds:
+            related = holds
+            holds = GraphValue(Condition("not", condition), "holds")  # type: ignore[arg-type]
+            calls.append(Call("function", operator.not_, (related,), {}, holds, where))
+        oracle = None if tape.env is None else tape.env.oracle
+        assumption = Assumption(where, self._described(guard))
+        if oracle is not None and guard in oracle.answered:
+            tape.machine.speculation.note(assumption)
+        target = torch.ops.aten._assert_scalar.default
+        calls.append(
+            Call(
+                "function",
+                target,
+                (holds, assumption.violation),
+                {},
+                None,
+                where,
+                pure=False,
+                can_raise=True,
+            )
+        )
+
+    def tolist(self, tensor: torch.Tensor) -> Any:
+        """`tensor.tolist()`, each number on its own."""
+        if not tensor.ndim:
+            return self._tape.call_method("item", (tensor,))
+        length = as_int(tensor.spec.shape[0])  # type: ignore[attr-defined]
+        return [self.tolist(self._tape.getitem(tensor, at)) for at in range(length)]
+
+
+# ---------------------------------------------------------------- unbacked indices
+
+_BASIC = frozenset({int, torch.SymInt, slice, type(None), type(...)})
+
+
+def select_unbacked(tape: Tape, tensor: torch.Tensor, key: Any) -> tuple[torch.Tensor, Any]:
+    """The part of a tensor that the unbacked indices of a subscript select, and the rest of the
+    subscript; () where there is none.
+    """
+    items = key if type(key) is tuple else (key,)
+    if not any(map(_is_unbacked, items)) or tape.subclasses.of(tensor) is not None:
+        return tensor, key
+    if any(type(item) not in _BASIC for item in items) or items.count(...) > 1:
+        return tensor, key
+    rest: list[Any] = []
+    dim = taken = 0
+    for place, item in enumerate(items):
+        if item is ...:
+            dim = tensor.ndim - sum(after is not None for after in items[place + 1 :])
+        if _is_unbacked(item):
+            tensor = _select(tape, tensor, dim, item, dim + taken)
+            taken += 1
+            continue
+        rest.append(item)
+        dim += item is not None and item is not ...
+    return tensor, tuple(rest)
+
+
+def _select(tape: Tape, tensor: torch.Tensor, dim: int, index: Any, shown: int) -> torch.Tensor:
+    """One index along a dimension; out of bounds, it is refused as in a subscript, where the
+    dimension is `shown`.
+    """
+    size = tensor.shape[dim] if dim < tensor.ndim else 0
+    try:
+        found: torch.Tensor = tape.call_function(torch.select, (tensor, dim, index))
+    except IndexError:
+        if dim >= tensor.ndim:
+            raise IndexError(
+                f"too many indices for tensor of dimension {tensor.ndim + shown - dim}"
+            ) from None
+        text = f"index {int(index)} is out of bounds for dimension {shown} with size {size}"
+        raise IndexError(text) from None
+    return found
+
+
+def _is_unbacked(item: Any) -> bool:
+    return type(item) is torch.SymInt and is_unbacked(from_symbolic(item))

@@ -1,0 +1,379 @@
+"""Calls of NumPy's functions: those that have a handler, those that are methods of arrays, and
+those written in Python.
+
+What is not listed and is written in Python (`np.pad`, `np.linalg.norm`, `np.tile`, ...) is
+interpreted, down to those that have handlers; what is written in C and has none breaks the graph. A
+function of constants only is called, and an array it returns is made anew by the graph.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.numpy import layout, linear_algebra
+from flambeau_capture.numpy.base import SYMBOLIC, ArrayBase, as_array, cast, constant, is_constant
+from flambeau_capture.numpy.creation import ArrayConverter, ErrorState, broadcast_of, shape_of
+from flambeau_capture.numpy.layout import HANDLERS, MAKERS, handler
+from flambeau_capture.numpy.random import call_random, is_random, make
+from flambeau_capture.numpy.ufuncs import call_ufunc, call_ufunc_method
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.substitute_registry import Substitute
+
+_METHODS = (
+    "sum",
+    "prod",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "any",
+    "all",
+    "mean",
+    "std",
+    "var",
+    "argmax",
+    "argmin",
+    "cumsum",
+    "cumprod",
+    "ptp",
+    "round",
+    "around",
+    "reshape",
+    "ravel",
+    "transpose",
+    "swapaxes",
+    "squeeze",
+    "take",
+    "repeat",
+    "diagonal",
+    "trace",
+    "argsort",
+    "searchsorted",
+    "nonzero",
+    "permute_dims",
+    "matrix_transpose",
+)
+_NAMED = {
+    "amax": "max",
+    "amin": "min",
+    "around": "round",
+    "permute_dims": "transpose",
+    "matrix_transpose": "mT",
+}
+_WITH_SIDE_EFFECTS = frozenset(
+    {
+        "save",
+        "savez",
+        "savez_compressed",
+        "savetxt",
+        "load",
+        "loadtxt",
+        "genfromtxt",
+        "array2string",
+        "array_str",
+        "array_repr",
+        "fromregex",
+    }
+)
+
+
+def call_numpy(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A call of something of NumPy's that is not plain Python."""
+    if isinstance(function, np.ufunc):
+        return call_ufunc(machine, function, args, kwargs)
+    receiver = getattr(function, "__self__", None)
+    if isinstance(receiver, np.ufunc):
+        return call_ufunc_method(machine, receiver, function.__name__, args, kwargs)
+    if isinstance(function, type):
+        return _construct(machine, function, args, kwargs)
+    if isinstance(receiver, (np.generic, np.dtype)) and is_constant(args) and is_constant(kwargs):
+        return made_anew(machine, function(*args, **kwargs))
+    name = getattr(function, "__name__", "")
+    if is_random(function, receiver):
+        return call_random(machine, function, args, kwargs)
+    if name in _WITH_SIDE_EFFECTS:
+        raise GraphBreak("side-effect", f"call of numpy.{name}")
+    handler = HANDLERS.get(id(function))
+    if _may_call(function, handler) and is_constant(args) and is_constant(kwargs):
+        return made_anew(machine, function(*args, **kwargs))
+    if handler is not None:
+        return handler(machine, *args, **kwargs)
+    python = getattr(function, "_implementation", None)
+    if type(python) is types.FunctionType:
+        return machine.interpret(python, args, kwargs)
+    raise GraphBreak(
+        "numpy-unsupported", f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}"
+    )
+
+
+def call_python(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A function of NumPy's written in Python: of constants only it is called, if it is public;
+    NotImplemented to have it interpreted.
+    """
+    name = function.__name__
+    if (
+        vars(np).get(name, machine) is not function
+        or name in _WITH_SIDE_EFFECTS
+        or name.startswith(("set", "show"))
+    ):
+        return NotImplemented
+    if not (is_constant(args) and is_constant(kwargs)):
+        return NotImplemented
+    return made_anew(machine, function(*args, **kwargs))
+
+
+def _may_call(function: Any, handler: Any) -> bool:
+    """Whether a function of constants may be called at capture: NumPy's public functions read
+    nothing else.
+    """
+    return (
+        (handler is not None and handler not in MAKERS)
+        or hasattr(function, "_implementation")
+        or id(function) in _PURE
+    )
+
+
+_multiarray = np._core.multiarray  # type: ignore[attr-defined]
+_array_converter = getattr(np._core._multiarray_umath, "_array_converter", None)  # type: ignore[attr-defined]
+_PURE = {
+    id(function)
+    for function in (
+        np.promote_types,
+        np.datetime_data,
+        np.lib.array_utils.normalize_axis_index,
+        np.bincount,
+        *(
+            getattr(_multiarray, name, None)
+            for name in (
+                "interp",
+                "correlate",
+                "_monotonicity",
+                "count_nonzero",
+                "get_handler_name",
+            )
+        ),
+    )
+}
+"""Functions written in C that read their arguments only."""
+
+
+def made_anew(machine: Machine, found: Any) -> Any:
+    """What NumPy computed from constants."""
+    if isinstance(found, np.ndarray):
+        return constant(machine, found)
+    if isinstance(found, (tuple, list)):
+        items = [made_anew(machine, item) for item in found]
+        return (
+            items
+            if type(found) is list
+            else tuple(items)
+            if type(found) is tuple
+            else type(found)(*items)
+        )
+    return found
+
+
+def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`np.float32(x)`, `np.dtype(...)`, `np.finfo(...)`."""
+    if cls is np.random.RandomState:
+        return make(machine, cls, args, kwargs)
+    if is_constant(args) and is_constant(kwargs):
+        if issubclass(cls, (np.generic, np.dtype)) or cls in (np.finfo, np.iinfo):
+            return made_anew(machine, cls(*args, **kwargs))
+        if cls is np.broadcast:
+            return np.broadcast(*args)
+        if cls is np.errstate and "raise" not in kwargs.values() and "call" not in kwargs.values():
+            return ErrorState(machine)
+    elif issubclass(cls, np.generic) and len(args) == 1 and not kwargs:
+        found = as_array(machine, args[0], cls)
+        return found.new(found.base, scalar=found.ndim == 0)
+    if cls is np.broadcast:
+        return broadcast_of(args)
+    if cls is _array_converter:
+        return ArrayConverter(machine, args)
+    if not issubclass(cls, (np.generic, np.dtype, np.ndarray)) and cls not in (
+        np.finfo,
+        np.iinfo,
+        np.errstate,
+    ):
+        return NotImplemented
+    raise GraphBreak("numpy-unsupported", f"a {cls.__module__}.{cls.__qualname__} is made")
+
+
+# ---------------------------------------------------------------- methods as functions
+
+
+def _as_method(name: str) -> Callable[..., Any]:
+    def call(machine: Machine, a: Any, *args: Any, **kwargs: Any) -> Any:
+        array = as_array(machine, a)
+        if issubclass(type(a), ArrayBase) and a.scalar:
+            array = array.new(array.base)
+        found = getattr(array, name)
+        return found(*args, **kwargs) if callable(found) else found
+
+    return call
+
+
+for _name in _METHODS:
+    if hasattr(np, _name) and id(getattr(np, _name)) not in HANDLERS:
+        handler(getattr(np, _name))(_as_method(_NAMED.get(_name, _name)))
+
+
+@handler(np.clip)
+def _clip(
+    machine: Machine, a: Any, a_min: Any = np._NoValue, a_max: Any = np._NoValue, out: Any = None, *, min: Any = np._NoValue,
+    max: Any = np._NoValue, **options: Any,
+) -> Any:  # fmt: skip
+    low, high = (
+        next((given for given in pair if given is not np._NoValue), None)
+        for pair in ((a_min, min), (a_max, max))
+    )
+    return as_array(machine, a).clip(low, high, out, **options)
+
+
+@handler(np.sort)
+def _sort(
+    machine: Machine,
+    a: Any,
+    axis: Any = -1,
+    kind: Any = None,
+    order: Any = None,
+    *,
+    stable: Any = None,
+) -> Any:
+    found = as_array(machine, a)
+    found = found.flatten() if axis is None else found.copy("K")
+    found.sort(-1 if axis is None else axis, kind, order)
+    return found
+
+
+@handler(np.shape)
+def _shape_of(machine: Machine, a: Any) -> Any:
+    return as_array(machine, a).shape
+
+
+@handler(np.ndim)
+def _ndim_of(machine: Machine, a: Any) -> Any:
+    return as_array(machine, a).ndim
+
+
+@handler(np.iscomplexobj)
+def _iscomplexobj(machine: Machine, x: Any) -> bool:
+    return bool(as_array(machine, x).dtype.kind == "c")
+
+
+@handler(np.isrealobj)
+def _isrealobj(machine: Machine, x: Any) -> bool:
+    return not _iscomplexobj(machine, x)
+
+
+@handler(np.isscalar)
+def _isscalar(machine: Machine, element: Any) -> bool:
+    return type(element) in SYMBOLIC or (issubclass(type(element), ArrayBase) and element.scalar)
+
+
+@handler(np.count_nonzero, _multiarray.count_nonzero)
+def _count_nonzero(machine: Machine, a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return as_array(machine, a).astype(np.bool_).sum(axis, keepdims=keepdims)
+
+
+@handler(np.diag)
+def _diag(machine: Machine, v: Any, k: int = 0) -> Any:
+    source = as_array(machine, v)
+    if source.ndim == 1:
+        return machine.arrays.new(machine.tape.call_function(torch.diag, (source.tensor, k)))
+    if source.ndim != 2:
+        raise ValueError("Input must be 1- or 2-d.")
+    return source.diagonal(k)
+
+
+@handler(np.lib.stride_tricks.sliding_window_view)
+def _sliding_window_view(
+    machine: Machine, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+) -> Any:  # fmt: skip
+    source = as_array(machine, x)
+    sizes = shape_of(machine, window_shape)
+    axes = range(source.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    if len(sizes) != len(axes):
+        raise ValueError("window_shape and axis must have the same length")
+    found = source.unflipped("sliding_window_view")
+    for size, place in zip(sizes, axes, strict=True):
+        if found.shape[place] < size:
+            raise ValueError("window shape cannot be larger than input array shape")
+        found = machine.tape.call_method("unfold", (found, place % source.ndim, size, 1))
+    return source.new(found, writeable=writeable and source.writeable)
+
+
+@handler(np.isclose)
+def _isclose(
+    machine: Machine, a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+) -> Any:
+    left, right = as_array(machine, a), as_array(machine, b)
+    kind = np.result_type(left.dtype, right.dtype, 1.0)
+    x, y = (cast(machine, array.tensor, kind) for array in (left, right))
+    call = machine.tape.call_function
+    limit = call(torch.add, (call(torch.mul, (call(torch.abs, (y,)), rtol)), atol))
+    near = call(torch.le, (call(torch.abs, (call(torch.sub, (x, y)),)), limit))
+    near = call(torch.logical_and, (near, call(torch.isfinite, (y,))))
+    found = call(torch.logical_or, (near, call(torch.eq, (x, y))))
+    if equal_nan:
+        both = call(torch.logical_and, (call(torch.isnan, (x,)), call(torch.isnan, (y,))))
+        found = call(torch.logical_or, (found, both))
+    return machine.arrays.new(found, scalar=found.ndim == 0)
+
+
+@handler(np.result_type)
+def _result_type(machine: Machine, *values: Any) -> Any:
+    return np.result_type(*[_typed(value) for value in values])
+
+
+@handler(np.can_cast)
+def _can_cast(machine: Machine, from_: Any, to: Any, casting: Any = "safe") -> bool:
+    return bool(np.can_cast(_typed(from_), to, casting))
+
+
+def _typed(value: Any) -> Any:
+    return value.dtype if issubclass(type(value), ArrayBase) else value
+
+
+@handler(np.tril)
+def _tril(machine: Machine, m: Any, k: int = 0) -> Any:
+    return _triangle(machine, torch.tril, m, k)
+
+
+@handler(np.triu)
+def _triu(machine: Machine, m: Any, k: int = 0) -> Any:
+    return _triangle(machine, torch.triu, m, k)
+
+
+def _triangle(machine: Machine, function: Any, m: Any, k: int) -> Any:
+    source = as_array(machine, m)
+    if source.ndim < 2:
+        raise GraphBreak("numpy-unsupported", f"np.{function.__name__} of a vector")
+    found = machine.tape.call_function(function, (source.tensor, k))
+    return source.new(layout.in_order(machine.tape, found, layout.c_order(source.ndim)))
+
+
+def _dispatched(function: Any) -> Substitute:
+    return lambda machine, args, kwargs: call_numpy(machine, function, args, kwargs)
+
+
+for _python in (np.ones, np.full, np.eye, np.identity, np.isscalar):
+    substitute_for(_python)(_dispatched(_python))
+handler(np.dot)(linear_algebra.dot)
+handler(np.inner)(linear_algebra.inner)
+handler(np.vdot)(linear_algebra.vdot)
+handler(np.einsum)(linear_algebra.einsum)

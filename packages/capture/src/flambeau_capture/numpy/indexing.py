@@ -1,0 +1,355 @@
+"""Subscripts of arrays: basic indexing gives views, advanced indexing copies, and masks can be
+assigned through.
+
+Negative steps are kept as `flips` of a view that runs forwards. What a boolean mask selects has no
+shape at capture, so reading through one is data-dependent; assigning through one is a `where`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.base import ArrayBase, as_array, cast, is_constant
+from flambeau_capture.numpy.layout import torch_dtype
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from flambeau_capture.interpreter.machine import Machine
+
+_INTEGERS = (int, np.integer)
+
+
+def _is_basic(item: Any) -> bool:
+    return (
+        item is None
+        or item is ...
+        or (isinstance(item, _INTEGERS) and not isinstance(item, (bool, np.bool_)))
+        or type(item) is torch.SymInt
+        or isinstance(item, slice)
+    )
+
+
+def _items(machine: Machine, array: Any, key: Any) -> list[Any]:
+    """The key as a list with an entry for each dimension (and each None): lists, tensors and
+    scalars as arrays, the ellipsis spelt out.
+    """
+    items = list(key) if type(key) is tuple else [key]
+    items = [item if _is_basic(item) else _index_array(machine, item) for item in items]
+    used = sum(_consumed(item) for item in items)
+    if used > array.ndim:
+        raise IndexError(
+            f"too many indices for array: array is {array.ndim}-dimensional, but {used} "
+            f"were indexed"
+        )
+    full = [slice(None)] * (array.ndim - used)
+    at = next((place for place, item in enumerate(items) if item is ...), None)
+    if at is None:
+        return [*items, *full]
+    if any(item is ... for item in items[at + 1 :]):
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    return [*items[:at], *full, *items[at + 1 :]]
+
+
+def _index_array(machine: Machine, item: Any) -> Any:
+    if issubclass(type(item), ArrayBase):
+        return item
+    return as_array(machine, item, np.intp if type(item) is list and not item else None)
+
+
+def _consumed(item: Any) -> int:
+    if item is None or item is ...:
+        return 0
+    if _is_basic(item):
+        return 1
+    return item.ndim if item.dtype == np.bool_ else 1
+
+
+def load(machine: Machine, array: Any, key: Any) -> Any:
+    """`array[key]`."""
+    known = machine.arrays.contents(array)
+    if known is not None and is_constant(key) and isinstance(known[key], np.generic):
+        return known[key]
+    items = [_integer(item) for item in _items(machine, array, key)]
+    if all(_is_basic(item) for item in items):
+        found, flips = basic(array, items)
+        parts = key if type(key) is tuple else (key,)
+        if found.ndim == 0 and not any(part is ... for part in parts):
+            return array.new(array.tape.call_method("clone", (found,)), scalar=True)
+        return array.sharing(found, flips)
+    return _advanced(machine, array, items)
+
+
+def _integer(item: Any) -> Any:
+    """A NumPy integer as Python's: all that indexing needs of it."""
+    return int(item) if isinstance(item, np.integer) else item
+
+
+def basic(array: Any, items: list[Any]) -> tuple[torch.Tensor, frozenset[int]]:
+    """The view that integers, slices and Nones select, and which of its axes run backwards."""
+    key: list[Any] = []
+    flips: set[int] = set()
+    axis = out = 0
+    for item in items:
+        if item is None:
+            key.append(None)
+            out += 1
+            continue
+        size, backwards = array.base.shape[axis], axis in array.flips
+        axis += 1
+        if isinstance(item, slice):
+            part, reverse = _forwards(item, size, backwards)
+            key.append(part)
+            if reverse:
+                flips.add(out)
+            out += 1
+        else:
+            if type(item) is int and type(size) is int and not -size <= item < size:
+                raise IndexError(
+                    f"index {item} is out of bounds for axis {axis - 1} with size {size}"
+                )
+            key.append(-1 - item if backwards else item)
+    if all(type(item) is slice and item == slice(None) for item in key):
+        return alias(array), frozenset(flips)
+    found = array.tape.getitem(array.base, tuple(key))
+    return found, frozenset(flips)
+
+
+def alias(array: Any) -> torch.Tensor:
+    """A view of the whole."""
+    found: torch.Tensor = array.tape.call_method("detach", (array.base,))
+    return found
+
+
+def _forwards(item: slice, size: Any, backwards: bool) -> tuple[slice, bool]:
+    """A slice of an axis as one with a positive step of the axis as it stands in memory, and
+    whether it is read in reverse.
+    """
+    item = slice(*(_bound(bound) for bound in (item.start, item.stop, item.step)))
+    step = 1 if item.step is None else item.step
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    if not backwards and step > 0:
+        return item, False
+    if item.start is None and item.stop is None and abs(step) == 1:
+        return slice(None), backwards != (step < 0)
+    length = int(size)
+    places = range(*item.indices(length))
+    if not places:
+        return slice(0, 0), False
+    if backwards:
+        places = range(length - 1 - places.start, length - 1 - places.stop, -places.step)
+    reverse = places.step < 0
+    if reverse:
+        places = places[::-1]
+    return slice(places.start, places[-1] + 1, places.step), reverse
+
+
+def _bound(bound: Any) -> Any:
+    if bound is None or type(bound) in (int, torch.SymInt):
+        return bound
+    if issubclass(type(bound), ArrayBase):
+        return bound.item()
+    return bound.__index__()
+
+
+# ---------------------------------------------------------------- advanced
+
+
+def tensor_index(machine: Machine, item: Any) -> Any:
+    """One index as torch takes it, where another is advanced: integers select like arrays of one."""
+    if isinstance(item, slice) or item is None:
+        return item
+    if type(item) in (int, torch.SymInt) or isinstance(item, np.integer):
+        options = {"dtype": torch.int64, "device": machine.arrays.device}
+        return machine.tape.call_function(torch.full, ((1,), item), options)
+    array = as_array(machine, item)
+    if array.dtype.kind not in "biu":
+        raise IndexError(
+            "arrays used as indices must be of integer (or boolean) type"
+            if array.ndim
+            else "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and "
+            "integer or boolean arrays are valid indices"
+        )
+    tensor = array.tensor
+    if array.dtype.kind == "u":  # torch takes uint8 for a mask
+        tensor = cast(machine, tensor, np.intp)
+    return tensor
+
+
+def _torch_key(machine: Machine, items: list[Any]) -> tuple[Any, ...]:
+    key = [tensor_index(machine, item) for item in items]
+    return tuple(
+        machine.tape.call_method(
+            "reshape", (item, (1,))
+        )  # torch reads one without dimensions as a number
+        if isinstance(item, torch.Tensor) and item.ndim == 0
+        else item
+        for item in key
+    )
+
+
+def _advanced(machine: Machine, array: Any, items: list[Any]) -> Any:
+    advanced = [item for item in items if issubclass(type(item), ArrayBase)]
+    if any(item.dtype == np.bool_ for item in advanced):
+        return _selected(machine, array, items)
+    items, source = _slices_first(machine, array, items)
+    key = _torch_key(machine, items)
+    found = machine.tape.getitem(source, key)
+    if all(item.ndim == 0 for item in advanced):
+        return _without_axis(machine, array, items, found)
+    return array.new(_as_numpy_lays_out(machine, found, items))
+
+
+def _selected(machine: Machine, array: Any, items: list[Any]) -> Any:
+    """What a boolean mask selects: of a size that is known when the graph runs, or a break."""
+    mask = next(item for item in items if issubclass(type(item), ArrayBase))
+    if not mask.ndim or any(
+        item is not mask and not (isinstance(item, slice) and item == slice(None)) for item in items
+    ):
+        raise GraphBreak("data-dependent", "a boolean mask is combined with other indices")
+    at = next(place for place, item in enumerate(items) if item is mask)
+    for axis, size in enumerate(mask.shape):
+        if size != array.shape[at + axis]:
+            raise IndexError(_mismatch(array, at + axis, size))
+    key = (*[slice(None)] * at, mask.tensor)
+    return array.new(machine.tape.getitem(array.tensor, key))
+
+
+def _mismatch(array: Any, axis: int, size: Any) -> str:
+    return (
+        f"boolean index did not match indexed array along axis {axis}; size of axis is "
+        f"{array.shape[axis]} "
+        f"but size of corresponding boolean axis is {size}"
+    )
+
+
+def _slices_first(machine: Machine, array: Any, items: list[Any]) -> tuple[list[Any], torch.Tensor]:
+    """The array with its slices and Nones applied, and what is left of the key: whole axes and
+    advanced indices.
+    """
+    views = [
+        slice(None) if issubclass(type(item), ArrayBase) or type(item) is int else item
+        for item in items
+    ]
+    found, flips = basic(array, views)
+    if flips:
+        found = machine.tape.call_function(torch.flip, (found, sorted(flips)))
+    left = [slice(None) if item is None or isinstance(item, slice) else item for item in items]
+    return left, found
+
+
+def _without_axis(machine: Machine, array: Any, items: list[Any], found: torch.Tensor) -> Any:
+    """The result where all indices are without dimensions: the axis of one that torch was given
+    instead goes.
+    """
+    at = _fancy_place(items)
+    found = machine.tape.call_method("squeeze", (found, at))
+    return array.new(found, scalar=found.ndim == 0)
+
+
+def _fancy_place(items: list[Any]) -> int:
+    """At which axis of the result the advanced indices' dimensions stand."""
+    places = [at for at, item in enumerate(items) if not isinstance(item, slice)]
+    adjacent = places == list(range(places[0], places[-1] + 1))
+    return places[0] if adjacent else 0
+
+
+def _as_numpy_lays_out(machine: Machine, found: torch.Tensor, items: list[Any]) -> torch.Tensor:
+    """NumPy allocates advanced indices' dimensions outermost, wherever they stand in the result."""
+    at = _fancy_place(items)
+    count = found.ndim - sum(isinstance(item, slice) for item in items)
+    fancy = range(at, at + count)
+    order = (*fancy, *(axis for axis in range(found.ndim) if axis not in fancy))
+    return layout.in_order(machine.tape, found, order)
+
+
+# ---------------------------------------------------------------- assignment
+
+
+def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
+    """`array[key] = value`."""
+    if array.scalar:
+        raise TypeError(
+            f"'{array.seen_type().__module__}.{array.seen_type().__name__}' object does "
+            f"not support item assignment"
+        )
+    if not array.writeable:
+        raise ValueError("assignment destination is read-only")
+    known = machine.arrays.contents(array)
+    items = [_integer(item) for item in _items(machine, array, key)]
+    new = assigned(machine, value, array.dtype)
+    if all(_is_basic(item) for item in items):
+        found, flips = basic(array, items)
+        array.sharing(found, flips).write(_fitting(machine, new, tuple(found.shape)))
+        if known is not None and is_constant(key) and is_constant(value):
+            known = known.copy()
+            known[key] = value
+            machine.arrays.learn(array, known)
+        return
+    masks = [item for item in items if issubclass(type(item), ArrayBase) and item.dtype == np.bool_]
+    if masks:
+        _store_masked(machine, array, items, masks, new)
+        return
+    array.unflipped("assignment to items")
+    machine.arrays.forget(array)
+    left, view = _slices_first(machine, array, items)
+    machine.tape.setitem(view, _torch_key(machine, left), array.apart(new))
+
+
+def assigned(machine: Machine, value: Any, dtype: Any) -> torch.Tensor:
+    """The value of an assignment in the dtype of the array that is written."""
+    if type(value) in (bool, int, float, complex):
+        holder = np.empty((), dtype)
+        holder[...] = value  # raises what NumPy raises
+        value = holder[()]
+        return machine.tape.call_function(  # type: ignore[no-any-return]
+            torch.full,
+            ((), value.item()),
+            {"dtype": torch_dtype(dtype), "device": machine.arrays.device},
+        )
+    return cast(machine, as_array(machine, value).tensor, dtype)
+
+
+def _fitting(machine: Machine, value: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
+    """The value without leading dimensions of 1 that the destination lacks; ValueError where it
+    cannot be broadcast.
+    """
+    found = value
+    while found.ndim > len(shape) and found.shape[0] == 1:
+        found = machine.tape.call_method("squeeze", (found, 0))
+    if found.ndim > len(shape) or any(
+        size != 1 and size != into
+        for size, into in zip(reversed(found.shape), reversed(shape), strict=False)
+    ):
+        raise ValueError(
+            f"could not broadcast input array from shape "
+            f"{tuple(int(size) for size in value.shape)} into shape "
+            f"{tuple(int(size) for size in shape)}"
+        )
+    return found
+
+
+def _store_masked(
+    machine: Machine, array: Any, items: list[Any], masks: list[Any], value: torch.Tensor
+) -> None:
+    """Assignment through one boolean mask, beside whole axes: keep or replace each element."""
+    mask = masks[0]
+    at = next(place for place, item in enumerate(items) if item is mask)
+    whole = all(item is mask or (isinstance(item, slice) and item == slice(None)) for item in items)
+    if len(masks) > 1 or not whole:
+        raise GraphBreak("data-dependent", "a boolean mask is combined with other indices")
+    shape = tuple(array.base.shape)
+    for axis, size in enumerate(mask.base.shape):
+        if size != shape[at + axis]:
+            raise IndexError(_mismatch(array, at + axis, size))
+    rest = array.ndim - at - mask.ndim
+    while value.ndim > rest and value.shape[0] == 1:
+        value = machine.tape.call_method("squeeze", (value, 0))
+    if value.ndim > rest:
+        raise GraphBreak("data-dependent", "as many values as a boolean mask selects are assigned")
+    chosen = machine.tape.call_method("reshape", (mask.tensor, (*mask.base.shape, *[1] * rest)))
+    array.write(machine.tape.call_function(torch.where, (chosen, value, array.tensor)))

@@ -1,0 +1,348 @@
+"""Products of vectors and matrices beside `matmul`: dot, inner, vdot, einsum.
+
+numpy.linalg: decompositions and solvers, each a torch.linalg function; its other functions are
+written in Python and interpreted.
+
+numpy.fft, by torch.fft: arguments, dtypes and normalisations are the same.
+
+Each transform runs along the last axis of a row-major tensor, several axes one after the other from
+the last, as NumPy runs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.base import as_array, cast, plain
+from flambeau_capture.numpy.layout import handler
+from flambeau_capture.numpy.ufuncs import call_ufunc, store
+from flambeau_capture.numpy_functions import raise_for_status
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_capture.interpreter.machine import Machine
+
+
+def promoted(machine: Machine, *values: Any) -> list[torch.Tensor]:
+    """Operands as tensors of their common dtype (without weak promotion: the functions here take
+    arrays).
+    """
+    arrays = [as_array(machine, value) for value in values]
+    kind = np.result_type(*[array.dtype for array in arrays])
+    if kind.kind == "b":
+        raise GraphBreak("numpy-unsupported", "a product of booleans")
+    return [cast(machine, array.tensor, kind) for array in arrays]
+
+
+def finished(machine: Machine, found: torch.Tensor, out: Any = None) -> Any:
+    """A product's outcome, row-major, in `out` if one is given."""
+    if out is not None:
+        store(out, found)
+        return out
+    found = layout.in_order(machine.tape, found, layout.c_order(found.ndim))
+    return machine.arrays.new(found, scalar=found.ndim == 0)
+
+
+def dot(machine: Machine, left: Any, right: Any, out: Any = None) -> Any:
+    """`np.dot`: the last axis of one with the last but one of the other."""
+    first, second = as_array(machine, left), as_array(machine, right)
+    if not first.ndim or not second.ndim:
+        return call_ufunc(machine, np.multiply, (left, right), {"out": out})
+    a, b = promoted(machine, first, second)
+    inner, outer = a.shape[-1], b.shape[0 if b.ndim == 1 else -2]
+    if type(inner) is int and type(outer) is int and inner != outer:
+        raise ValueError(
+            f"shapes {_text(a)} and {_text(b)} not aligned: {inner} (dim {a.ndim - 1}) != "
+            f"{outer} (dim {max(b.ndim - 2, 0)})"
+        )
+    if b.ndim <= 2:
+        return finished(machine, machine.tape.call_function(torch.matmul, (a, b)), out)
+    dims = ([a.ndim - 1], [b.ndim - 2])
+    return finished(machine, machine.tape.call_function(torch.tensordot, (a, b, dims)), out)
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return str(tuple(int(size) for size in tensor.shape)).replace(" ", "")
+
+
+def inner(machine: Machine, left: Any, right: Any) -> Any:
+    """`np.inner`: last axes with each other."""
+    first, second = as_array(machine, left), as_array(machine, right)
+    if not first.ndim or not second.ndim:
+        return call_ufunc(machine, np.multiply, (left, right), {})
+    a, b = promoted(machine, first, second)
+    dims = ([a.ndim - 1], [b.ndim - 1])
+    return finished(machine, machine.tape.call_function(torch.tensordot, (a, b, dims)))
+
+
+def vdot(machine: Machine, left: Any, right: Any) -> Any:
+    """`np.vdot`: of all elements, the first operand conjugated."""
+    first = as_array(machine, left).ravel()
+    return dot(
+        machine,
+        first.conj() if first.dtype.kind == "c" else first,
+        as_array(machine, right).ravel(),
+    )
+
+
+def einsum(
+    machine: Machine, *operands: Any, out: Any = None, optimize: Any = False, **options: Any
+) -> Any:
+    """`np.einsum` with subscripts as text."""
+    if options or not isinstance(operands[0], str):
+        raise GraphBreak(
+            "numpy-unsupported", "np.einsum with lists of subscripts, dtype= or order="
+        )
+    subscripts = operands[0].replace(" ", "")
+    inputs, _, output = subscripts.partition("->")
+    labels = set(inputs) - set(",.")
+    if len(operands) == 2 and "->" in subscripts and labels <= set(output):
+        raise GraphBreak("numpy-unsupported", "np.einsum that gives a view of its operand")
+    tensors = promoted(machine, *operands[1:])
+    return finished(machine, machine.tape.call_function(torch.einsum, (subscripts, *tensors)), out)
+
+
+# ---------------------------------------------------------------- linear algebra
+
+_SINGULAR = "Singular matrix"
+
+
+def _matrix(machine: Machine, value: Any, *, square: bool = True) -> torch.Tensor:
+    """Stacked matrices in the dtype that NumPy computes in."""
+    array = as_array(machine, value)
+    if array.ndim < 2:
+        raise np.linalg.LinAlgError(
+            f"{array.ndim}-dimensional array given. Array must be at least two-dimensional"
+        )
+    if square and array.base.shape[-1] != array.base.shape[-2]:
+        raise np.linalg.LinAlgError("Last 2 dimensions of the array must be square")
+    if array.dtype == np.float16:
+        raise TypeError("array type float16 is unsupported in linalg")
+    return cast(machine, array.tensor, np.float64 if array.dtype.kind in "biu" else array.dtype)
+
+
+def _result(machine: Machine, value: torch.Tensor) -> Any:
+    return finished(machine, value)
+
+
+@handler(np.linalg.det)
+def _det(machine: Machine, a: Any) -> Any:
+    return _result(machine, machine.tape.call_function(torch.linalg.det, (_matrix(machine, a),)))
+
+
+@handler(np.linalg.slogdet)
+def _slogdet(machine: Machine, a: Any) -> Any:
+    found = machine.tape.call_function(torch.linalg.slogdet, (_matrix(machine, a),))
+    named: Any = type(np.linalg.slogdet(np.eye(1)))
+    return named(*(_result(machine, part) for part in found))
+
+
+def _checked(machine: Machine, name: str, error: str, *args: Any) -> torch.Tensor:
+    """A function that gives a status with its result; NumPy's error for one that is not 0 is raised
+    when the graph has run.
+    """
+    found, status = machine.tape.call_function(getattr(torch.linalg, name), args)
+    machine.defer(raise_for_status, (status, error), {})
+    return found  # type: ignore[no-any-return]
+
+
+@handler(np.linalg.inv)
+def _inv(machine: Machine, a: Any) -> Any:
+    return _result(machine, _checked(machine, "inv_ex", _SINGULAR, _matrix(machine, a)))
+
+
+@handler(np.linalg.solve)
+def _solve(machine: Machine, a: Any, b: Any) -> Any:
+    matrix, right = _matrix(machine, a), as_array(machine, b)
+    kind = np.result_type(right.dtype, as_array(machine, a).dtype)
+    kind = np.dtype(np.float64) if kind.kind in "biu" else kind
+    found = machine.tape.call_function
+    matrix, side = cast(machine, matrix, kind), cast(machine, right.tensor, kind)
+    if right.ndim == 1:
+        side = machine.tape.call_method("unsqueeze", (side, -1))
+        solved = _checked(machine, "solve_ex", _SINGULAR, matrix, side)
+        return _result(machine, found(torch.squeeze, (solved, -1)))
+    return _result(machine, _checked(machine, "solve_ex", _SINGULAR, matrix, side))
+
+
+@handler(np.linalg.cholesky)
+def _cholesky(machine: Machine, a: Any, /, *, upper: bool = False) -> Any:
+    if upper:
+        raise GraphBreak("numpy-unsupported", "np.linalg.cholesky(upper=True)")
+    error = "Matrix is not positive definite"
+    return _result(machine, _checked(machine, "cholesky_ex", error, _matrix(machine, a)))
+
+
+@handler(np.linalg.eigvalsh)
+def _eigvalsh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
+    return _result(
+        machine,
+        machine.tape.call_function(
+            torch.linalg.eigvalsh,
+            (
+                _matrix(machine, a),
+                UPLO,
+            ),
+        ),
+    )
+
+
+@handler(np.linalg.eigh)
+def _eigh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
+    found = machine.tape.call_function(
+        torch.linalg.eigh,
+        (
+            _matrix(machine, a),
+            UPLO,
+        ),
+    )
+    named: Any = type(np.linalg.eigh(np.eye(1)))
+    return named(*(_result(machine, part) for part in found))
+
+
+@handler(np.linalg.svd)
+def _svd(
+    machine: Machine, a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+) -> Any:  # fmt: skip
+    if hermitian:
+        raise GraphBreak("numpy-unsupported", "np.linalg.svd(hermitian=True)")
+    matrix = _matrix(machine, a, square=False)
+    if not compute_uv:
+        return _result(machine, machine.tape.call_function(torch.linalg.svdvals, (matrix,)))
+    found = machine.tape.call_function(
+        torch.linalg.svd,
+        (
+            matrix,
+            full_matrices,
+        ),
+    )
+    named: Any = type(np.linalg.svd(np.eye(1)))
+    return named(*(_result(machine, part) for part in found))
+
+
+@handler(np.linalg.qr)
+def _qr(machine: Machine, a: Any, mode: str = "reduced") -> Any:
+    if mode not in ("reduced", "complete", "r"):
+        raise GraphBreak("numpy-unsupported", f"np.linalg.qr(mode={mode!r})")
+    found = machine.tape.call_function(torch.linalg.qr, (_matrix(machine, a, square=False), mode))
+    if mode == "r":
+        return _result(machine, found[1])
+    named: Any = type(np.linalg.qr(np.eye(1)))
+    return named(*(_result(machine, part) for part in found))
+
+
+# ---------------------------------------------------------------- fourier
+
+
+def _source(machine: Machine, value: Any) -> torch.Tensor:
+    array = as_array(machine, value)
+    if array.dtype == np.float16:
+        raise GraphBreak("numpy-unsupported", "numpy.fft of float16")
+    return cast(machine, array.tensor, np.float64) if array.dtype.kind in "biu" else array.tensor
+
+
+def _transform(
+    machine: Machine, name: str, value: torch.Tensor, n: Any, axis: Any, norm: Any
+) -> torch.Tensor:
+    """One transform along one axis."""
+    if not -value.ndim <= axis < value.ndim:
+        raise np.exceptions.AxisError(axis, value.ndim)
+    size = value.shape[axis] if n is None else n
+    if type(size) is int and (size < 1 or (name == "irfft" and n is None and size < 2)):
+        raise ValueError(f"Invalid number of FFT data points ({size}) specified.")
+    tape = machine.tape
+    moved = tape.call_function(torch.movedim, (value, axis, -1))
+    moved = layout.in_order(tape, moved, layout.c_order(value.ndim))
+    if name != "rfft" and not moved.dtype.is_complex:
+        moved = tape.call_method("to", (moved, torch.promote_types(moved.dtype, torch.complex64)))
+    found = tape.call_function(getattr(torch.fft, name), (moved, n, -1, norm))
+    return tape.call_function(torch.movedim, (found, -1, axis))  # type: ignore[no-any-return]
+
+
+def _finished(machine: Machine, source: torch.Tensor, found: torch.Tensor, out: Any) -> Any:
+    """The outcome in the memory order of the source."""
+    if out is not None:
+        store(out, found)
+        return out
+    return machine.arrays.new(layout.in_order(machine.tape, found, layout.copied("K", source)))
+
+
+_SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+"""The normalisation of the inverse transform."""
+
+
+def _along_one(name: str) -> Callable[..., Any]:
+    def call(
+        machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
+    ) -> Any:
+        source = _source(machine, a)
+        return _finished(machine, source, _transform(machine, name, source, n, axis, norm), out)
+
+    return call
+
+
+@handler(np.fft.hfft)
+def _hfft(
+    machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
+) -> Any:
+    source = machine.tape.call_function(torch.conj_physical, (_source(machine, a),))
+    found = _transform(machine, "irfft", source, n, axis, _SWAPPED[norm])
+    return _finished(machine, source, found, out)
+
+
+@handler(np.fft.ihfft)
+def _ihfft(
+    machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
+) -> Any:
+    source = _source(machine, a)
+    found = _transform(machine, "rfft", source, n, axis, _SWAPPED[norm])
+    found = machine.tape.call_function(torch.conj_physical, (found,))
+    return _finished(machine, source, found, out)
+
+
+def _along_several(name: str, default: Any) -> Callable[..., Any]:
+    def call(
+        machine: Machine,
+        a: Any,
+        s: Any = None,
+        axes: Any = default,
+        norm: Any = None,
+        out: Any = None,
+    ) -> Any:
+        found = source = _source(machine, a)
+        sizes = None if s is None else list(plain(machine, s))
+        if axes is None:
+            axes = range(-len(sizes), 0) if sizes is not None else range(-found.ndim, 0)
+        axes = [int(axis) for axis in axes]
+        steps = list(zip(axes, sizes or [None] * len(axes), strict=True))
+        # Half spectra are of the last axis: made first, undone last.
+        last = (
+            [("rfft" if name == "rfftn" else "irfft", steps.pop())]
+            if name != "fftn" and name != "ifftn"
+            else []
+        )
+        inner = "fft" if name in ("fftn", "rfftn") else "ifft"
+        others = [(inner, step) for step in reversed(steps)]
+        order = (
+            [*last, *others]
+            if name == "rfftn"
+            else [*(reversed(others) if last else others), *last]
+        )
+        for function, (axis, size) in order:
+            found = _transform(machine, function, found, size, axis, norm)
+        return _finished(machine, source, found, out)
+
+    return call
+
+
+for _name in ("fft", "ifft", "rfft", "irfft"):
+    handler(getattr(np.fft, _name))(_along_one(_name))
+for _name in ("fft", "ifft", "rfft", "irfft"):
+    handler(getattr(np.fft, f"{_name}2"))(_along_several(f"{_name}n", (-2, -1)))
+    handler(getattr(np.fft, f"{_name}n"))(_along_several(f"{_name}n", None))

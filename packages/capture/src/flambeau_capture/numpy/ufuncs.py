@@ -1,0 +1,426 @@
+"""Universal functions: `np.add(x, y, out=..., where=...)`, operators, `reduce`, `accumulate`,
+`outer` and `at`.
+
+NumPy itself says what a ufunc's operands are cast to and what it returns (`ufunc.resolve_dtypes`,
+NEP 50 included), and raises the error where they have no common loop; `kernels.py` says which torch
+calls compute the loop.
+
+Python's operators on arrays, each a ufunc; with a tensor as the other operand, what torch makes of
+that.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from flambeau_capture.numpy import kernels, layout
+from flambeau_capture.numpy.base import SYMBOLIC, ArrayBase, as_array, cast, constant, is_constant
+from flambeau_capture.numpy.indexing import tensor_index
+from flambeau_capture.numpy.layout import NUMBERS, abstract, torch_dtype
+from flambeau_capture.reasons import GraphBreak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.numpy.array import Array
+
+    Operator = Callable[[Array, Any], Any]
+
+_OPTIONS = frozenset({"out", "where", "dtype", "casting", "order", "subok"})
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+
+def call_ufunc(machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`ufunc(*args, **kwargs)`."""
+    if is_constant(args) and is_constant(kwargs):
+        return _of_constants(machine, ufunc(*args, **kwargs))
+    if not kwargs.keys() <= _OPTIONS:
+        raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}({', '.join(kwargs)}=...)")
+    if not ufunc.nin <= len(args) <= ufunc.nargs:
+        return ufunc(*args, **kwargs)  # raises NumPy's TypeError
+    outs = _outs(ufunc, args, kwargs)
+    if not kwargs and len(args) == ufunc.nin:
+        folded = _of_known_integers(machine, ufunc, args)
+        if folded is not None:
+            return folded
+    operands = [_operand(machine, arg) for arg in args[: ufunc.nin]]
+    kinds = [_kind(operand) for operand in operands]
+    if ufunc.__name__ in _COMPARISONS:
+        kinds = _wide_enough(operands, kinds)
+    options: dict[str, Any] = {"casting": kwargs.get("casting", "same_kind")}
+    if kwargs.get("dtype") is not None:
+        options["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
+    wanted = [None if out is None else out.dtype for out in outs]
+    resolved = ufunc.resolve_dtypes((*kinds, *wanted), **options)
+    loop = [_loop_operand(machine, ufunc, *pair) for pair in zip(operands, resolved, strict=False)]
+    if ufunc.signature is None:
+        check_broadcast(loop)
+    elif ufunc is np.matmul:
+        _check_matmul(loop)
+    results = kernels.compute(machine, ufunc, loop, resolved)
+    results = [cast(machine, *pair) for pair in zip(results, resolved[ufunc.nin :], strict=True)]
+    if ufunc.signature is None:
+        results = _ordered(machine, results, operands, kwargs.get("order"))
+    where = kwargs.get("where", True)
+    made = [
+        _finish(machine, operands, result, out, where, as_scalar=kwargs.get("out") is not ...)
+        for result, out in zip(results, outs, strict=True)
+    ]
+    if any(isinstance(arg, torch.Tensor) for arg in args[: ufunc.nin]):
+        made = [_wrapped_as_tensor(machine, item) for item in made]
+    return made[0] if ufunc.nout == 1 else tuple(made)
+
+
+def check_broadcast(operands: list[Any]) -> None:
+    """NumPy's ValueError where shapes do not go together; symbolic sizes are left to torch."""
+    shapes = [tuple(item.shape) for item in operands if isinstance(item, torch.Tensor)]
+    longest = max(map(len, shapes), default=0)
+    for axis in range(1, longest + 1):
+        sizes = {
+            shape[-axis] for shape in shapes if len(shape) >= axis and type(shape[-axis]) is int
+        }
+        if len(sizes - {1}) > 1:
+            texts = " ".join(_text(shape) for shape in shapes)
+            raise ValueError(f"operands could not be broadcast together with shapes {texts} ")
+
+
+def _check_matmul(operands: list[Any]) -> None:
+    left, right = operands
+    if not all(isinstance(item, torch.Tensor) and item.ndim for item in operands):
+        raise ValueError("matmul: Input operand 0 does not have enough dimensions")
+    inner, outer = left.shape[-1], right.shape[0 if right.ndim == 1 else -2]
+    if type(inner) is int and type(outer) is int and inner != outer:
+        raise ValueError(
+            f"matmul: Input operand 1 has a mismatch in its core dimension 0 (size {outer} "
+            f"is different from {inner})"
+        )
+
+
+def _of_constants(machine: Machine, found: Any) -> Any:
+    """What NumPy computed from constants; an array is made anew for each call."""
+    if isinstance(found, tuple):
+        return tuple(_of_constants(machine, item) for item in found)
+    return constant(machine, found) if isinstance(found, np.ndarray) else found
+
+
+_MOST_FOLDED = 64
+
+
+def _of_known_integers(machine: Machine, ufunc: Any, args: tuple[Any, ...]) -> Any:
+    """What a ufunc gives of few integers that are known, on which sizes and ranges may depend; None
+    for other operands.
+    """
+    values: list[Any] = []
+    for arg in args:
+        known = machine.arrays.contents(arg) if issubclass(type(arg), ArrayBase) else arg
+        is_integral = isinstance(known, (int, np.integer)) or (
+            isinstance(known, np.ndarray) and known.dtype.kind in "iu"
+        )
+        if not is_integral or np.size(known) > _MOST_FOLDED:
+            return None
+        values.append(known)
+    try:
+        with np.errstate(all="raise"):
+            found = ufunc(*values)
+    except (ArithmeticError, ValueError, TypeError):
+        return None  # computed by the graph, which says so
+    return _of_constants(machine, found) if np.size(found) <= _MOST_FOLDED else None
+
+
+def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arrays to write the results to, None where one is to be made."""
+    given = kwargs.get("out")
+    if given is ...:  # an array even where the result has no dimensions
+        given = None
+    outs = list(args[ufunc.nin :]) or (
+        [None] if given is None else list(given) if isinstance(given, tuple) else [given]
+    )
+    outs += [None] * (ufunc.nout - len(outs))
+    for out in outs:
+        if out is not None and not (issubclass(type(out), ArrayBase) and not out.scalar):
+            raise TypeError("return arrays must be of ArrayType")
+    return outs
+
+
+def _operand(machine: Machine, arg: Any) -> Any:
+    """An array or scalar as it takes part: numbers stay numbers, which are promoted weakly."""
+    if issubclass(type(arg), ArrayBase):
+        return arg
+    if type(arg) in NUMBERS or type(arg) in SYMBOLIC:
+        return arg
+    if issubclass(type(arg), np.generic):
+        return arg
+    return as_array(machine, arg)
+
+
+def _kind(operand: Any) -> Any:
+    return operand.dtype if hasattr(operand, "dtype") else abstract(operand)
+
+
+def _loop_operand(machine: Machine, ufunc: Any, operand: Any, dtype: Any) -> Any:
+    """An operand as its loop takes it: a tensor of the loop's dtype, or a Python number."""
+    if issubclass(type(operand), ArrayBase):
+        return cast(machine, operand.tensor, dtype)
+    if type(operand) in SYMBOLIC:
+        if ufunc.__name__ in _COMPARISONS or dtype.kind in "iu":
+            return operand
+        return machine.tape.call_function(
+            torch.full,
+            ((), operand),
+            {"dtype": torch_dtype(dtype), "device": machine.arrays.device},
+        )
+    return (
+        np.asarray(operand).astype(dtype).item()
+        if issubclass(type(operand), np.generic)
+        else (dtype.type(operand).item())
+    )
+
+
+def _wide_enough(operands: list[Any], kinds: list[Any]) -> list[Any]:
+    """Integers are compared exactly with Python's, also with those that their dtype cannot hold."""
+    for operand, kind in zip(operands, reversed(kinds), strict=True):
+        if type(operand) is int and isinstance(kind, np.dtype) and kind.kind in "iu":
+            limits = np.iinfo(kind)
+            if not limits.min <= operand <= limits.max:
+                wide = np.iinfo(np.int64)
+                if not wide.min <= operand <= wide.max:
+                    raise GraphBreak("numpy-unsupported", f"comparison of {kind} with {operand}")
+                return [int if each is int else np.dtype(np.int64) for each in kinds]
+    return kinds
+
+
+def _ordered(
+    machine: Machine, results: list[torch.Tensor], operands: list[Any], order: Any
+) -> list[torch.Tensor]:
+    """Results in NumPy's memory order."""
+    tensors = [operand.base for operand in operands if issubclass(type(operand), ArrayBase)]
+    ndim = results[0].ndim
+    if not tensors or ndim < 2:
+        return [layout.in_order(machine.tape, result, layout.c_order(ndim)) for result in results]
+    wanted = layout.wanted(order, tensors, ndim)
+    return [layout.in_order(machine.tape, result, wanted) for result in results]
+
+
+def _finish(
+    machine: Machine, operands: list[Any], result: Any, out: Any, where: Any, *, as_scalar: bool
+) -> Any:
+    """The outcome in `out`, at the places `where`."""
+    arrays = machine.arrays
+    if where is not True:
+        mask = as_array(machine, where).tensor
+        if out is None:  # elsewhere NumPy leaves what memory held
+            zero = machine.tape.call_function(torch.zeros_like, (result,))
+            result = machine.tape.call_function(torch.where, (mask, result, zero))
+        else:
+            result = machine.tape.call_function(
+                torch.where, (mask, cast(machine, result, out.dtype), out.tensor)
+            )
+    if out is None:
+        return arrays.new(result, scalar=as_scalar and result.ndim == 0)
+    store(out, result)
+    return out
+
+
+def store(out: Any, result: torch.Tensor) -> None:
+    """Write a result to an array given as `out`, as ufuncs do."""
+    shape, wanted = tuple(result.shape), tuple(out.base.shape)
+    if len(shape) > len(wanted) or any(
+        size != 1 and size != into
+        for size, into in zip(reversed(shape), reversed(wanted), strict=False)
+    ):
+        raise ValueError(
+            f"non-broadcastable output operand with shape {_text(wanted)} doesn't match "
+            f"the broadcast shape {_text(shape)}"
+        )
+    out.write(result, "output array")
+
+
+def _text(shape: tuple[Any, ...]) -> str:
+    return f"({','.join(str(int(size)) for size in shape)}{',' if len(shape) == 1 else ''})"
+
+
+def _wrapped_as_tensor(machine: Machine, array: Any) -> torch.Tensor:
+    """What torch makes of a ufunc's result when an operand was a tensor."""
+    tensor = array.tensor
+    return (
+        machine.tape.call_method("to", (tensor, torch.uint8))
+        if tensor.dtype is torch.bool
+        else tensor
+    )
+
+
+# ---------------------------------------------------------------- methods of ufuncs
+
+
+def call_ufunc_method(
+    machine: Machine, ufunc: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`ufunc.reduce(...)` and the like."""
+    if is_constant(args) and is_constant(kwargs):
+        return _of_constants(machine, getattr(ufunc, name)(*args, **kwargs))
+    method = _METHODS.get((ufunc.__name__, name))
+    if method is not None:
+        return _as_method(as_array(machine, args[0]), method, args[1:], kwargs)
+    if name == "outer" and len(args) == 2 and not kwargs:
+        left, right = (as_array(machine, arg) for arg in args)
+        spread = left.reshape(left.shape + (1,) * right.ndim)
+        return call_ufunc(machine, ufunc, (spread, right), {})
+    if name == "at" and ufunc.__name__ in ("add", "subtract") and len(args) == 3 and not kwargs:
+        return _accumulate_at(machine, ufunc, *args)
+    raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.{name}")
+
+
+def _as_method(array: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A reduction or scan by a ufunc's method, along axis 0 if none is given."""
+    given = {
+        "axis": 0,
+        **dict(zip(("axis", "dtype", "out", "keepdims", "initial", "where"), args, strict=False)),
+        **kwargs,
+    }
+    if method in ("max", "min", "all", "any") and given.pop("dtype", None) not in (None, bool):
+        raise GraphBreak("numpy-unsupported", f"{method} with dtype=")
+    given = {name: value for name, value in given.items() if value is not np._NoValue}
+    return getattr(array, method)(**given)
+
+
+_METHODS = {
+    ("add", "reduce"): "sum",
+    ("multiply", "reduce"): "prod",
+    ("maximum", "reduce"): "max",
+    ("minimum", "reduce"): "min",
+    ("logical_and", "reduce"): "all",
+    ("logical_or", "reduce"): "any",
+    ("add", "accumulate"): "cumsum",
+    ("multiply", "accumulate"): "cumprod",
+}
+
+
+def _accumulate_at(machine: Machine, ufunc: Any, target: Any, index: Any, values: Any) -> None:
+    """`np.add.at(target, index, values)`: repeated places accumulate."""
+    base = target.unflipped("np.add.at")
+    if not target.writeable:
+        raise ValueError("output array is read-only")
+    places = index if isinstance(index, tuple) else (index,)
+    indices = [tensor_index(machine, place) for place in places]
+    if not all(isinstance(place, torch.Tensor) for place in indices):
+        raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.at with slices")
+    machine.arrays.forget(target)
+    change = cast(machine, as_array(machine, values).tensor, target.dtype)
+    if ufunc.__name__ == "subtract":
+        change = machine.tape.call_function(torch.neg, (change,))
+    machine.tape.call_method("index_put_", (base, tuple(indices), change), {"accumulate": True})
+
+
+# ---------------------------------------------------------------- array operators
+
+
+def operators(name: str) -> tuple[Operator, Operator, Operator]:
+    """A ufunc as an operator: on an array, with the array on the right, in place."""
+    ufunc = getattr(np, name)
+
+    def operate(self: Array, other: Any) -> Any:
+        if not _takes(other):
+            return NotImplemented
+        if isinstance(other, torch.Tensor):
+            return with_tensor(self, other, name)
+        return call_ufunc(self.machine, ufunc, (self, other), {})
+
+    def reflected(self: Array, other: Any) -> Any:
+        if not _takes(other):
+            return NotImplemented
+        if isinstance(other, torch.Tensor):
+            return with_tensor(self, other, name, reflected=True)
+        return call_ufunc(self.machine, ufunc, (other, self), {})
+
+    def in_place(self: Array, other: Any) -> Any:
+        if self.scalar or not _takes(other):
+            return NotImplemented
+        if isinstance(other, torch.Tensor):
+            return with_tensor(self, other, name)
+        return call_ufunc(self.machine, ufunc, (self, other), {"out": self})
+
+    return operate, reflected, in_place
+
+
+def comparison(name: str) -> Operator:
+    """A ufunc as a comparison; with what is no number, by identity."""
+    ufunc = getattr(np, name)
+
+    def compare(self: Array, other: Any) -> Any:
+        if not _takes(other):
+            if name not in ("equal", "not_equal") or self.scalar:
+                return NotImplemented
+            if other is not None:
+                raise GraphBreak("numpy-unsupported", f"an array is compared with {other!r}")
+            made = self.call(torch.full_like, self.tensor, name == "not_equal", dtype=torch.bool)
+            return self.new(made)
+        if isinstance(other, torch.Tensor):
+            return with_tensor(self, other, name)
+        return call_ufunc(self.machine, ufunc, (self, other), {})
+
+    return compare
+
+
+_OPERATORS = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "true_divide": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "power": operator.pow,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def with_tensor(array: Array, tensor: torch.Tensor, name: str, *, reflected: bool = False) -> Any:
+    """An operator between a tensor and an array, as torch has it: NumPy scalars are numbers, what
+    follows a tensor makes a tensor.
+    """
+    compares = name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+    if not array.scalar:
+        if not reflected or compares or name == "divmod":
+            raise GraphBreak("numpy-unsupported", "an array is combined with a tensor")
+        return call_ufunc(array.machine, getattr(np, name), (tensor, array), {})
+    function = _OPERATORS.get(name)
+    if function is None or array.base.dtype is torch.bool or tensor.dtype in _HALVES:
+        raise GraphBreak("numpy-unsupported", f"np.{name} of a NumPy scalar and a tensor")
+    number = array.tape.call_method("to", (array.base, _weak_dtype(array.base.dtype, tensor.dtype)))
+    return array.call(function, *((tensor, number) if reflected else (number, tensor)))
+
+
+def _weak_dtype(scalar: torch.dtype, tensor: torch.dtype) -> torch.dtype:
+    """The dtype in which torch takes a number: the tensor's, or the default of the number's own
+    category where that is higher.
+    """
+    for is_in, default in (
+        (
+            lambda dtype: dtype.is_complex,
+            torch.promote_types(torch.get_default_dtype(), torch.complex64),
+        ),
+        (lambda dtype: dtype.is_floating_point, torch.get_default_dtype()),
+        (lambda dtype: dtype is not torch.bool, torch.int64),
+    ):
+        if is_in(tensor):
+            return tensor
+        if is_in(scalar):
+            return default
+    return tensor
+
+
+def _takes(other: Any) -> bool:
+    """Whether an array may be combined with this; strings, None and the like are compared by
+    identity or not at all.
+    """
+    return not (other is None or isinstance(other, (str, bytes, dict, set)))

@@ -1,0 +1,242 @@
+"""Graphs that read their own data: cut where they do, and compiled piece by piece.
+
+    n = mask.sum().item(); y = x[mask]; z = (y * n).relu()
+    ->  sum_1 = piece_0(mask); n = sum_1.item(); y = x[mask]; (relu,) = piece_1(y, n)
+
+A call that defines a number or a size (an unbacked symbol), or that changes what no graph can hold
+(inference mode, the state of random generators), runs as it is, under autograd; what stands between
+two of them is a function of its own to the rest of the stack: captured with those sizes symbolic,
+guarded, compiled at its first call, and again should a size be 0 or 1. Arithmetic on numbers and
+checks of them stay between the pieces. So do `torch.cond` and `torch.while_loop`, whose branches
+and bodies are compiled as pieces are.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+import flambeau_capture
+from flambeau_capture import CaptureOptions, state_of
+from flambeau_capture.graphs.higher_order import Conditional, Loop
+from flambeau_capture.graphs.hook_points import hook_point
+from flambeau_prims.size_floats import Condition, FloatExpr
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., tuple[Any, ...]]]
+
+_INFERENCE_MODE = (
+    torch.autograd.grad_mode._enter_inference_mode,
+    torch.autograd.grad_mode._exit_inference_mode,
+)
+"""How graphs that torch.compile has captured enter and leave inference mode."""
+
+_SMALLEST = 2
+"""Fewer calls than this are not worth a piece: they run as they are."""
+
+
+def is_data_dependent(gm: fx.GraphModule) -> bool:
+    """Whether a captured graph defines numbers or sizes itself, chooses by what a tensor holds, or
+    makes calls that no tracer may see through, and can be cut there.
+
+    Pieces cannot be differentiated twice, so a graph that differentiates itself stays whole.
+    """
+    targets = [node.target for node in gm.graph.nodes]
+    if torch.autograd.grad in targets:
+        return False
+    env = gm.meta.get("size_env")
+    if (env is not None and bool(env.unbacked_atoms)) or any(map(_chooses, targets)):
+        return True
+    return any(map(_is_untraced, gm.graph.nodes))
+
+
+def compile_split_graph(gm: fx.GraphModule, backend: Backend) -> Callable[..., tuple[Any, ...]]:
+    """A callable as `gm`, whose pieces are compiled by `backend` when they first run."""
+    return _Cutter(gm, backend).run().forward
+
+
+class _Cutter:
+    """Writes the graph that calls the pieces. `made` maps nodes of `gm` to nodes of it, `open` is
+    the piece that grows.
+    """
+
+    def __init__(self, gm: fx.GraphModule, backend: Backend) -> None:
+        self.gm = gm
+        self.backend = backend
+        self.graph = fx.Graph()
+        self.root = torch.nn.Module()
+        self.made: dict[fx.Node, fx.Node] = {}
+        self.open: list[fx.Node] = []
+        self.graph_split = 0
+        self.defined: set[str] = set()
+        self.hooked = {node.args[0] for node in gm.graph.nodes if node.target is hook_point}
+        """A piece ends with each of these: hooks see their whole gradients."""
+
+    def run(self) -> fx.GraphModule:
+        for node in self.gm.graph.nodes:
+            names = set(_unbacked_names(node.meta.get("spec")))
+            defines = bool(names - self.defined)
+            self.defined |= names
+            if node.op == "placeholder":
+                self._copy(node)
+            elif node.op == "get_attr":
+                value = operator.attrgetter(str(node.target))(self.gm)
+                object.__setattr__(self.root, str(node.target), value)
+                self._copy(node)
+            elif node.op == "output":
+                self._close(node)
+                self._copy(node)
+            elif (_is_scalar(node) or _is_part(node)) and not defines:
+                # Checks stay in order: the first that fails says why.
+                if _is_check(node) and any(map(_checks_data, self.open)):
+                    self._close(node)
+                # Taken as soon as may be: a check need not end a piece, nor does a piece take whole
+                # tuples.
+                if all(given in self.made for given in node.all_input_nodes):
+                    self._copy(node)
+                else:
+                    self.open.append(node)
+            elif defines or _sets_state(node) or _is_untraced(node):
+                self._close(node)
+                self._copy(node)
+            elif _chooses(node.target):
+                self._close(node)
+                self._copy(node)
+                self.made[node].target = node.target.with_graphs(self._compiled_graph)
+            elif node.target is operator.getitem and _chooses(node.args[0].target):
+                self._copy(node)
+            else:
+                self.open.append(node)
+                if node in self.hooked:
+                    self._close(node)
+        return fx.GraphModule(self.root, self.graph, "GraphInPieces")
+
+    def _copy(self, node: fx.Node) -> None:
+        self.made[node] = self.graph.node_copy(node, self.made.__getitem__)
+
+    def _close(self, before: fx.Node) -> None:
+        """End the open piece: what of it is used from the node `before` on is its result."""
+        nodes, self.open = self.open, []
+        if sum(not _is_scalar(node) for node in nodes) < _SMALLEST:
+            for node in nodes:
+                self._copy(node)
+            return
+        inside = set(nodes)
+        results = [node for node in nodes if any(user not in inside for user in node.users)]
+        inputs = dict.fromkeys(
+            given for node in nodes for given in node.all_input_nodes if given not in inside
+        )
+        name = f"piece_{self.graph_split}"
+        self.graph_split += 1
+        setattr(self.root, name, self._compiled(nodes, list(inputs), results))
+        call = self.graph.call_module(name, tuple(self.made[given] for given in inputs))
+        for at, node in enumerate(results):
+            self.made[node] = self.graph.call_function(operator.getitem, (call, at))
+
+    def _compiled(
+        self, nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node]
+    ) -> Callable[..., Any]:
+        graph = fx.Graph()
+        made: dict[fx.Node, fx.Node] = {}
+        for given in inputs:
+            made[given] = graph.placeholder(given.name)
+            made[given].meta["spec"] = given.meta.get("spec")
+        for node in nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+        graph.output(tuple(made[node] for node in results))
+        return self._compiled_graph(fx.GraphModule(torch.nn.Module(), graph, "Piece"))
+
+    def _compiled_graph(self, piece: fx.GraphModule) -> Callable[..., Any]:
+        """A graph as a function of its own, with the sizes dynamic that are symbolic in its
+        placeholders' Specs.
+        """
+        dynamic: dict[str, frozenset[int]] = {}
+        for node in piece.graph.nodes:
+            dims = _symbolic_dims(node.meta.get("spec")) if node.op == "placeholder" else None
+            if dims:
+                dynamic[f"L[{node.target!r}]"] = dims
+        plain = fx.GraphModule(piece, piece.graph, "Piece")
+        # Marks on tensors are the program's, and the graph as a whole is what they demand.
+        options = CaptureOptions(dynamic_shapes=None)
+        compiled = flambeau_capture.compile(plain.forward, backend=self.backend, options=options)
+        state_of(compiled).expect_dynamic(dynamic)
+        return compiled
+
+
+def _is_untraced(node: fx.Node) -> bool:
+    """Whether a call needs the real tensors and this thread's real state."""
+    return bool(node.meta.get("untraced")) or node.target in _INFERENCE_MODE
+
+
+def _chooses(target: Any) -> bool:
+    """Whether a call runs one graph or another, or one as often as a tensor says."""
+    return isinstance(target, (Conditional, Loop))
+
+
+def _unbacked_names(spec: Any) -> Iterator[str]:
+    """The unbacked symbols in what a node gives."""
+    if isinstance(spec, (Expr, FloatExpr, Condition)):
+        for name in spec.symbols():
+            env = next(_envs(spec))
+            if env.symbols[name].index in env.unbacked_atoms:
+                yield name
+    elif isinstance(spec, Spec):
+        if spec.env is not None:
+            yield from _unbacked_names((*spec.shape, *spec.stride, spec.offset))
+    elif isinstance(spec, (tuple, list)):
+        for item in spec:
+            yield from _unbacked_names(item)
+    elif isinstance(spec, dict):
+        yield from _unbacked_names(tuple(spec.values()))
+
+
+def _envs(number: Any) -> Iterator[Any]:
+    if isinstance(number, (Expr, FloatExpr)):
+        yield number.env
+    elif isinstance(number, Condition):
+        for arg in number.args:
+            yield from _envs(arg)
+
+
+def _is_scalar(node: fx.Node) -> bool:
+    """Whether a call gives a number, or checks one."""
+    if _is_check(node):
+        return True
+    spec = node.meta.get("spec")
+    return node.op == "call_function" and isinstance(spec, (Expr, FloatExpr, Condition, int, float))
+
+
+def _is_check(node: fx.Node) -> bool:
+    """Whether a call checks a number."""
+    return node.target is torch.ops.aten._assert_scalar.default
+
+
+def _checks_data(node: fx.Node) -> bool:
+    """Whether a call checks what a tensor holds."""
+    return getattr(node.target, "__name__", "").startswith("_assert_async")
+
+
+def _is_part(node: fx.Node) -> bool:
+    """Whether a node is one of the results of a call."""
+    if node.target is not operator.getitem or node.op != "call_function":
+        return False
+    return isinstance(node.all_input_nodes[0].meta.get("spec"), (tuple, list))
+
+
+def _sets_state(node: fx.Node) -> bool:
+    """Whether a call is for its side effect on torch's state: it changes no tensor, and gives none."""
+    return not node.meta.get("pure", True) and not node.all_input_nodes
+
+
+def _symbolic_dims(spec: Any) -> frozenset[int]:
+    """The dims of a tensor whose sizes are symbolic; -1 stands for a number itself."""
+    if isinstance(spec, Spec):
+        return frozenset(dim for dim, size in enumerate(spec.shape) if isinstance(size, Expr))
+    return frozenset({-1}) if isinstance(spec, (Expr, FloatExpr)) else frozenset()

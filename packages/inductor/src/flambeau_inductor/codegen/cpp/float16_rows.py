@@ -1,0 +1,155 @@
+"""float16 in vector loops: stretches of rows are converted by the machine's instructions, which
+GCC's vectoriser does not use.
+
+v0 = load b0[i0];  v1 = cast v0 :f32;  v2 = exp v1;  v3 = cast v2 :f16;  store b1[i0] v3
+
+for (stretch = begin; stretch < end; stretch += 256)
+  widen_float16(b0 + stretch, v1_half, ...)
+  for (i0 = stretch; i0 < last; ++i0) v1 = v1_half[i0 - stretch], v2 = exp(v1), v2_half[i0 -
+  stretch] = v2 narrow_float16(v2_half, b1 + stretch, ...)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+
+from flambeau_inductor.codegen.cpp.plan import stride_along
+from flambeau_inductor.indexing.expressions import free_names, symbol
+from flambeau_inductor.ir import Compute, Load, Store, defined_name, operands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flambeau_inductor.codegen.cpp.kernel import KernelWriter
+    from flambeau_inductor.ir import Axis, Statement
+
+CHUNK = 256
+"""So many elements are converted at a time: their floats stay in the first-level cache."""
+
+SHORT = 32
+"""Loops known to be shorter than this are left alone."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of floats in scratch memory that stands for float16 elements of a buffer, from `index`
+    on.
+    """
+
+    name: str
+    buffer: str
+    index: sympy.Expr
+
+
+@dataclass(frozen=True)
+class Float16Rows:
+    """A loop's body on rows of floats: those filled before a stretch of it, and those emptied
+    after.
+    """
+
+    body: tuple[Statement, ...]
+    widened: tuple[Row, ...]
+    narrowed: tuple[Row, ...]
+
+
+def on_rows(body: Sequence[Statement], vector: Axis) -> Float16Rows | None:
+    """The body with float16 loads that are only cast to float32, and float16 stores of what is cast
+    from it, on rows of floats; None if there are none.
+    """
+    values = {name: s for s in body if (name := defined_name(s)) is not None}
+    place = vector.symbol - symbol("stretch")
+    result: list[Statement] = []
+    widened: list[Row] = []
+    narrowed: list[Row] = []
+    whole = {s.name for s in body if isinstance(s, Load) and _is_row(s, vector, values)}
+    whole -= {
+        name
+        for s in body
+        if not _casts(s, torch.float16, torch.float32, values)
+        for name in operands(s)
+    }
+    for statement in body:
+        match statement:
+            case Compute(name=name, args=(x,)) if (
+                _casts(statement, torch.float16, torch.float32, values) and x in whole
+            ):
+                load = values[x]
+                assert isinstance(load, Load)
+                widened.append(Row(f"{name}_half", load.buffer, load.index))
+                result.append(Load(name, torch.float32, f"{name}_half", place))
+            case Store(buffer=buffer, index=index, value=value) if _is_row(
+                statement, vector, values
+            ) and _casts(values.get(value), torch.float32, torch.float16, values):
+                row = Row(f"{buffer}_half{len(narrowed)}", buffer, index)
+                narrowed.append(row)
+                result.append(Store(row.name, place, operands(values[value])[0]))
+            case Load(name=name) if name in whole:
+                pass
+            case _:
+                result.append(statement)
+    if not widened and not narrowed:
+        return None
+    used = {name for s in result for name in operands(s)}
+    kept = tuple(
+        s
+        for s in result
+        if not _casts(s, torch.float32, torch.float16, values) or s.name in used  # type: ignore[union-attr]
+    )
+    return Float16Rows(kept, tuple(widened), tuple(narrowed))
+
+
+def _is_row(statement: Load | Store, vector: Axis, values: dict[str, Statement]) -> bool:
+    """Whether an access goes along a row, without a mask, and to a place known before the loop."""
+    if isinstance(statement, Load) and (
+        statement.mask is not None or statement.dtype is not torch.float16
+    ):
+        return False
+    return stride_along(statement.index, vector) is sympy.S.One and free_names(
+        statement.index
+    ).isdisjoint(values)
+
+
+def _casts(
+    statement: Statement | None, source: torch.dtype, to: torch.dtype, values: dict[str, Statement]
+) -> bool:
+    """Whether a statement casts a value of this loop from one dtype to another."""
+    if not isinstance(statement, Compute) or statement.op != "cast" or statement.dtype is not to:
+        return False
+    operand = values.get(statement.args[0])
+    return operand is not None and operand.dtype is source  # type: ignore[union-attr]
+
+
+def write_chunks(
+    writer: KernelWriter, rows: Float16Rows, vector: Axis, begin: str, end: str
+) -> None:
+    """The loop in stretches."""
+    name = vector.symbol.name
+    for row in (*rows.widened, *rows.narrowed):
+        writer.line(f"float {row.name}[{CHUNK}] __attribute__((aligned(64)));")
+    with writer.block(f"for (int64_t stretch = {begin}; stretch < {end}; stretch += {CHUNK})"):
+        writer.line(f"const int64_t last = stretch + {CHUNK} < {end} ? stretch + {CHUNK} : {end};")
+        _convert(writer, rows.widened, name, "widen_float16({place}, {row}, last - stretch);")
+        writer.simd(None)
+        with writer.loop(name, "stretch", "last"):
+            writer.statements(rows.body)
+        _convert(writer, rows.narrowed, name, "narrow_float16({row}, {place}, last - stretch);")
+
+
+def _convert(writer: KernelWriter, rows: Sequence[Row], index: str, call: str) -> None:
+    """A call for each row, where the loop's index stands at the beginning of the stretch."""
+    if not rows:
+        return
+    with writer.block(""):
+        writer.line(f"const int64_t {index} = stretch;")
+        for row in rows:
+            place = f"{row.buffer} + {writer.printer.index_text(row.index)}"
+            writer.line(call.format(place=place, row=row.name))
+
+
+def is_short(begin: str, end: str) -> bool:
+    """Whether a loop is known to be short."""
+    return begin.isdigit() and end.isdigit() and int(end) - int(begin) < SHORT
