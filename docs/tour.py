@@ -29,7 +29,7 @@ def main() -> None:
     x = torch.randn(6, 5)
 
     heading("1. capture: a Python call becomes a graph of torch calls, with guards")
-    from flambeau_capture.exported import export
+    from flambeau_capture import export
 
     exported = export(program, (x, 0.5))
     exported.print_readable()

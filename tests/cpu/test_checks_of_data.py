@@ -64,7 +64,7 @@ def sized(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
 
 
 def told(function: Callable[..., object]) -> list[str]:
-    return [event.text for event in state_of(function).events if event.kind == "rerun"]
+    return [event.text for event in state_of(function).events if event.kind == "eager_replay"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

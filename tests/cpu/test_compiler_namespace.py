@@ -51,7 +51,7 @@ def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
         "load_compiled_function": "flambeau_capture.load",
         "nonstrict_trace": "allow_in_graph",
         "cudagraph_mark_warmup_incomplete": "nothing is warmed up",
-        "precompile": "flambeau_capture.exported.export",
+        "precompile": "flambeau_capture.export",
         "mark_dynamic": "flambeau.mark_dynamic",
     }
     ours = set(compiler.__all__)
@@ -86,7 +86,7 @@ def test_is_exporting(names: Any) -> None:
 
     x = torch.randn(3)
     assert torch.equal(whole(program, x), x - 1)
-    assert torch.equal(flambeau_capture.exported.export(program, (x,))(x), x + 1)
+    assert torch.equal(flambeau_capture.export(program, (x,))(x), x + 1)
 
 
 def test_is_compiling_inside_torch_compile() -> None:

@@ -212,7 +212,7 @@ def test_json_holds_all_but_the_result() -> None:
     assert set(data) == {"name", "graphs", "breaks", "recompiles", "events", "seconds"}
     assert data["breaks"][0]["id"] == "data-dependent"
     assert data["graphs"][0]["guards"][0]["text"]
-    assert data["recompiles"][0]["failures"][0]["origin"] == "L['x']"
+    assert data["recompiles"][0]["failures"][0]["source"] == "L['x']"
     assert data["graphs"][0]["seconds"].keys() == {"capture", "backend"}
 
 

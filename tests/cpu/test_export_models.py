@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from examples.models import ResNet18, bert
-from flambeau_capture import Dim
-from flambeau_capture.exported import export
+from flambeau_capture import Dim, export
 from flambeau_capture.exported.interop_torch import to_exported_program
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ def test_in_one_graph(program: Any, backend: str) -> None:
         same(mine, yours)
         outcomes.add(type(want))
     assert outcomes == {torch.Tensor, tuple}, "some raise, and some do not"
-    assert "break" not in kinds(run) and "rerun" in kinds(run)
+    assert "break" not in kinds(run) and "eager_replay" in kinds(run)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -89,7 +89,7 @@ def test_a_handled_exception_is_an_ordinary_way() -> None:
     run = flambeau.compile(handles, backend="eager")
     for x in (torch.ones(2), -torch.ones(2), torch.ones(2)):
         same(run(x), handles(x))
-    assert "break" in kinds(run) and "rerun" not in kinds(run)
+    assert "break" in kinds(run) and "eager_replay" not in kinds(run)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -140,7 +140,7 @@ def test_the_check_of_an_accelerators_data_is_the_hosts() -> None:
     (Compiled only: there need be no device.)
     """
     arguments = torch.rand(3, 4), torch.tensor([0, 2])
-    exported = flambeau_capture.exported.export(on_an_accelerator, arguments)
+    exported = flambeau_capture.export(on_an_accelerator, arguments)
     programs = []
 
     def compiler(graph: Any, kind: str) -> Callable[..., tuple[Any, ...]]:
@@ -209,4 +209,4 @@ def test_a_check_that_a_handler_awaits() -> None:
     run = flambeau.compile(caught, backend="eager")
     for x in (torch.ones(2), -torch.ones(2), torch.ones(2), -torch.ones(2)):
         same(run(x), caught(x))
-    assert "rerun" not in kinds(run)
+    assert "eager_replay" not in kinds(run)

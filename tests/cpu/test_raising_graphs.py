@@ -435,7 +435,7 @@ def test_it_is_an_event_and_told_once():
     for _ in range(3):
         with pytest.raises(IndexError):
             compiled(torch.ones(3), BAD[0], Meter())
-    events = [event for event in state_of(compiled).events if event.kind == "rerun"]
+    events = [event for event in state_of(compiled).events if event.kind == "eager_replay"]
     assert len(events) == 1
     assert "escapes ran again eagerly: its graph raised IndexError: index 7" in events[0].text
 

@@ -111,7 +111,7 @@ def test_as_eager_in_one_graph(program: Callable[..., Any], gradients: bool, bac
         same(outcome(run, x, gradients=gradients), want, f"{program.__name__} of {x.tolist()}")
         refused += isinstance(want[0], tuple)
     assert 0 < refused < len(inputs())
-    assert "break" not in kinds(run) and "rerun" in kinds(run)
+    assert "break" not in kinds(run) and "eager_replay" in kinds(run)
 
 
 def test_what_the_program_asserts_on_the_device_stays_there() -> None:

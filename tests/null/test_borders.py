@@ -12,7 +12,7 @@ from torch import nn
 
 import flambeau
 from flambeau_autograd import AutogradOptions, aot
-from flambeau_capture.exported import export
+from flambeau_capture import export
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_prims.check import GraphError, check_prims_graph
 from flambeau_prims.evaluate import run_graph
@@ -55,7 +55,7 @@ def test_capture_to_backend() -> None:
     assert len(placeholders) == len(examples) == 7
     for node, example in zip(placeholders, examples, strict=True):
         assert tuple(node.meta["spec"].shape) == tuple(example.shape)
-        assert node.meta["origin"]
+        assert node.meta["source"]
     assert all("spec" in node.meta for node in gm.graph.nodes if node.op.startswith("call"))
     assert "linear" in exported.print_readable(print_output=False)
 

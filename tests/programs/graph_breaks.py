@@ -24,8 +24,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import flambeau
-from flambeau_capture import Dim
-from flambeau_capture.exported import export
+from flambeau_capture import Dim, export
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -44,7 +44,7 @@ Each program here gives its reason when it is compiled and called (`flambeau.com
 _EXPORT = """
 ## Errors of an export
 
-`flambeau_capture.exported.export` raises a `CaptureError` for all of the above, and for these. The programs are whole.
+`flambeau_capture.export` raises a `CaptureError` for all of the above, and for these. The programs are whole.
 """
 _EAGER = """
 ## Graphs that run operator by operator

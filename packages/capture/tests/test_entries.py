@@ -124,7 +124,7 @@ def test_a_graph_output_is_returned_by_the_core_itself():
         "output",
     ]
     assert [str(node.meta["spec"]) for node in graph.nodes] == ["f32[3, 4]"] * 3 + ["(f32[3, 4],)"]
-    assert next(iter(graph.nodes)).meta["origin"] == "L['x']"
+    assert next(iter(graph.nodes)).meta["source"] == "L['x']"
 
 
 def test_a_tuple_of_outputs_is_returned_by_the_core_itself():

@@ -16,8 +16,7 @@ from exporting import Net, same
 from torch import nn
 
 import flambeau_capture
-from flambeau_capture import CaptureError, Dim, InputMismatch
-from flambeau_capture.exported import export
+from flambeau_capture import CaptureError, Dim, InputMismatch, export
 from flambeau_capture.exported.svg import _boxes, _layers, _order, _place
 
 BATCH = Dim("batch")
@@ -487,7 +486,7 @@ def test_boxes_do_not_overlap() -> None:
 
 
 def test_public_names() -> None:
-    assert flambeau_capture.exported.export is export
+    assert flambeau_capture.export is export
     exported = export(torch_add, (torch.randn(2), torch.randn(2)))
     assert repr(exported) == "<ExportedGraph torch_add: 2 inputs, 0 lifted tensors, 1 calls>"
     assert exported.print_readable(print_output=False) == str(exported)

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from exporting import same
 from torch import nn
 
-from flambeau_capture import Dim, ExportFileError, load
-from flambeau_capture.exported import export, targets
+from flambeau_capture import Dim, ExportFileError, export, load
+from flambeau_capture.exported import targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,7 @@ import torch.export
 from exporting import Net
 from torch import nn
 
-from flambeau_capture import Dim, load
-from flambeau_capture.exported import export
+from flambeau_capture import Dim, export, load
 from flambeau_capture.exported.interop_torch import to_exported_program
 
 if TYPE_CHECKING:

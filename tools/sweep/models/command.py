@@ -162,7 +162,7 @@ def _assumed(result: dict[str, Any]) -> str:
     if not result.get("assumes"):
         return ""
     lines = sorted({item.partition(": ")[0].rpartition("/")[2] for item in result["assumes"]})
-    violated = f", {result['refuted']} refuted" if result["refuted"] else ""
+    violated = f", {result['violated']} violated" if result["violated"] else ""
     more = ", ..." if len(lines) > 3 else ""
     return f" (assumes {len(result['assumes'])} of data at {', '.join(lines[:3])}{more}{violated})"
 

@@ -135,7 +135,7 @@ def _flambeau(
         "status": "breaks" if causes else "whole",
         "causes": (notes + causes)[:3],
         "assumes": list(assumptions),
-        "refuted": sum(event.kind == "refuted" for event in events),
+        "violated": sum(event.kind == "violated" for event in events),
     }
 
 

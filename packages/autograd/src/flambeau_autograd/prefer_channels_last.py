@@ -10,7 +10,7 @@
 Convolution libraries work on channels-last data; given other data they convert on every call. The
 pass relies on the shape rules: the Specs behind a changed operand are those that eager would give
 on channels-last tensors. Where memory order is part of an operator's meaning (random draws,
-as_strided) or its rule refuses the layout (a view), the operand is put back first, and so is
+as_strided) or its rule refuses the layout (a view), the operand is restored first, and so is
 whatever leaves the graph.
 """
 

@@ -44,7 +44,7 @@ class Event:
     """Something that happened to a compiled callable.
 
     kind: "capture" (the first entry), "recompile" (a further one), "eager" (a stance ran the call
-    as it is), "rerun" (its graph raised, so it ran again),
+    as it is), "eager_replay" (its graph raised, so it ran again),
         "violated" (its graph has found data other than was assumed, so another entry serves it),
         "generalise" (at the limit: an entry for all sizes and numbers follows), "break" or "limit".
     text: what happened, for people.

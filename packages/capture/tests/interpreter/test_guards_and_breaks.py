@@ -390,13 +390,13 @@ def test_dynamic_sizes_are_learnt():
 
 def test_export():
     module = torch.nn.Linear(4, 2)
-    exported = flambeau_capture.exported.export(module, (X,))
+    exported = flambeau_capture.export(module, (X,))
     same(exported(X), module(X))
     assert [item.name for item in exported.inputs] == ["input", "weight", "bias"]
     assert any("L['self'].weight is Parameter f32[2, 4]" in text for text in exported.guards)
     assert "linear" in str(exported)
     with pytest.raises(flambeau_capture.CaptureError, match="data-dependent"):
-        flambeau_capture.exported.export(branch_on_tensor, (X,))
+        flambeau_capture.export(branch_on_tensor, (X,))
 
 
 def test_kept_checks():

@@ -115,7 +115,7 @@ class Selecting(torch.nn.Module):
 
 
 def test_export_saved_and_read_back(tmp_path):
-    exported = flambeau_capture.exported.export(Selecting(), (X,))
+    exported = flambeau_capture.export(Selecting(), (X,))
     exported.save(tmp_path / "graph")
     for graph in (exported, flambeau_capture.load(tmp_path / "graph")):
         for scale in (1, -1, 0):
@@ -128,4 +128,4 @@ def test_export_of_arithmetic_on_numbers_is_refused():
             return (x > 0).sum().item() + 1
 
     with pytest.raises(CaptureError, match="in the data"):
-        flambeau_capture.exported.export(Counting(), (X,))
+        flambeau_capture.export(Counting(), (X,))

@@ -26,8 +26,8 @@ _OF_EVENT = {
     "limit": "graph_breaks",
     "generalise": "recompiles",
     "eager": "graph_breaks",
-    "rerun": "graph_breaks",
-    "refuted": "recompiles",
+    "eager_replay": "graph_breaks",
+    "violated": "recompiles",
 }
 
 

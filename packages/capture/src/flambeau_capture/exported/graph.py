@@ -1,6 +1,6 @@
 """ExportedGraph: one call captured whole, as a value.
 
-    exported = flambeau_capture.exported.export(model, (x,), dynamic_shapes={"x": {0:
+    exported = flambeau_capture.export(model, (x,), dynamic_shapes={"x": {0:
     Dim("batch")}})
     exported(y)                       checked inputs in, the model's own structure out
     exported.print_readable()         the graph as text

@@ -80,7 +80,7 @@ def table_of(machine: Machine) -> Arrays:
 
 def _part(name: str) -> Any:
     """A module of `arrays`, which imports NumPy, and of the interpreter what imports this file."""
-    return importlib.import_module(f"flambeau_capture.interpreter.arrays{name}")
+    return importlib.import_module(f"flambeau_capture.numpy{name}")
 
 
 def wrap(machine: Machine, value: Any, source: Source) -> Any:

@@ -37,7 +37,7 @@ def compiled(function, **options):
 
 
 def eager_replays(function):
-    return [event.text for event in state_of(function).events if event.kind == "rerun"]
+    return [event.text for event in state_of(function).events if event.kind == "eager_replay"]
 
 
 # ---------------------------------------------------------------- entries
