@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
+from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
 from flambeau_inductor.codegen.cpp.fold_loops import write_fold_loop
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled
 from flambeau_inductor.codegen.cpp.plan import (
@@ -36,7 +37,6 @@ from flambeau_inductor.codegen.cpp.plan import (
 )
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.codegen.cpp.reductions import column_final, column_take, fold_of, places
-from flambeau_inductor.codegen.cpp.rows import is_short, on_rows, write_chunks
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
 from flambeau_inductor.ir import (
     Axis,

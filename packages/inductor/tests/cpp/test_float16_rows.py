@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flambeau_inductor.codegen.cpp.halves import on_rows
+from flambeau_inductor.codegen.cpp.float16_rows import on_rows
 from flambeau_inductor.ir import Compute, Kernel, Load, Store
 from flambeau_runtime.build import isa
 
