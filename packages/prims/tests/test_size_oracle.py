@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from flambeau_prims import Spec, Tracer
-from flambeau_prims.concrete_sizes import refuses_symbolic_sizes, with_concrete_sizes
+from flambeau_prims.concrete_sizes import with_concrete_sizes
+from flambeau_prims.error_texts import SYMBOLIC_SIZES_REFUSED
 from flambeau_prims.size_floats import (
     Condition,
     as_float,
@@ -142,12 +143,11 @@ def test_calls_that_take_concrete_sizes() -> None:
         args = (x, (3, to_symbolic(u)), None, "bilinear", False)
         with pytest.raises(RuntimeError) as caught:
             torch.nn.functional.interpolate(*args, antialias=True)
-        assert refuses_symbolic_sizes(caught.value)
+        assert SYMBOLIC_SIZES_REFUSED.matches(caught.value)
         given, named = with_concrete_sizes(args, {"antialias": True})
         y = torch.nn.functional.interpolate(*given, **named)
     assert tuple(y.shape) == (1, 1, 3, 6) and tuple(x.shape) == (1, 1, 4, 5)
     assert [str(guard) for guard in env.assumed] == ["u1 == 6"]
     assert "s0 == 5" in map(str, env.ranges.guards())
-    assert not refuses_symbolic_sizes(RuntimeError("another")) and not refuses_symbolic_sizes(
-        TypeError("with symbolic sizes")
-    )
+    assert not SYMBOLIC_SIZES_REFUSED.matches(RuntimeError("another"))
+    assert not SYMBOLIC_SIZES_REFUSED.matches(TypeError("with symbolic sizes"))

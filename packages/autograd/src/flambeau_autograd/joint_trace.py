@@ -33,7 +33,8 @@ from flambeau_autograd.reasons import (
     LeafInside,
     TrainingOnlyMutation,
 )
-from flambeau_prims.concrete_sizes import refuses_symbolic_sizes, with_concrete_sizes
+from flambeau_prims.concrete_sizes import with_concrete_sizes
+from flambeau_prims.error_texts import SYMBOLIC_SIZES_REFUSED
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph, Place, Value
@@ -301,7 +302,7 @@ class _JointTracer:
         try:
             return self._result(node, args, kwargs)
         except RuntimeError as error:
-            if not refuses_symbolic_sizes(error):
+            if not SYMBOLIC_SIZES_REFUSED.matches(error):
                 raise
             return self._result(node, *with_concrete_sizes(args, kwargs))
 

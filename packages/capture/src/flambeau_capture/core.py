@@ -14,7 +14,7 @@ from types import ModuleType
 try:
     from flambeau_capture import _core  # type: ignore[attr-defined]
 except ImportError as error:
-    if "_core" not in str(error):
+    if error.name not in ("flambeau_capture", "flambeau_capture._core"):
         raise
     _core = None  # type: ignore[assignment]
 

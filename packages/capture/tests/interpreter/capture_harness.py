@@ -78,7 +78,7 @@ def _gets_nowhere(scope: Scope, found: Capture) -> bool:
     begins = entry.end + entry.arg - resumed.start
     at = stopped.index
     return (
-        instructions(stopped.source.code)[at].start == begins
+        instructions(stopped.frame_code.code)[at].start == begins
         and stopped.following[0][0].index == at
     )
 

@@ -13,14 +13,6 @@ import torch
 from flambeau_prims.fake import FakeTensor, set_geometry
 from flambeau_prims.sizes import as_int
 
-_REFUSALS = ("with symbolic sizes", "SymIntArrayRef expected", "but instead found type 'SymInt'")
-"""What torch's C++ says of symbolic sizes that it can do nothing with."""
-
-
-def refuses_symbolic_sizes(error: BaseException) -> bool:
-    """Whether a call was refused for its symbolic sizes."""
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _REFUSALS)
-
 
 def with_concrete_sizes(
     args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -36,6 +36,7 @@ from flambeau_capture.events import Event
 from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.record import CaptureError
 from flambeau_capture.torch_switches import Switches
+from flambeau_prims.error_texts import HOST_MEMORY_EXHAUSTED
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
@@ -158,7 +159,7 @@ def _is_of_the_program(error: BaseException) -> bool:
         error, (MemoryError, torch.OutOfMemoryError, CaptureError)
     ):
         return False
-    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+    if HOST_MEMORY_EXHAUSTED.matches(error):
         return False
     return not _is_of_a_saved_tensors_hook(error)
 

@@ -29,7 +29,7 @@ from flambeau_capture.interpreter.torch_calls.tape import Tape
 from flambeau_capture.interpreter.torch_calls.torch_functions import PYTHON_FUNCTIONS
 from flambeau_capture.interpreter.tracebacks import made_part
 from flambeau_capture.interpreter.values.classes import is_trusted
-from flambeau_capture.interpreter.values.deferred_strings import shows_tensors
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString, shows_tensors
 from flambeau_capture.interpreter.values.keys import check_key, hashes_in_python, native_key
 from flambeau_capture.interpreter.values.numbers import name_plainly
 from flambeau_capture.interpreter.values.objects import DELETED, Objects
@@ -48,7 +48,7 @@ from flambeau_capture.sources import (
     Source,
 )
 from flambeau_capture.torch_switches import Switches
-from flambeau_prims.concrete_sizes import refuses_symbolic_sizes
+from flambeau_prims import error_texts
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ _READ_AT_ONCE = (
 )  # fmt: skip
 """What native code may read whole: it does not change in a call, or is guarded in other ways."""
 
+_DEFERRED_STRING_REFUSED = error_texts.type_refused(DeferredString)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _OWN_READS = (
     "LOAD_GLOBAL",
@@ -260,11 +261,11 @@ class Machine:
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
         elif shows_tensors(error):
             broken = None
-        elif isinstance(error, TypeError) and "DeferredString" in str(error):
+        elif _DEFERRED_STRING_REFUSED.matches(error):
             broken = GraphBreak("data-dependent", "the text of a tensor is read by a C function")
-        elif isinstance(error, TypeError) and "unhashable type: 'SymInt'" in str(error):
+        elif error_texts.SYMBOLIC_KEY_REFUSED.matches(error):
             broken = GraphBreak("operator-unsupported", "a symbolic size is used as a key")
-        elif refuses_symbolic_sizes(error):
+        elif error_texts.SYMBOLIC_SIZES_REFUSED.matches(error):
             broken = GraphBreak("operator-unsupported", str(error).partition("\n")[0])
         else:
             broken = None

@@ -35,10 +35,8 @@ from flambeau_capture.interpreter.values.subclasses import NOT_DISPATCHED
 from flambeau_capture.interpreter.values.unbacked import UnbackedNumbers, select_unbacked
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Call, GraphValue
-from flambeau_prims.concrete_sizes import (
-    refuses_symbolic_sizes,
-    with_concrete_sizes,
-)
+from flambeau_prims import error_texts
+from flambeau_prims.concrete_sizes import with_concrete_sizes
 from flambeau_prims.fake import FakeTensor, fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
@@ -408,7 +406,7 @@ class Tape(Inputs):
         try:
             result = self._run(target, function, args, kwargs, receiver=receiver)
         except RuntimeError as error:
-            refused = refuses_symbolic_sizes(error)
+            refused = error_texts.SYMBOLIC_SIZES_REFUSED.matches(error)
             if not refused and not (isinstance(error, DataDependent) and self.tracer.taken):
                 raise
             args, kwargs = with_numbers(self, args, kwargs, self.tracer.taken)
@@ -497,7 +495,9 @@ class Tape(Inputs):
             with self.functions:  # here only, so that the program sees no function mode
                 result = called(*rest, **kwargs)
         except TypeError as error:
-            if "have invalid types" in str(error) and is_in_block(self.machine.frame):
+            if error_texts.ARGUMENT_TYPES_REFUSED.matches(error) and is_in_block(
+                self.machine.frame
+            ):
                 # The text names fake tensors, and the block may look at it.
                 raise GraphBreak(
                     "unknown-c-function", f"arguments that {function} refuses"
@@ -505,7 +505,7 @@ class Tape(Inputs):
             raise
         except (IndexError, ValueError) as error:
             # Torch has asked for a value, and dropped the answer.
-            if "(got SymInt)" in str(error):
+            if error_texts.SYMBOLIC_INDEX_REFUSED.matches(error):
                 raise GraphBreak("data-dependent", "a tensor is indexed by data") from None
             as_eager(error, self.env)
             raise
