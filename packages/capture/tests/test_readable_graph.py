@@ -36,8 +36,9 @@ def test_symbolic_shapes_and_lines() -> None:
     text = captured(dynamic=True).print_readable(print_output=False)
     assert 'x: "f32[s0, s1]", n: "Sym(s2)"' in text
     assert 'relu: "f32[s0, s1]" = ' in text and 'view: "f32[2*s0, (s1//2)]" = ' in text
-    assert f"# File: {__file__}:13 in inner, code: return x.relu()" in text
-    assert f"# File: {__file__}:17 in program, code: y = inner(x) * n" in text
+    for function, code in ((inner, "return x.relu()"), (program, "y = inner(x) * n")):
+        line = function.__code__.co_firstlineno + 1
+        assert f"# File: {__file__}:{line} in {function.__name__}, code: {code}" in text
 
 
 def test_static_shapes_and_strides() -> None:

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from flambeau_capture.interpreter.substitute_registry import CODE_SUBSTITUTES, SUBSTITUTES
 from flambeau_capture.interpreter.substitutes import (
+    autograd,
     class_making,
     compiler_functions,
     copying,
+    higher_order,
     introspection,
     iterables,
+    modules,
     numbers,
     numpy_tensors,
     operators,
     output,
+    random,
+    tensors,
+    threads,
+    torch_state,
     transforms,
     weak_references,
 )
