@@ -11,8 +11,12 @@ each from tests/programs/graph_breaks.py: a new reason needs one there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flambeau_capture.record import Break
+
+if TYPE_CHECKING:
+    from flambeau_prims.unsupported import Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +378,12 @@ class GraphBreak(BaseException):
         self.reason = REASONS[id]
         self.detail = detail
         self.hint = hint
+
+    @classmethod
+    def of_unsupported(cls, error: Unsupported) -> GraphBreak:
+        """The break where prims could not represent what the program did."""
+        id = error.reason if error.reason in REASONS else "operator-unsupported"
+        return cls(id, error.text.replace("FakeTensor(", "a tensor ("), hint=error.hint)
 
     def to_break(self, where: str) -> Break:
         """The recorded form, with the user's place."""

@@ -54,13 +54,13 @@ def stepping(steps: int) -> CaptureFrame:
     ) -> Capture | Break:
         reason = Break("explicit-break", "the test stops here")
         for step in (*range(steps, steps + 60), 0):
-            found, _, _ = capture._interpret(scope, options, dynamic, stop_step=step)
-            if found.suspended and _gets_nowhere(scope, found):
-                continue
-            if found.suspended:
-                found.cause = reason
-            if found.suspended or found.cause is None:
-                return found
+            attempt = capture.Attempt(scope, options, dynamic, stop_step=step)
+            match capture.interpret(attempt):
+                case capture.Captured(record):
+                    return record
+                case capture.Suspended(record) if not _gets_nowhere(scope, record):
+                    record.cause = reason
+                    return record
         return capture.capture_frame(scope, options, dynamic)
 
     return capture_frame

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import types
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -22,58 +22,123 @@ from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_mo
 from flambeau_capture.interpreter.values.deferred_strings import error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
 from flambeau_capture.interpreter.values.strategy import DEFAULT_STRATEGY, CaptureStrategy
-from flambeau_capture.reasons import REASONS, GraphBreak
+from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Break, Capture, defined_at
 from flambeau_capture.sources import Argument
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flambeau_capture.options import CaptureOptions
-    from flambeau_capture.record import DynamicDims, Scope
+    from flambeau_capture.record import DynamicDims, GraphValue, Scope
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The frame was interpreted to its end."""
+
+    record: Capture
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """The frame was interpreted up to `stop_step`; the record says how to go on."""
+
+    record: Capture
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Another attempt may capture what this one could not."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The frame cannot be interpreted to its end.
+
+    `eager` is the record of a call that is left to the interpreter. The frame may be suspended in
+    front of each of `stop_steps`, the best first.
+    """
+
+    cause: Break
+    eager: Capture
+    stop_steps: tuple[int, ...]
+
+
+Outcome: TypeAlias = Captured | Suspended | Retry | Broken
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One interpretation of a frame, up to `stop_step` (0: to its end).
+
+    `answers` are the observations of earlier attempts, and grow.
+    """
+
+    scope: Scope
+    options: CaptureOptions
+    dynamic: DynamicDims
+    strategy: CaptureStrategy = DEFAULT_STRATEGY
+    answers: Answers = field(default_factory=Answers)
+    stop_step: int = 0
+
+    def with_strategy(self, **changes: bool) -> Retry:
+        """Start over with another strategy, without answers: it may ask other questions."""
+        return Retry(replace(self, strategy=replace(self.strategy, **changes), answers=Answers()))
 
 
 def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -> Capture | Break:
     """Run the frame of `scope.function` on these arguments, without its side effects, and record
     what it does.
 
-    Where something in it cannot be captured, it is run once more, up to there: the record then says
-    how to go on.
+    Each outcome of an attempt leads to the next:
+
+    - Captured: done.
+    - Retry: the attempt in it. It has another strategy (where the frame raises because
+      `is_compiling()` is true, takes a lock, or shows a tensor's history), or one answer more.
+    - Broken: done with `fullgraph` and for reasons behind which nothing is captured. Else the same
+      attempt with each of its `stop_steps` in turn, which does not retry.
+    - Suspended: done. If no attempt is suspended, the call is left to the interpreter.
     """
-    strategy = DEFAULT_STRATEGY
-    answers = Answers()
-    found, steps, other = _interpret(scope, options, dynamic, strategy, answers)
-    while other is not None and not (
-        options.fullgraph and other.takes_locks != strategy.takes_locks
-    ):
-        if other is not strategy:
-            strategy, answers = other, Answers()  # it may ask other questions
-        found, steps, other = _interpret(scope, options, dynamic, strategy, answers)
-    if found.cause is None:
-        return found
-    if options.fullgraph or found.cause.id in _GIVEN_UP:
-        return found.cause
-    if found.cause.id in _RUNS_WHOLE:
-        steps = []
-    too_deep = found.cause.id == "inline-depth"
-    if too_deep:
+    attempt = Attempt(scope, options, dynamic)
+    while isinstance(outcome := interpret(attempt), Retry):
+        attempt = outcome.attempt
+    if isinstance(outcome, Broken):
+        if options.fullgraph or outcome.cause.id in _GIVEN_UP:
+            return outcome.cause
+        return _up_to_break(attempt, outcome)
+    return outcome.record
+
+
+def _up_to_break(attempt: Attempt, broken: Broken) -> Capture:
+    """The record up to the first of the broken attempt's steps where the frame can be suspended, or
+    of a call that is left to the interpreter.
+    """
+    cause, steps = broken.cause, broken.stop_steps
+    too_deep = cause.id == "inline-depth"
+    if cause.id in _RUNS_WHOLE:
+        steps = ()
+    elif too_deep:
         # What calls itself so often is called from the frame itself, and runs eagerly: a frame that
         # is suspended takes two of the stack's.
         steps = steps[-1:]
-    for place, step in enumerate(steps):
-        stopped, _, _ = _interpret(scope, options, dynamic, strategy, answers, stop_step=step)
-        if stopped.suspended:
-            stopped.cause = found.cause
-            stopped.needs_hook = not too_deep and (place > 0 or found.cause.id in _MAY_CALL_BACK)
-            return stopped
-        if stopped.cause is not None and stopped.cause.cause not in found.cause.cause:
-            because = f"{found.cause.cause}; it cannot go on from there: {stopped.cause.cause}"
-            found.cause = replace(found.cause, cause=because)
-    found.needs_hook = found.cause.id not in (
-        "compiler-disable",
-        "exception-escapes",
-        "inline-depth",
-    )
-    return found
+    for attempts, step in enumerate(steps):
+        outcome = interpret(replace(attempt, stop_step=step))
+        if isinstance(outcome, Suspended):
+            outcome.record.cause = cause
+            outcome.record.needs_hook = not too_deep and (
+                attempts > 0 or cause.id in _MAY_CALL_BACK
+            )
+            return outcome.record
+        if isinstance(outcome, Broken) and outcome.cause.cause not in cause.cause:
+            because = f"{cause.cause}; it cannot go on from there: {outcome.cause.cause}"
+            cause = replace(cause, cause=because)
+    broken.eager.cause = cause
+    broken.eager.needs_hook = cause.id not in _RUNS_NOTHING_ELSE
+    return broken.eager
 
 
 _GIVEN_UP = frozenset({"dynamic-mark", "instruction-limit", "guard-limit"})
@@ -83,7 +148,8 @@ _RUNS_WHOLE = frozenset({"call-limit", "traceback"})
 would be so in a second graph, too, and an exception that is rebuilt in the middle of its handling
 has no traceback to show.
 """
-
+_RUNS_NOTHING_ELSE = frozenset({"compiler-disable", "exception-escapes", "inline-depth"})
+"""Reasons for which the frames that an eager call reaches are not captured either."""
 _MAY_CALL_BACK = frozenset(
     {
         "unknown-c-function",
@@ -96,75 +162,84 @@ _MAY_CALL_BACK = frozenset(
 """Reasons behind which functions of the program may run that could be captured themselves."""
 
 
-def _interpret(
-    scope: Scope,
-    options: CaptureOptions,
-    dynamic: DynamicDims,
-    strategy: CaptureStrategy = DEFAULT_STRATEGY,
-    answers: Answers | None = None,
-    *,
-    stop_step: int = 0,
-) -> tuple[Capture, list[int], CaptureStrategy | None]:
-    """The record up to `stop_step` (0: of the whole frame), and, if it has a `cause`, the steps in
-    front of which it could end, or the strategy in which to interpret the frame instead: the same
-    where `answers` has another one.
-    """
-    answers = answers or Answers()
-    device = _main_device(scope.arguments)
-    machine = Machine(scope, options, dynamic, device, strategy, stop_step, answers)
-    first_line = defined_at(scope.function)
-    broken: Break | None = None
-    needs_observation: NeedsObservation | None = None
+def interpret(attempt: Attempt) -> Outcome:
+    """Make one attempt."""
+    device = _main_device(attempt.scope.arguments)
+    machine = Machine(
+        attempt.scope,
+        attempt.options,
+        attempt.dynamic,
+        device,
+        attempt.strategy,
+        attempt.stop_step,
+        attempt.answers,
+    )
+    try:
+        return _outcome(attempt, machine)
+    finally:
+        env = machine.tape.env
+        machine.speculation.detach(env)
+        if env is not None:
+            env.refuse = None
+        machine.dissolve()
+
+
+def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
+    question: tuple[str, Sequence[GraphValue]] | None = None
     try:
         with machine.tape.tracer:
             try:
-                return _capture(machine, scope), [], None
+                return Captured(_capture(machine, attempt.scope))
             finally:
-                leave_inference_modes(
-                    machine
-                )  # before the tracer is left, which it was entered under
+                leave_inference_modes(machine)  # under the tracer, as they were entered
     except Stopped:
         assert machine.suspended is not None
         if isinstance(machine.suspended, Capture):
-            return machine.suspended, [], None
-        broken = machine.suspended.to_break(machine.where or first_line)
-    except GraphBreak as error:
-        needs_observation = error if isinstance(error, NeedsObservation) else None
-        broken = error.to_break(machine.break_where or machine.where or first_line)
-    except Unsupported as error:
-        id = error.reason if error.reason in REASONS else "operator-unsupported"
-        broken = GraphBreak(id, error.text, hint=error.hint).to_break(
-            machine.break_where or first_line
-        )
-    except Exception as error:
-        text = error_text(error)
-        detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        broken = GraphBreak("exception-escapes", detail).to_break(machine.error_where or first_line)
+            return Suspended(machine.suspended)
+        cause = _cause(machine, machine.suspended)
+    except (GraphBreak, Exception) as error:
+        cause = _cause(machine, error)
+        if isinstance(error, NeedsObservation):
+            question = error.asked_at, error.wanted
     finally:
         machine.switches.restore(machine.tape.autocast_nesting)
-        raised = broken is not None and (
-            broken.id == "exception-escapes" or machine.handling is not None
-        )
-        other = None
-        if raised and machine.observed_is_compiling:
-            # Where it is told that it is compiled it raises: it is to go the way that it goes
-            # eagerly.
-            other = replace(strategy, compiling=False)
-        elif needs_observation is not None:
-            answers.find(machine.tape, needs_observation.asked_at, needs_observation.wanted)
-            other = strategy
-        elif machine.locks:
-            other = replace(strategy, takes_locks=False)
-        elif broken is not None and machine.shown_history and not options.fullgraph:
-            other = replace(strategy, shows_history=False)
-        machine.speculation.detach(machine.tape.env)
-        if machine.tape.env is not None:
-            machine.tape.env.refuse = None
-        steps = stop_steps(machine.broken)
-        eager = left_to_interpreter(machine)
-        machine.dissolve()
-    eager.cause = broken
-    return eager, steps, other
+    if not attempt.stop_step and (retry := _retry(attempt, machine, cause, question)) is not None:
+        return retry
+    return Broken(cause, left_to_interpreter(machine), tuple(stop_steps(machine.broken)))
+
+
+def _cause(machine: Machine, error: BaseException) -> Break:
+    """Why an interpretation ended, and where."""
+    start = defined_at(machine.scope.function)
+    if isinstance(error, GraphBreak):
+        return error.to_break(machine.break_where or machine.where or start)
+    if isinstance(error, Unsupported):
+        return GraphBreak.of_unsupported(error).to_break(machine.break_where or start)
+    text = error_text(error)
+    detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return GraphBreak("exception-escapes", detail).to_break(machine.error_where or start)
+
+
+def _retry(
+    attempt: Attempt,
+    machine: Machine,
+    cause: Break,
+    question: tuple[str, Sequence[GraphValue]] | None,
+) -> Retry | None:
+    """The attempt to make next; None where none may do better."""
+    raised = cause.id == "exception-escapes" or machine.handling is not None
+    if raised and machine.observed_is_compiling:
+        # It raises because it is told that it is compiled: it goes the way that it goes eagerly.
+        return attempt.with_strategy(compiling=False)
+    if question is not None:
+        attempt.answers.find(machine.tape, *question)
+        return Retry(attempt)
+    if not attempt.options.fullgraph:
+        if machine.locks:
+            return attempt.with_strategy(takes_locks=False)
+        if machine.shown_history:
+            return attempt.with_strategy(shows_history=False)
+    return None
 
 
 def _capture(machine: Machine, scope: Scope) -> Capture:

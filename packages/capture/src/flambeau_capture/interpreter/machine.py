@@ -35,7 +35,7 @@ from flambeau_capture.interpreter.values.numbers import name_plainly
 from flambeau_capture.interpreter.values.objects import DELETED, Objects
 from flambeau_capture.interpreter.values.program_functions import function_source, guard_followed
 from flambeau_capture.interpreter.values.strategy import DEFAULT_STRATEGY, CaptureStrategy
-from flambeau_capture.reasons import REASONS, GraphBreak
+from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import (
     CallOf,
@@ -253,10 +253,7 @@ class Machine:
                 "internal-error", f"{type(error).__name__}: {error}"
             )
         elif isinstance(error, Unsupported):
-            id = error.reason if error.reason in REASONS else "operator-unsupported"
-            broken = GraphBreak(
-                id, error.text.replace("FakeTensor(", "a tensor ("), hint=error.hint
-            )
+            broken = GraphBreak.of_unsupported(error)
         elif isinstance(error, RecursionError):
             broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
         elif shows_tensors(error):
