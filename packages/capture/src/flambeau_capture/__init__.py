@@ -20,7 +20,7 @@ from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.read import ExportFileError, load
 from flambeau_capture.exported.signature import InputMismatch
 from flambeau_capture.interpreter.capture import capture_frame
-from flambeau_capture.numpy_functions import wrap_numpy
+from flambeau_capture.numpy.library import wrap_numpy
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.record import Break, CaptureError
 

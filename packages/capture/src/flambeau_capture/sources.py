@@ -550,6 +550,13 @@ class CallOf(Source):
             raise SourceLost(self.text()) from error
 
 
+@interned
+class MemoryOf(CallOf):
+    """A tensor over the memory of an object, made at each call: such tensors may overlap, although
+    each has a storage of its own.
+    """
+
+
 def scalar_key(scalar: Any) -> tuple[str, bytes]:
     """What tells one NumPy scalar from another, to the last bit."""
     return scalar.dtype.str, scalar.tobytes()

@@ -49,8 +49,8 @@ from flambeau_capture.record import (
 )
 from flambeau_capture.sources import (
     Argument,
-    CallOf,
     Constant,
+    MemoryOf,
     Scope,
     Source,
     TensorSize,
@@ -366,16 +366,10 @@ def _memory_guards(capture: Capture) -> Iterator[Guard]:
         )
         sources = tuple(item.source for item in written)
         yield Guard("DISTINCT_MEMORY", sources[0], (sources, others))
-        if len(sources) + len(others) > 1 and any(map(_is_of_array, (*sources, *others))):
+        if len(sources) + len(others) > 1 and any(
+            isinstance(source, MemoryOf) for source in (*sources, *others)
+        ):
             yield Guard("DISTINCT_RANGES", sources[0], (sources, others))
-
-
-def _is_of_array(source: Source) -> bool:
-    """Whether a tensor is made of an ndarray at each call."""
-    return isinstance(source, CallOf) and (
-        source.function is torch.from_numpy
-        or source.function.__module__ == "flambeau_capture.numpy_functions"
-    )
 
 
 def _input_guard(item: Input) -> Guard:

@@ -176,7 +176,7 @@ class RELATION(GuardKind):
 @guard_kind
 class ARRAY(GuardKind):
     """A numpy.ndarray, of no subclass, that may be written to or not (payload: the class and
-    `numpy_arrays.array_flags`).
+    `numpy.arrays.array_flags`).
 
     What else matters of it is guarded on the tensor over its memory.
     """

@@ -40,7 +40,7 @@ torch_calls/inputs.py, torch_calls/tensors.py    tensors and numbers that the gr
 values/numbers.py    tensors where an operator takes a number
 torch_switches.py, torch_calls/contexts.py, torch_calls/contexts.py    grad mode, autocast and the like; inference mode; default devices
 values/subclasses.py    tensor subclasses and `__torch_function__`
-numpy_objects.py, arrays/    NumPy
+foreign_types.py    the libraries whose objects a room captures (numpy/)
 torch_calls/host_draws.py    random numbers of `random` and NumPy
 
 values/numbers.py, values/numbers.py, values/unbacked.py    numbers that are inputs of the graph; made concrete; computed by the graph

@@ -17,7 +17,6 @@ import torch
 
 from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.graphs.higher_order import HigherOrder
-from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
 from flambeau_capture.interpreter.semantics.attribute_writes import store_attr
@@ -129,8 +128,9 @@ def call(
             return dynamo_substitute(function)(machine, args, kwargs)
         if module in _TYPING:
             return _call_typing(machine, function, args, kwargs)
-        if numpy_objects.is_numpy(module):
-            found = numpy_objects.call_python(machine, function, args, kwargs)
+        library = machine.foreign.of_module(module)
+        if library is not None:
+            found = library.call_python(function, args, kwargs)
             if found is not NotImplemented:
                 return found
         return call_function(machine, function, args, kwargs, in_place=in_place)
@@ -187,8 +187,9 @@ def _call_object(
     method = python_method(machine, kind, "__call__")
     if method is not None:
         return call(machine, method, (function, *args), kwargs, in_place=in_place)
-    if numpy_objects.is_callable(function):
-        return numpy_objects.call(machine, function, args, kwargs)
+    library = machine.foreign.of_callable(function)
+    if library is not None:
+        return library.call(function, args, kwargs)
     if not callable(function):
         raise TypeError(f"{kind.__name__!r} object is not callable")
     raise GraphBreak("unknown-c-function", f"call of a {kind.__module__}.{kind.__qualname__}")
@@ -359,8 +360,9 @@ def _call_builtin(
         return substitute(machine, args, kwargs)
     if torch_functions.is_torch_builtin(function):
         return torch_functions.call_builtin(machine, function, args, kwargs)
-    if numpy_objects.is_callable(function):
-        return numpy_objects.call(machine, function, args, kwargs)
+    library = machine.foreign.of_callable(function)
+    if library is not None:
+        return library.call(function, args, kwargs)
     receiver = function.__self__
     if is_getter(function) and args and isinstance(args[0], torch.Tensor):
         return load_attr(machine, args[0], receiver.__name__)
@@ -554,8 +556,9 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
     substitute = SUBSTITUTES.get(id(cls))
     if substitute is not None:
         return substitute(machine, args, kwargs)
-    if numpy_objects.is_numpy(cls.__module__):
-        found = numpy_objects.call(machine, cls, args, kwargs)
+    library = machine.foreign.of_callable(cls)
+    if library is not None:
+        found = library.call(cls, args, kwargs)
         if found is not NotImplemented:
             return found
     if issubclass(cls, enum.Enum) and (len(args) != 1 or kwargs):

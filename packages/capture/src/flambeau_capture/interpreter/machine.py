@@ -20,6 +20,7 @@ from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.branches.speculation import Answers, Speculation
 from flambeau_capture.interpreter.exit.suspend import suspend
+from flambeau_capture.interpreter.foreign_types import OpenLibraries
 from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.semantics.attributes import load_attr, load_global_value
 from flambeau_capture.interpreter.semantics.items import load_item, native_iterable
@@ -191,8 +192,7 @@ class Machine:
         self.hooks_guarded = False
         self.handlers = HANDLERS
         self.user_overrides = user_overrides()
-        self.arrays: Any = None
-        """The side table of NumPy's arrays (numpy/table.py), once the frame has met one."""
+        self.foreign = OpenLibraries(self)
         self.objects = Objects(self)
         self.speculation = Speculation(self, answers)
         self.tape = Tape(self, device)

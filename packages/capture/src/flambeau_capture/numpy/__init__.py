@@ -1,30 +1,21 @@
-"""NumPy in a captured frame: an array is a stand-in over a fake tensor, and NumPy's functions record
+"""NumPy in captured frames: an array is a stand-in over a fake tensor, and NumPy's functions record
 torch calls on the tape.
 
     x / np.linalg.norm(x, axis=0)       square, sum, sqrt, div: float64 as NumPy computes it
 
-NumPy itself answers what the dtype of a computation is and computes what depends on constants only.
-Its functions written in Python are interpreted down to those written in C, which have torch calls
-here.  A function without one breaks the graph, with a reason.
+NumPy itself determines the dtype of a computation and computes what depends on constants only. Its
+Python functions are interpreted down to its C functions, which have torch calls here. A C function
+without them breaks the graph, with a reason.
 
-This folder imports NumPy.  `interpreter/numpy_objects.py` imports it when a frame first meets an
-object of NumPy; nothing else of the interpreter does.
+library.py is the only file that the rest of the package imports. It registers the room with
+`interpreter/foreign_types.py`, and imports the others, which import NumPy, when a frame first meets
+an object of NumPy.
 
-table.py, base.py, array.py    the stand-in of an array: which there are, and what it can do
-indexing.py, layout.py         items, memory orders, dtypes, the table of functions by subject
+library.py                     which objects are NumPy's; wrap_numpy; tensors of arrays, and back
+arrays.py                      the arrays of one capture: inputs, known contents, results
+base.py, array.py              the stand-in of an array, and what it can do
+indexing.py, layout.py         items; memory orders, dtypes, the table of functions
 ufuncs.py, kernels.py          universal functions and operators; the torch calls of each loop
 functions.py                   calls of NumPy's functions, by subject in creation.py, reductions.py,
                                statistics.py, linear_algebra.py, random.py
 """
-
-from __future__ import annotations
-
-import importlib
-
-_LISTS = ("functions", "creation", "linear_algebra", "statistics")
-
-
-def load_all() -> None:
-    """Import the files that list NumPy's functions."""
-    for name in _LISTS:
-        importlib.import_module(f"{__name__}.{name}")

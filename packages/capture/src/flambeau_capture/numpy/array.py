@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import indexing, layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.base import ArrayBase, Flags, as_array, cast, plain
 from flambeau_capture.numpy.layout import NUMBERS, TO_TORCH
 from flambeau_capture.numpy.linear_algebra import dot
@@ -173,7 +174,7 @@ class Array(Reductions, ArrayBase):
         if name in ArrayBase.__slots__:
             object.__setattr__(self, name, value)
         elif name == "shape":
-            self.machine.arrays.reshape(self, value)
+            arrays_of(self.machine).reshape(self, value)
         elif hasattr(np.ndarray, name):
             raise GraphBreak("numpy-unsupported", f"ndarray.{name} is set")
         else:

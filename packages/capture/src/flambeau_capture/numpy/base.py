@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from flambeau_capture.interpreter.foreign_types import ForeignProxy
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.layout import NUMBERS, TO_NUMPY, torch_dtype
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.torch_calls.tape import Tape
-    from flambeau_capture.numpy.array import Array
+    from flambeau_capture.record import Recipe
 
 _LISTED = 256
 """Arrays of constants up to this size stand as literals in the graph, larger ones are inputs of it.
@@ -31,7 +33,7 @@ _LISTED = 256
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-class ArrayBase(Proxy):
+class ArrayBase(ForeignProxy):
     """Fields of a stand-in, and its tensor."""
 
     __slots__ = ("__weakref__", "base", "flips", "machine", "scalar", "writeable")
@@ -85,7 +87,7 @@ class ArrayBase(Proxy):
         if not self.writeable:
             raise ValueError(f"{what} is read-only")
         value = self.apart(value)
-        self.machine.arrays.forget(self)
+        arrays_of(self.machine).forget(self)
         if self.flips:
             if value.ndim < self.base.ndim or value.shape != self.base.shape:
                 value = self.call(torch.broadcast_to, value, tuple(self.base.shape))
@@ -110,6 +112,10 @@ class ArrayBase(Proxy):
     def seen_type(self) -> type:
         """The type that the program sees."""
         return self.dtype.type if self.scalar else np.ndarray  # type: ignore[no-any-return]
+
+    def recipe(self, rebuild: Any) -> Recipe:
+        """How the array is rebuilt at exit."""
+        return arrays_of(self.machine).recipe(self)
 
     @property
     def dtype(self) -> Any:
@@ -160,7 +166,7 @@ def is_constant(value: Any) -> bool:
 def plain(machine: Machine, value: Any) -> Any:
     """A shape, axis or place as plain integers, where its contents are known."""
     if issubclass(type(value), ArrayBase):
-        known = machine.arrays.contents(value)
+        known = arrays_of(machine).contents(value)
         return (
             value.item()
             if known is None and value.ndim == 0
@@ -177,7 +183,7 @@ def as_array(machine: Machine, value: Any, dtype: Any = None) -> Any:
     """`np.asarray(value)`: arrays as they are, tensors as their arrays, and nested lists of numbers
     and arrays.
     """
-    arrays = machine.arrays
+    arrays = arrays_of(machine)
     if isinstance(value, torch.Tensor):
         value = from_tensor(machine, value)
     if issubclass(type(value), ArrayBase):
@@ -192,7 +198,7 @@ def as_array(machine: Machine, value: Any, dtype: Any = None) -> Any:
             machine.tape.call_function(
                 torch.full,
                 ((), value),
-                {"dtype": torch_dtype(kind), "device": machine.arrays.device},
+                {"dtype": torch_dtype(kind), "device": arrays_of(machine).device},
             )
         )
     if type(value) in (list, tuple, torch.Size):
@@ -222,19 +228,21 @@ def constant(machine: Machine, made: Any) -> Any:
     dtype = torch_dtype(made.dtype)
     if made.size <= _LISTED and made.flags.c_contiguous:
         tensor = machine.tape.call_function(
-            torch.tensor, (made.tolist(),), {"dtype": dtype, "device": machine.arrays.device}
+            torch.tensor, (made.tolist(),), {"dtype": dtype, "device": arrays_of(machine).device}
         )
         if 0 in made.shape:  # a list does not say the sizes behind one of 0
             tensor = machine.tape.call_function(
-                torch.empty, (made.shape,), {"dtype": dtype, "device": machine.arrays.device}
+                torch.empty, (made.shape,), {"dtype": dtype, "device": arrays_of(machine).device}
             )
-        array = machine.arrays.new(tensor)
-        machine.arrays.learn(array, made)
+        array = arrays_of(machine).new(tensor)
+        arrays_of(machine).learn(array, made)
         return array
-    held = machine.arrays.held(made)
-    if machine.arrays.device.type != "cpu":
-        return machine.arrays.new(machine.tape.call_method("to", (held, machine.arrays.device)))
-    return machine.arrays.new(
+    held = arrays_of(machine).held(made)
+    if arrays_of(machine).device.type != "cpu":
+        return arrays_of(machine).new(
+            machine.tape.call_method("to", (held, arrays_of(machine).device))
+        )
+    return arrays_of(machine).new(
         layout.copy_in_order(machine.tape, held, layout.k_order([held], made.ndim))
     )
 
@@ -252,7 +260,7 @@ def from_tensor(machine: Machine, tensor: torch.Tensor) -> Any:
         )
     if tensor.dtype not in TO_NUMPY:
         raise GraphBreak("numpy-dtype", f"a tensor of {tensor.dtype} becomes an array")
-    return machine.arrays.new(machine.tape.call_method("detach", (tensor,)))
+    return arrays_of(machine).new(machine.tape.call_method("detach", (tensor,)))
 
 
 # ---------------------------------------------------------------- flags
@@ -263,7 +271,7 @@ class Flags(Proxy):
 
     __slots__ = ("aligned", "array", "writeable")
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: ArrayBase) -> None:
         self.array, self.writeable, self.aligned = array, array.writeable, True
 
     def seen_attribute(self, name: str) -> Any:

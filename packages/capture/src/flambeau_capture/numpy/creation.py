@@ -16,6 +16,7 @@ import torch
 
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.base import SYMBOLIC, ArrayBase, as_array, cast, plain
 from flambeau_capture.numpy.indexing import assigned
 from flambeau_capture.numpy.layout import handler, torch_dtype
@@ -86,9 +87,9 @@ def shape_of(machine: Machine, shape: Any) -> tuple[Any, ...]:
 def _made(machine: Machine, function: Any, shape: Any, dtype: Any, order: Any, *value: Any) -> Any:
     sizes = shape_of(machine, shape)
     fortran = order == "F" and len(sizes) > 1
-    options = {"dtype": torch_dtype(dtype), "device": machine.arrays.device}
+    options = {"dtype": torch_dtype(dtype), "device": arrays_of(machine).device}
     sizes = tuple(reversed(sizes)) if fortran else sizes
-    found = machine.arrays.new(machine.tape.call_function(function, (sizes, *value), options))
+    found = arrays_of(machine).new(machine.tape.call_function(function, (sizes, *value), options))
     return found.transpose() if fortran else found
 
 
@@ -167,8 +168,8 @@ def _arange(
         dtype = bounds.pop()
     if not all(isinstance(bound, int) or type(bound) is torch.SymInt for bound in bounds):
         raise GraphBreak("numpy-unsupported", "np.arange with bounds that are no integers")
-    options = {"dtype": torch_dtype(dtype or np.int64), "device": machine.arrays.device}
-    return machine.arrays.new(machine.tape.call_function(torch.arange, tuple(bounds), options))
+    options = {"dtype": torch_dtype(dtype or np.int64), "device": arrays_of(machine).device}
+    return arrays_of(machine).new(machine.tape.call_function(torch.arange, tuple(bounds), options))
 
 
 @handler(np.eye)
@@ -185,9 +186,9 @@ def _eye(
 ) -> Any:
     if k or order != "C":
         raise GraphBreak("numpy-unsupported", "np.eye of symbolic sizes with an offset")
-    options = {"dtype": torch_dtype(dtype or float), "device": machine.arrays.device}
+    options = {"dtype": torch_dtype(dtype or float), "device": arrays_of(machine).device}
     columns = N if M is None else M
-    return machine.arrays.new(machine.tape.call_function(torch.eye, (N, columns), options))
+    return arrays_of(machine).new(machine.tape.call_function(torch.eye, (N, columns), options))
 
 
 @handler(np.identity)
@@ -334,7 +335,7 @@ def _concatenate(
         if ndim == sources[0].ndim
         else layout.c_order(ndim)
     )
-    return machine.arrays.new(layout.in_order(machine.tape, found, order))
+    return arrays_of(machine).new(layout.in_order(machine.tape, found, order))
 
 
 @handler(np.where)
@@ -350,7 +351,7 @@ def _where(machine: Machine, condition: Any, *choices: Any) -> Any:
     found = machine.tape.call_function(torch.where, (test, *parts))
     tensors = [value.base for value in (mask, *choices) if issubclass(type(value), ArrayBase)]
     order = layout.k_order(tensors, found.ndim) if tensors else layout.c_order(found.ndim)
-    return machine.arrays.new(layout.in_order(machine.tape, found, order))
+    return arrays_of(machine).new(layout.in_order(machine.tape, found, order))
 
 
 def _weak(machine: Machine, value: Any) -> Any:

@@ -16,8 +16,18 @@ import numpy as np
 import torch
 
 from flambeau_capture.interpreter.substitute_registry import substitute_for
-from flambeau_capture.numpy import layout, linear_algebra
-from flambeau_capture.numpy.base import SYMBOLIC, ArrayBase, as_array, cast, constant, is_constant
+from flambeau_capture.numpy import layout, linear_algebra, statistics  # noqa: F401
+from flambeau_capture.numpy.array import Array
+from flambeau_capture.numpy.arrays import Arrays, arrays_of
+from flambeau_capture.numpy.base import (
+    SYMBOLIC,
+    ArrayBase,
+    as_array,
+    cast,
+    constant,
+    from_tensor,
+    is_constant,
+)
 from flambeau_capture.numpy.creation import ArrayConverter, ErrorState, broadcast_of, shape_of
 from flambeau_capture.numpy.layout import HANDLERS, MAKERS, handler
 from flambeau_capture.numpy.random import call_random, is_random, make
@@ -86,6 +96,60 @@ _WITH_SIDE_EFFECTS = frozenset(
 )
 
 
+class NumPyObjects(Arrays):
+    """NumPy's objects in one capture: a `ForeignObjects`."""
+
+    array_type = Array
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a class or C function of NumPy."""
+        return call_numpy(self.machine, function, args, kwargs)
+
+    def call_python(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a Python function of NumPy: a public one is called on constants; NotImplemented
+        to have it interpreted.
+        """
+        name = function.__name__
+        if (
+            vars(np).get(name, self) is not function
+            or name in _WITH_SIDE_EFFECTS
+            or name.startswith(("set", "show"))
+            or not (is_constant(args) and is_constant(kwargs))
+        ):
+            return NotImplemented
+        return made_anew(self.machine, function(*args, **kwargs))
+
+    def array_of(self, tensor: torch.Tensor) -> Any:
+        """`tensor.numpy()`."""
+        return from_tensor(self.machine, tensor)
+
+    def shared_tensor(self, array: Any) -> torch.Tensor:
+        """`torch.from_numpy(array)`."""
+        if not issubclass(type(array), ArrayBase) or array.scalar:
+            raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+        self.forget(array)
+        tape = self.machine.tape
+        return tape.call_method("detach", (array.unflipped("torch.from_numpy"),))
+
+    def make_tensor(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`torch.tensor`, `torch.as_tensor` or `torch.asarray` of an array or NumPy scalar."""
+        value, *rest = args
+        options = dict(zip(("dtype", "device"), rest, strict=False)) | kwargs
+        tape = self.machine.tape
+        if not issubclass(type(value), ArrayBase):
+            dtype = torch.from_numpy(np.asarray(value)).dtype
+            return tape.call_function(torch.tensor, (value.item(),), {"dtype": dtype, **options})
+        self.forget(value)
+        requires_grad = options.pop("requires_grad", False)
+        if function is torch.tensor or value.scalar:
+            made = tape.call_method("clone", (value.tensor,))
+        else:
+            made = tape.call_method("detach", (value.unflipped(function.__name__),))
+        if options:
+            made = tape.call_method("to", (made,), options)
+        return tape.call_method("requires_grad_", (made,)) if requires_grad else made
+
+
 def call_numpy(
     machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -115,24 +179,6 @@ def call_numpy(
     raise GraphBreak(
         "numpy-unsupported", f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}"
     )
-
-
-def call_python(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """A function of NumPy's written in Python: of constants only it is called, if it is public;
-    NotImplemented to have it interpreted.
-    """
-    name = function.__name__
-    if (
-        vars(np).get(name, machine) is not function
-        or name in _WITH_SIDE_EFFECTS
-        or name.startswith(("set", "show"))
-    ):
-        return NotImplemented
-    if not (is_constant(args) and is_constant(kwargs)):
-        return NotImplemented
-    return made_anew(machine, function(*args, **kwargs))
 
 
 def _may_call(function: Any, handler: Any) -> bool:
@@ -294,7 +340,7 @@ def _count_nonzero(machine: Machine, a: Any, axis: Any = None, *, keepdims: Any 
 def _diag(machine: Machine, v: Any, k: int = 0) -> Any:
     source = as_array(machine, v)
     if source.ndim == 1:
-        return machine.arrays.new(machine.tape.call_function(torch.diag, (source.tensor, k)))
+        return arrays_of(machine).new(machine.tape.call_function(torch.diag, (source.tensor, k)))
     if source.ndim != 2:
         raise ValueError("Input must be 1- or 2-d.")
     return source.diagonal(k)
@@ -332,7 +378,7 @@ def _isclose(
     if equal_nan:
         both = call(torch.logical_and, (call(torch.isnan, (x,)), call(torch.isnan, (y,))))
         found = call(torch.logical_or, (found, both))
-    return machine.arrays.new(found, scalar=found.ndim == 0)
+    return arrays_of(machine).new(found, scalar=found.ndim == 0)
 
 
 @handler(np.result_type)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.base import ArrayBase, as_array, cast, is_constant
 from flambeau_capture.numpy.layout import torch_dtype
 from flambeau_capture.reasons import GraphBreak
@@ -70,7 +71,7 @@ def _consumed(item: Any) -> int:
 
 def load(machine: Machine, array: Any, key: Any) -> Any:
     """`array[key]`."""
-    known = machine.arrays.contents(array)
+    known = arrays_of(machine).contents(array)
     if known is not None and is_constant(key) and isinstance(known[key], np.generic):
         return known[key]
     items = [_integer(item) for item in _items(machine, array, key)]
@@ -164,7 +165,7 @@ def tensor_index(machine: Machine, item: Any) -> Any:
     if isinstance(item, slice) or item is None:
         return item
     if type(item) in (int, torch.SymInt) or isinstance(item, np.integer):
-        options = {"dtype": torch.int64, "device": machine.arrays.device}
+        options = {"dtype": torch.int64, "device": arrays_of(machine).device}
         return machine.tape.call_function(torch.full, ((1,), item), options)
     array = as_array(machine, item)
     if array.dtype.kind not in "biu":
@@ -279,7 +280,7 @@ def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
         )
     if not array.writeable:
         raise ValueError("assignment destination is read-only")
-    known = machine.arrays.contents(array)
+    known = arrays_of(machine).contents(array)
     items = [_integer(item) for item in _items(machine, array, key)]
     new = assigned(machine, value, array.dtype)
     if all(_is_basic(item) for item in items):
@@ -288,14 +289,14 @@ def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
         if known is not None and is_constant(key) and is_constant(value):
             known = known.copy()
             known[key] = value
-            machine.arrays.learn(array, known)
+            arrays_of(machine).learn(array, known)
         return
     masks = [item for item in items if issubclass(type(item), ArrayBase) and item.dtype == np.bool_]
     if masks:
         _store_masked(machine, array, items, masks, new)
         return
     array.unflipped("assignment to items")
-    machine.arrays.forget(array)
+    arrays_of(machine).forget(array)
     left, view = _slices_first(machine, array, items)
     machine.tape.setitem(view, _torch_key(machine, left), array.apart(new))
 
@@ -309,7 +310,7 @@ def assigned(machine: Machine, value: Any, dtype: Any) -> torch.Tensor:
         return machine.tape.call_function(  # type: ignore[no-any-return]
             torch.full,
             ((), value.item()),
-            {"dtype": torch_dtype(dtype), "device": machine.arrays.device},
+            {"dtype": torch_dtype(dtype), "device": arrays_of(machine).device},
         )
     return cast(machine, as_array(machine, value).tensor, dtype)
 

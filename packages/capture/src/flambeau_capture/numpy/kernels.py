@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.layout import torch_dtype
 from flambeau_capture.reasons import GraphBreak
 
@@ -48,7 +49,7 @@ class Loop:
             (),
             value,
             dtype=torch_dtype(self.dtypes[at]),
-            device=self.machine.arrays.device,
+            device=arrays_of(self.machine).device,
         )
         return found
 

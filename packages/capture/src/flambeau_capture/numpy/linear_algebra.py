@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.arrays import arrays_of, raise_for_status
 from flambeau_capture.numpy.base import as_array, cast, plain
 from flambeau_capture.numpy.layout import handler
 from flambeau_capture.numpy.ufuncs import call_ufunc, store
-from flambeau_capture.numpy_functions import raise_for_status
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def finished(machine: Machine, found: torch.Tensor, out: Any = None) -> Any:
         store(out, found)
         return out
     found = layout.in_order(machine.tape, found, layout.c_order(found.ndim))
-    return machine.arrays.new(found, scalar=found.ndim == 0)
+    return arrays_of(machine).new(found, scalar=found.ndim == 0)
 
 
 def dot(machine: Machine, left: Any, right: Any, out: Any = None) -> Any:
@@ -270,7 +270,7 @@ def _finished(machine: Machine, source: torch.Tensor, found: torch.Tensor, out: 
     if out is not None:
         store(out, found)
         return out
-    return machine.arrays.new(layout.in_order(machine.tape, found, layout.copied("K", source)))
+    return arrays_of(machine).new(layout.in_order(machine.tape, found, layout.copied("K", source)))
 
 
 _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}

@@ -34,6 +34,7 @@ from flambeau_capture.interpreter.torch_calls.host_draws import (
 )
 from flambeau_capture.interpreter.torch_calls.subgraph_capture import stand_in
 from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.base import ArrayBase, constant
 from flambeau_capture.numpy.layout import TO_TORCH
 from flambeau_capture.reasons import GraphBreak
@@ -121,7 +122,7 @@ def _scratch(generator: Any) -> Any:
 
 def _is_known(machine: Machine, value: Any) -> bool:
     if issubclass(type(value), ArrayBase):
-        return machine.arrays.contents(value) is not None
+        return arrays_of(machine).contents(value) is not None
     if type(value) in (list, tuple):
         return all(_is_known(machine, item) for item in value)
     return is_known(value)
@@ -130,7 +131,7 @@ def _is_known(machine: Machine, value: Any) -> bool:
 def _value(machine: Machine, value: Any, *, probabilities: bool = False) -> Any:
     """An argument as a generator of our own is given it."""
     if issubclass(type(value), ArrayBase):
-        contents = machine.arrays.contents(value)
+        contents = arrays_of(machine).contents(value)
         if contents is not None:
             return contents.copy()
         shape = tuple(guess(size) for size in value.shape)
@@ -293,19 +294,19 @@ class _Draw:
             result=value,
             can_raise=not self.known,
         )
-        if machine.arrays.device.type != "cpu":
-            made = tape.call_method("to", (made, machine.arrays.device))
-        return machine.arrays.new(made, scalar=scalar)
+        if arrays_of(machine).device.type != "cpu":
+            made = tape.call_method("to", (made, arrays_of(machine).device))
+        return arrays_of(machine).new(made, scalar=scalar)
 
     def _shuffle(self) -> None:
         array, *rest = (*self.args, *self.kwargs.values())
-        if not issubclass(type(array), ArrayBase) or self.machine.arrays.device.type != "cpu":
+        if not issubclass(type(array), ArrayBase) or arrays_of(self.machine).device.type != "cpu":
             raise GraphBreak("host-random", f"shuffle of a {type(array).__name__}")
         if not array.writeable or not array.ndim:
             raise GraphBreak("host-random", "shuffle of an array that cannot be written to")
         base = _recorded(array)
         known_state(self.machine, self.generator, known=False)
-        self.machine.arrays.forget(array)
+        arrays_of(self.machine).forget(array)
         self.machine.tape.call_untraced(
             change_array,
             (self.generator, "shuffle", base, *rest),

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.base import ArrayBase, as_array, cast
 from flambeau_capture.numpy.layout import torch_dtype
 from flambeau_capture.numpy.ufuncs import call_ufunc, store
@@ -83,7 +84,7 @@ class Reductions(_Base):
             return tensor
         mask = as_array(self.machine, where).tensor
         filler = self.call(
-            torch.full, (), identity, dtype=tensor.dtype, device=self.machine.arrays.device
+            torch.full, (), identity, dtype=tensor.dtype, device=arrays_of(self.machine).device
         )
         found: torch.Tensor = self.call(torch.where, mask, tensor, filler)
         return found
@@ -182,7 +183,7 @@ class Reductions(_Base):
             else:
                 count = torch.sym_max(count - ddof, 0) if ddof else count
             found = self.call(
-                torch.full, (), count, dtype=torch.float64, device=self.machine.arrays.device
+                torch.full, (), count, dtype=torch.float64, device=arrays_of(self.machine).device
             )
         return cast(self.machine, found, kind)
 

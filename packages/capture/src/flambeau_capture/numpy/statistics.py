@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.base import as_array, cast, is_constant
 from flambeau_capture.numpy.layout import handler
 from flambeau_capture.numpy.linear_algebra import promoted
@@ -150,7 +151,9 @@ def _nan_free(machine: Machine, a: Any, filler: float) -> tuple[Any, Any]:
     if array.dtype.kind not in "fc":
         return array, None
     absent = array.new(array.call(torch.isnan, array.tensor))
-    value = array.call(torch.full, (), filler, dtype=array.base.dtype, device=machine.arrays.device)
+    value = array.call(
+        torch.full, (), filler, dtype=array.base.dtype, device=arrays_of(machine).device
+    )
     filled = array.call(torch.where, absent.tensor, value, array.tensor)
     return array.new(layout.in_order(array.tape, filled, layout.copied("K", array.base))), absent
 
@@ -248,7 +251,7 @@ def _convolve(machine: Machine, a: Any, v: Any, mode: str = "full") -> Any:
     padded = call(torch.constant_pad_nd, (signal, [left, right]))
     windows = machine.tape.call_method("unfold", (padded, 0, size, 1))
     found = call(torch.matmul, (windows, call(torch.flip, (kernel, [0]))))
-    return machine.arrays.new(found)
+    return arrays_of(machine).new(found)
 
 
 @handler(np.interp)
@@ -291,7 +294,7 @@ def _interp(
     first, last = (call(torch.select, values, 0, end) for end in (0, -1))
     found = call(torch.where, call(torch.lt, at, call(torch.select, known, 0, 0)), first, found)
     found = call(torch.where, call(torch.ge, at, call(torch.select, known, 0, -1)), last, found)
-    return machine.arrays.new(found, scalar=places.ndim == 0)
+    return arrays_of(machine).new(found, scalar=places.ndim == 0)
 
 
 @handler(np.roll)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import kernels, layout
+from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.base import SYMBOLIC, ArrayBase, as_array, cast, constant, is_constant
 from flambeau_capture.numpy.indexing import tensor_index
 from flambeau_capture.numpy.layout import NUMBERS, abstract, torch_dtype
@@ -117,7 +118,7 @@ def _of_known_integers(machine: Machine, ufunc: Any, args: tuple[Any, ...]) -> A
     """
     values: list[Any] = []
     for arg in args:
-        known = machine.arrays.contents(arg) if issubclass(type(arg), ArrayBase) else arg
+        known = arrays_of(machine).contents(arg) if issubclass(type(arg), ArrayBase) else arg
         is_integral = isinstance(known, (int, np.integer)) or (
             isinstance(known, np.ndarray) and known.dtype.kind in "iu"
         )
@@ -172,7 +173,7 @@ def _loop_operand(machine: Machine, ufunc: Any, operand: Any, dtype: Any) -> Any
         return machine.tape.call_function(
             torch.full,
             ((), operand),
-            {"dtype": torch_dtype(dtype), "device": machine.arrays.device},
+            {"dtype": torch_dtype(dtype), "device": arrays_of(machine).device},
         )
     return (
         np.asarray(operand).astype(dtype).item()
@@ -210,7 +211,7 @@ def _finish(
     machine: Machine, operands: list[Any], result: Any, out: Any, where: Any, *, as_scalar: bool
 ) -> Any:
     """The outcome in `out`, at the places `where`."""
-    arrays = machine.arrays
+    arrays = arrays_of(machine)
     if where is not True:
         mask = as_array(machine, where).tensor
         if out is None:  # elsewhere NumPy leaves what memory held
@@ -309,7 +310,7 @@ def _accumulate_at(machine: Machine, ufunc: Any, target: Any, index: Any, values
     indices = [tensor_index(machine, place) for place in places]
     if not all(isinstance(place, torch.Tensor) for place in indices):
         raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.at with slices")
-    machine.arrays.forget(target)
+    arrays_of(machine).forget(target)
     change = cast(machine, as_array(machine, values).tensor, target.dtype)
     if ufunc.__name__ == "subtract":
         change = machine.tape.call_function(torch.neg, (change,))

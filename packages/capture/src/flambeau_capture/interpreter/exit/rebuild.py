@@ -18,7 +18,7 @@ import torch
 
 from flambeau_capture.graphs.host_random import copied
 from flambeau_capture.guards.constants import HEAP_TYPE
-from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter import foreign_types
 from flambeau_capture.interpreter.exit.rebuild_generators import generator_recipe
 from flambeau_capture.interpreter.exit.rebuild_objects import (
     alias_recipe,
@@ -28,6 +28,7 @@ from flambeau_capture.interpreter.exit.rebuild_objects import (
     sequence_iterator_recipe,
     typing_recipe,
 )
+from flambeau_capture.interpreter.foreign_types import ForeignProxy
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.semantics.items import InterpretedIterator, SequenceIterator
 from flambeau_capture.interpreter.values.classes import (
@@ -124,11 +125,9 @@ class Rebuilder:
                 # A condition: its value of this call, with a guard.
                 return Const(bool(value) if kind is torch.SymBool else inner)
             return SizeValue(inner, int)
-        if kind is DeferredString:
+        if kind is DeferredString or issubclass(kind, ForeignProxy):
             return value.recipe(self)  # type: ignore[no-any-return]
-        if isinstance(value, Proxy) and value.seen_type() is not None:
-            return self.machine.arrays.recipe(value)  # type: ignore[no-any-return]
-        if numpy_objects.is_value(kind):
+        if foreign_types.is_value(kind):
             return Const(value)
         objects = self.machine.objects
         source = objects.source_of(value)

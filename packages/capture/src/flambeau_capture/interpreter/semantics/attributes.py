@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.graphs.host_random import GENERATOR_STATE, is_host_generator_type
-from flambeau_capture.interpreter import numpy_objects
+from flambeau_capture.interpreter import foreign_types
 from flambeau_capture.interpreter.semantics.written_attributes import (
     show_pending_in_tables,
     store_own_attribute,
@@ -119,7 +119,7 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
         return getattr(obj, name)
     if issubclass(kind, torch.Tensor):
         return load_tensor_attribute(machine, obj, name)
-    if kind in _NATIVE_OBJECTS or numpy_objects.is_value(kind):
+    if kind in _NATIVE_OBJECTS or foreign_types.is_value(kind):
         return getattr(obj, name)
     if kind is types.FunctionType:
         return function_attribute(machine, obj, name)
@@ -487,7 +487,7 @@ def _is_definition(value: Any) -> bool:
         or kind in TORCH_CONSTANTS
         or kind is str
         or isinstance(value, (type, types.ModuleType))
-        or numpy_objects.is_value(kind)
+        or foreign_types.is_value(kind)
     )
 
 

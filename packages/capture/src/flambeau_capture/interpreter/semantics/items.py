@@ -41,8 +41,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if (kind is list or kind is tuple) and type(key) is int:
         return obj[key]
     if isinstance(obj, torch.Tensor):
-        if machine.arrays is not None:
-            key = machine.arrays.tensor_key(key)
+        key = machine.foreign.tensor_index(key)
         return machine.tape.getitem(obj, _tensor_index(machine, key))
     if isinstance(obj, type):
         method = python_method(machine, type(obj), "__getitem__")
@@ -94,9 +93,8 @@ def _dict_item(machine: Machine, obj: dict[Any, Any], key: Any) -> Any:
 def store_item(machine: Machine, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, torch.Tensor):
-        if machine.arrays is not None:
-            key = machine.arrays.tensor_key(key)
-            value = machine.arrays.assigned_to_tensor(obj, value)
+        key = machine.foreign.tensor_index(key)
+        value = machine.foreign.tensor_item(obj, value)
         machine.tape.setitem(obj, _tensor_index(machine, key), value)
         return
     method = python_method(machine, type(obj), "__setitem__")

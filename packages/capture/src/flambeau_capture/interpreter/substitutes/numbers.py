@@ -21,7 +21,7 @@ from flambeau_capture.interpreter.semantics.items import native_iterable
 from flambeau_capture.interpreter.semantics.native_functions import prepare_arguments
 from flambeau_capture.interpreter.semantics.special_methods import accept, as_index
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
-from flambeau_capture.interpreter.substitutes import numpy_tensors, tensors
+from flambeau_capture.interpreter.substitutes import tensors
 from flambeau_capture.interpreter.values.classes import MISSING, Proxy, lookup, python_method
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString
 from flambeau_capture.interpreter.values.numbers import given_floats
@@ -102,8 +102,9 @@ def _constructor(function: Any) -> Substitute:
     """
 
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
-        if numpy_tensors.is_numpys(args):
-            return numpy_tensors.make_tensor(machine, function, args, kwargs)
+        library = machine.foreign.of_data(args[0]) if args else None
+        if library is not None:
+            return library.make_tensor(function, args, kwargs)
         made = tensors.tensor_of(machine, args[0], kwargs) if len(args) == 1 else None
         if made is not None:
             return made

@@ -17,6 +17,7 @@ import torch
 from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.graphs.hook_points import FailingCall, pass_hooks
 from flambeau_capture.graphs.host_random import KnownState, is_host_generator_type
+from flambeau_capture.interpreter import foreign_types
 from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.torch_calls import data_dependent_predicates
 from flambeau_capture.interpreter.torch_calls.contexts import DefaultDevices
@@ -604,6 +605,6 @@ class Tape(Inputs):
                 return made.__new__(made, arg)
         if isinstance(arg, (torch._ops.OpOverload, torch._ops.OpOverloadPacket, type)):
             return arg
-        if kind.__module__ == "numpy" and getattr(arg, "ndim", None) == 0:
+        if foreign_types.is_value(kind) and getattr(arg, "ndim", None) == 0:
             return arg.item()  # a scalar, which torch takes as the number it is
         raise GraphBreak("unsupported-argument", f"a {kind.__name__} is passed to a torch function")

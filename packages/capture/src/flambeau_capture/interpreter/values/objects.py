@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.guards.constants import HEAP_TYPE
-from flambeau_capture.interpreter import numpy_objects
 from flambeau_capture.interpreter.code.stack_use_analysis import Use
 from flambeau_capture.interpreter.values import numbers
 from flambeau_capture.interpreter.values.classes import IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
@@ -250,8 +249,9 @@ class Objects:
         return value if receiver is value.__self__ else self.machine.load(receiver, value.__name__)
 
     def _wrap_object(self, value: Any, kind: type, source: Source) -> Any:
-        if numpy_objects.is_of_numpy(kind):
-            found = numpy_objects.wrap(self.machine, value, source)
+        library = self.machine.foreign.owner(kind)
+        if library is not None:
+            found = library.wrap(value, source)
             if found is not None:
                 return found
         if kind is types.MethodType:

@@ -1,36 +1,119 @@
-"""The arrays of one capture: stand-ins of the program's own, one for each real array, and how
-arrays leave the frame.
+"""The arrays of one capture: where the program's own come from, how arrays leave the frame, and the
+conversions that an entry makes at its border.
+
+An entry takes arrays as tensors and returns tensors as arrays. It copies no element in either
+direction: a graph that updates its input in place writes the caller's array.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.array import Array
 from flambeau_capture.numpy.layout import TO_TORCH
-from flambeau_capture.numpy_functions import (
-    array_flags,
-    converter,
-    flipped,
-    scalar_tensor,
-    to_array,
-    to_readonly_array,
-    to_scalar,
-)
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const, FromGraph, FromSource, Recipe
-from flambeau_capture.sources import CallOf, Constant, Source, scalar_key
+from flambeau_capture.sources import CallOf, Constant, MemoryOf, Source, scalar_key
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
+ALIGNED, WRITEABLE = 0x100, 0x400
+"""Bits of `PyArrayObject.flags` (NumPy's C API)."""
+
+
+class _Memory:
+    """An array's memory, offered for reading and writing; what is made of it keeps the array alive."""
+
+    __slots__ = ("__array_interface__", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        described = array.__array_interface__
+        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
+
+
+def tensor_of_readonly(array: Any) -> torch.Tensor:
+    """The tensor of an array that must not be written to, without torch's warning about that."""
+    found: torch.Tensor = torch.from_numpy(np.asarray(_Memory(array)))
+    return found
+
+
+@functools.cache
+def tensor_of_reversed(flips: frozenset[int], writeable: bool) -> Callable[[Any], torch.Tensor]:
+    """A converter of arrays with negative strides along the axes `flips`: to the tensor that runs
+    along them forwards.
+    """
+
+    def tensor_of_reversed_array(array: Any) -> torch.Tensor:
+        forwards = np.flip(array, tuple(sorted(flips)))
+        return torch.from_numpy(forwards) if writeable else tensor_of_readonly(forwards)
+
+    return tensor_of_reversed_array
+
+
+def converter(flips: frozenset[int], writeable: bool) -> Callable[[Any], torch.Tensor]:
+    """The function that gives the tensor of an array: one object for each way to convert."""
+    if flips:
+        return tensor_of_reversed(flips, writeable)
+    return torch.from_numpy if writeable else tensor_of_readonly
+
+
+def array_flags(array: Any) -> int:
+    """What a graph depends on of an array's flags."""
+    return ALIGNED * array.flags.aligned | WRITEABLE * array.flags.writeable
+
+
+def scalar_tensor(scalar: Any) -> torch.Tensor:
+    """A NumPy scalar as a tensor without dimensions."""
+    found: torch.Tensor = torch.from_numpy(np.array(scalar))
+    return found
+
+
+# ---------------------------------------------------------------- results
+
+
+def to_array(tensor: torch.Tensor) -> Any:
+    """The array over a tensor's memory."""
+    return tensor.detach().numpy()
+
+
+def to_scalar(tensor: torch.Tensor) -> Any:
+    """A NumPy scalar."""
+    return tensor.detach().numpy()[()]
+
+
+def to_readonly_array(tensor: torch.Tensor) -> Any:
+    """An array over a tensor's memory that refuses to be written to."""
+    array = tensor.detach().numpy()
+    array.flags.writeable = False
+    return array
+
+
+def flipped(array: Any, *axes: int) -> Any:
+    """A view with axes reversed."""
+    return np.flip(array, axes)
+
+
+def raise_for_status(status: torch.Tensor, error: str) -> None:
+    """NumPy's error, where LAPACK's status of some matrix says that it failed."""
+    if status.any():
+        raise np.linalg.LinAlgError(error)
+
+
+# ---------------------------------------------------------------- the arrays of a capture
+
 
 class Arrays:
-    """Made when the frame first meets NumPy."""
+    """One stand-in for each array of the program, and for each array made in the frame."""
+
+    array_type: ClassVar[Any]
+    """The class of the stand-ins: `array.Array`."""
 
     def __init__(self, machine: Machine) -> None:
         if any(action in ("raise", "call") for action in np.geterr().values()):
@@ -38,15 +121,15 @@ class Arrays:
                 "numpy-unsupported", "np.seterr asks for errors to be raised or reported"
             )
         self.machine = machine
-        self._inputs: dict[int, tuple[Any, Array, Source]] = {}  # by id of the real array
+        self._inputs: dict[int, tuple[Any, Any, Source]] = {}  # by id of the real array
         self.device: torch.device = torch.device("cpu")
         """Where arrays are made: on the CPU, but inside `wrap_numpy`, where the tensors are."""
         self._known: dict[int, tuple[Any, Any]] = {}  # by id of the memory
-        self._sources: dict[int, tuple[Array, Source]] = {}  # by id of the stand-in
+        self._sources: dict[int, tuple[Any, Source]] = {}  # by id of the stand-in
 
-    def new(self, tensor: torch.Tensor, **fields: Any) -> Array:
+    def new(self, tensor: torch.Tensor, **fields: Any) -> Any:
         """An array (or with `scalar=True`, a NumPy scalar) made in the frame."""
-        return Array(self.machine, tensor, **fields)
+        return self.array_type(self.machine, tensor, **fields)
 
     # ------------------------------------------------------------ what comes in
 
@@ -63,7 +146,7 @@ class Arrays:
             return value
         return None
 
-    def _input(self, value: Any, source: Source) -> Array:
+    def _input(self, value: Any, source: Source) -> Any:
         found = self._inputs.get(id(value))
         if found is not None:
             if found[2] is not source:
@@ -128,7 +211,7 @@ class Arrays:
     def _fake(self, convert: Any, value: Any, source: Source) -> torch.Tensor:
         with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
             tensor = convert(value)
-        return self.machine.tape.fake_input(tensor, CallOf(convert, (source,)))
+        return self.machine.tape.fake_input(tensor, MemoryOf(convert, (source,)))
 
     def reshape(self, array: Any, shape: Any) -> None:
         """`array.shape = shape` of an array that the frame has made."""
@@ -141,19 +224,21 @@ class Arrays:
             raise AttributeError("Incompatible shape for in-place modification.")
         array.base = found.base
 
-    def tensor_key(self, key: Any) -> Any:
-        """A subscript of a tensor, or what is assigned to one: arrays in it as tensors."""
-        if isinstance(key, Array):
+    def tensor_index(self, key: Any) -> Any:
+        """A subscript of a tensor with its arrays as tensors."""
+        if isinstance(key, self.array_type):
             return key.tensor
         if type(key) is tuple or type(key) is list:
-            return type(key)(self.tensor_key(item) for item in key)
+            return type(key)(self.tensor_index(item) for item in key)
         return int(key) if isinstance(key, np.integer) else key
 
-    def assigned_to_tensor(self, tensor: torch.Tensor, value: Any) -> Any:
-        """What is assigned to items of a tensor: NumPy scalars are numbers, arrays are refused."""
+    def tensor_item(self, tensor: torch.Tensor, value: Any) -> Any:
+        """The value that is assigned to items of a tensor: NumPy scalars are numbers, arrays are
+        refused.
+        """
         if isinstance(value, np.generic):
             return value.item()
-        if not isinstance(value, Array):
+        if not isinstance(value, self.array_type):
             return value
         if not value.scalar:
             raise TypeError("can't assign a numpy.ndarray to a torch.FloatTensor")
@@ -180,6 +265,11 @@ class Arrays:
         if array.flips:
             made = CallRecipe(flipped, (made, *map(Const, sorted(array.flips))))
         return made
+
+
+def arrays_of(machine: Machine) -> Arrays:
+    """The arrays of a capture."""
+    return machine.foreign["numpy"]  # type: ignore[no-any-return]
 
 
 def is_function(value: Any) -> bool:
