@@ -84,3 +84,15 @@ def test_statistics_that_are_only_updated_stay_uncounted(executor: str) -> None:
     assert wanted == [0, 0, 0], "eager's batch norm counts no write"
     compiled = flambeau.compile(norm, options={"executor": executor})
     assert versions(compiled, grad=False)[0] == wanted
+
+
+def test_writes_under_autograd_count_each() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        x[0].add_(1)
+        return x.add_(1).sin()
+
+    for run in (program, flambeau.compile(program)):
+        x = torch.ones(3, requires_grad=True) * 1
+        run(x)
+        assert x._version == 3

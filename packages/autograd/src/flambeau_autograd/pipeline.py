@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -19,6 +20,7 @@ from flambeau_autograd.partition import partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.runtime_wrappers import Call, Training, once, wrap_inference, wrap_training
+from flambeau_autograd.saved_versions import Watched, reads_of_backward, watched_tensors
 from flambeau_autograd.unalias_outputs import unalias_outputs
 from flambeau_prims.collector import collector_paused
 from flambeau_prims.decompose import decompose
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from flambeau_autograd.aliases import Alias
     from flambeau_autograd.double_backward import Dependence
     from flambeau_autograd.joint_trace import Trace
     from flambeau_autograd.runtime_wrappers import Compiled
@@ -109,12 +112,13 @@ def _compile(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *traced.constants)
     )
+    counts = _write_counts(joint, traced)
     call = Call(
         inputs=joint.inputs[: inputs - constants],
         passed=None if len(traced.passed) == len(example_inputs) else traced.passed,
         outputs=traced.plan,
         constants=tuple(traced.constants),
-        copies=traced.copies,
+        copies=[(*copy, counts[copy[0]]) for copy in traced.copies],
         grad_mode=traced.grad_mode,
         no_autocast=autocast,
         no_grad=not traced.trains and torch.is_grad_enabled() and grad_inputs,
@@ -149,6 +153,13 @@ def _compile(
         sharing=traced.sharing,
         dependences=found,
         handles=_handles(found, joint, traced, example_inputs),
+        watched=watched_tensors(
+            part,
+            _reads_of_eager(traced, inputs, counts),
+            traced.results,
+            traced.tangents,
+            call.inference,
+        ),
         name=gm.meta.get("name", ""),
         where=next((str(node.where) for node in joint.nodes if node.where), ""),
     )
@@ -174,6 +185,40 @@ def _handles(
         for number, value in enumerate(traced.leaves)
         if number in wanted and value in interior and value not in copied
     ]
+
+
+def _reads_of_eager(traced: Trace, inputs: int, counts: dict[int, int]) -> list[Watched]:
+    """The caller's tensors that eager's backward reads; `counts` are the writes to arguments that
+    follow the forward.
+    """
+    tape, aliases = traced.tape, traced.aliases
+    reads = reads_of_backward(
+        tape.nodes[traced.split :], aliases, cast("list[Value]", tape.inputs[inputs:])
+    )
+    roots: dict[Alias, Watched] = {}
+    for at, value in enumerate(tape.outputs[: traced.results]):
+        if isinstance(value, Value):
+            roots.setdefault(aliases[value].root, Watched("output", at, frozenset()))
+    for at, value in enumerate(tape.inputs[:inputs]):
+        if isinstance(value, Value) and value not in traced.literals:
+            argument = traced.passed[at] if at < len(traced.passed) else -1
+            roots[aliases[value].root] = Watched(
+                "input", at, frozenset(), pending=counts.get(argument, 0)
+            )
+    return [
+        replace(
+            roots[root],
+            results=frozenset(at for k, at in enumerate(traced.tangents) if numbers >> k & 1),
+        )
+        for root, numbers in reads.items()
+        if root in roots
+    ]
+
+
+def _write_counts(graph: Graph, traced: Trace) -> dict[int, int]:
+    """How often the program writes to each of the arguments that are copied under autograd."""
+    place = dict(zip(traced.passed, graph.inputs, strict=False))
+    return {at: graph.write_counts.get(cast("Value", place[at]), 1) for at, _ in traced.copies}
 
 
 def prepare(traced: Trace, options: AutogradOptions) -> Graph:

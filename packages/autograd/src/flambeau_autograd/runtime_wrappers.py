@@ -20,6 +20,7 @@ import torch
 from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import Output, build_outputs, is_plain
+from flambeau_autograd.saved_versions import check_versions, modified, recorded
 from flambeau_autograd.symbols import given_symbols
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from flambeau_autograd.double_backward import Dependence
     from flambeau_autograd.partition import Partition
+    from flambeau_autograd.saved_versions import Watched
     from flambeau_prims.spec import Spec
 
     Compiled: TypeAlias = "Callable[..., tuple[Any, ...]]"
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
 _keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 _default_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
-_MODIFIED = (
-    "one of the variables needed for gradient computation has been modified by an inplace operation"
-)
 _FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors "
     "after they have already been freed). "
@@ -58,8 +57,8 @@ class Call:
 
     `inputs` is the graph's inputs (constants and tangents left out), `passed` the positions among
     the caller's arguments that they are (None: all). `outputs` is the plan for the caller's
-    outputs; `constants` are passed after the arguments; `copies` lists (input, result): inputs to
-    be overwritten under autograd's eyes. `grad_mode` is the mode to leave behind, or None.
+    outputs; `constants` are passed after the arguments; `copies` lists (input, result,
+    writes): inputs to be overwritten under autograd's eyes, by how many writes of the program. `grad_mode` is the mode to leave behind, or None.
     `no_autocast`: the graph spells its casts out, so autocast must not add its own. `no_grad`: the
     arguments may require grad, and the graph must not be recorded. `inference`: positions of the
     graph's arguments that are inference tensors.
@@ -69,7 +68,7 @@ class Call:
     passed: list[int] | None
     outputs: list[Output]
     constants: tuple[torch.Tensor, ...] = ()
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
     grad_mode: bool | None = None
     no_autocast: bool = False
     no_grad: bool = False
@@ -87,7 +86,8 @@ class Training:
     share kept tensors with result k; a backward of the others leaves its own possible.
     `dependences`: what gradients are computed from, for `double_backward`. `handles`: (position
     among the differentiable ones, among the graph's arguments) of those inputs that they depend on
-    and that are no leaves. `name`: the program's function; `where`: its line that the graph begins
+    and that are no leaves. `watched`: the caller's tensors whose versions are checked besides those
+    of the saved ones. `name`: the program's function; `where`: its line that the graph begins
     at.
     """
 
@@ -100,6 +100,7 @@ class Training:
     sharing: dict[int, frozenset[int]]
     dependences: list[Dependence]
     handles: list[tuple[int, int]]
+    watched: list[Watched]
     name: str = ""
     where: str = ""
 
@@ -149,8 +150,10 @@ def wrap_training(
     def call_function(*args: Any) -> tuple[Any, ...]:
         given = (*passed(args), *constants)
         results = apply(given, *differentiable((*args, *constants)))
-        for target, source in copies:
+        for target, source, writes in copies:
             args[target].copy_(results[source])
+            for _ in range(writes - 1):
+                torch.autograd.graph.increment_version(args[target])
         outputs = build_outputs(plan, args, results, sizes(given))
         if grad_mode is not None:
             torch._C._set_grad_enabled(grad_mode)
@@ -184,6 +187,7 @@ def _make_function(
     with_tangents, sharing = training.tangents, training.sharing
     all_results = frozenset(with_tangents)
     apart_at_all = any(len(found) < len(all_results) for found in sharing.values())
+    watched = training.watched
     depends, handles, twice = (
         training.dependences,
         training.handles,
@@ -209,7 +213,11 @@ def _make_function(
             if _default_hooks(True) is None:
                 ctx.save_for_backward(*inputs(args), *outputs(returned))
                 ctx.rest = intermediates(returned)
+                if watched:
+                    ctx.versions = recorded(watched, args, returned)
             else:
+                # Eager checks no version of what hooks have packed.
+                ctx.versions = ()
                 ctx.save_for_backward(*inputs(args), *outputs(returned), *intermediates(returned))
                 ctx.rest = ()
             if sizes is not None:
@@ -227,12 +235,15 @@ def _make_function(
                 raise RuntimeError(_FREED)
             missing = frozenset([at for at in with_tangents if tangents[at] is None])
             spent = all_results - missing
+            if watched:
+                check_versions(ctx.versions, spent)
             checked = ctx.saved_tensors if ctx.kept is None else ctx.kept.taken(spent, sharing)
             if not _keeps_graph():
                 later = apart_at_all and any(spent.isdisjoint(sharing[at]) for at in with_tangents)
                 ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
                 if not later:
                     ctx.rest = None
+                    ctx.versions = ()
             values = _NO_SIZES if sizes is None else ctx.sizes
             given = [fix(tangents[at], values) for at, fix in fixers]
             ints = [values[name] for name in names]
@@ -272,8 +283,9 @@ class _Kept:
         """The tensors for a backward of these results."""
         if any(not self.spent.isdisjoint(sharing[at]) for at in wanted):
             raise RuntimeError(_FREED)
-        if [tensor._version for tensor in self.tensors] != self.versions:
-            raise RuntimeError(_MODIFIED)
+        for tensor, version in zip(self.tensors, self.versions, strict=True):
+            if tensor._version != version:
+                raise modified(tensor, version)
         return self.tensors
 
 

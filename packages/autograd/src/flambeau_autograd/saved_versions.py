@@ -1,0 +1,169 @@
+"""Version checks of the caller's tensors that eager's backward reads.
+
+    y = exp(w); return y.sum(), y       eager saves y; the compiled backward computes it from w
+
+`save_for_backward` checks what the compiled backward reads. Eager raises for more: for each input
+and output that one of its own nodes has saved, if the caller has written to it before that node
+runs. The compiled forward records the versions of those, and the backward compares them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from flambeau_autograd.operators import memory_of
+from flambeau_prims.graph import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    import torch
+
+    from flambeau_autograd.aliases import Alias, AliasMap
+    from flambeau_autograd.partition import Partition
+    from flambeau_prims.graph import Node
+
+_MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation"
+)
+_HINT = (
+    "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+    "with torch.autograd.set_detect_anomaly(True)."
+)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A tensor of the caller whose version must not change between forward and backward.
+
+    `position` is among the forward graph's inputs or outputs, `results` are the results whose
+    gradients need it. `pending` counts the writes that follow the forward within the call.
+    `shares`: the compiled backward reads its memory through another tensor.
+    """
+
+    side: Literal["input", "output"]
+    position: int
+    results: frozenset[int]
+    pending: int = 0
+    shares: bool = False
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The version of a watched tensor when the call returned."""
+
+    tensor: Callable[[], torch.Tensor | None]
+    version: int
+    results: frozenset[int]
+
+
+def reads_of_backward(
+    nodes: Sequence[Node], aliases: AliasMap, tangents: Iterable[Value]
+) -> dict[Alias, int]:
+    """The memories that the backward's `nodes` read, each with the numbers, as bits, of the
+    `tangents` whose presence makes eager run such a node.
+    """
+    reached: Counter[Value] = Counter({value: 1 << at for at, value in enumerate(tangents)})
+    for node in nodes:
+        found = 0
+        for value in node.operands():
+            found |= reached[value]
+        for out in node.outputs:
+            if out is not None:
+                reached[out] |= found
+    needed: Counter[Value] = Counter()
+    for node in reversed(nodes):
+        own = 0
+        for out in node.outputs:
+            if out is not None:
+                own |= reached[out]
+        # A formula that reads no tangent belongs to the nodes that read its results.
+        if not own:
+            for out in node.outputs:
+                if out is not None:
+                    own |= needed[out]
+        for value in node.operands():
+            needed[value] |= own
+    found_reads: Counter[Alias] = Counter()
+    for value, numbers in needed.items():
+        found_reads[aliases[value].root] |= numbers
+    return dict(found_reads)
+
+
+def watched_tensors(
+    part: Partition,
+    reads: Iterable[Watched],
+    results: int,
+    tangents: Collection[int],
+    unversioned: Collection[int],
+) -> list[Watched]:
+    """What of eager's `reads` the partition does not save itself, and the caller's tensors that
+    share memory with an intermediate which it saves.
+
+    `results` counts the forward's results, `tangents` are those with a tangent, and `unversioned`
+    the inputs that are inference tensors.
+    """
+    saved = {(kind, at) for kind, at in part.saved if kind in ("input", "output")}
+    owners: dict[Value, tuple[Literal["input", "output"], int]] = {}
+    for at, value in enumerate(part.forward.inputs):
+        if isinstance(value, Value):
+            owners.setdefault(value, ("input", at))
+    for at, out in enumerate(part.forward.outputs[:results]):
+        if isinstance(out, Value):
+            owners.setdefault(memory_of(out), ("output", at))
+    everything = frozenset(tangents)
+    found: dict[tuple[str, int], Watched] = {}
+    for kind, at in part.saved:
+        if kind == "output" and at >= results:
+            owner = owners.get(memory_of(part.forward.outputs[at]))  # type: ignore[arg-type]
+            if owner is not None and owner not in saved:
+                found[owner] = Watched(*owner, everything, shares=True)
+    for each in reads:
+        key = (each.side, each.position)
+        if key not in saved:
+            found.setdefault(key, each)
+    return [
+        each for each in found.values() if each.side == "output" or each.position not in unversioned
+    ]
+
+
+def recorded(
+    watched: Iterable[Watched], args: Sequence[Any], returned: Sequence[Any]
+) -> list[Recorded]:
+    """The versions of the watched tensors of a call, less those that need no gradient.
+
+    A weak reference lives as long as any view of the tensor does. Memory that the compiled backward
+    reads is watched through a detached tensor, which counts all writes: not through the result
+    itself, which holds the autograd node that holds the record.
+    """
+    made = []
+    for each in watched:
+        tensor = (args if each.side == "input" else returned)[each.position]
+        holder = partial(_same, tensor.detach()) if each.shares else weakref.ref(tensor)
+        made.append(Recorded(holder, tensor._version + each.pending, each.results))
+    return made
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def check_versions(records: Iterable[Recorded], spent: frozenset[int]) -> None:
+    """Raise as eager does if a tensor that the gradients of the results `spent` need has changed."""
+    for record in records:
+        tensor = record.tensor()
+        if tensor is not None and tensor._version != record.version:
+            if not record.results.isdisjoint(spent):
+                raise modified(tensor, record.version)
+
+
+def modified(tensor: torch.Tensor, expected: int) -> RuntimeError:
+    """Eager's error for a saved tensor that is no longer at the expected version."""
+    return RuntimeError(
+        f"{_MODIFIED}: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+        f"expected version {expected} instead. {_HINT}"
+    )
