@@ -5,7 +5,7 @@
     c = aten.mul(a, b)                    c = aten.mul(a, a)
 
 Random calls and checks of the data stay apart. Outputs that come to share memory by this are parted
-again by `separate_outputs`.
+again by `unalias_outputs`.
 """
 
 from __future__ import annotations

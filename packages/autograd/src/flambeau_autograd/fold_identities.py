@@ -5,7 +5,7 @@
     d = aten.clone(c)                 (in the layout c has)
     return (d + 1,)                                                  ->     return (a + 1,)
 
-A copy is a fold of this pass only because nothing in the graph mutates; `separate_outputs` copies
+A copy is a fold of this pass only because nothing in the graph mutates; `unalias_outputs` copies
 where the caller must get memory of its own. A copy that as_strided or its like reads stays: they
 read memory, not values (`operator_facts.READS_MEMORY`).
 """

@@ -60,7 +60,7 @@ class Trace:
     tangents; `tape.outputs` is the results, then a gradient (or None) for each of `differentiable`
     (positions among arguments and constants), which are the inputs `leaves`. `reaching[i]` is the
     results that gradient i comes from, `sharing[k]` those that share kept tensors with result k
-    (`reachability.py`). `owners[i]` is whose memory result i is (see `separate_outputs`). `copies`
+    (`reachability.py`). `owners[i]` is whose memory result i is (see `unalias_outputs`). `copies`
     lists (argument, result) to be copied under autograd. `tangents[k]` is the result that tangent k
     is of. `split` is the number of forward calls.
     """
