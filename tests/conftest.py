@@ -38,7 +38,7 @@ def _own_cache(
 
 @pytest.fixture(scope="session", autouse=True)
 def _code_is_checked() -> Iterator[None]:
-    """Each code object that is assembled in a test is one that CPython's compiler could have made."""
+    """CPython's compiler could have made each code object that a test assembles."""
     from flambeau_capture.bytecode.checker import assembled_code_checked
 
     with assembled_code_checked():

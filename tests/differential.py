@@ -1,7 +1,7 @@
 """One program run three ways - eager, compiled, eager in float64 - and everything a user could see
 of it compared.
 
-    differences(lambda x: x.add_(1).view(-1), lambda: (torch.randn(3, 4),))   -> [] or a list of sentences
+    differences(lambda x: x.add_(1).view(-1), lambda: (torch.randn(3, 4),))   -> list of str
 
 Compared: values against float64, dtypes, shapes, strides, which outputs are or view which inputs,
 requires_grad and leaves, inputs after the call and whether their versions moved, gradients (None or
@@ -130,7 +130,7 @@ def observe(
 
 
 def _differentiate(run: Run, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
-    """Gradients of a weighted sum of all outputs, the weights drawn afresh but alike for every run."""
+    """Gradients of a weighted sum of all outputs; the weights are the same in every run."""
     generator = torch.Generator().manual_seed(7)
     total = None
     for out in outputs:
@@ -192,11 +192,7 @@ def compare_tensor(
     ours, theirs = _plain(ours), _plain(theirs)
     exact = _plain(exact) if isinstance(exact, torch.Tensor) else exact
     if not ours.is_floating_point():
-        return (
-            None
-            if torch.equal(ours, theirs)
-            else f"values {ours.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
-        )
+        return None if torch.equal(ours, theirs) else f"values {_first(ours)}, not {_first(theirs)}"
     ours64, theirs64 = ours.double(), theirs.double()
     if isinstance(exact, torch.Tensor) and exact.shape == ours.shape and exact.is_floating_point():
         exact64 = exact.detach().double()
@@ -207,7 +203,7 @@ def compare_tensor(
     if not torch.equal(torch.isfinite(ours64), finite) or not torch.equal(
         ours64[~finite].nan_to_num(3.0, 4.0, 5.0), theirs64[~finite].nan_to_num(3.0, 4.0, 5.0)
     ):
-        return f"other infinities or NaNs: {ours.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
+        return f"infinities or NaNs: {_first(ours)}, not {_first(theirs)}"
     usable = finite & torch.isfinite(exact64)
     if not usable.any():
         return None
@@ -219,7 +215,12 @@ def compare_tensor(
     allowed = factor * (theirs64 - exact64)[usable].abs().max().item() + floor
     if error <= allowed:
         return None
-    return f"off by {error:.3g}, {allowed:.3g} allowed: {ours.flatten()[:6].tolist()}, not {theirs.flatten()[:6].tolist()}"
+    return f"off by {error:.3g}, {allowed:.3g} allowed: {_first(ours)}, not {_first(theirs)}"
+
+
+def _first(tensor: torch.Tensor) -> list[Any]:
+    """The first elements, for a message."""
+    return tensor.flatten()[:8].tolist()
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

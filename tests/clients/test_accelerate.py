@@ -1,4 +1,4 @@
-"""accelerate: compiled modules are recognised, prepared, trained in mixed precision, and unwrapped."""
+"""accelerate recognises, prepares, trains in mixed precision, and unwraps compiled modules."""
 
 from __future__ import annotations
 

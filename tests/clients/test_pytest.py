@@ -1,4 +1,4 @@
-"""pytest: a test that fails inside a compiled frame is reported, with the values of its variables."""
+"""pytest reports a test that fails inside a compiled frame, with the values of its variables."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_a_long_chain_is_compiled_in_kernels_of_bounded_size(family: str) -> Non
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_long_chains_of_views_take_time_in_proportion(writes: bool) -> None:
-    """The work that grew with the square of the length was torch's, in C++: only a clock sees it."""
+    """The quadratic work was torch's, in C++: only a clock sees it."""
 
     def seconds(n: int) -> float:
         def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

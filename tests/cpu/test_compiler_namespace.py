@@ -1,4 +1,4 @@
-"""flambeau.compiler: what a program says to the compiler, through our functions or through torch's."""
+"""flambeau.compiler: how a program instructs the compiler, by our functions or torch's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def copy_of(function: types.FunctionType) -> types.FunctionType:
 
 
 # The namespace
-# ---------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------
 
 
 def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
@@ -61,7 +61,7 @@ def test_every_name_of_torchs_is_here_or_accounted_for() -> None:
 
 
 # Questions
-# -------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------
 
 
 @BOTH
@@ -114,7 +114,7 @@ def test_other_threads_are_not_compiling() -> None:
 
 
 # disable
-# ---------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------
 
 
 @BOTH
@@ -505,7 +505,7 @@ def test_modules_compiled_by_torch_are_captured() -> None:
 
 
 # Defaults, caches, guards
-# ---------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------
 
 
 @pytest.fixture

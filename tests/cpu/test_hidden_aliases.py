@@ -87,7 +87,7 @@ def test_operators_say_what_they_share_and_write() -> None:
 
 
 def run(info: Any, dtype: torch.dtype, watch: Watch) -> None:
-    """The first samples of an operator, forward and backward; those that fail are no subject here."""
+    """The first samples of an operator, forward and backward, without those that fail."""
     trains = dtype.is_floating_point or dtype.is_complex
     for number, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=trains)):
         if number == SAMPLES:

@@ -934,7 +934,7 @@ def test_custom_operator(name: str, dynamic: bool) -> None:
     not_fallen_back(check(OPERATORS[name], *rows((4, 3), (6, 3)), dynamic=dynamic))
 
 
-# ---------------------------------------------------------------- Triton kernels of the program's own
+# -------------------------------------------------------------- Triton kernels of the program's own
 
 LAUNCHES = """
 import torch, triton, triton.language as tl
@@ -944,12 +944,16 @@ from flambeau_capture import state_of
 @triton.jit
 def add_kernel(x, y, out, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, tl.load(x + at, mask=at < count) + tl.load(y + at, mask=at < count), mask=at < count)
+    tl.store(
+        out + at, tl.load(x + at, mask=at < count) + tl.load(y + at, mask=at < count),
+        mask=at < count,
+    )
 
 def program(x, y):
     a = x * 2
     out = torch.empty_like(a)
-    add_kernel[lambda meta: (triton.cdiv(out.numel(), meta["BLOCK"]),)](a, y, out, out.numel(), BLOCK=16)
+    grid = lambda meta: (triton.cdiv(out.numel(), meta["BLOCK"]),)
+    add_kernel[grid](a, y, out, out.numel(), BLOCK=16)
     return out.sin()
 
 compiled = flambeau.compile(program)

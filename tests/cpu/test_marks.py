@@ -27,7 +27,7 @@ def graphs(
     mark: Callable[[torch.Tensor], Any] = lambda x: None,
     **options: Any,
 ) -> int:
-    """How many graphs serve inputs of these sizes, marked so; each result is compared with eager."""
+    """The number of graphs for inputs of these sizes, marked so; each result equals eager's."""
     made: list[int] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -207,7 +207,7 @@ def test_parameters_may_be_marked() -> None:
 
 
 # Said beforehand
-# -----------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------
 
 
 def test_dynamic_shapes_are_marks_by_place() -> None:

@@ -148,9 +148,11 @@ def function(x):
     x[x < 0] = 0
     return np.linalg.norm(x, axis=0) + np.fft.fft(x).real.sum() + np.median(x)
 flambeau.compile(function)(np.ones((3, 4)))
-banned = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._decomp", "torch._refs", "torch._prims", "torch._subclasses",
-          "torch._export", "torch.fx.experimental.symbolic_shapes", "torch.fx.experimental.proxy_tensor", "torch._numpy")
-print([name for name in set(sys.modules) - before if any(name == b or name.startswith(b + ".") for b in banned)])
+banned = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._decomp", "torch._refs",
+          "torch._prims", "torch._subclasses", "torch._export", "torch._numpy",
+          "torch.fx.experimental.symbolic_shapes", "torch.fx.experimental.proxy_tensor")
+new = set(sys.modules) - before
+print([name for name in new if any(name == b or name.startswith(b + ".") for b in banned)])
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

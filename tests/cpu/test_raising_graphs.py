@@ -459,7 +459,8 @@ def test_errors_of_a_graph_that_cannot_raise_are_the_backends():
 
 @pytest.mark.parametrize(
     "error",
-    [KeyboardInterrupt(), MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), SystemExit(3),
+    [KeyboardInterrupt(), MemoryError(), SystemExit(3),
+     torch.OutOfMemoryError("CUDA out of memory"),
      RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")],
     ids=repr,
 )  # fmt: skip
@@ -485,7 +486,7 @@ def test_what_is_not_run_again(error):
 
 
 def test_state_is_left_as_it_was_when_a_graph_is_interrupted():
-    """Also by what is no error of an operator, and in a graph that no operator of which may raise."""
+    """Also by errors that no operator raises, and in a graph whose operators cannot raise."""
 
     def failing(gm, inputs):
         def run(*args):

@@ -166,10 +166,18 @@ def test_dynamic_false_specialises() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda n: 2 // n, lambda n: 2 % n, lambda n: 2 / n, lambda n: divmod(7, n), lambda n: 0 // n, lambda n: n % n,
-        lambda n: n**-1, lambda n: 2**n, lambda n: 1 << n, lambda n: 8 >> n,
+        lambda n: 2 // n,
+        lambda n: 2 % n,
+        lambda n: 2 / n,
+        lambda n: divmod(7, n),
+        lambda n: 0 // n,
+        lambda n: n % n,
+        lambda n: n**-1,
+        lambda n: 2**n,
+        lambda n: 1 << n,
+        lambda n: 8 >> n,
     ],
-)  # fmt: skip
+)
 def test_a_number_that_becomes_one_that_the_operation_refuses(
     use: Any, dynamic: bool | None
 ) -> None:

@@ -43,7 +43,7 @@ def same(got: Any, want: Any) -> None:
         assert type(got) is type(want) and got == want
 
 
-# ---------------------------------------------------------------- programs that go two ways, by the sign of what they are given
+# ------------------------------------ programs that go two ways, by the sign of what they are given
 
 
 def two_ways(x: torch.Tensor, log: list[Any]) -> Any:
@@ -278,7 +278,7 @@ def test_buffers_are_written_once(backend: str, device: str = "cpu") -> None:
             same(mine.state_dict()[name], buffer)
 
 
-# ---------------------------------------------------------------- data-dependent numbers, in frames that must be whole
+# --------------------------------------------- data-dependent numbers, in frames that must be whole
 
 
 def counted(x: torch.Tensor) -> Any:

@@ -34,7 +34,7 @@ CASES: dict[str, Callable[[], tuple[Callable[..., Any], Any]]] = {}
 def case(
     make: Callable[[], tuple[Callable[..., Any], Any]],
 ) -> Callable[[], tuple[Callable[..., Any], Any]]:
-    """`make()` gives a program of a tensor and a call's number, and the state that it may change."""
+    """`make()` gives a program of (tensor, number of the call), and the state it may change."""
     CASES[make.__name__] = make
     return make
 

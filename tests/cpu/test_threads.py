@@ -121,7 +121,7 @@ def test_reset_while_others_call() -> None:
 
 
 # Processes
-# ------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------
 
 SCRIPT = """
 import sys, torch, flambeau
@@ -133,7 +133,10 @@ found = flambeau.compile(program, fullgraph=True)(x, w)
 expected = program(x, w)
 for ours, theirs in zip(found, expected):
     torch.testing.assert_close(ours, theirs)
-torch.testing.assert_close(torch.autograd.grad(found[0].square().sum(), w), torch.autograd.grad(expected[0].square().sum(), w))
+torch.testing.assert_close(
+    torch.autograd.grad(found[0].square().sum(), w),
+    torch.autograd.grad(expected[0].square().sum(), w),
+)
 print("right")
 """
 

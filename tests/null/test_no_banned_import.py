@@ -15,7 +15,10 @@ from torch.nn import functional as F
 """
 
 MODEL = """
-model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5), nn.Dropout())
+model = nn.Sequential(
+    nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5),
+    nn.Dropout(),
+)
 compiled = flambeau.compile(model, {options})
 for size in (2, 3):
     x = torch.randn(size, 3, 8, 8)
@@ -46,9 +49,9 @@ for size in (2, 3):
 """
 
 REPORT = """
-banned = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._decomp", "torch._refs", "torch._prims",
-          "torch._subclasses", "torch._export", "torch.export", "torch.fx.experimental.symbolic_shapes",
-          "torch.fx.experimental.proxy_tensor")
+banned = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._decomp", "torch._refs",
+          "torch._prims", "torch._subclasses", "torch._export", "torch.export",
+          "torch.fx.experimental.symbolic_shapes", "torch.fx.experimental.proxy_tensor")
 new = sorted(set(sys.modules) - before)
 print([name for name in new if any(name == b or name.startswith(b + ".") for b in banned)])
 """

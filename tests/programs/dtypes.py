@@ -69,7 +69,7 @@ LAST = ("imag", "as_real", "clone", "resolved", "times", "real")
 
 
 def composed(rows: list[tuple[str, ...]]) -> Callable[[torch.Tensor], list[Any]]:
-    """All these compositions in one program, each with the bits of its result, or that it raises."""
+    """All these compositions in one program, each with the bits of its result, or its error."""
 
     def run(z: torch.Tensor) -> list[Any]:
         found: list[Any] = []

@@ -50,16 +50,16 @@ EXAMPLES: dict[str, Example] = {}
 WITHOUT_EXAMPLE = {
     "internal-error": "A defect of the interpreter: none is known to this list.",
     "unsupported-opcode": "Every instruction of the supported versions of Python has a handler.",
-    "not-resumable": "A function with more than 255 local variables, or of an enormous size, that breaks.",
-    "guard-unstable": "What the program reads changes when it is read; with inputs that share memory "
-    "(aliased-input-mutation) it occurs, too.",
-    "aliased-outputs": "No program is known to make such outputs without a tensor that covers them.",
-    "unbacked-numbers": "flambeau_autograd used by itself: `flambeau.compile` compiles such graphs in pieces.",
+    "not-resumable": "A function that breaks and has over 255 locals, or an enormous size.",
+    "guard-unstable": "The program reads a value that each read changes, or inputs share memory "
+    "(aliased-input-mutation).",
+    "aliased-outputs": "No known program makes such outputs without a tensor that covers them.",
+    "unbacked-numbers": "flambeau_autograd alone: `flambeau.compile` splits such graphs.",
     "prims-unsupported": "The base of the reasons of flambeau_prims; its subclasses say more.",
-    "no-shape-rule": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
-    "metadata-mutation": "Given with torch.compile's capture: Flambeau's own says operator-unsupported.",
+    "no-shape-rule": "Only with torch.compile's capture: Flambeau's says operator-unsupported.",
+    "metadata-mutation": "Only with torch.compile's capture: Flambeau's says operator-unsupported.",
     "kernel-not-loadable": "A cache directory on a file system that is mounted noexec.",
-    "no-sanitizer": '`options={"sanitize": True}` in a process that began without the address sanitizer.',
+    "no-sanitizer": '`options={"sanitize": True}` in a process without the address sanitizer.',
 }
 """Reasons that no program here gives, and why."""
 
@@ -385,7 +385,7 @@ def exports_a_function():
     export(lambda x: lambda y: x + y, (torch.ones(3),))
 
 
-# ---------------------------------------------------------------- graphs that run operator by operator
+# ------------------------------------------------------------- graphs that run operator by operator
 
 
 def overlapping():

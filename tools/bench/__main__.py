@@ -1,10 +1,10 @@
 """Ratios to torch.compile and to eager, measured in one run.
 
-python -m tools.bench first-call [--case bert ...] [--repeats 3]   seconds of a first call, empty caches
-python -m tools.bench calls                                        us per call when the graph does nothing
-python -m tools.bench steady [--case bert ...]                     ms per call once compiled
-python -m tools.bench dynamic                                      first call with dynamic=True against static
-... --device cuda                                                  the same on a GPU
+python -m tools.bench first-call [--case bert ...] [--repeats 3]   s of a first call, empty caches
+python -m tools.bench calls                            us per call when the graph does nothing
+python -m tools.bench steady [--case bert ...]         ms per call once compiled
+python -m tools.bench dynamic                          first call with dynamic=True against static
+... --device cuda                                      the same on a GPU
 """
 
 from __future__ import annotations

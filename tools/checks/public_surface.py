@@ -2,7 +2,7 @@
 docs/public_surface/.
 
 python -m tools.checks surface            compare
-python -m tools.checks.public_surface     rewrite the files (review the diff, add a changelog fragment)
+python -m tools.checks.public_surface     rewrite the files (review the diff, add a fragment)
 """
 
 from __future__ import annotations

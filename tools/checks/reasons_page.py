@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "graph_breaks.md"
 _HEAD = """# Graph breaks
 
-Where something cannot be captured, the graph ends, the operation runs as it is, and capture goes on behind it (with `fullgraph=True` it is
-an error). `flambeau.explain` and `FLAMBEAU_LOGS=graph_breaks` name the line, the cause and one of the ids below, which are stable.
+Where an operation cannot be captured, the graph ends, the operation runs eagerly, and capture
+continues after it (with `fullgraph=True` it is an error). `flambeau.explain` and
+`FLAMBEAU_LOGS=graph_breaks` name the line, the cause and one of the ids below, which are stable.
 
-Each program here gives its reason when it is compiled and called (`flambeau.compile(program)()`), which the test suite checks
-(`tests/programs/graph_breaks.py`). This page is made by `python -m tools.checks.reasons_page`. The programs need
+Each program here gives its reason when it is compiled and called (`flambeau.compile(program)()`);
+the test suite checks that (`tests/programs/graph_breaks.py`). `python -m tools.checks.reasons_page`
+writes this page. The programs need
 
 ```python
 {imports}
@@ -44,17 +46,20 @@ Each program here gives its reason when it is compiled and called (`flambeau.com
 _EXPORT = """
 ## Errors of an export
 
-`flambeau_capture.export` raises a `CaptureError` for all of the above, and for these. The programs are whole.
+`flambeau_capture.export` raises a `CaptureError` for all of the above, and for these. The programs
+are whole.
 """
 _EAGER = """
 ## Graphs that run operator by operator
 
-These graphs are captured whole, but the compiler behind cannot take them: `flambeau.explain` says "runs eagerly", with the id.
+These graphs are captured whole, but the backend cannot compile them: `flambeau.explain` says
+"runs eagerly", with the id.
 """
 _ENVIRONMENT = """
 ## Graphs that cannot be built on this machine
 
-These graphs run operator by operator, too, and a warning says what to do: no kernel can be built or loaded. Nothing is wrong with the program.
+These graphs run operator by operator, too, because no kernel can be built or loaded. The program is
+correct; a warning says what to do.
 """
 
 

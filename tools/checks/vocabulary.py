@@ -1,7 +1,8 @@
 """The vocabulary check: terms that the code base gave up do not come back, in names or in prose.
 
-`vocabulary.toml` lists them, each with the standard term to use.  Names are the identifiers of Python
-files; prose is comments, docstrings and Markdown pages.  Other strings are data, and are not read.
+`vocabulary.toml` lists them, each with the standard term to use.  Names are the identifiers of
+Python files; prose is comments, docstrings and Markdown pages.  Other strings are data, and are not
+read.
 """
 
 from __future__ import annotations

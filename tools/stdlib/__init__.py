@@ -1,1 +1,1 @@
-"""The standard library's own tests, each test method compiled: what passes plainly passes compiled."""
+"""The standard library's own tests, each method compiled: a test that passes eagerly passes so."""

@@ -13,10 +13,10 @@ _NAMES = """
     genericalias genericclass genexps global grammar graphlib hash heapq index int int_literal
     isinstance iter iterlen itertools keyword keywordonlyarg list listcomps long longexp math
     memoryview metaclass named_expressions numeric_tower opcodes operator ordered_dict patma
-    pep646_syntax positional_only_arg pow pprint print property queue raise random range reprlib richcmp sched
-    scope set setcomps shlex slice sort statistics string string_literals struct structseq
-    subclassinit super textwrap tuple type_annotations typechecks types typing unary unpack
-    unpack_ex userdict userlist userstring weakref weakset with yield_from
+    pep646_syntax positional_only_arg pow pprint print property queue raise random range reprlib
+    richcmp sched scope set setcomps shlex slice sort statistics string string_literals struct
+    structseq subclassinit super textwrap tuple type_annotations typechecks types typing unary
+    unpack unpack_ex userdict userlist userstring weakref weakset with yield_from
 """
 FILES = tuple(_NAMES.split())
 """Names of test files, without `test_`: of builtin types, statements and modules of Python code;

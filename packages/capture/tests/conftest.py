@@ -26,6 +26,6 @@ def _seed(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _code_is_checked() -> Iterator[None]:
-    """Each code object that is assembled in a test is one that CPython's compiler could have made."""
+    """CPython's compiler could have made each code object that a test assembles."""
     with assembled_code_checked():
         yield

@@ -62,7 +62,8 @@ def random_function(rng: random.Random) -> types.FunctionType:
     if varkeywords:
         parts.append("**kwargs")
     flat = names + keywords + ["args"] * varargs + ["kwargs"] * varkeywords
-    source = f"def function({', '.join(parts)}): return ({''.join(f'{name}, ' for name in reversed(flat))})"
+    returned = "".join(f"{name}, " for name in reversed(flat))
+    source = f"def function({', '.join(parts)}): return ({returned})"
     namespace: dict = {}
     exec(source, namespace)
     return namespace["function"]

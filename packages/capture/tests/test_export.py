@@ -109,9 +109,15 @@ def test_one_object_twice_in_a_result() -> None:
 
 @pytest.mark.parametrize(
     "x",
-    [torch.randn(3, 5), torch.randn(5, 3).t(), torch.randn(0, 5), torch.randn(7, 10)[1::2, ::2], torch.randn(3, 1, 5).expand(3, 4, 5)],
+    [
+        torch.randn(3, 5),
+        torch.randn(5, 3).t(),
+        torch.randn(0, 5),
+        torch.randn(7, 10)[1::2, ::2],
+        torch.randn(3, 1, 5).expand(3, 4, 5),
+    ],
     ids=["contiguous", "transposed", "empty", "strided", "expanded"],
-)  # fmt: skip
+)
 def test_layouts(x: torch.Tensor) -> None:
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.transpose(0, -1) * 2, x.sum(0)

@@ -146,7 +146,7 @@ def test_programs(name: str, dynamic: bool, tmp_path: Path) -> None:
 
 
 class Tied(nn.Module):
-    """Tied weights, views of one storage, a parameter without gradient, a buffer of each odd sort."""
+    """Tied weights, views of one storage, a frozen parameter, a buffer of each odd sort."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,20 +242,30 @@ import flambeau_capture
 loaded = flambeau_capture.load({path!r})
 inputs, expected = torch.load({data!r})
 torch.testing.assert_close(loaded(*inputs), expected, rtol=0, atol=0)
-assert not any(name.startswith(("torch._dynamo", "torch._inductor", "torch.export", "model_")) for name in sys.modules if name not in {before!r})
+unwanted = ("torch._dynamo", "torch._inductor", "torch.export", "model_")
+new = [name for name in sys.modules if name not in {before!r}]
+assert not any(name.startswith(unwanted) for name in new)
 print("equal")
 """
 
 
-def test_without_the_source(tmp_path: Path) -> None:
+def test_without_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of a module that exists in this process only."""
-    source = "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.linear = torch.nn.Linear(3, 2)\n    def forward(self, x):\n        return torch.tanh(self.linear(x))\n"
+    source = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x))
+"""
     (tmp_path / "model_of_this_test.py").write_text(source)
-    sys.path.insert(0, str(tmp_path))
-    try:
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
         from model_of_this_test import Model  # type: ignore[import-not-found]
-    finally:
-        sys.path.remove(str(tmp_path))
     model = Model()
     export(model, (torch.randn(4, 3),), dynamic_shapes=({0: BATCH},)).save(tmp_path / "graph")
     x = torch.randn(9, 3)
@@ -359,7 +369,10 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
 
 BLOCKED = """
 import sys
-for name in ("flambeau", "flambeau_autograd", "flambeau_inductor", "flambeau_runtime", "transformers", "rich", "hypothesis", "onnx"):
+for name in (
+    "flambeau", "flambeau_autograd", "flambeau_inductor", "flambeau_runtime",
+    "transformers", "rich", "hypothesis", "onnx",
+):
     sys.modules[name] = None
 import torch
 from flambeau_capture import Dim, export, load

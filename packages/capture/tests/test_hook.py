@@ -75,7 +75,8 @@ def test_signatures():
         parts += ["**kw"] if kwargs else []
         flat = names + keywords + ["args"] * star + ["kw"] * kwargs
         inner = f"lambda: ({flat[0]},)" if flat else "lambda: ()"
-        source = f"def f({', '.join(parts)}):\n made = {inner}\n return ({''.join(f'{name}, ' for name in flat)}made())"
+        names = "".join(f"{name}, " for name in flat)
+        source = f"def f({', '.join(parts)}):\n made = {inner}\n return ({names}made())"
         namespace: dict = {}
         exec(source, namespace)
         function = namespace["f"]

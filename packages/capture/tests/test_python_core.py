@@ -14,7 +14,9 @@ sys.modules["flambeau_capture._core"] = None
 import pytest
 from flambeau_capture import core_is_native
 assert not core_is_native()
-sys.exit(pytest.main(["-q", "-x", "--import-mode=importlib", "-p", "no:cacheprovider", *sys.argv[1:]]))
+sys.exit(
+    pytest.main(["-q", "-x", "--import-mode=importlib", "-p", "no:cacheprovider", *sys.argv[1:]]),
+)
 """
 
 

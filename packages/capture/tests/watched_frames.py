@@ -37,7 +37,7 @@ def run_graph(module: Any, _inputs: Any) -> Any:
     return module.forward
 
 
-# ---------------------------------------------------------------- programs: each breaks, then raises ValueError
+# ---------------------------------------------------- programs: each breaks, then raises ValueError
 
 
 def brk() -> None:
@@ -524,7 +524,7 @@ OBSERVERS = [
 
 
 def in_a_process(program: Callable[[], Program], observers: list[Any], calls: int) -> str | None:
-    """Compiles the program, calls it, and has each observer look on: how that ended, None if well."""
+    """Compile the program and call it under each observer; what went wrong, or None."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -63,7 +63,7 @@ def transpose_between(b, x):
 
 
 def transpose_of_stored(b, x):
-    """Both orders of the memory are results: the loops of one nest are turned to follow the other."""
+    """Both memory orders are results: the loops of one nest are reordered to follow the other."""
     y = b.exp(x)
     return y, _contiguous(b, b.permute(y, (1, 0)))
 

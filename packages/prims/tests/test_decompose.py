@@ -29,7 +29,7 @@ def traced(
     env: SizeEnv | None = None,
     shapes: Any = None,
 ) -> Graph:
-    """The program's functional ATen graph; `shapes` replaces the tensors' shapes by symbolic ones."""
+    """The program's functional ATen graph; `shapes` are symbolic shapes of the tensors."""
     tracer = Tracer(env)
     specs = [spec_of(t) for t in tensors]
     if shapes is not None:

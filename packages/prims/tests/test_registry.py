@@ -92,7 +92,7 @@ def test_rare_operators_run_on_meta():
 
 
 def test_rare_operators_specialise():
-    """Symbolic sizes become what they are on the traced call, with guards and a note for reports."""
+    """Symbolic sizes become their value on the traced call, with guards and a note for reports."""
     env = SizeEnv()
     rows, columns = env.symbol(4, "x"), env.symbol(6, "y")
     spec = Spec.of((rows + 1, columns))

@@ -1,4 +1,4 @@
-"""matmul and linear of symbolic sizes: the kernels and results of eager, for every pair of ranks."""
+"""matmul and linear of symbolic sizes: eager's kernels and results, for every pair of ranks."""
 
 from __future__ import annotations
 

@@ -313,7 +313,10 @@ from flambeau_prims.fake import fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.sizes import SizeEnv
 for env in (None, SizeEnv()):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5), nn.Dropout())
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5),
+        nn.Dropout(),
+    )
     real = torch.randn(2, 3, 8, 8)
     model(real)
     tracer = Tracer(env)

@@ -21,7 +21,7 @@ Rows = dict[tuple[str, str, str], dict[str, Any]]
 
 
 def main(arguments: list[str]) -> int:
-    """Run what is missing, print the table; exit status 1 when a row differs and is not accepted."""
+    """Run what is missing, print the table; exit with 1 if a row differs and is not accepted."""
     options = _parse(arguments)
     rows = _read(options.results)
     units = _units(options)

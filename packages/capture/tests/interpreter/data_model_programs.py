@@ -348,7 +348,8 @@ def malformed_patterns(x):
 
     found = []
     for pattern in (
-        twice, not_a_tuple, not_names, nothing, named_twice, too_many, too_many_ints, no_type, same_key, subclass_of_int, well_formed,
+        twice, not_a_tuple, not_names, nothing, named_twice, too_many, too_many_ints, no_type,
+        same_key, subclass_of_int, well_formed,
     ):  # fmt: skip
         try:
             found.append(pattern())

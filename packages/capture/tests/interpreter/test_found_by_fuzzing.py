@@ -489,11 +489,23 @@ def test_what_torch_says_of_arguments_of_wrong_types():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x: x.sum()[1:], lambda x: x.sum()[:-1].add_(1), lambda x: x.sum()[0], lambda x: x[:, 0], lambda x: x[9],
-        lambda x: torch.cat([]), lambda x: torch.stack([]), lambda x: x.select(0, 9), lambda x: x.narrow(0, 2, 5), lambda x: x.view(2, 2),
-        lambda x: x.sum(3), lambda x: x + x[:2], lambda x: x.foo, lambda x: len(x.sum()), lambda x: x.squeeze(7),
+        lambda x: x.sum()[1:],
+        lambda x: x.sum()[:-1].add_(1),
+        lambda x: x.sum()[0],
+        lambda x: x[:, 0],
+        lambda x: x[9],
+        lambda x: torch.cat([]),
+        lambda x: torch.stack([]),
+        lambda x: x.select(0, 9),
+        lambda x: x.narrow(0, 2, 5),
+        lambda x: x.view(2, 2),
+        lambda x: x.sum(3),
+        lambda x: x + x[:2],
+        lambda x: x.foo,
+        lambda x: len(x.sum()),
+        lambda x: x.squeeze(7),
     ],
-)  # fmt: skip
+)
 def test_errors_that_the_frame_handles_are_of_eagers_kind(call):
     def program(x):
         try:

@@ -193,11 +193,15 @@ def differentiated(x):
 @pytest.mark.parametrize(
     ("fn", "reason"),
     [
-        (item_of_tensor, "data-dependent"), (branch_on_tensor, "data-dependent"), (clock, "unknown-c-function"), (locked, "unknown-c-function"),
-        (memory_of_tensor, "tensor-attribute"), (listed, "data-dependent"),
+        (item_of_tensor, "data-dependent"),
+        (branch_on_tensor, "data-dependent"),
+        (clock, "unknown-c-function"),
+        (locked, "unknown-c-function"),
+        (memory_of_tensor, "tensor-attribute"),
+        (listed, "data-dependent"),
         (calls_disabled, "compiler-disable"),
     ],
-)  # fmt: skip
+)
 def test_breaks_run_eagerly(fn, reason):
     found = breaks(fn, X)
     assert found.id == reason and found.id in REASONS

@@ -1,4 +1,4 @@
-"""Statements and expressions of ordinary Python functions, captured whole and compared with eager."""
+"""Statements and expressions of Python functions, captured whole and compared with eager."""
 
 from __future__ import annotations
 
@@ -43,15 +43,39 @@ X = torch.arange(12.0).reshape(3, 4)
 @pytest.mark.parametrize(
     ("fn", "args"),
     [
-        (tutorial, ()), (branches, (5,)), (branches, (3,)), (branches, (0, False)), (loops, (3,)), (comprehensions, ()), (unpacking, ()),
-        (slices, ()), (strings, ()), (walrus_and_chained, ()), (closures, ()), (star_arguments, (4,)), (dataclass_values, ()),
-        (named_tuples, (Pair(torch.ones(4)),)), (enums, (Color.RED,)), (enums, (Color.BLUE,)), (builtin_functions, ()), (library_functions, ()),
-        (collection_types, ()), (dict_methods, ()), (list_methods, ()), (with_blocks, ()), (matching, ({"op": "add", "n": 2, "z": 1},)),
-        (matching, ([1, 2, 3],)), (matching, (Point(2),)), (matching, (Color.BLUE,)), (matching, ("s",)), (matching, ((1, 2),)),
-        (matching, (None,)), (matching, (5,)),
+        (tutorial, ()),
+        (branches, (5,)),
+        (branches, (3,)),
+        (branches, (0, False)),
+        (loops, (3,)),
+        (comprehensions, ()),
+        (unpacking, ()),
+        (slices, ()),
+        (strings, ()),
+        (walrus_and_chained, ()),
+        (closures, ()),
+        (star_arguments, (4,)),
+        (dataclass_values, ()),
+        (named_tuples, (Pair(torch.ones(4)),)),
+        (enums, (Color.RED,)),
+        (enums, (Color.BLUE,)),
+        (builtin_functions, ()),
+        (library_functions, ()),
+        (collection_types, ()),
+        (dict_methods, ()),
+        (list_methods, ()),
+        (with_blocks, ()),
+        (matching, ({"op": "add", "n": 2, "z": 1},)),
+        (matching, ([1, 2, 3],)),
+        (matching, (Point(2),)),
+        (matching, (Color.BLUE,)),
+        (matching, ("s",)),
+        (matching, ((1, 2),)),
+        (matching, (None,)),
+        (matching, (5,)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
-)  # fmt: skip
+)
 def test_same_as_eager(fn, args):
     check(fn, X.clone(), *args)
 

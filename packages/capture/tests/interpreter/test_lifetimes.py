@@ -1,4 +1,4 @@
-"""When objects die: what the program drops is freed where eager frees it, also after a graph break."""
+"""Objects that the program drops are freed where eager frees them, also after a graph break."""
 
 from __future__ import annotations
 

@@ -253,15 +253,26 @@ def test_changes_are_seen(name: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
     [
-        (globals(), "FACTOR", 5.0), (globals(), "FACTOR", 2), (globals(), "make_scaler", None), (HELPERS, "double", lambda x: x - 1),
-        (globals(), "HELPERS", types.SimpleNamespace(double=lambda x: x * 9)), (Base, "bonus", 4.0), (Derived, "bonus", 5.0),
-        (Base, "inherited", lambda self, x: x * 8), (Derived, "inherited", lambda self, x: x * 6), (World, "computed", property(lambda self: 3)),
-        (World, "computed", 17.0), (World, "forward", lambda self, x: x), (nn.ReLU, "forward", lambda self, x: x),
-        (torch, "cos", torch.sin), (nn.functional, "relu", lambda x, inplace=False: -x), (nn.functional, "batch_norm", lambda x, *rest: x),
+        (globals(), "FACTOR", 5.0),
+        (globals(), "FACTOR", 2),
+        (globals(), "make_scaler", None),
+        (HELPERS, "double", lambda x: x - 1),
+        (globals(), "HELPERS", types.SimpleNamespace(double=lambda x: x * 9)),
+        (Base, "bonus", 4.0),
+        (Derived, "bonus", 5.0),
+        (Base, "inherited", lambda self, x: x * 8),
+        (Derived, "inherited", lambda self, x: x * 6),
+        (World, "computed", property(lambda self: 3)),
+        (World, "computed", 17.0),
+        (World, "forward", lambda self, x: x),
+        (nn.ReLU, "forward", lambda self, x: x),
+        (torch, "cos", torch.sin),
+        (nn.functional, "relu", lambda x, inplace=False: -x),
+        (nn.functional, "batch_norm", lambda x, *rest: x),
         (nn.Module, "__getattr__", lambda self, name: nn.Module.__dict__["_old"](self, name)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_changes_of_definitions_are_seen(
     owner: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,11 +306,22 @@ def default_dtype(dtype: torch.dtype):
 @pytest.mark.parametrize(
     "mode",
     [
-        torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16), lambda: torch.autocast("cpu", torch.float16),
-        lambda: default_dtype(torch.float64), lambda: torch.device("meta"),
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        lambda: torch.autocast("cpu", torch.float16),
+        lambda: default_dtype(torch.float64),
+        lambda: torch.device("meta"),
     ],
-    ids=["no_grad", "inference_mode", "autocast", "autocast float16", "default dtype", "default device"],
-)  # fmt: skip
+    ids=[
+        "no_grad",
+        "inference_mode",
+        "autocast",
+        "autocast float16",
+        "default dtype",
+        "default device",
+    ],
+)
 def test_changes_of_modes_are_seen(mode: Callable[[], Any]) -> None:
     layer = nn.Linear(3, 3)
 

@@ -227,12 +227,20 @@ def test_changes_of_objects(mutate):
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
     [
-        (None, "GAIN", 7.0), (None, "TABLE", {"offset": 3.0}), (None, "STEPS", [5]), (None, "scale", lambda x: x / 2), (scale, "__defaults__", (9,)),
-        (scale, "__code__", (lambda x, by=3: x - by).__code__), (Options, "shift", 8.0), (Options, "doubled", property(lambda self: 1)),
-        (Options, "apply", lambda self, x: x), (Net, "helper", lambda self, x: x * 11), (nn.ReLU, "forward", lambda self, x: x),
+        (None, "GAIN", 7.0),
+        (None, "TABLE", {"offset": 3.0}),
+        (None, "STEPS", [5]),
+        (None, "scale", lambda x: x / 2),
+        (scale, "__defaults__", (9,)),
+        (scale, "__code__", (lambda x, by=3: x - by).__code__),
+        (Options, "shift", 8.0),
+        (Options, "doubled", property(lambda self: 1)),
+        (Options, "apply", lambda self, x: x),
+        (Net, "helper", lambda self, x: x * 11),
+        (nn.ReLU, "forward", lambda self, x: x),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_changes_of_definitions(owner, name, value, monkeypatch):
     net = Net(Options()).eval()
     fn = compiled(net)

@@ -374,8 +374,14 @@ def appends_and_reads_first(x, thing):
 
 @pytest.mark.parametrize(
     "program",
-    [appends_to_entry, appends_through_local, appends_in_list, appends_in_helper, appends_and_reads_first],
-)  # fmt: skip
+    [
+        appends_to_entry,
+        appends_through_local,
+        appends_in_list,
+        appends_in_helper,
+        appends_and_reads_first,
+    ],
+)
 def test_lists_in_containers_that_are_appended_to(program: Callable[..., Any]) -> None:
     own, eager = (Thing(logs={"x": [], "y": 1}, lists=[[], [], [5]]) for _ in range(2))
     fn = compiled(program)

@@ -240,13 +240,22 @@ def call_forms(x, *args, scale=2, **rest):
 @pytest.mark.parametrize(
     ("fn", "args"),
     [
-        (zipped, ([torch.randn(3), torch.randn(3)], {"a": 2, "b": 3})), (whiled, (torch.ones(3) * 9, 2.0)), (whiled, (torch.ones(3), 9.0)),
-        (nested_loops, (torch.randn(3),)), (handled, (torch.randn(3), False)), (handled, (torch.randn(3), True)),
-        (raises_below, (torch.randn(3),)), (with_blocks, (torch.randn(3, requires_grad=True),)), (generator_contexts, (torch.randn(3), False)),
-        (generator_contexts, (torch.randn(3), True)), (generators, (torch.randn(3),)), (comprehended, ([torch.randn(3), torch.randn(2)],)),
-        (closures, (torch.randn(3),)), (call_forms, (torch.randn(3), 1, 2)),
+        (zipped, ([torch.randn(3), torch.randn(3)], {"a": 2, "b": 3})),
+        (whiled, (torch.ones(3) * 9, 2.0)),
+        (whiled, (torch.ones(3), 9.0)),
+        (nested_loops, (torch.randn(3),)),
+        (handled, (torch.randn(3), False)),
+        (handled, (torch.randn(3), True)),
+        (raises_below, (torch.randn(3),)),
+        (with_blocks, (torch.randn(3, requires_grad=True),)),
+        (generator_contexts, (torch.randn(3), False)),
+        (generator_contexts, (torch.randn(3), True)),
+        (generators, (torch.randn(3),)),
+        (comprehended, ([torch.randn(3), torch.randn(2)],)),
+        (closures, (torch.randn(3),)),
+        (call_forms, (torch.randn(3), 1, 2)),
     ],
-)  # fmt: skip
+)
 def test_same_as_eager(fn, args):
     _, reasons = in_pieces(fn, *args, calls=3)
     assert reasons

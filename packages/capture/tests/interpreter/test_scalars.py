@@ -1,4 +1,4 @@
-"""Numbers of the program that change become inputs of the graph; what needs their value guards it."""
+"""Numbers that change become inputs of the graph; code that needs their value guards it."""
 
 from __future__ import annotations
 

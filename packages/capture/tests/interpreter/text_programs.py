@@ -1,6 +1,6 @@
 # ruff: noqa: E711, UP031, UP032 (forms of formatting are what is tested)
-"""Programs that make text of tensors and of data-dependent numbers; each is `fn(x)` for a float tensor
-x of shape (3,) and up to 3 dims.
+"""Programs that format tensors and data-dependent numbers; each is `fn(x)` for a float tensor x of
+shape (3,) and up to 3 dims.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ AXES = axes((I0, 32), (I1, 64))
 
 
 def test_what_is_peeled():
-    """Along i1 the range from 1; across it the first row, where both loads are the value outside."""
+    """Along i1 the range from 1; across it the first row, where both loads are out of range."""
     peeled = peel(BODY, AXES[1])
     assert [(r.begin, r.end) for r in peeled.ranges] == [(1, None)]
     assert peeled.across == ("v2",) and peeled.outside == BODY and not peeled.staged

@@ -361,7 +361,7 @@ def test_large_integers_round_once(library):
 
 
 def test_large_floats_become_integers(library):
-    """All magnitudes of int64; beyond it, and for NaN, what the processor's own conversion gives."""
+    """All magnitudes of int64; beyond it, and for NaN, the processor's own conversion."""
     powers = torch.tensor([2.0**k for k in range(63)], dtype=torch.float64)
     x = torch.cat(
         [powers, powers.nextafter(powers * 2), powers.nextafter(powers / 2), powers * 1.3]

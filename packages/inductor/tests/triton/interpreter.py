@@ -92,7 +92,7 @@ def run(
     grid: tuple[int, ...],
     constants: dict[str, int],
 ) -> None:
-    """Run the function `name` of `source` over `grid` programs; bool tensors are passed as bytes."""
+    """Run the function `name` of `source` over `grid` programs; bool tensors go as bytes."""
     # Triton reads a kernel's source through its file.
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
         file.write(source.replace("from triton.language.extra import libdevice\n", ""))

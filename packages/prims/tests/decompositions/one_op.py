@@ -65,7 +65,7 @@ class Make:
         low: float | None = None,
         high: float = 1.0,
     ) -> torch.Tensor:
-        """Floats from a normal distribution, or uniform in [low, high); integers in [-9, 9]; bools."""
+        """Normal floats, or uniform ones in [low, high); integers in [-9, 9]; bools."""
         return self._lay_out(
             lambda sizes: self._values(sizes, dtype or self.dtype, low, high), shape
         )
@@ -173,9 +173,14 @@ def flat(result: Any) -> list[Any]:
 
 
 def check(
-    op: Any, *args: Any, exact: bool = False, factor: float = 4.0, near: float = 0.0, undefined: bool = False,
+    op: Any,
+    *args: Any,
+    exact: bool = False,
+    factor: float = 4.0,
+    near: float = 0.0,
+    undefined: bool = False,
     **kwargs: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Assert that the decomposition agrees with eager on this call.
 
     `exact`: floats must be equal too, the sign of zeros included. `near`: the size of what is

@@ -118,8 +118,10 @@ def test_volumes() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         make = Make(2, dtype, special=True)
         for args in (
-            ([2, 2, 2],), ([3, 3, 3], [1, 1, 1], [1, 1, 1]), ([2, 3, 1], [2, 1, 1], [1, 1, 0], [1, 2, 1], True),
-        ):  # fmt: skip
+            ([2, 2, 2],),
+            ([3, 3, 3], [1, 1, 1], [1, 1, 1]),
+            ([2, 3, 1], [2, 1, 1], [1, 1, 0], [1, 2, 1], True),
+        ):
             x = make(2, 3, 4, 5, 6) + 0.0
             check(forward, x, *args, exact=True)
             values, indices = forward(x, *args)

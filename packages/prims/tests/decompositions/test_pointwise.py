@@ -133,10 +133,18 @@ def test_alpha(name: str) -> None:
     check(aten.add.Scalar, Make(0, torch.float32)(3, 4), 1.5, 2)
 
 
-@pytest.mark.parametrize(("left", "right"), [
-    (torch.int32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.float16), (torch.bool, torch.int8),
-    (torch.uint8, torch.int8), (torch.int64, torch.bfloat16), (torch.float32, torch.float64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (torch.int32, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.bfloat16, torch.float16),
+        (torch.bool, torch.int8),
+        (torch.uint8, torch.int8),
+        (torch.int64, torch.bfloat16),
+        (torch.float32, torch.float64),
+    ],
+)
 def test_promotion(left: torch.dtype, right: torch.dtype) -> None:
     for shapes in (((3, 4), (3, 4)), ((3, 4), ()), ((), (4,)), ((), ())):
         for a, b in ((left, right), (right, left)):

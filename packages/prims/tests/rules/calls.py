@@ -45,7 +45,7 @@ def _call(op: Any, function: Callable[..., Any], rng: random.Random) -> Call:
 
 
 def every(*names: str) -> list[Any]:
-    """Every overload of these names, in-place twins included, except those of their own kind below."""
+    """Every overload of these names, in-place twins included, except those listed below."""
     return [op for name in " ".join(names).split() for op in overloads(name)]
 
 

@@ -67,7 +67,7 @@ def realize(spec: Spec) -> torch.Tensor:
 
 
 def replay(node: Node) -> tuple[Any, Any]:
-    """What the rule said of a node, and what eager says on real tensors, both as comparable data."""
+    """The rule's result for a node and eager's on real tensors, both as comparable data."""
     real: dict[Value, torch.Tensor] = {}
 
     def make(value: Value) -> torch.Tensor:

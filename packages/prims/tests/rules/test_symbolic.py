@@ -1,4 +1,4 @@
-"""Rules on symbolic sizes: the result, evaluated at the hints, is the rule's result on the hints."""
+"""Rules on symbolic sizes: the result, evaluated at the hints, is the rule's on the hints."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_symbolic_agrees_with_static(name: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_symbolic_result_holds_at_other_sizes(name: str) -> None:
-    """At every size that the guards admit, the symbolic result is the rule's result on these sizes."""
+    """At every size that the guards admit, the symbolic result is the rule's on that size."""
     rng = random.Random(name)
     for _ in range(4):
         with warnings.catch_warnings():
