@@ -216,8 +216,7 @@ def _make_function(
                 if watched:
                     ctx.versions = recorded(watched, args, returned)
             else:
-                # Eager checks no version of what hooks have packed.
-                ctx.versions = ()
+                ctx.versions = ()  # eager checks no version of what hooks have packed
                 ctx.save_for_backward(*inputs(args), *outputs(returned), *intermediates(returned))
                 ctx.rest = ()
             if sizes is not None:
@@ -243,7 +242,8 @@ def _make_function(
                 ctx.kept = _Kept.after(ctx.kept, checked, spent) if later else None
                 if not later:
                     ctx.rest = None
-                    ctx.versions = ()
+                    if watched:
+                        ctx.versions = ()
             values = _NO_SIZES if sizes is None else ctx.sizes
             given = [fix(tangents[at], values) for at, fix in fixers]
             ints = [values[name] for name in names]

@@ -13,7 +13,7 @@ import weakref
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from flambeau_autograd.operators import memory_of
 from flambeau_prims.graph import Value
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from flambeau_autograd.aliases import Alias, AliasMap
     from flambeau_autograd.partition import Partition
     from flambeau_prims.graph import Node
+
+    Recorded: TypeAlias = "tuple[Callable[[], torch.Tensor | None], int, frozenset[int]]"
+    """A watched tensor, its version when the call returns, and the results that need it."""
 
 _MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation"
@@ -50,15 +53,6 @@ class Watched:
     results: frozenset[int]
     pending: int = 0
     shares: bool = False
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The version of a watched tensor when the call returned."""
-
-    tensor: Callable[[], torch.Tensor | None]
-    version: int
-    results: frozenset[int]
 
 
 def reads_of_backward(
@@ -134,17 +128,17 @@ def watched_tensors(
 def recorded(
     watched: Iterable[Watched], args: Sequence[Any], returned: Sequence[Any]
 ) -> list[Recorded]:
-    """The versions of the watched tensors of a call, less those that need no gradient.
+    """The versions of a call's watched tensors. Tuples, since this is part of each call.
 
     A weak reference lives as long as any view of the tensor does. Memory that the compiled backward
     reads is watched through a detached tensor, which counts all writes: not through the result
     itself, which holds the autograd node that holds the record.
     """
-    made = []
+    made: list[Recorded] = []
     for each in watched:
         tensor = (args if each.side == "input" else returned)[each.position]
         holder = partial(_same, tensor.detach()) if each.shares else weakref.ref(tensor)
-        made.append(Recorded(holder, tensor._version + each.pending, each.results))
+        made.append((holder, tensor._version + each.pending, each.results))
     return made
 
 
@@ -154,11 +148,10 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 def check_versions(records: Iterable[Recorded], spent: frozenset[int]) -> None:
     """Raise as eager does if a tensor that the gradients of the results `spent` need has changed."""
-    for record in records:
-        tensor = record.tensor()
-        if tensor is not None and tensor._version != record.version:
-            if not record.results.isdisjoint(spent):
-                raise modified(tensor, record.version)
+    for holder, version, results in records:
+        tensor = holder()
+        if tensor is not None and tensor._version != version and not results.isdisjoint(spent):
+            raise modified(tensor, version)
 
 
 def modified(tensor: torch.Tensor, expected: int) -> RuntimeError:
