@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import sys
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.semantics.attributes import load_attr
@@ -61,7 +62,8 @@ def MATCH_CLASS(frame: Frame, arg: int) -> None:
     names, cls, subject = stack.pop(), stack.pop(), stack.pop()
     stack.append(None)
     if not isinstance(cls, type):
-        raise TypeError("called match pattern must be a type")
+        noun = "class" if sys.version_info >= (3, 12) else "type"
+        raise TypeError(f"called match pattern must be a {noun}")
     if not instance_of(machine, subject, cls):
         return
     values: list[Any] = []
