@@ -11,7 +11,7 @@ import math
 import operator
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -44,6 +44,7 @@ from flambeau_capture.interpreter.values.classes import (
     MISSING,
     Proxy,
     lookup,
+    of_bases,
     python_method,
 )
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, joined_by
@@ -57,8 +58,13 @@ from flambeau_capture.sources import Attribute
 from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
+
+Args: TypeAlias = "tuple[Any, ...]"
+Kwargs: TypeAlias = "dict[str, Any]"
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
@@ -82,26 +88,18 @@ KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
 """Modules of Triton that build and launch kernels, which is not the program's business: neither
 followed nor captured.
 """
-_GETTERS = (operator.itemgetter, operator.attrgetter)
 _TYPE_CALL = type.__dict__["__call__"]
-_KEY_WRAPPER = type(functools.cmp_to_key(operator.lt))
-_TORCH_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-_SLOT_TYPES = (
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-)
 
 
 def call(
     machine: Machine,
     function: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     *,
     in_place: bool = False,
 ) -> Any:
-    """`function(*args, **kwargs)`.
+    """`function(*args, **kwargs)`, as the tables at the end of this file say for its type.
 
     With `in_place` the calling instruction pushes just this value: the frame of a Python function
     may then be left and taken up again at a graph break inside it.
@@ -109,81 +107,89 @@ def call(
     if machine.user_overrides and (about := machine.user_overrides.get(id(function))) is not None:
         return about(machine, function, args, kwargs)
     kind = type(function)
-    if kind is types.FunctionType:
-        substitute = SUBSTITUTES.get(id(function))
-        if substitute is not None:
-            if in_place and substitute is call_module:
-                return call_module(machine, args, kwargs, in_place=True)
-            return substitute(machine, args, kwargs)
-        recorded = torch_functions.PYTHON_FUNCTIONS.get(id(function))
-        if recorded is not None:
-            return torch_functions.call_python(machine, function, recorded, args, kwargs)
-        by_code = CODE_SUBSTITUTES.get(id(function.__code__))
-        if by_code is not None:
-            return by_code(machine, function, args, kwargs)
-        module = function.__module__ or ""
-        if module.startswith(KERNEL_LAUNCHERS) and function.__name__ != "__getitem__":
-            raise GraphBreak("unknown-c-function", "launch of a Triton kernel")
-        if module.startswith("torch._dynamo"):
-            return dynamo_substitute(function)(machine, args, kwargs)
-        if module in _TYPING:
-            return _call_typing(machine, function, args, kwargs)
-        library = machine.foreign.of_module(module)
-        if library is not None:
-            found = library.call_python(function, args, kwargs)
-            if found is not NotImplemented:
-                return found
-        return call_function(machine, function, args, kwargs, in_place=in_place)
-    if kind is types.MethodType:
-        if isinstance(function.__self__, Proxy):
-            return function(*args, **kwargs)
-        bound = (function.__self__, *args)
-        return call(machine, function.__func__, bound, kwargs, in_place=in_place)
-    return _call_object(machine, function, args, kwargs, in_place=in_place)
+    way = _CALLS.get(kind) or of_bases(_CALLS_OF_SUBTYPES, kind, _call_instance)
+    return way(machine, function, args, kwargs, in_place)
 
 
-def _call_object(
-    machine: Machine,
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    in_place: bool,
+def _call_python(
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
 ) -> Any:
-    """A call of what is neither a Python function nor a method; `in_place` as in `call`."""
-    kind = type(function)
-    if kind in _SLOT_TYPES:
-        return _call_slot(machine, function, args, kwargs)
-    if (
-        kind is types.MethodWrapperType
-        and function.__name__ == "__call__"
-        and isinstance(function.__self__, type)
-    ):
-        return instantiate(machine, function.__self__, args, kwargs)
-    if kind in BUILTIN_TYPES:
-        return _call_builtin(machine, function, args, kwargs)
-    if isinstance(function, type):
-        return construct(machine, function, args, kwargs)
-    if kind in _TORCH_OPERATORS or issubclass(kind, HigherOrder):
-        return machine.tape.call_function(function, args, kwargs)
-    if kind is functools.partial:
-        return _call_partial(machine, function, args, kwargs, in_place=in_place)
-    if kind is LRU_CACHE:
-        return call_cached(machine, function, args, kwargs)
-    if issubclass(kind, Proxy):
+    substitute = SUBSTITUTES.get(id(function))
+    if substitute is not None:
+        if in_place and substitute is call_module:
+            return call_module(machine, args, kwargs, in_place=True)
+        return substitute(machine, args, kwargs)
+    recorded = torch_functions.PYTHON_FUNCTIONS.get(id(function))
+    if recorded is not None:
+        return torch_functions.call_python(machine, function, recorded, args, kwargs)
+    by_code = CODE_SUBSTITUTES.get(id(function.__code__))
+    if by_code is not None:
+        return by_code(machine, function, args, kwargs)
+    module = function.__module__ or ""
+    of_library = _CALLS_OF_LIBRARIES.get(module.partition(".")[0], _call_of_library)
+    result = of_library(machine, function, module, args, kwargs)
+    if result is not NotImplemented:
+        return result
+    return call_function(machine, function, args, kwargs, in_place=in_place)
+
+
+def _call_of_library(
+    machine: Machine, function: Any, module: str, args: Args, kwargs: Kwargs
+) -> Any:
+    """A function of a foreign library; NotImplemented for others and where it is interpreted."""
+    library = machine.foreign.of_module(module)
+    return NotImplemented if library is None else library.call_python(function, args, kwargs)
+
+
+def _call_of_triton(
+    machine: Machine, function: Any, module: str, args: Args, kwargs: Kwargs
+) -> Any:
+    if module.startswith(KERNEL_LAUNCHERS) and function.__name__ != "__getitem__":
+        raise GraphBreak("unknown-c-function", "launch of a Triton kernel")
+    return NotImplemented
+
+
+def _call_of_torch(machine: Machine, function: Any, module: str, args: Args, kwargs: Kwargs) -> Any:
+    if module.startswith("torch._dynamo"):
+        return dynamo_substitute(function)(machine, args, kwargs)
+    return NotImplemented
+
+
+def _call_method(
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
+) -> Any:
+    if isinstance(function.__self__, Proxy):
         return function(*args, **kwargs)
-    if kind is Compiled:
-        return call(machine, function.__wrapped__, args, kwargs, in_place=in_place)
-    if kind is weakref.ReferenceType:
-        return dereference(machine, function)
-    if kind in _GETTERS:
-        return _call_getter(machine, function, kind, args[0])
-    if kind is _KEY_WRAPPER and not machine.objects.is_known(function):
+    bound = (function.__self__, *args)
+    return call(machine, function.__func__, bound, kwargs, in_place=in_place)
+
+
+def _call_method_wrapper(
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
+) -> Any:
+    if function.__name__ == "__call__" and isinstance(function.__self__, type):
+        return instantiate(machine, function.__self__, args, kwargs)
+    return _call_builtin(machine, function, args, kwargs, in_place)
+
+
+def _record(machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool) -> Any:
+    return machine.tape.call_function(function, args, kwargs)
+
+
+def _call_key_wrapper(
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
+) -> Any:
+    """An object of functools.cmp_to_key."""
+    if not machine.objects.is_known(function):
         return function(*args, **kwargs)  # made in the frame, of an interpreted function
-    if kind is operator.methodcaller:
-        return _call_method_of(machine, function, args[0])
-    if isinstance(function, staticmethod):
-        return call(machine, function.__func__, args, kwargs)
+    return _call_instance(machine, function, args, kwargs, in_place)
+
+
+def _call_instance(
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
+) -> Any:
+    """An object that is callable because its class has a `__call__`."""
+    kind = type(function)
     method = python_method(machine, kind, "__call__")
     if method is not None:
         return call(machine, method, (function, *args), kwargs, in_place=in_place)
@@ -201,8 +207,8 @@ def _call_object(
 def call_function(
     machine: Machine,
     function: types.FunctionType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     *,
     in_place: bool = False,
 ) -> Any:
@@ -259,7 +265,7 @@ def _is_given(machine: Machine, value: Any) -> bool:
 
 
 def _call_constant(
-    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Any:
     """A function whose author marked its result as constant
     (`torch.compiler.assume_constant_result`): called as it is.
@@ -280,8 +286,8 @@ def bind(
     machine: Machine,
     function: types.FunctionType,
     code: DecodedCode,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
 ) -> list[Any]:
     """The fast locals of a call, as CPython binds arguments; TypeError where it would raise one."""
     count = code.argcount
@@ -352,7 +358,7 @@ def _fill_defaults(
 
 
 def _call_builtin(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
 ) -> Any:
     """A builtin function, or a bound method of a C type."""
     substitute = SUBSTITUTES.get(id(function))
@@ -364,26 +370,40 @@ def _call_builtin(
     if library is not None:
         return library.call(function, args, kwargs)
     receiver = function.__self__
+    way = of_bases(_BUILTINS_OF_RECEIVERS, type(receiver), _call_bound)
+    return way(machine, function, receiver, args, kwargs)
+
+
+def _call_bound_to_descriptor(
+    machine: Machine, function: Any, receiver: Any, args: Args, kwargs: Kwargs
+) -> Any:
     if is_getter(function) and args and isinstance(args[0], torch.Tensor):
         return load_attr(machine, args[0], receiver.__name__)
-    if receiver is not None and not isinstance(receiver, types.ModuleType):
-        if isinstance(receiver, torch.Tensor):
-            return machine.tape.call_method(function.__name__, (receiver, *args), kwargs)
-        if not isinstance(receiver, type):
-            if (
-                isinstance(receiver, dict)
-                and machine.objects.is_known(receiver)
-                and function.__name__ in ("get", "__getitem__", "__contains__")
-            ):
-                return _read_lazy_dict(machine, receiver, function.__name__, *args)
-            descriptor = lookup(machine, type(receiver), function.__name__)
-            substitute = SUBSTITUTES.get(id(descriptor))
-            if substitute is not None:
-                return substitute(machine, (receiver, *args), kwargs)
+    return _call_bound(machine, function, receiver, args, kwargs)
+
+
+def _call_bound_to_dict(
+    machine: Machine, function: Any, receiver: Any, args: Args, kwargs: Kwargs
+) -> Any:
+    if machine.objects.is_known(receiver) and function.__name__ in _LAZY_DICT_METHODS:
+        return _read_lazy_dict(machine, receiver, function.__name__, *args)
+    return _call_bound(machine, function, receiver, args, kwargs)
+
+
+def _call_bound(machine: Machine, function: Any, receiver: Any, args: Args, kwargs: Kwargs) -> Any:
+    descriptor = lookup(machine, type(receiver), function.__name__)
+    substitute = SUBSTITUTES.get(id(descriptor))
+    if substitute is not None:
+        return substitute(machine, (receiver, *args), kwargs)
+    return _call_pure(machine, function, receiver, args, kwargs)
+
+
+def _call_pure(machine: Machine, function: Any, receiver: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A C function that runs natively during capture if it is known to be pure."""
     if not is_pure(function):
         twin = pure_twin(function)
         if twin is not None:
-            return _call_builtin(machine, twin, args, kwargs)
+            return _call_builtin(machine, twin, args, kwargs, False)
         name = getattr(function, "__qualname__", function.__name__)
         module = getattr(function, "__module__", None) or type(receiver).__name__
         if machine.handling is not None and any(isinstance(arg, BaseException) for arg in args):
@@ -395,21 +415,31 @@ def _call_builtin(
     machine.check_receiver(receiver)
     args, kwargs = prepare_arguments(machine, function, args, kwargs)
     if type(receiver) is str:
-        if function.__name__ == "format":
-            return fill_in(machine, receiver, args, kwargs)
-        if function.__name__ == "format_map":
-            args = tuple(formattable(machine, arg) for arg in args)
-        if function.__name__ == "join" and len(args) == 1 and not kwargs:
-            items = list(args[0])
-            if any(type(item) is DeferredString for item in items):
-                return joined_by(receiver, items)
-            args = (items,)
-        args, kwargs = concrete(args), concrete(kwargs)
-    elif receiver is math:
+        return _call_str_method(machine, function, receiver, args, kwargs)
+    if receiver is math:
         args = concrete(args)
     elif args and isinstance(receiver, (dict, set)):
         args = (native_key(machine, args[0], receiver), *args[1:])
     return function(*args, **kwargs)
+
+
+def _call_str_method(
+    machine: Machine, function: Any, receiver: str, args: Args, kwargs: Kwargs
+) -> Any:
+    name = function.__name__
+    if name == "format":
+        return fill_in(machine, receiver, args, kwargs)
+    if name == "format_map":
+        args = tuple(formattable(machine, arg) for arg in args)
+    if name == "join" and len(args) == 1 and not kwargs:
+        items = list(args[0])
+        if any(type(item) is DeferredString for item in items):
+            return joined_by(receiver, items)
+        args = (items,)
+    return function(*concrete(args), **concrete(kwargs))
+
+
+_LAZY_DICT_METHODS = ("get", "__getitem__", "__contains__")
 
 
 def _read_lazy_dict(
@@ -430,7 +460,7 @@ _ARITHMETIC = frozenset(
 )
 
 
-def _call_slot_of_number(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_slot_of_number(function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`int.__add__(n, 1)` of a symbolic number; other methods than arithmetic of one type make it
     concrete.
     """
@@ -442,9 +472,7 @@ def _call_slot_of_number(function: Any, args: tuple[Any, ...], kwargs: dict[str,
     return function(*concrete(args), **concrete(kwargs))
 
 
-def _call_slot(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _call_slot(machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool) -> Any:
     """An unbound method of a C type, called with its receiver first."""
     substitute = SUBSTITUTES.get(id(function))
     if substitute is not None:
@@ -470,12 +498,7 @@ def _call_slot(
 
 
 def _call_partial(
-    machine: Machine,
-    function: functools.partial[Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    in_place: bool,
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
 ) -> Any:
     target, first, named = function.func, function.args, function.keywords
     if machine.objects.is_known(function):
@@ -487,8 +510,8 @@ def _call_partial(
     return call(machine, target, (*first, *args), {**named, **kwargs}, in_place=in_place)
 
 
-def _call_typing(
-    machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _call_of_typing(
+    machine: Machine, function: Any, module: str, args: Args, kwargs: Kwargs
 ) -> Any:
     """A function of the typing modules: about types only, so native, but for three kinds.
 
@@ -499,8 +522,13 @@ def _call_typing(
     warns = name == "__getattribute__" or (
         name == "__instancecheck__" and not isinstance(args[0], type)
     )
-    if warns or name in _TYPING_EFFECTS or "_caller" in function.__code__.co_names:
-        return call_function(machine, function, args, kwargs)
+    if (
+        module not in _TYPING
+        or warns
+        or name in _TYPING_EFFECTS
+        or "_caller" in function.__code__.co_names
+    ):
+        return NotImplemented
     if name == "__call__" and hasattr(args[0], "__origin__") and getattr(args[0], "_inst", True):
         made = call(machine, args[0].__origin__, args[1:], kwargs)
         if hasattr(made, "__dict__"):
@@ -524,10 +552,12 @@ def _guard_type_forms(machine: Machine, values: Any) -> None:
                 machine.guard("IS", source, value)
 
 
-def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:
+def _call_getter(
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
+) -> Any:
     """operator.itemgetter and operator.attrgetter objects."""
-    wanted = getter.__reduce__()[1]
-    if kind is operator.itemgetter:
+    wanted, obj = function.__reduce__()[1], args[0]
+    if type(function) is operator.itemgetter:
         found = tuple(load_item(machine, obj, key) for key in wanted)
     else:
         found = tuple(
@@ -539,9 +569,12 @@ def _call_getter(machine: Machine, getter: Any, kind: type, obj: Any) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def _call_method_of(machine: Machine, caller: Any, obj: Any) -> Any:
+def _call_methodcaller(
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
+) -> Any:
     """An operator.methodcaller object."""
-    made, args = caller.__reduce__()
+    obj = args[0]
+    made, args = function.__reduce__()
     named = {}
     if isinstance(made, functools.partial):
         args, named = (*made.args, *args), made.keywords
@@ -551,7 +584,7 @@ def _call_method_of(machine: Machine, caller: Any, obj: Any) -> Any:
 # ---------------------------------------------------------------- classes
 
 
-def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def construct(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """`cls(*args, **kwargs)`: the metaclass's `__call__`, or `type.__call__`."""
     substitute = SUBSTITUTES.get(id(cls))
     if substitute is not None:
@@ -569,7 +602,7 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
     return instantiate(machine, cls, args, kwargs)
 
 
-def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def instantiate(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """What `type.__call__` does: `__new__`, then `__init__`."""
     if issubclass(cls, torch.Tensor) and not _makes_itself(machine, cls):
         raise GraphBreak("tensor-subclass", f"a {cls.__name__} is made")
@@ -601,7 +634,7 @@ def _makes_itself(machine: Machine, cls: type) -> bool:
     return is_admitted(cls) and isinstance(new, (staticmethod, types.FunctionType))
 
 
-def new_instance(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def new_instance(cls: type, args: Args, kwargs: Kwargs) -> Any:
     """A bare instance of a class whose `__new__` is C and whose `__init__` is Python."""
     if issubclass(cls, BaseException):
         return cls.__new__(cls, *args, **kwargs)
@@ -619,9 +652,7 @@ def _builtin_base(cls: type) -> type | None:
     return next((base for base in bases if cls.__new__ is base.__new__), None)
 
 
-def _construct_native(
-    machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _construct_native(machine: Machine, cls: type, args: Args, kwargs: Kwargs) -> Any:
     if not (
         is_pure(cls)
         or issubclass(cls, (BaseException, enum.Enum))
@@ -635,3 +666,60 @@ def _construct_native(
         assert machine.frame is not None
         made.__module__ = machine.frame.globals.get("__name__", "__main__")
     return made
+
+
+# ---------------------------------------------------------------- which type is called how
+
+_CALLS: dict[type, Callable[[Machine, Any, Args, Kwargs, bool], Any]] = {
+    types.FunctionType: _call_python,
+    types.MethodType: _call_method,
+    **dict.fromkeys(BUILTIN_TYPES, _call_builtin),
+    types.MethodWrapperType: _call_method_wrapper,
+    types.MethodDescriptorType: _call_slot,
+    types.WrapperDescriptorType: _call_slot,
+    types.ClassMethodDescriptorType: _call_slot,
+    torch._ops.OpOverload: _record,
+    torch._ops.OpOverloadPacket: _record,
+    functools.partial: _call_partial,
+    LRU_CACHE: lambda machine, cached, args, kwargs, _: call_cached(machine, cached, args, kwargs),
+    Compiled: lambda machine, compiled, args, kwargs, in_place: call(
+        machine, compiled.__wrapped__, args, kwargs, in_place=in_place
+    ),
+    weakref.ReferenceType: lambda machine, reference, args, kwargs, _: dereference(
+        machine, reference
+    ),
+    operator.itemgetter: _call_getter,
+    operator.attrgetter: _call_getter,
+    operator.methodcaller: _call_methodcaller,
+    type(functools.cmp_to_key(operator.lt)): _call_key_wrapper,
+}
+"""By the callable's exact type."""
+
+_CALLS_OF_SUBTYPES = {
+    type: lambda machine, cls, args, kwargs, _: construct(machine, cls, args, kwargs),
+    HigherOrder: _record,
+    Proxy: lambda machine, proxy, args, kwargs, _: proxy(*args, **kwargs),
+    staticmethod: lambda machine, static, args, kwargs, _: call(
+        machine, static.__func__, args, kwargs
+    ),
+}
+"""By a base of the callable's type; what has none of them is an instance with a `__call__`."""
+
+_CALLS_OF_LIBRARIES = {
+    "triton": _call_of_triton,
+    "torch": _call_of_torch,
+    **dict.fromkeys(_TYPING, _call_of_typing),
+}
+"""Python functions by the top-level module; NotImplemented has them interpreted."""
+
+_BUILTINS_OF_RECEIVERS = {
+    type(None): _call_pure,
+    types.ModuleType: _call_pure,
+    type: _call_pure,
+    torch.Tensor: lambda machine, function, tensor, args, kwargs: machine.tape.call_method(
+        function.__name__, (tensor, *args), kwargs
+    ),
+    types.GetSetDescriptorType: _call_bound_to_descriptor,
+    dict: _call_bound_to_dict,
+}
+"""By a base of the receiver's type; `_call_bound` for all others."""

@@ -11,7 +11,7 @@ import enum
 import functools
 import threading
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -35,6 +35,7 @@ from flambeau_capture.interpreter.values.classes import (
     is_trusted,
     is_written,
     lookup,
+    of_bases,
     python_method,
 )
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
@@ -55,9 +56,11 @@ from flambeau_capture.sources import (
 from flambeau_prims.concrete_sizes import concrete
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flambeau_capture.interpreter.machine import Machine
 
-_NATIVE_VALUES = frozenset(
+_NATIVE_VALUES: frozenset[type] = frozenset(
     {
         int,
         float,
@@ -79,9 +82,6 @@ _NATIVE_VALUES = frozenset(
         type({}.keys()),
         type({}.values()),
         type({}.items()),
-        torch.SymInt,
-        torch.SymFloat,
-        torch.SymBool,
         bytearray,
         types.CodeType,
         types.GenericAlias,
@@ -108,38 +108,38 @@ def load_attr(machine: Machine, obj: Any, name: str) -> Any:
     if found is not MISSING:
         return found
     kind = type(obj)
-    if issubclass(kind, Proxy):
-        return obj.seen_attribute(name)
-    if kind in _NATIVE_VALUES:
-        plain = SYMBOLIC_NUMBERS.get(kind)
-        if plain is not None:
-            if name == "__class__":
-                return plain
-            obj = concrete(obj)
+    read = _READS.get(kind) or of_bases(_READS_OF_SUBTYPES, kind, _instance_attribute)
+    return read(machine, obj, name)
+
+
+def _native_attribute(machine: Machine, obj: Any, name: str) -> Any:
+    return getattr(obj, name)
+
+
+def _attribute_of_number(machine: Machine, number: Any, name: str) -> Any:
+    return (
+        SYMBOLIC_NUMBERS[type(number)] if name == "__class__" else getattr(concrete(number), name)
+    )
+
+
+def _method_attribute(machine: Machine, method: types.MethodType, name: str) -> Any:
+    if name in ("__func__", "__self__"):
+        return getattr(method, name)
+    function, receiver = method.__func__, method.__self__
+    if name == "__qualname__" and isinstance(receiver, torch.Tensor):
+        if type(function) is not types.FunctionType:  # written in C: it names the object's class
+            return f"{machine.tape.real_type(receiver).__qualname__}.{method.__name__}"
+    return load_attr(machine, function, name)
+
+
+def _attribute_of_thread(machine: Machine, obj: Any, name: str) -> NoReturn:
+    raise break_of_thread(type(obj), name)
+
+
+def _instance_attribute(machine: Machine, obj: Any, name: str) -> Any:
+    kind = type(obj)
+    if foreign_types.is_value(kind):
         return getattr(obj, name)
-    if issubclass(kind, torch.Tensor):
-        return load_tensor_attribute(machine, obj, name)
-    if kind in _NATIVE_OBJECTS or foreign_types.is_value(kind):
-        return getattr(obj, name)
-    if kind is types.FunctionType:
-        return function_attribute(machine, obj, name)
-    if issubclass(kind, type):
-        return _class_attribute(machine, obj, name)
-    if issubclass(kind, types.ModuleType):
-        return _module_attribute(machine, obj, name)
-    if kind is super:
-        return _super_attribute(machine, obj, name)
-    if kind is types.MethodType:
-        if name in ("__func__", "__self__"):
-            return getattr(obj, name)
-        if name == "__qualname__" and isinstance(obj.__self__, torch.Tensor):
-            if (
-                type(obj.__func__) is not types.FunctionType
-            ):  # of a method written in C: by the object
-                return f"{machine.tape.real_type(obj.__self__).__qualname__}.{obj.__name__}"
-        return load_attr(machine, obj.__func__, name)
-    if issubclass(kind, threading.local):
-        raise break_of_thread(kind, name)
     if name in GENERATOR_STATE and is_host_generator_type(kind):
         raise GraphBreak("host-random", f"{name} of a random generator is read")
     getter = python_method(machine, kind, "__getattribute__")
@@ -526,3 +526,22 @@ def break_of_thread(kind: type, name: str) -> GraphBreak:
     return GraphBreak(
         "unsupported-input", f"attribute {name!r} of a {kind.__qualname__} of this thread"
     )
+
+
+_READS: dict[type, Callable[[Machine, Any, str], Any]] = {
+    **dict.fromkeys(_NATIVE_VALUES | _NATIVE_OBJECTS, _native_attribute),
+    **dict.fromkeys(SYMBOLIC_NUMBERS, _attribute_of_number),
+    types.FunctionType: function_attribute,
+    types.MethodType: _method_attribute,
+    super: _super_attribute,
+}
+"""How attributes are read, by an object's exact type."""
+
+_READS_OF_SUBTYPES: dict[type, Callable[[Machine, Any, str], Any]] = {
+    Proxy: lambda machine, proxy, name: proxy.seen_attribute(name),
+    torch.Tensor: load_tensor_attribute,
+    type: _class_attribute,
+    types.ModuleType: _module_attribute,
+    threading.local: _attribute_of_thread,
+}
+"""By a base of the object's type; what has none of them is read by `_instance_attribute`."""

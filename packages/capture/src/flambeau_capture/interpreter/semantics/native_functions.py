@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.machine import Machine
 
-BUILTIN_TYPES = frozenset(
+BUILTIN_TYPES: frozenset[type] = frozenset(
     {types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").match)}
 )
 """Types of C functions and of C methods bound to their receiver (those that know their defining

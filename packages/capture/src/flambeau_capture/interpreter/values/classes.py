@@ -13,7 +13,7 @@ import functools
 import re
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,10 +21,13 @@ from flambeau_capture.python_core import Compiled
 from flambeau_capture.sources import ABSENT, Constant, TypeAttribute
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flambeau_capture.interpreter.exit.rebuild import Rebuilder
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.record import Recipe
 
+Entry = TypeVar("Entry")
 MISSING = ABSENT
 _mro_of = type.__dict__["__mro__"].__get__
 _dict_of = type.__dict__["__dict__"].__get__
@@ -48,6 +51,14 @@ SYMBOLIC_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: boo
 def is_trusted(module_name: Any) -> bool:
     """Whether a module's own definitions need no guards."""
     return isinstance(module_name, str) and module_name.partition(".")[0] in TRUSTED_ROOTS
+
+
+def of_bases(table: Mapping[type, Entry], kind: type, default: Entry) -> Entry:
+    """The table's entry for the first class in the MRO of `kind` that has one."""
+    for base in _mro_of(kind):
+        if base in table:
+            return table[base]
+    return default
 
 
 def lookup(machine: Machine, cls: type, name: str) -> Any:
@@ -166,7 +177,7 @@ TORCH_CONSTANTS: frozenset[type] = frozenset(
     {torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo}
 )
 
-LRU_CACHE = type(functools.lru_cache(lambda: 0))
+LRU_CACHE: type = type(functools.lru_cache(lambda: 0))
 IDENTITY_TYPES: frozenset[type] = frozenset(
     {
         types.FunctionType,
