@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import flambeau
 
@@ -184,6 +185,26 @@ def test_an_optimizer_step_between_forward_and_backward(kind: str) -> None:
         optimizer.step()
         with pytest.raises(RuntimeError, match=MODIFIED):
             second.backward()
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("preserve", [True, False])
+def test_checkpoints_draw_again_as_eager_does(use_reentrant: bool, preserve: bool) -> None:
+    def program(w: torch.Tensor) -> torch.Tensor:
+        return checkpoint(
+            torch.nn.functional.dropout,
+            w.sin(),
+            use_reentrant=use_reentrant,
+            preserve_rng_state=preserve,
+        )
+
+    results = []
+    for run in (program, flambeau.compile(program)):
+        torch.manual_seed(0)
+        w = torch.ones(50, requires_grad=True)
+        run(w).sum().backward()
+        results.append((w.grad, torch.rand(3)))
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("program", [exp, aliases, detached_row, flat])

@@ -84,9 +84,14 @@ def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
             "higher-order-operator",
             "torch.utils.checkpoint.checkpoint(use_reentrant=True) with context_fn",
         )
+    first = len(machine.tape.calls)
     if reentrant and torch.is_grad_enabled():
-        return _reentrant(machine, function, tuple(rest), inner)
-    return _region(machine, function, tuple(rest), inner, saves)
+        result = _reentrant(machine, function, tuple(rest), inner)
+    else:
+        result = _region(machine, function, tuple(rest), inner, saves)
+    if not kwargs.get("preserve_rng_state", True):
+        _refuse_draws(machine, first)
+    return result
 
 
 # ---------------------------------------------------------------- which results a region keeps
@@ -212,6 +217,13 @@ def _region(
         call.region = first + 1
         call.saves = saves
     return result
+
+
+def _refuse_draws(machine: Machine, first: int) -> None:
+    """Graphs keep what a region draws; without the generators' state, its backward draws again."""
+    inside = machine.tape.calls[first:]
+    if torch.is_grad_enabled() and any(call.random for call in inside):
+        raise _checkpoint_break("a function that draws with preserve_rng_state=False")
 
 
 def _hands_on(call: Call) -> bool:
