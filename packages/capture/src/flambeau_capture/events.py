@@ -8,15 +8,56 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flambeau_capture.guards import check
-from flambeau_capture.guards.kind import KINDS
+from flambeau_capture.guards.kind import KINDS, Held
+from flambeau_capture.guards.kinds import guard_text
 from flambeau_capture.sources import SourceLost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_capture.entries.entry import EntryInfo
-    from flambeau_capture.record import Assumption, Break, Guard
-    from flambeau_capture.sources import Scope
+    from torch import fx
+
+    from flambeau_capture.record import Assumption, Break, Guard, Opaque
+    from flambeau_capture.sources import Scope, Source
+    from flambeau_prims.size_floats import FloatExpr
+    from flambeau_prims.sizes import Expr
+    from flambeau_prims.spec import Spec
+
+
+@dataclass(eq=False, slots=True)
+class EntryInfo:
+    """What is kept about an entry, for reasons, reports and tests. It holds no user object
+    strongly.
+    """
+
+    guards: tuple[Guard, ...] = ()
+    inputs: tuple[tuple[Source, Spec | Expr | FloatExpr | Opaque], ...] = ()
+    graph_module: fx.GraphModule | None = None
+    text: str = ""
+    """Source of the entry function; "" when the graph is called directly."""
+    skipped: Break | None = None
+    """Why calls that this entry serves run eagerly."""
+    broken: Break | None = None
+    """Why the graph ends in the middle of the function, which then goes on in other graphs."""
+
+    assumptions: tuple[Assumption, ...] = ()
+    """What its graph checks of data, where the program would otherwise go another way."""
+
+    specialised: tuple[str, ...] = ()
+    """Sizes that are guarded to be what they were, since an operator takes no symbolic ones: which,
+    and which operator.
+    """
+
+    def guard_texts(self) -> list[str]:
+        """The guards in the user's terms, in the order they are checked."""
+        return [guard_text(guard) for guard in self.guards]
+
+    def is_dead(self) -> bool:
+        """Whether an object that the entry was made for has died, so that it can never serve again."""
+        return any(
+            isinstance(guard.payload, Held) and guard.payload.get() is guard.payload
+            for guard in self.guards
+        )
 
 
 @dataclass(frozen=True, slots=True)

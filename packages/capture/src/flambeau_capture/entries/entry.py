@@ -12,7 +12,7 @@ import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,6 +23,7 @@ from flambeau_capture.entries.eager_replay import OnError, unused_that_raise
 from flambeau_capture.entries.entry_code import EntryCode, recipes_in
 from flambeau_capture.entries.locks import UnderLocks, call_sources
 from flambeau_capture.entries.state_snapshot import StateSnapshot, state_snapshot
+from flambeau_capture.events import EntryInfo, Event
 from flambeau_capture.frame_hook import flat_function
 from flambeau_capture.graphs.graph_module import build_graph_module
 from flambeau_capture.graphs.reverse_mode import enter_inference_mode, leaving_after_errors
@@ -30,7 +31,6 @@ from flambeau_capture.graphs.size_nodes import symbol_name, symbol_sources
 from flambeau_capture.guards import kinds, program, torch_state
 from flambeau_capture.guards.constants import Relation
 from flambeau_capture.guards.filtering import GuardFilter, filtered
-from flambeau_capture.guards.kind import Held
 from flambeau_capture.guards.tensor_kinds import TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.python_core import PythonEntry
@@ -60,9 +60,6 @@ from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
 
-if TYPE_CHECKING:
-    from flambeau_capture.events import Event
-
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a
 tuple of the outputs.
@@ -71,42 +68,6 @@ tuple of the outputs.
 _NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 WHOLE_RESULT = -1
 RESULT_AS_TUPLE = -2
-
-
-@dataclass(eq=False, slots=True)
-class EntryInfo:
-    """What is kept about an entry, for reasons, reports and tests. It holds no user object
-    strongly.
-    """
-
-    guards: tuple[Guard, ...] = ()
-    inputs: tuple[tuple[Source, Spec | Expr | FloatExpr | Opaque], ...] = ()
-    graph_module: fx.GraphModule | None = None
-    text: str = ""
-    """Source of the entry function; "" when the graph is called directly."""
-    skipped: Break | None = None
-    """Why calls that this entry serves run eagerly."""
-    broken: Break | None = None
-    """Why the graph ends in the middle of the function, which then goes on in other graphs."""
-
-    assumptions: tuple[Assumption, ...] = ()
-    """What its graph checks of data, where the program would otherwise go another way."""
-
-    specialised: tuple[str, ...] = ()
-    """Sizes that are guarded to be what they were, since an operator takes no symbolic ones: which,
-    and which operator.
-    """
-
-    def guard_texts(self) -> list[str]:
-        """The guards in the user's terms, in the order they are checked."""
-        return [kinds.guard_text(guard) for guard in self.guards]
-
-    def is_dead(self) -> bool:
-        """Whether an object that the entry was made for has died, so that it can never serve again."""
-        return any(
-            isinstance(guard.payload, Held) and guard.payload.get() is guard.payload
-            for guard in self.guards
-        )
 
 
 def current_state() -> torch_state.UsualState:

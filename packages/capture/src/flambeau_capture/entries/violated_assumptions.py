@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.entries.entry import EntryInfo
-    from flambeau_capture.events import GuardFailure
+    from flambeau_capture.events import EntryInfo, GuardFailure
 
 
 class _Violated(threading.local):

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from flambeau_capture.entries.entry import all_guards, current_state
+from flambeau_capture.exported.contents import Ambient
 from flambeau_capture.exported.dims import check_promises
-from flambeau_capture.exported.graph import Ambient, ExportedGraph
+from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.lift import Lifter
 from flambeau_capture.exported.signature import bind_call, frame_sources, local_indices
 from flambeau_capture.guards.kinds import guard_text

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from flambeau_capture.entries.entry import graph_of, written_inputs
+from flambeau_capture.exported.contents import Condition, GraphInput, Mutation, Symbol
 from flambeau_capture.exported.dims import Dim
-from flambeau_capture.exported.graph import Condition, ExportedGraph, GraphInput, Mutation, Symbol
+from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.size_text import names_in
 from flambeau_capture.exported.tree import (
     FACTORIES,
@@ -60,8 +61,8 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec, spec_of
 
 if TYPE_CHECKING:
+    from flambeau_capture.exported.contents import Ambient
     from flambeau_capture.exported.dims import DeclaredSymbols
-    from flambeau_capture.exported.graph import Ambient
     from flambeau_capture.exported.signature import BoundCall
     from flambeau_capture.record import Capture, Input, SideEffect
 

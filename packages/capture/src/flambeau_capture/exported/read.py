@@ -19,14 +19,8 @@ import torch
 
 from flambeau_capture.exported import targets
 from flambeau_capture.exported.codec import TreeReader, check, decode, decode_spec
-from flambeau_capture.exported.graph import (
-    Ambient,
-    Condition,
-    ExportedGraph,
-    GraphInput,
-    Mutation,
-    Symbol,
-)
+from flambeau_capture.exported.contents import Ambient, Condition, GraphInput, Mutation, Symbol
+from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.graphs import decode_graph, identifier
 from flambeau_capture.exported.signature import CallSignature, Parameter
 from flambeau_capture.exported.size_text import assume, holds

@@ -25,7 +25,7 @@ from flambeau_capture.exported.text import (
 if TYPE_CHECKING:
     from torch import fx
 
-    from flambeau_capture.exported.graph import ExportedGraph
+    from flambeau_capture.exported.contents import GraphContents
 
 _CHARACTER, _TITLE_CHARACTER, _LINE, _MARGIN, _GAP, _LAYER_GAP = 6.2, 7.2, 14, 8, 18, 34
 _LONGEST_LINE = 48
@@ -113,7 +113,7 @@ class _Box:
         return len(self.lines) * _LINE + (_MARGIN if self.lines else 0)
 
 
-def svg_of(exported: ExportedGraph) -> str:
+def svg_of(exported: GraphContents) -> str:
     """The whole SVG document."""
     boxes = _boxes(exported)
     layers = _layers(boxes)
@@ -125,7 +125,7 @@ def svg_of(exported: ExportedGraph) -> str:
 # ---------------------------------------------------------------- boxes
 
 
-def _boxes(exported: ExportedGraph) -> list[_Box]:
+def _boxes(exported: GraphContents) -> list[_Box]:
     """A box for each argument, call and the result, in program order, connected."""
     held = {}
     box_of: dict[fx.Node, _Box] = {}
@@ -254,7 +254,7 @@ def _place(layers: list[list[_Box]]) -> None:
 # ---------------------------------------------------------------- drawing
 
 
-def _drawn(exported: ExportedGraph, layers: list[list[_Box]]) -> str:
+def _drawn(exported: GraphContents, layers: list[list[_Box]]) -> str:
     left = min(box.x - box.width / 2 for layer in layers for box in layer) - _GAP
     tops, y = [], 2.0 * _GAP
     for layer in layers:

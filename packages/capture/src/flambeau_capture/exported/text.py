@@ -32,7 +32,7 @@ from flambeau_capture.exported.tree import (
 from flambeau_capture.graphs.higher_order import HigherOrder
 
 if TYPE_CHECKING:
-    from flambeau_capture.exported.graph import ExportedGraph
+    from flambeau_capture.exported.contents import GraphContents
 
 _STARS: dict[inspect._ParameterKind, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
@@ -40,7 +40,7 @@ _STARS: dict[inspect._ParameterKind, str] = {
 }
 
 
-def graph_text(exported: ExportedGraph) -> str:
+def graph_text(exported: GraphContents) -> str:
     """The whole text."""
     names = [node.name for node in placeholders(exported)]
     lines = [f"graph {exported.name}({_parameters(exported)})"]
@@ -66,7 +66,7 @@ def graph_text(exported: ExportedGraph) -> str:
     return "\n".join(lines)
 
 
-def placeholders(exported: ExportedGraph) -> list[fx.Node]:
+def placeholders(exported: GraphContents) -> list[fx.Node]:
     """The graph's placeholders, in order."""
     return [node for node in exported.graph_module.graph.nodes if node.op == "placeholder"]
 
@@ -151,13 +151,13 @@ def spec_text(spec: Any) -> str:
     return str(spec)
 
 
-def result_text(exported: ExportedGraph) -> str:
+def result_text(exported: GraphContents) -> str:
     """What a call returns, in terms of the graph's nodes and the inputs."""
     (output,) = (node for node in exported.graph_module.graph.nodes if node.op == "output")
     return tree_text(exported.result, [argument_text(arg) for arg in output.args[0]], exported)  # type: ignore[union-attr]
 
 
-def tree_text(tree: Tree, outputs: list[str], exported: ExportedGraph) -> str:
+def tree_text(tree: Tree, outputs: list[str], exported: GraphContents) -> str:
     """A tree as a Python-like expression."""
 
     def text(part: Tree) -> str:
@@ -194,7 +194,7 @@ def tree_text(tree: Tree, outputs: list[str], exported: ExportedGraph) -> str:
     raise TypeError(f"no text for a {type(tree).__name__}")
 
 
-def _parameters(exported: ExportedGraph) -> str:
+def _parameters(exported: GraphContents) -> str:
     specs = [str(spec) for spec in exported.input_specs]
     parts, starred = [], False
     for parameter in exported.signature.parameters:

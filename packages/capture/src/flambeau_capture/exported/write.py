@@ -26,13 +26,13 @@ from flambeau_capture.exported.graphs import encode_graph
 if TYPE_CHECKING:
     import os
 
-    from flambeau_capture.exported.graph import ExportedGraph
+    from flambeau_capture.exported.contents import GraphContents
 
 FORMAT = "flambeau exported graph"
 VERSION = 1
 
 
-def save_graph(exported: ExportedGraph, path: str | os.PathLike[str]) -> None:
+def save_graph(exported: GraphContents, path: str | os.PathLike[str]) -> None:
     """Write an exported graph; TypeError names what a file cannot hold, and nothing is written
     then.
     """
@@ -58,7 +58,7 @@ def save_graph(exported: ExportedGraph, path: str | os.PathLike[str]) -> None:
                     )
 
 
-def _graph_data(exported: ExportedGraph, tensors: _TensorWriter) -> dict[str, Any]:
+def _graph_data(exported: GraphContents, tensors: _TensorWriter) -> dict[str, Any]:
     trees = TreeWriter()
     env = exported.graph_module.meta.get("size_env")
     declared = {symbol.name for symbol in exported.symbols}

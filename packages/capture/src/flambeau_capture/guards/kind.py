@@ -13,14 +13,31 @@ Payloads that are user objects are held weakly (`Held`), so that an entry keeps 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flambeau_capture.guards.constants import brief
 
 if TYPE_CHECKING:
-    from flambeau_capture.guards.program import ProgramBuilder
+    from collections.abc import Callable
+
     from flambeau_capture.record import Guard
-    from flambeau_capture.sources import Scope
+    from flambeau_capture.sources import Scope, Source
+
+
+class CheckEmitter(Protocol):
+    """What the kinds ask of the program that is being built: `program.ProgramBuilder`."""
+
+    def check(
+        self, name: str, source: Source | None, *, number: int = 0, payload: Any = None
+    ) -> None: ...
+    def check_in_python(self, guard: Guard, holds: Callable[[Any], bool]) -> None: ...
+    def check_together(
+        self, sources: tuple[Source, ...], holds: Callable[[tuple[Any, ...]], bool]
+    ) -> None: ...
+    def distinct_memory(self, guard: Guard, tensors: tuple[Source, ...], written: int) -> None: ...
+    def load(self, source: Source) -> int: ...
+    def relation(self, guard: Guard) -> None: ...
+    def symbol(self, source: Source) -> int: ...
 
 
 class GuardKind:
@@ -38,7 +55,7 @@ class GuardKind:
         raise NotImplementedError
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         raise NotImplementedError
 
     @classmethod

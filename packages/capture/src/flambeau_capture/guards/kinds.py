@@ -22,7 +22,7 @@ from flambeau_capture.sources import CallOf, Scope
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from flambeau_capture.guards.program import ProgramBuilder
+    from flambeau_capture.guards.kind import CheckEmitter
     from flambeau_capture.record import Guard
 
 # ---------------------------------------------------------------- identity, type and value
@@ -41,7 +41,7 @@ class IS(GuardKind):
         return value is guard.payload.get()
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check(
             "WEAK_IS" if guard.payload.is_weak else "IS",
             guard.source,
@@ -75,7 +75,7 @@ class IS_NOT(GuardKind):
         return value is not guard.payload.get()
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("IS_NOT", guard.source, payload=guard.payload.reference)
 
     @classmethod
@@ -98,7 +98,7 @@ class TYPE(GuardKind):
         return type(value) is guard.payload.get()
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check(
             "WEAK_TYPE" if guard.payload.is_weak else "TYPE",
             guard.source,
@@ -138,7 +138,7 @@ class EQUALS(GuardKind):
         return constants_equal(value, guard.payload)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         constant = guard.payload
         if (
             constant is None
@@ -170,7 +170,7 @@ class ALIAS(GuardKind):
         return value is guard.payload.load(scope)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("ALIAS", guard.source, number=builder.load(guard.payload))
 
     @classmethod
@@ -191,7 +191,7 @@ class NOT_ALIAS(GuardKind):
         return value is not guard.payload.load(scope)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("NOT_ALIAS", guard.source, number=builder.load(guard.payload))
 
     @classmethod
@@ -220,7 +220,7 @@ class LENGTH(GuardKind):
         return False
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("LENGTH", guard.source, number=guard.payload)
 
     @classmethod
@@ -249,7 +249,7 @@ class KEYS(GuardKind):
         return len(keys) == len(guard.payload) and all(map(constants_equal, keys, guard.payload))
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("KEYS", guard.source, payload=tuple(guard.payload))
 
     @classmethod
@@ -283,7 +283,7 @@ class HAS_KEY(GuardKind):
         return isinstance(value, dict) and dict.__contains__(value, guard.payload)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("HAS_KEY", guard.source, payload=guard.payload)
 
     @classmethod
@@ -306,7 +306,7 @@ class ABSENT(GuardKind):
         return isinstance(value, dict) and not dict.__contains__(value, guard.payload)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("NO_KEY", guard.source, payload=guard.payload)
 
     @classmethod
@@ -333,7 +333,7 @@ class CELL_EMPTY(GuardKind):
         return False
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("CELL_EMPTY", guard.source)
 
     @classmethod
@@ -355,7 +355,7 @@ class TORCH_STATE(GuardKind):
         return not guard.payload.differences()
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         if guard.payload.words:
             builder.check("TORCH_STATE", None, payload=guard.payload.words)
         else:
@@ -388,7 +388,7 @@ class STATE(GuardKind):
         return torch_state.EXTRA[name]() == then
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         name, then = guard.payload
         read = CallOf(torch_state.EXTRA[name], ())
         builder.check("EQUALS", read, payload=then)
@@ -414,7 +414,7 @@ class PREDICATE(GuardKind):
         return bool(guard.payload[0](value))
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check_in_python(guard, guard.payload[0])
 
     @classmethod

@@ -16,7 +16,7 @@ from flambeau_prims.sizes import Expr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_capture.guards.program import ProgramBuilder
+    from flambeau_capture.guards.kind import CheckEmitter
     from flambeau_capture.record import Guard
     from flambeau_capture.sources import Scope
     from flambeau_prims.spec import Spec
@@ -58,7 +58,7 @@ class TENSOR(GuardKind):
         )
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         payload: TensorPayload = guard.payload
         if payload.words is None:
             builder.check_in_python(guard, lambda value: cls.holds(value, guard, None))  # type: ignore[arg-type]
@@ -127,7 +127,7 @@ class INT(GuardKind):
         return type(value) is int and -(1 << 63) <= value < 1 << 63
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.symbol(guard.source)
 
     @classmethod
@@ -144,7 +144,7 @@ class FLOAT(GuardKind):
         return type(value) is float
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.check("TYPE", guard.source, payload=float)
 
     @classmethod
@@ -161,7 +161,7 @@ class RELATION(GuardKind):
         return guard.payload.holds(scope)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         builder.relation(guard)
 
     @classmethod
@@ -187,7 +187,7 @@ class ARRAY(GuardKind):
         return type(value) is kind and _array_flags(value) == flags
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         kind, flags = guard.payload
         builder.check("ARRAY", guard.source, number=flags, payload=kind)
 
@@ -223,7 +223,7 @@ class DISTINCT_RANGES(GuardKind):
         return distinct_ranges(written, others)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         written, others = guard.payload
         count = len(written)
         builder.check_together(
@@ -252,7 +252,7 @@ class DISTINCT_MEMORY(GuardKind):
         return distinct_storages(written, others)
 
     @classmethod
-    def emit(cls, builder: ProgramBuilder, guard: Guard) -> None:
+    def emit(cls, builder: CheckEmitter, guard: Guard) -> None:
         written, others = guard.payload
         builder.distinct_memory(guard, (*written, *others), len(written))
 

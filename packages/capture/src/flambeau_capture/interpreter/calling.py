@@ -18,12 +18,13 @@ import torch
 from flambeau_capture.compiler_functions import disabled_reason, innermost
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_capture.interpreter.code.decode import decode
-from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
+from flambeau_capture.interpreter.frame import UNBOUND, run
+from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics.attribute_writes import store_attr
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.binding_errors import raise_binding_error
 from flambeau_capture.interpreter.semantics.formatting import formattable
-from flambeau_capture.interpreter.semantics.items import load_item
+from flambeau_capture.interpreter.semantics.items import lazy_dict_has, lazy_dict_item, load_item
 from flambeau_capture.interpreter.semantics.modules import call_module
 from flambeau_capture.interpreter.semantics.native_functions import (
     BUILTIN_TYPES,
@@ -447,11 +448,11 @@ def _read_lazy_dict(
 ) -> Any:
     """`get` and the like on a dict that is read entry by entry."""
     if method == "__getitem__":
-        return machine.lazy_dict_item(mapping, key)
-    found = machine.lazy_dict_has(mapping, key)
+        return lazy_dict_item(machine, mapping, key)
+    found = lazy_dict_has(machine, mapping, key)
     if method == "__contains__":
         return found
-    return machine.lazy_dict_item(mapping, key) if found else default
+    return lazy_dict_item(machine, mapping, key) if found else default
 
 
 _SYMBOLIC_FORMS = {int: torch.SymInt, float: torch.SymFloat}

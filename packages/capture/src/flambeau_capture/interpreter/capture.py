@@ -10,14 +10,22 @@ import torch
 
 from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.guards import torch_state
-from flambeau_capture.interpreter.branches.speculation import Answers, NeedsObservation
+from flambeau_capture.interpreter import calling
+from flambeau_capture.interpreter.branches.speculation import Answers, NeedsObservation, Speculation
 from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.code.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.exit.rebuild import Rebuilder
-from flambeau_capture.interpreter.exit.suspend import finish, left_to_interpreter, stop_steps
-from flambeau_capture.interpreter.frame import UNBOUND, Frame, Stopped, run
-from flambeau_capture.interpreter.machine import Machine
+from flambeau_capture.interpreter.exit.suspend import (
+    finish,
+    left_to_interpreter,
+    stop_steps,
+    suspend,
+)
+from flambeau_capture.interpreter.frame import UNBOUND, Stopped, run
+from flambeau_capture.interpreter.machine import Frame, Machine, Operations
 from flambeau_capture.interpreter.opcodes import HANDLERS
+from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.substitutes import user_overrides
 from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
 from flambeau_capture.interpreter.values.deferred_strings import error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
@@ -165,14 +173,23 @@ _MAY_CALL_BACK = frozenset(
 def interpret(attempt: Attempt) -> Outcome:
     """Make one attempt."""
     device = _main_device(attempt.scope.arguments)
+    operations = Operations(
+        call=calling.call,
+        interpret=calling.call_function,
+        load=load_attr,
+        suspend=suspend,
+        speculation=lambda machine: Speculation(machine, attempt.answers),
+        handlers=HANDLERS,
+        user_overrides=user_overrides(),
+    )
     machine = Machine(
         attempt.scope,
         attempt.options,
         attempt.dynamic,
+        operations,
         device,
         attempt.strategy,
         attempt.stop_step,
-        attempt.answers,
     )
     try:
         return _outcome(attempt, machine)

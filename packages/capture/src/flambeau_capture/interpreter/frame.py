@@ -17,10 +17,7 @@ from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS, LazyV
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    import types
-
-    from flambeau_capture.interpreter.code.decode import DecodedCode
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.machine import Frame, Machine
 
 
 class Sentinel:
@@ -71,57 +68,6 @@ RETURN = 1
 YIELD = 2
 
 
-class Frame:
-    """The state of one activation of a Python function. `ip` is the index of the next instruction."""
-
-    __slots__ = (
-        "builtins",
-        "code",
-        "function",
-        "generator",
-        "globals",
-        "in_place",
-        "ip",
-        "keyword_names",
-        "locals",
-        "machine",
-        "namespace",
-        "parent",
-        "snapshot",
-        "stack",
-        "value",
-    )
-
-    def __init__(
-        self,
-        machine: Machine,
-        code: DecodedCode,
-        function: types.FunctionType,
-        local_values: list[Any],
-        parent: Frame | None,
-    ) -> None:
-        self.machine = machine
-        self.code = code
-        self.function = function
-        self.globals = function.__globals__
-        self.builtins = function.__builtins__  # type: ignore[attr-defined]
-        self.locals = local_values
-        self.stack: list[Any] = []
-        self.ip = 0
-        self.parent = parent
-        self.in_place = False
-        self.value: Any = None
-        self.keyword_names: tuple[str, ...] = ()
-        self.generator: Any = None
-        self.namespace: dict[str, Any] | None = None  # f_locals, in class bodies only
-        self.snapshot: dict[str, Any] | None = None  # what `locals()` has returned, before 3.13
-
-    @property
-    def where(self) -> str:
-        """The user's "file.py:12" of the instruction being executed."""
-        return f"{self.code.filename}:{self.code.line(max(self.ip - 1, 0))}"
-
-
 _AS_USED = PARTIAL_READS | {DeferredString}
 
 
@@ -143,21 +89,6 @@ def whole_local(frame: Frame, slot: int) -> Any:
     if type(value) is LazyValue:
         value = frame.locals[slot] = frame.machine.objects.whole(value)
     return value
-
-
-def is_in_block(frame: Frame | None, *, with_too: bool = True) -> bool:
-    """Whether a frame, or one that has called it, stands in a `try` (or a `with`), which an
-    exception would not just leave.
-    """
-    while frame is not None:
-        code = frame.code
-        unwind = code.unwinds[frame.ip - 1]
-        if unwind is not None and (
-            with_too or code.names_at[unwind.target + 1] != "WITH_EXCEPT_START"
-        ):
-            return True
-        frame = frame.parent
-    return False
 
 
 def run(frame: Frame) -> int:

@@ -10,8 +10,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode.instructions import VERSION
-from flambeau_capture.interpreter.frame import RETURN, Frame, Handled, Stopped, run, unwind
-from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.frame import RETURN, Handled, Stopped, run, unwind
+from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 
@@ -304,6 +304,6 @@ def _check_not_running(generator: InterpretedGenerator) -> None:
 def _method(receiver: Any, name: str, machine: Machine) -> Any:
     """A method of the iterator of a `yield from`, or None."""
     try:
-        return load_attr(machine, receiver, name)
+        return machine.load(receiver, name)
     except AttributeError:
         return None

@@ -8,23 +8,16 @@ made.
 from __future__ import annotations
 
 import dis
-import operator
 import os
-import sys
 import types
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from flambeau_capture.guards import torch_state
-from flambeau_capture.interpreter import calling
-from flambeau_capture.interpreter.branches.speculation import Answers, Speculation
-from flambeau_capture.interpreter.exit.suspend import suspend
 from flambeau_capture.interpreter.foreign_types import OpenLibraries
-from flambeau_capture.interpreter.opcodes import HANDLERS
-from flambeau_capture.interpreter.semantics.attributes import load_attr, load_global_value
-from flambeau_capture.interpreter.semantics.items import load_item, native_iterable
-from flambeau_capture.interpreter.substitutes import CODE_SUBSTITUTES, SUBSTITUTES, user_overrides
+from flambeau_capture.interpreter.substitute_registry import CODE_SUBSTITUTES, SUBSTITUTES
 from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
 from flambeau_capture.interpreter.torch_calls.tape import Tape
 from flambeau_capture.interpreter.torch_calls.torch_functions import PYTHON_FUNCTIONS
@@ -39,12 +32,9 @@ from flambeau_capture.interpreter.values.strategy import DEFAULT_STRATEGY, Captu
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import (
-    CallOf,
     CellContents,
     Closure,
-    DictEntryOf,
     FunctionField,
-    GlobalsDict,
     Item,
     Source,
 )
@@ -53,11 +43,14 @@ from flambeau_prims import error_texts
 from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from contextvars import ContextVar
+    from collections.abc import Callable
 
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.code.decode import DecodedCode, Handler
+    from flambeau_capture.interpreter.protocols import Assumptions
     from flambeau_capture.options import CaptureOptions
     from flambeau_capture.record import Capture, DynamicDims, Scope
+
+_State = TypeVar("_State")
 
 _SEVERAL_OF_ONE_SOURCE = frozenset({"ABSENT", "HAS_KEY", "NOT_ALIAS", "PREDICATE", "STATE"})
 """Guard kinds of which one source may have several, with different payloads."""
@@ -83,10 +76,6 @@ _OWN_READS = (
 )
 
 
-def _has_key(mapping: dict[Any, Any], key: Any) -> bool:
-    return dict.__contains__(mapping, key)
-
-
 def _is_ours(error: BaseException) -> bool:
     """Whether a name or attribute was missing in this package's own code.
 
@@ -103,6 +92,87 @@ def _is_ours(error: BaseException) -> bool:
     return code.co_filename.startswith(_PACKAGE) and opcode in _OWN_READS
 
 
+class Frame:
+    """The state of one activation of a Python function. `ip` is the index of the next instruction."""
+
+    __slots__ = (
+        "builtins",
+        "code",
+        "function",
+        "generator",
+        "globals",
+        "in_place",
+        "ip",
+        "keyword_names",
+        "locals",
+        "machine",
+        "namespace",
+        "parent",
+        "snapshot",
+        "stack",
+        "value",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        code: DecodedCode,
+        function: types.FunctionType,
+        local_values: list[Any],
+        parent: Frame | None,
+    ) -> None:
+        self.machine = machine
+        self.code = code
+        self.function = function
+        self.globals = function.__globals__
+        self.builtins = function.__builtins__  # type: ignore[attr-defined]
+        self.locals = local_values
+        self.stack: list[Any] = []
+        self.ip = 0
+        self.parent = parent
+        self.in_place = False
+        self.value: Any = None
+        self.keyword_names: tuple[str, ...] = ()
+        self.generator: Any = None
+        self.namespace: dict[str, Any] | None = None  # f_locals, in class bodies only
+        self.snapshot: dict[str, Any] | None = None  # what `locals()` has returned, before 3.13
+
+    @property
+    def where(self) -> str:
+        """The user's "file.py:12" of the instruction being executed."""
+        return f"{self.code.filename}:{self.code.line(max(self.ip - 1, 0))}"
+
+    def is_in_block(self, *, with_too: bool = True) -> bool:
+        """Whether the frame, or one that has called it, stands in a `try` (or a `with`), which an
+        exception would not just leave.
+        """
+        frame: Frame | None = self
+        while frame is not None:
+            code = frame.code
+            unwind = code.unwinds[frame.ip - 1]
+            if unwind is not None and (
+                with_too or code.names_at[unwind.target + 1] != "WITH_EXCEPT_START"
+            ):
+                return True
+            frame = frame.parent
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What the floors above the machine define, and the floors below ask it for."""
+
+    call: Callable[..., Any]
+    """`call(machine, function, args, kwargs, in_place=False)`"""
+    interpret: Callable[..., Any]
+    load: Callable[[Machine, Any, str], Any]
+    suspend: Callable[[Machine, Frame], Capture]
+    speculation: Callable[[Machine], Assumptions]
+    handlers: list[Handler]
+    """Of the opcodes, by number."""
+    user_overrides: dict[int, Any]
+
+
 class Machine:
     """What the handlers share.
 
@@ -115,10 +185,10 @@ class Machine:
         scope: Scope,
         options: CaptureOptions,
         dynamic: DynamicDims,
+        operations: Operations,
         device: torch.device | str = "cpu",
         strategy: CaptureStrategy = DEFAULT_STRATEGY,
         stop_step: int = 0,
-        answers: Answers | None = None,
     ) -> None:
         self.scope = scope
         self.options = options
@@ -126,6 +196,7 @@ class Machine:
         self.dynamic_ints = dynamic.mode is not False
         self.frame: Frame | None = None
         self.handling: BaseException | None = None
+        self._states: dict[type, Any] = {}
         self.addresses_read: dict[int, Any] = {}
         """Objects by the `id` that the program has read."""
         self.groups_raised: dict[int, BaseException] = {}
@@ -164,8 +235,6 @@ class Machine:
         often as it holds it.
         """
         self.locks_held: list[Any] = []
-        self.context_writes: dict[int, tuple[ContextVar[Any], Any]] = {}
-        """Context variables that the frame has set, and to what."""
         self.deferred_tensors: list[tuple[torch.Tensor, int]] = []
         """What deferred calls show, and its version when they were made."""
         self.deferred_targets: list[tuple[Any, str]] = []
@@ -190,13 +259,23 @@ class Machine:
         self.attribute_writes: dict[tuple[int, str], tuple[Any, bool]] = {}
         self.hookless: set[int] = set()
         self.hooks_guarded = False
-        self.handlers = HANDLERS
-        self.user_overrides = user_overrides()
+        self.operations = operations
+        self.handlers = operations.handlers
+        self.user_overrides = operations.user_overrides
         self.foreign = OpenLibraries(self)
         self.objects = Objects(self)
-        self.speculation = Speculation(self, answers)
-        self.tape = Tape(self, device)
+        self.speculation = operations.speculation(self)
+        self.tape: Tape = Tape(self, device)
         self._set_next_check(0)
+
+    def state_of(self, feature: type[_State]) -> _State:
+        """The state of one feature, an object of the class that the feature's module defines; made
+        when it is first asked for.
+        """
+        found: _State | None = self._states.get(feature)
+        if found is None:
+            found = self._states[feature] = feature()
+        return found
 
     def was_raised_by_name(self, error: BaseException) -> bool:
         """Whether a `raise` has named this part of a group, which makes it another one."""
@@ -327,7 +406,7 @@ class Machine:
         taken up there again.
         """
         try:
-            self.suspended = suspend(self, frame)
+            self.suspended = self.operations.suspend(self, frame)
         except GraphBreak as error:
             self.suspended = error
 
@@ -335,19 +414,19 @@ class Machine:
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`function(*args, **kwargs)`."""
-        return calling.call(self, function, args, kwargs)
+        return self.operations.call(self, function, args, kwargs)
 
     def call_in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`function(*args, **kwargs)`, which the running instruction pushes as it is."""
-        return calling.call(self, function, args, kwargs, in_place=True)
+        return self.operations.call(self, function, args, kwargs, in_place=True)
 
     def interpret(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function's own code, past any substitute."""
-        return calling.call_function(self, function, args, kwargs)
+        return self.operations.interpret(self, function, args, kwargs)
 
     def load(self, obj: Any, name: str) -> Any:
         """`obj.name`."""
-        return load_attr(self, obj, name)
+        return self.operations.load(self, obj, name)
 
     def check_receiver(self, receiver: Any) -> None:
         """Methods of C types may read containers of the program that stand on the stack as they
@@ -475,41 +554,6 @@ class Machine:
             f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read",
         )
 
-    def lazy_dict_item(self, mapping: dict[Any, Any], key: Any) -> Any:
-        """One entry of a big dict that existed before the call."""
-        source = self.objects.source_of(mapping)
-        assert source is not None
-        if isinstance(source, GlobalsDict):
-            return load_global_value(self, mapping, key)
-        if not self.lazy_dict_has(mapping, key):
-            raise KeyError(key)
-        return self.objects.wrap(
-            mapping[self._real_key(key)], self.objects.entry_source(source, key)
-        )
-
-    def lazy_dict_has(self, mapping: dict[Any, Any], key: Any) -> bool:
-        """Whether a big dict that existed before the call has a key."""
-        source = self.objects.source_of(mapping)
-        assert source is not None
-        found = self._real_key(key) in mapping
-        entry = self.objects.entry_source(source, key)
-        if isinstance(entry, DictEntryOf):
-            if not found:
-                self.guard(
-                    "PREDICATE", CallOf(_has_key, (source, entry.key)), (operator.not_, "False")
-                )
-        elif mapping is not sys.modules and not isinstance(key, torch.Tensor):
-            self.guard("HAS_KEY" if found else "ABSENT", source, key)
-        return found
-
-    def _real_key(self, key: Any) -> Any:
-        """What the program's own dicts hold for a key that the frame sees."""
-        if isinstance(key, torch.Tensor):
-            found = self.tape.input_of(key)
-            return key if found is None else found[0]
-        tracked = self.objects.tracked_copies.get(id(key))
-        return key if tracked is None else tracked.real
-
     def known_key(self, key: Any, others: Any) -> Any:
         """A key of a container that existed before the call, to be put among `others` in the copy
         of it.
@@ -533,8 +577,3 @@ class Machine:
             return mapping
         _, source = self.objects.known.pop(id(mapping))
         return self.objects.track_dict(mapping, source)
-
-    def mapping_items(self, mapping: Any) -> Any:
-        """The entries of a mapping written in Python, as pairs."""
-        keys = self.call(load_attr(self, mapping, "keys"), (), {})
-        return [(key, load_item(self, mapping, key)) for key in native_iterable(self, keys)]

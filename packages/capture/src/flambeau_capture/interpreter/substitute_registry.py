@@ -26,11 +26,10 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     import types
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Recorder
 
-    Substitute = Callable[[Machine, tuple[Any, ...], dict[str, Any]], Any]
-    CodeSubstitute = Callable[[Machine, types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
-    from flambeau_capture.interpreter.machine import Machine
+    Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+    CodeSubstitute = Callable[[Any, types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 
 SUBSTITUTES: dict[int, Substitute] = {}
 CODE_SUBSTITUTES: dict[int, CodeSubstitute] = {}
@@ -85,13 +84,13 @@ def natively(function: Any) -> Substitute:
 def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:
     """The substitute that is a graph break, whatever the arguments."""
 
-    def break_here(machine: Machine, args: Any, kwargs: Any) -> NoReturn:
+    def break_here(machine: Recorder, args: Any, kwargs: Any) -> NoReturn:
         raise GraphBreak(id, detail, hint=hint)
 
     return break_here
 
 
-def compiling(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def compiling(machine: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """`is_compiling()`: the program may now go a way of its own, which eager does not."""
     machine.observed_is_compiling |= machine.strategy.compiling
     return machine.strategy.compiling
@@ -209,7 +208,7 @@ def checked(function: Any, substitute: Substitute) -> Substitute:
     if parameters is None:
         return substitute
 
-    def check(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def check(machine: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if parameters.refuse(args, kwargs):
             _raise_refusal(function, parameters, args, kwargs)
         return substitute(machine, args, kwargs)

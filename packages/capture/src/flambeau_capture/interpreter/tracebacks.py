@@ -19,7 +19,7 @@ from flambeau_capture.record import CallRecipe, Const
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.protocols import ActiveFrame
     from flambeau_capture.record import Recipe
 
 
@@ -32,7 +32,7 @@ class _Place(NamedTuple):
     line: int
 
 
-def raised_in(frame: Frame, error: BaseException) -> types.TracebackType | None:
+def raised_in(frame: ActiveFrame, error: BaseException) -> types.TracebackType | None:
     """The traceback of `error` as it leaves the instruction of `frame` that raised it, or re-raised
     it by name.
     """

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.numpy.array import Array
+    from flambeau_capture.numpy.base import ArrayBase
 
-    Operator = Callable[[Array, Any], Any]
+    Operator = Callable[[ArrayBase, Any], Any]
 
 _OPTIONS = frozenset({"out", "where", "dtype", "casting", "order", "subok"})
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
@@ -324,21 +324,21 @@ def operators(name: str) -> tuple[Operator, Operator, Operator]:
     """A ufunc as an operator: on an array, with the array on the right, in place."""
     ufunc = getattr(np, name)
 
-    def operate(self: Array, other: Any) -> Any:
+    def operate(self: ArrayBase, other: Any) -> Any:
         if not _takes(other):
             return NotImplemented
         if isinstance(other, torch.Tensor):
             return with_tensor(self, other, name)
         return call_ufunc(self.machine, ufunc, (self, other), {})
 
-    def reflected(self: Array, other: Any) -> Any:
+    def reflected(self: ArrayBase, other: Any) -> Any:
         if not _takes(other):
             return NotImplemented
         if isinstance(other, torch.Tensor):
             return with_tensor(self, other, name, reflected=True)
         return call_ufunc(self.machine, ufunc, (other, self), {})
 
-    def in_place(self: Array, other: Any) -> Any:
+    def in_place(self: ArrayBase, other: Any) -> Any:
         if self.scalar or not _takes(other):
             return NotImplemented
         if isinstance(other, torch.Tensor):
@@ -352,7 +352,7 @@ def comparison(name: str) -> Operator:
     """A ufunc as a comparison; with what is no number, by identity."""
     ufunc = getattr(np, name)
 
-    def compare(self: Array, other: Any) -> Any:
+    def compare(self: ArrayBase, other: Any) -> Any:
         if not _takes(other):
             if name not in ("equal", "not_equal") or self.scalar:
                 return NotImplemented
@@ -385,7 +385,9 @@ _OPERATORS = {
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def with_tensor(array: Array, tensor: torch.Tensor, name: str, *, reflected: bool = False) -> Any:
+def with_tensor(
+    array: ArrayBase, tensor: torch.Tensor, name: str, *, reflected: bool = False
+) -> Any:
     """An operator between a tensor and an array, as torch has it: NumPy scalars are numbers, what
     follows a tensor makes a tensor.
     """

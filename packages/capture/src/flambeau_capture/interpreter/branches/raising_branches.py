@@ -18,7 +18,6 @@ import torch
 from flambeau_capture.bytecode.instructions import ENDS
 from flambeau_capture.interpreter.branches.observation import is_repeatable
 from flambeau_capture.interpreter.code.liveness import following
-from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.semantics.operators import truth
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.size_floats import Condition, expect, is_unbacked
@@ -26,8 +25,7 @@ from flambeau_prims.sizes_node import from_symbolic
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.code.decode import DecodedCode
-    from flambeau_capture.interpreter.frame import Frame
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.machine import Frame, Machine
 
 
 def branch(frame: Frame, condition: Any, if_true: int, if_false: int) -> bool:
@@ -35,7 +33,7 @@ def branch(frame: Frame, condition: Any, if_true: int, if_false: int) -> bool:
     machine = frame.machine
     # An exception that a `try` awaits is one of the program's ordinary ways.  What a backward
     # raises does not reach the call that could run again.
-    if not is_in_data(condition) or machine.backwards or is_in_block(frame, with_too=False):
+    if not is_in_data(condition) or machine.backwards or frame.is_in_block(with_too=False):
         return truth(machine, condition)
     raises = only_raises(frame.code, if_true), only_raises(frame.code, if_false)
     if True in raises and not is_repeatable(machine.tape):

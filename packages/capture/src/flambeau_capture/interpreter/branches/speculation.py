@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from flambeau_capture.interpreter.branches.observation import Failure, is_repeatable, observe
 from flambeau_capture.interpreter.branches.raising_branches import check
 from flambeau_capture.interpreter.code.liveness import following
-from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Assumption
 from flambeau_capture.torch_switches import Switches, nesting_settings
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from flambeau_capture.interpreter.code.decode import DecodedCode
-    from flambeau_capture.interpreter.frame import Frame
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.machine import Frame, Machine
     from flambeau_capture.interpreter.torch_calls.tape import Tape
     from flambeau_capture.record import GraphValue
     from flambeau_prims.sizes import SizeEnv
@@ -161,9 +159,13 @@ class Speculation:
         found = self._answers[at]
         if not isinstance(found, Failure):
             return found
-        if self._machine.options.fullgraph and not is_in_block(self._machine.frame):
+        if self._machine.options.fullgraph and not self._in_block():
             raise GraphBreak("exception-escapes", found.text)
         return None
+
+    def _in_block(self) -> bool:
+        frame = self._machine.frame
+        return frame is not None and frame.is_in_block()
 
     def _applies(self, where: str) -> bool:
         """Whether the data at a line may be asked for."""

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.frame import Frame
-
-    Handler = Callable[[Frame, Any], Any]
+    Handler = Callable[[Any, Any], Any]
+    """Takes the frame and the argument of the instruction."""
 
 _CACHE = dis.opmap["CACHE"]
 _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]

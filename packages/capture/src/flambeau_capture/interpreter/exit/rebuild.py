@@ -89,8 +89,6 @@ class Rebuilder:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._made: dict[int, tuple[Any, Recipe]] = {}
-        self.contexts_set: set[int] = set()
-        """Ids of the context variables that a token's recipe sets."""
 
     def recipe(self, value: Any) -> Recipe:
         """How to rebuild a value at exit."""

@@ -17,12 +17,12 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
     from flambeau_capture.interpreter.generator import InterpretedGenerator
+    from flambeau_capture.interpreter.protocols import RecipeMaker
     from flambeau_capture.record import Recipe
 
 
-def generator_recipe(rebuild: Rebuilder, generator: InterpretedGenerator) -> Recipe:
+def generator_recipe(rebuild: RecipeMaker, generator: InterpretedGenerator) -> Recipe:
     """The generator as it is suspended; a break where it is running, or delegates to another."""
     frame = generator.frame
     if generator.finished:

@@ -26,18 +26,26 @@ import operator
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from flambeau_capture.interpreter.protocols import RecipeMaker
 from flambeau_capture.interpreter.tracebacks import made_part, traceback_recipe
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const, FromSource, MakeDict, MakeTuple
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
+    from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.record import Recipe
 
 
-def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
+class MachineRecipes(RecipeMaker, Protocol):
+    """A maker of recipes, with the capture that it works for."""
+
+    @property
+    def machine(self) -> Machine: ...
+
+
+def exception_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:
     """The exception, made anew, with the places where it has been raised."""
     made, traceback = _untraced_recipe(rebuild, error), made_part(error)
     if traceback is None:
@@ -45,7 +53,7 @@ def exception_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     return CallRecipe(_with_traceback, (made, traceback_recipe(traceback)))
 
 
-def _untraced_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
+def _untraced_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:
     kind = type(error)
     if rebuild.machine.was_raised_by_name(error):
         raise GraphBreak("not-resumable", "which parts of a group were raised anew is not kept")
@@ -62,7 +70,7 @@ def _untraced_recipe(rebuild: Rebuilder, error: BaseException) -> Recipe:
     return CallRecipe(_made, (Const(kind), args, *links, flag, MakeDict(list(state))))
 
 
-def _fields(rebuild: Rebuilder, error: BaseException) -> list[tuple[Recipe, Recipe]]:
+def _fields(rebuild: MachineRecipes, error: BaseException) -> list[tuple[Recipe, Recipe]]:
     """What the exception's type holds besides its arguments and its `__dict__`: `name` of a
     NameError, `path` of an ImportError, slots.
     """
@@ -166,7 +174,7 @@ _OF_DICTS: dict[type, Any] = {
 """Type of iterator -> how one of a dict or a set is made."""
 
 
-def iterator_recipe(rebuild: Rebuilder, iterator: Any) -> Recipe:
+def iterator_recipe(rebuild: MachineRecipes, iterator: Any) -> Recipe:
     """The iterator, where it stands."""
     begin = _OF_DICTS.get(type(iterator))
     if begin is not None:
@@ -184,7 +192,7 @@ def iterator_recipe(rebuild: Rebuilder, iterator: Any) -> Recipe:
     return made
 
 
-def sequence_iterator_recipe(rebuild: Rebuilder, sequence: Any, index: int) -> Recipe:
+def sequence_iterator_recipe(rebuild: MachineRecipes, sequence: Any, index: int) -> Recipe:
     """The iterator of an object that has only `__getitem__`."""
     return CallRecipe(_restored, (CallRecipe(iter, (rebuild.recipe(sequence),)), Const(index)))
 
@@ -228,7 +236,7 @@ def _restored(iterator: Any, state: Any) -> Any:
 # ---------------------------------------------------------------- rebuild types
 
 
-def alias_recipe(rebuild: Rebuilder, alias: types.GenericAlias) -> Recipe:
+def alias_recipe(rebuild: MachineRecipes, alias: types.GenericAlias) -> Recipe:
     """`list[T]`, or `*tuple[T]`."""
     args = [rebuild.recipe(arg) for arg in alias.__args__]
     if all(isinstance(arg, (Const, FromSource)) for arg in args):
@@ -239,7 +247,7 @@ def alias_recipe(rebuild: Rebuilder, alias: types.GenericAlias) -> Recipe:
     return CallRecipe(_unpacked, (made,)) if getattr(alias, "__unpacked__", False) else made
 
 
-def typing_recipe(rebuild: Rebuilder, value: Any) -> Recipe | None:
+def typing_recipe(rebuild: MachineRecipes, value: Any) -> Recipe | None:
     """An object of the typing module, as it pickles itself; None for what the frame may have made."""
     reduced = value.__reduce__()
     if isinstance(reduced, str):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import types
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.exit.rebuild import Rebuilder
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import RecipeMaker
     from flambeau_capture.interpreter.values.objects import TrackedCopy
     from flambeau_capture.record import Recipe, SideEffect
     from flambeau_capture.sources import Source
@@ -202,14 +204,24 @@ UNWRITTEN: Any = object()
 """Stands for the value that a variable had when the frame began."""
 
 
+@dataclass(slots=True)
+class ContextWrites:
+    """The context variables that the frame has set, and to what."""
+
+    values: dict[int, tuple[ContextVar[Any], Any]] = field(default_factory=dict)
+    in_tokens: set[int] = field(default_factory=set)
+    """Ids of the variables that the recipe of a token sets."""
+
+
 class ContextToken(Proxy):
     """What `ContextVar.set` has returned inside the frame; `before` is the written value that it
     replaced, or UNWRITTEN.
     """
 
-    __slots__ = ("before", "is_used", "var")
+    __slots__ = ("before", "is_used", "machine", "var")
 
-    def __init__(self, var: ContextVar[Any], before: Any) -> None:
+    def __init__(self, machine: Machine, var: ContextVar[Any], before: Any) -> None:
+        self.machine = machine
         self.var = var
         self.before = before
         self.is_used = False
@@ -220,18 +232,19 @@ class ContextToken(Proxy):
             return self.var
         raise GraphBreak("unknown-c-function", f"Token.{name}")
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """A token that outlives the frame is made by setting its variable."""
-        value = written(rebuild.machine, self.var)
+        value = written(self.machine, self.var)
         if self.is_used or self.before is not UNWRITTEN or value is UNWRITTEN:
             raise GraphBreak(
                 "unsupported-result", "a token of a context variable that was set again or reset"
             )
-        if id(self.var) in rebuild.contexts_set:
+        in_tokens = self.machine.state_of(ContextWrites).in_tokens
+        if id(self.var) in in_tokens:
             raise GraphBreak("unsupported-result", "two tokens of one context variable")
-        rebuild.contexts_set.add(id(self.var))
+        in_tokens.add(id(self.var))
         return CallRecipe(
-            ContextVar.set, (_variable(rebuild.machine, self.var), rebuild.recipe(value))
+            ContextVar.set, (_variable(self.machine, self.var), rebuild.recipe(value))
         )
 
 
@@ -246,17 +259,18 @@ def variable_source(machine: Machine, var: ContextVar[Any]) -> Source:
 
 def written(machine: Machine, var: ContextVar[Any]) -> Any:
     """What the frame has set the variable to, or UNWRITTEN."""
-    return machine.context_writes.get(id(var), (var, UNWRITTEN))[1]
+    return machine.state_of(ContextWrites).values.get(id(var), (var, UNWRITTEN))[1]
 
 
 def context_side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
     """Settings of the variables that are left with a value of the frame's, but for those that make
     a token which outlives it.
     """
+    writes = machine.state_of(ContextWrites)
     return [
         CallSideEffect(ContextVar.set, (_variable(machine, var), rebuild.recipe(value)))
-        for var, value in machine.context_writes.values()
-        if value is not UNWRITTEN and id(var) not in rebuild.contexts_set
+        for var, value in writes.values.values()
+        if value is not UNWRITTEN and id(var) not in writes.in_tokens
     ]
 
 

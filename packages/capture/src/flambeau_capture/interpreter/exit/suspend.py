@@ -29,8 +29,7 @@ from flambeau_capture.record import CallSideEffect, Capture, Const, Recipe, Susp
 from flambeau_capture.torch_switches import Switches, nesting_settings
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.machine import Frame, Machine
     from flambeau_capture.record import SideEffect
     from flambeau_capture.sources import Source
 

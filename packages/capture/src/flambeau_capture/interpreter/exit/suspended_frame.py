@@ -17,8 +17,8 @@ from flambeau_capture.record import Const
 
 if TYPE_CHECKING:
     from flambeau_capture.bytecode.resume_code import Layout
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
+    from flambeau_capture.interpreter.protocols import RecipeMaker
     from flambeau_capture.record import Recipe
 
 
@@ -57,7 +57,7 @@ class Original:
         return index - self.resumed.first
 
     def arguments(
-        self, layout: Layout, stack: dict[int, Recipe], rebuild: Rebuilder
+        self, layout: Layout, stack: dict[int, Recipe], rebuild: RecipeMaker
     ) -> list[Recipe]:
         """What the frame hands over for a layout, in the order of the parameters; `stack` holds the
         recipes of stack entries.
@@ -76,7 +76,7 @@ class Original:
         return offset if self.resumed is None else offset - self.resumed.start
 
 
-def _handled_recipe(frame: Frame, rebuild: Rebuilder, error: BaseException | None) -> Recipe:
+def _handled_recipe(frame: Frame, rebuild: RecipeMaker, error: BaseException | None) -> Recipe:
     """An exception that is being handled: it has a traceback, which CPython 3.11 takes for granted
     where a with-block ends.
     """
@@ -88,7 +88,7 @@ def _handled_recipe(frame: Frame, rebuild: Rebuilder, error: BaseException | Non
 
 
 def stack_recipes(
-    frame: Frame, original: Original, rebuild: Rebuilder, handling: BaseException | None
+    frame: Frame, original: Original, rebuild: RecipeMaker, handling: BaseException | None
 ) -> tuple[tuple[str | int, ...], dict[int, Recipe], BaseException | None]:
     """The kinds of the stack's entries, recipes of those that are handed over, and the exception
     handled outside of the frame.

@@ -24,7 +24,7 @@ from flambeau_capture.reasons import unsupported_instruction
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.code.decode import Handler
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 _FILES = (
     containers,

@@ -22,7 +22,7 @@ from flambeau_capture.interpreter.values.keys import native_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
 

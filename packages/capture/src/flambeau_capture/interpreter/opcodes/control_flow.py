@@ -11,7 +11,7 @@ from flambeau_capture.interpreter.semantics.items import EXHAUSTED, advance, ite
 from flambeau_capture.interpreter.semantics.operators import truth
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 
 def RETURN_VALUE(frame: Frame, arg: Any) -> int:

@@ -11,7 +11,7 @@ from flambeau_capture.interpreter.semantics.operators import special_method
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 
 def PUSH_EXC_INFO(frame: Frame, arg: Any) -> None:

@@ -31,7 +31,7 @@ from flambeau_capture.interpreter.values.lazy_values import read_texts, realize_
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 
 def KW_NAMES(frame: Frame, arg: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from flambeau_capture.reasons import unsupported_instruction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 
 def CALL_INTRINSIC_1(frame: Frame, arg: int) -> None:

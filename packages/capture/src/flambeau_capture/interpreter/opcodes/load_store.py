@@ -24,7 +24,7 @@ from flambeau_capture.interpreter.values.weak_references import refuse_finalizin
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 
 def LOAD_CONST(frame: Frame, arg: Any) -> None:

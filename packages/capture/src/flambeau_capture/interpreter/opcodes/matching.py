@@ -12,8 +12,7 @@ from flambeau_capture.interpreter.semantics.operators import contains, instance_
 from flambeau_capture.interpreter.values.classes import MISSING, lookup, python_method
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.machine import Frame, Machine
 
 _WHOLE_VALUE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 

@@ -23,7 +23,7 @@ from flambeau_capture.interpreter.values.lazy_values import EntryTarget
 from flambeau_capture.interpreter.values.program_functions import identical
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
+    from flambeau_capture.interpreter.machine import Frame
 
 _OPERATORS = [BINARY_BY_SYMBOL[symbol] for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
 

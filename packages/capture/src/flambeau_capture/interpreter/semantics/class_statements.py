@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.code.decode import decode
-from flambeau_capture.interpreter.frame import UNBOUND, Frame, run
+from flambeau_capture.interpreter.frame import UNBOUND, run
+from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.values.classes import is_trusted, python_method
 from flambeau_capture.reasons import GraphBreak

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.semantics.attributes import load_attr, load_global_value
 from flambeau_capture.interpreter.semantics.special_methods import accept, as_index
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
@@ -24,12 +26,13 @@ from flambeau_capture.interpreter.values.classes import (
 )
 from flambeau_capture.interpreter.values.keys import native_key
 from flambeau_capture.reasons import GraphBreak
+from flambeau_capture.sources import CallOf, DictEntryOf, GlobalsDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import RecipeMaker
     from flambeau_capture.record import Recipe
 
 _SEQUENCES = frozenset({list, tuple, str, bytes, bytearray, range, collections.deque, torch.Size})
@@ -57,7 +60,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
     if isinstance(obj, dict):
         key = native_key(machine, key, obj)
         if machine.objects.is_known(obj):
-            return machine.lazy_dict_item(obj, key)
+            return lazy_dict_item(machine, obj, key)
         return _dict_item(machine, obj, key)
     machine.guard_native_read(obj)
     return obj[as_index(machine, key) if kind in _SEQUENCES else key]
@@ -237,7 +240,7 @@ class ReversibleSequence(Proxy):
     def __getitem__(self, index: int) -> Any:
         return load_item(self.machine, self.sequence, index)
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe | None:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe | None:
         return rebuild.recipe(self.sequence)
 
 
@@ -324,3 +327,51 @@ def starred(machine: Machine, obj: Any) -> Any:
             raise
         return None
     return items if hasattr(type(items), "__iter__") else None
+
+
+def _has_key(mapping: dict[Any, Any], key: Any) -> bool:
+    return dict.__contains__(mapping, key)
+
+
+def lazy_dict_item(machine: Machine, mapping: dict[Any, Any], key: Any) -> Any:
+    """One entry of a big dict that existed before the call."""
+    source = machine.objects.source_of(mapping)
+    assert source is not None
+    if isinstance(source, GlobalsDict):
+        return load_global_value(machine, mapping, key)
+    if not lazy_dict_has(machine, mapping, key):
+        raise KeyError(key)
+    return machine.objects.wrap(
+        mapping[_real_key(machine, key)], machine.objects.entry_source(source, key)
+    )
+
+
+def lazy_dict_has(machine: Machine, mapping: dict[Any, Any], key: Any) -> bool:
+    """Whether a big dict that existed before the call has a key."""
+    source = machine.objects.source_of(mapping)
+    assert source is not None
+    found = _real_key(machine, key) in mapping
+    entry = machine.objects.entry_source(source, key)
+    if isinstance(entry, DictEntryOf):
+        if not found:
+            machine.guard(
+                "PREDICATE", CallOf(_has_key, (source, entry.key)), (operator.not_, "False")
+            )
+    elif mapping is not sys.modules and not isinstance(key, torch.Tensor):
+        machine.guard("HAS_KEY" if found else "ABSENT", source, key)
+    return found
+
+
+def _real_key(machine: Machine, key: Any) -> Any:
+    """What the program's own dicts hold for a key that the frame sees."""
+    if isinstance(key, torch.Tensor):
+        found = machine.tape.input_of(key)
+        return key if found is None else found[0]
+    tracked = machine.objects.tracked_copies.get(id(key))
+    return key if tracked is None else tracked.real
+
+
+def mapping_items(machine: Machine, mapping: Any) -> Any:
+    """The entries of a mapping written in Python, as pairs."""
+    keys = machine.call(load_attr(machine, mapping, "keys"), (), {})
+    return [(key, load_item(machine, mapping, key)) for key in native_iterable(machine, keys)]

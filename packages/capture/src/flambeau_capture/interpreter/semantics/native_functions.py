@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.semantics.items import native_iterable
+from flambeau_capture.interpreter.semantics.items import mapping_items, native_iterable
 from flambeau_capture.interpreter.semantics.operators import COMPARISONS, compare, truth
 from flambeau_capture.interpreter.semantics.special_methods import as_index
 from flambeau_capture.interpreter.values.classes import Proxy, python_method
@@ -543,5 +543,5 @@ def _iterable(machine: Machine, arg: Any, mapping: bool) -> Any:
     ):
         return arg
     if mapping and (isinstance(arg, dict) or python_method(machine, kind, "keys") is not None):
-        return machine.mapping_items(arg)
+        return mapping_items(machine, arg)
     return native_iterable(machine, arg)

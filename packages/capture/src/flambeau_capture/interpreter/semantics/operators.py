@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.semantics.items import native_iterable
+from flambeau_capture.interpreter.semantics.items import lazy_dict_has, native_iterable
 from flambeau_capture.interpreter.semantics.special_methods import accept
 from flambeau_capture.interpreter.semantics.string_templates import percent
 from flambeau_capture.interpreter.values import numbers
@@ -396,7 +396,7 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
     if isinstance(container, torch.Tensor):
         return truth(machine, machine.tape.call_method("__contains__", (container, item)))
     if machine.objects.is_known(container) and isinstance(container, dict):
-        return machine.lazy_dict_has(container, item)
+        return lazy_dict_has(machine, container, item)
     if python_method(machine, kind, "__iter__") is not None or _needs_compare(
         machine, container, item
     ):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.branches.raising_branches import check, is_in_data
-from flambeau_capture.interpreter.frame import is_in_block
 from flambeau_capture.interpreter.semantics import operators
 from flambeau_capture.interpreter.semantics.items import delete_item, load_item, store_item
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
@@ -138,7 +137,7 @@ def _check_tensor_all_with(machine: Machine, args: Any, kwargs: Any) -> None:
     holds = machine.tape.call_method("_is_all_true", (condition,))
     frame = machine.frame
     # What a `try` awaits is one of the program's ordinary ways.
-    awaited = frame is None or machine.backwards or is_in_block(frame, with_too=False)
+    awaited = frame is None or machine.backwards or frame.is_in_block(with_too=False)
     if is_in_data(holds) and not awaited:
         check(machine, holds, f"{machine.where}: the program raises here")
     elif not operators.truth(machine, holds):

@@ -37,8 +37,7 @@ from flambeau_capture.sources import Constant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flambeau_capture.interpreter.frame import Frame
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.machine import Frame, Machine
 
 _SETTERS = (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)
 _SCALARS = (str, int, float, bool, complex, bytes, type(None))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flambeau_capture.interpreter.exit.side_effects import (
     UNWRITTEN,
     ContextToken,
+    ContextWrites,
     variable_source,
     written,
 )
@@ -86,8 +87,8 @@ def _get(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def _set(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ContextToken:
     var, value = args
     variable_source(machine, var)
-    token = ContextToken(var, written(machine, var))
-    machine.context_writes[id(var)] = var, value
+    token = ContextToken(machine, var, written(machine, var))
+    machine.state_of(ContextWrites).values[id(var)] = var, value
     return token
 
 
@@ -101,4 +102,4 @@ def _reset(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     if token.var is not var:
         raise ValueError(f"{token!r} was created by a different ContextVar")
     token.is_used = True
-    machine.context_writes[id(var)] = var, token.before
+    machine.state_of(ContextWrites).values[id(var)] = var, token.before

@@ -30,8 +30,7 @@ from flambeau_capture.record import CallRecipe, CallSideEffect, Const
 from flambeau_capture.torch_switches import Switches
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
     from flambeau_capture.record import Recipe, SideEffect
 
 _CPU = torch.device("cpu")
@@ -84,7 +83,7 @@ class InferenceGuard(Proxy):
 
     __slots__ = ("_guard", "enabled", "entered", "machine", "outside")
 
-    def __init__(self, machine: Machine, enabled: bool) -> None:
+    def __init__(self, machine: Recorder, enabled: bool) -> None:
         self.machine = machine
         self.enabled = bool(enabled)
         self.outside = Switches()
@@ -110,20 +109,22 @@ class InferenceGuard(Proxy):
         """Leave it while capturing, and record nothing."""
         self._guard.__exit__(None, None, None)
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """A guard, which is left if this one is."""
         is_open = self in self.machine.tape.inference_guards
         return CallRecipe(_Guard if is_open else _left_guard, (Const(self.enabled),))
 
 
-def leave_inference_modes(machine: Machine) -> None:
+def leave_inference_modes(machine: Recorder) -> None:
     """Leave what the frame has entered, when it has been interpreted."""
     guards = machine.tape.inference_guards
     while guards:
         guards.pop().leave()
 
 
-def reenter_side_effects(machine: Machine, rebuild: Rebuilder) -> tuple[list[SideEffect], Switches]:
+def reenter_side_effects(
+    machine: Recorder, rebuild: RecipeMaker
+) -> tuple[list[SideEffect], Switches]:
     """The side effects that enter again, after the graph, what the frame has not left, and the
     switches as they then are.
 
@@ -152,12 +153,12 @@ def _left_guard(enabled: bool) -> Any:
 
 
 @substitute_for(_Guard)
-def _make_guard(machine: Machine, args: Any, kwargs: Any) -> Any:
+def _make_guard(machine: Recorder, args: Any, kwargs: Any) -> Any:
     return InferenceGuard(machine, *args, **kwargs)
 
 
 @substitute_for(_Guard.__enter__.__func__, _Guard.__exit__.__func__)
-def _older_guard(machine: Machine, args: Any, kwargs: Any) -> Any:
+def _older_guard(machine: Recorder, args: Any, kwargs: Any) -> Any:
     raise GraphBreak(
         "torch-state", "inference mode is left that was entered before the graph began"
     )

@@ -29,10 +29,10 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.torch_calls.tape import Tape
+    from flambeau_capture.interpreter.protocols import CallTape
 
 
-def answer(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def answer(tape: CallTape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What the function gives; NotImplemented for other functions, and for arguments that torch is
     to judge.
     """
@@ -40,7 +40,7 @@ def answer(tape: Tape, function: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return NotImplemented if question is None else question(tape, args, kwargs)
 
 
-def _equal(tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _equal(tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) != 2 or kwargs or not _are_unknown(args):
         return NotImplemented
     left, right = args
@@ -51,19 +51,19 @@ def _equal(tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _all(tape, tape.call_function(torch.eq, (left, right)))
 
 
-def _allclose(tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _allclose(tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) < 2 or not _are_unknown(args[:2]):
         return NotImplemented
     return _all(tape, tape.call_function(torch.isclose, args, kwargs))
 
 
-def _is_nonzero(tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _is_nonzero(tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs or not _are_unknown(args) or args[0].spec.numel != 1:
         return NotImplemented
     return tape.truth(args[0])
 
 
-def _all(tape: Tape, condition: torch.Tensor) -> bool:
+def _all(tape: CallTape, condition: torch.Tensor) -> bool:
     return tape.truth(tape.call_method("all", (condition,)))
 
 
@@ -74,7 +74,7 @@ def _are_unknown(tensors: tuple[Any, ...]) -> bool:
     )
 
 
-_PREDICATES: dict[Any, Callable[[Tape, tuple[Any, ...], dict[str, Any]], Any]] = {
+_PREDICATES: dict[Any, Callable[[CallTape, tuple[Any, ...], dict[str, Any]], Any]] = {
     torch.equal: _equal,
     torch.Tensor.equal: _equal,
     torch.allclose: _allclose,
@@ -99,7 +99,7 @@ _RELATIONS: dict[Any, str] = {
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def known_truth(tape: Tape, condition: torch.Tensor) -> bool | None:
+def known_truth(tape: CallTape, condition: torch.Tensor) -> bool | None:
     """The truth of a tensor of one element, if it is a comparison of random numbers that always
     comes out alike.
     """
@@ -121,7 +121,7 @@ def known_truth(tape: Tape, condition: torch.Tensor) -> bool | None:
     return None
 
 
-def learn_range(tape: Tape, tensor: torch.Tensor, number: Any) -> None:
+def learn_range(tape: CallTape, tensor: torch.Tensor, number: Any) -> None:
     """Note between what the number lies that is the only element of a tensor."""
     inner = from_symbolic(number)
     name = inner.symbol if isinstance(inner, FloatExpr) else None
@@ -129,7 +129,7 @@ def learn_range(tape: Tape, tensor: torch.Tensor, number: Any) -> None:
         tape.env.float_ranges[name] = (0.0, BELOW_ONE)
 
 
-def _is_drawn(tape: Tape, value: GraphValue) -> bool:
+def _is_drawn(tape: CallTape, value: GraphValue) -> bool:
     """Whether all elements are drawn from [0, 1)."""
     maker = _maker(tape, value)
     if maker is not None and maker.target is operator.getitem:
@@ -139,7 +139,7 @@ def _is_drawn(tape: Tape, value: GraphValue) -> bool:
     return maker.target in _DRAWS or (maker.target is draw_array and maker.args[1] in UNIT_DRAWS)
 
 
-def _maker(tape: Tape, value: GraphValue) -> Call | None:
+def _maker(tape: CallTape, value: GraphValue) -> Call | None:
     """The call that has made a value which nothing has written to since."""
     if any(written.storage is value.storage for call in tape.calls for written in call.mutates):
         return None

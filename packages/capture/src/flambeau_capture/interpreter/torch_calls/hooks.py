@@ -19,8 +19,7 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, CallSideEffect, Const
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
     from flambeau_capture.record import Recipe, SideEffect
 
 
@@ -54,7 +53,7 @@ class HookHandle(Proxy):
     def __exit__(self, *error: object) -> None:
         self.remove()
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """The call that registers the hook and gives its handle."""
         if self.is_removed:
             return CallRecipe(removed_handle)
@@ -66,7 +65,7 @@ class GradFn(Proxy):
 
     __slots__ = ("machine", "node", "takes_hooks", "tensor")
 
-    def __init__(self, machine: Machine, tensor: torch.Tensor, *, takes_hooks: bool) -> None:
+    def __init__(self, machine: Recorder, tensor: torch.Tensor, *, takes_hooks: bool) -> None:
         self.machine, self.tensor, self.takes_hooks = machine, tensor, takes_hooks
         self.node: Any = tensor.grad_fn
 
@@ -87,12 +86,12 @@ class GradFn(Proxy):
         """Register a hook that sees the gradients that the node is given."""
         return note(self.machine, register_on_node, (self.tensor, "register_prehook", hook))
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """The node of the real tensor."""
         return CallRecipe(getattr, (rebuild.recipe(self.tensor), Const("grad_fn")))
 
 
-def note(machine: Machine, register: Any, arguments: tuple[Any, ...]) -> HookHandle:
+def note(machine: Recorder, register: Any, arguments: tuple[Any, ...]) -> HookHandle:
     """Note a hook on a tensor, the first of `arguments`, which is registered after the graph."""
     tape, tensor = machine.tape, arguments[0]
     if tape.subgraphs:
@@ -110,7 +109,7 @@ def note(machine: Machine, register: Any, arguments: tuple[Any, ...]) -> HookHan
     return handle
 
 
-def hook_side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
+def hook_side_effects(machine: Recorder, rebuild: RecipeMaker) -> list[SideEffect]:
     """The side effects that register the frame's hooks."""
     kept = [handle for handle in machine.tape.hooks if not handle.is_removed]
     return [CallSideEffect(id, (rebuild.recipe(handle),)) for handle in kept]

@@ -26,7 +26,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
 
 _PYTHONS_OWN: Any = random._inst  # type: ignore[attr-defined]
 _PLAIN = (int, float)
@@ -38,7 +38,7 @@ say) a check in the graph.
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def check_generator(machine: Machine, generator: Any, what: str) -> None:
+def check_generator(machine: TapeRecorder, generator: Any, what: str) -> None:
     """GraphBreak where a generator is none that the graph can be given, nor one whose state is
     known.
     """
@@ -75,7 +75,7 @@ def _likely(number: Any) -> Any:
 
 
 def draw_number(
-    machine: Machine,
+    machine: TapeRecorder,
     generator: Any,
     method: str,
     args: tuple[Any, ...],
@@ -100,7 +100,7 @@ def draw_number(
 
 
 def draw_numbers(
-    machine: Machine, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], examples: list[Any], lower: Any, upper: Any
+    machine: TapeRecorder, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], examples: list[Any], lower: Any, upper: Any
 ) -> list[Any]:  # fmt: skip
     """The numbers in the list that a draw gives, each between these bounds."""
     made = [_new_number(machine, example, lower, upper, closed=True) for example in examples]
@@ -108,7 +108,9 @@ def draw_numbers(
     return [to_symbolic(number) for number in made]
 
 
-def _new_number(machine: Machine, example: Any, lower: Any, upper: Any, *, closed: bool) -> Any:
+def _new_number(
+    machine: TapeRecorder, example: Any, lower: Any, upper: Any, *, closed: bool
+) -> Any:
     env = machine.tape.size_env()
     if type(example) is float:
         known = type(lower) in _PLAIN and type(upper) in _PLAIN
@@ -120,7 +122,7 @@ def _new_number(machine: Machine, example: Any, lower: Any, upper: Any, *, close
 
 
 def _record(
-    machine: Machine, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, *, can_raise: bool
+    machine: TapeRecorder, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, *, can_raise: bool
 ) -> None:  # fmt: skip
     """Record the call that defines unbacked numbers."""
     tape = machine.tape
@@ -152,7 +154,7 @@ def _within(lower: float, upper: float, *, closed: bool) -> tuple[float, float] 
 # ---------------------------------------------------------------- states that the frame knows
 
 
-def seed(machine: Machine, generator: Any, scratch: Any) -> None:
+def seed(machine: TapeRecorder, generator: Any, scratch: Any) -> None:
     """The program's generator gets the state of `scratch`, which was made for this and draws in its
     stead while the frame is captured.
     """
@@ -160,13 +162,13 @@ def seed(machine: Machine, generator: Any, scratch: Any) -> None:
     machine.tape.call_untraced(give_state, (generator, state))
 
 
-def seed_anew(machine: Machine, generator: Any, *args: Any) -> None:
+def seed_anew(machine: TapeRecorder, generator: Any, *args: Any) -> None:
     """A seed that only the graph knows."""
     machine.tape.seeded.pop(id(generator), None)
     machine.tape.call_untraced(draw, (generator, "seed", *args), can_raise=True)
 
 
-def make_generator(machine: Machine, made: Any) -> Any:
+def make_generator(machine: TapeRecorder, made: Any) -> Any:
     """A generator that the frame makes, of a seed that it knows: it draws while the frame is
     captured.
     """
@@ -174,7 +176,7 @@ def make_generator(machine: Machine, made: Any) -> Any:
     return made
 
 
-def known_state(machine: Machine, generator: Any, *, known: bool) -> KnownState | None:
+def known_state(machine: TapeRecorder, generator: Any, *, known: bool) -> KnownState | None:
     """The state of a generator that the frame has seeded, if what is to be drawn is `known`; else
     nothing is known of it any more.
     """

@@ -41,7 +41,7 @@ from flambeau_prims.tracer import MutatingCall, Tracer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Recorder
     from flambeau_capture.sources import Scope
     from flambeau_prims.fake import FakeTensor
     from flambeau_prims.size_floats import Condition
@@ -55,7 +55,7 @@ class Inputs:
     their sizes.
     """
 
-    def __init__(self, machine: Machine, device: torch.device | str) -> None:
+    def __init__(self, machine: Recorder, device: torch.device | str) -> None:
         self.machine = machine
         whole = machine.options.fullgraph
         static = machine.dynamic.mode is False and not whole
@@ -293,7 +293,7 @@ class _Memory:
     guard.
     """
 
-    machine: Machine
+    machine: Recorder
     real: torch.Tensor
     source: Source
 

@@ -22,7 +22,7 @@ from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
     from flambeau_capture.record import Call
     from flambeau_prims.spec import Spec
 
@@ -31,7 +31,7 @@ _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 @contextmanager
 def recording(
-    machine: Machine, *, grad: bool | None = None, autocast: bool = True
+    machine: TapeRecorder, *, grad: bool | None = None, autocast: bool = True
 ) -> Iterator[list[Call]]:
     """Collect the calls made inside apart from the frame's own.
 
@@ -71,7 +71,7 @@ def stand_in(spec: Spec, *, requires_grad: bool = False) -> FakeTensor:
     return make_fake(spec, StorageRecord(), requires_grad=requires_grad)
 
 
-def side_effects_so_far(machine: Machine) -> list[Any]:
+def side_effects_so_far(machine: TapeRecorder) -> list[Any]:
     """What the frame has done to objects that existed before the call, for comparison before and
     after a function that must do nothing.
     """

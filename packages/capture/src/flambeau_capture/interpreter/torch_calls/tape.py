@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.graphs.hook_points import FailingCall, pass_hooks
 from flambeau_capture.graphs.host_random import KnownState, is_host_generator_type
 from flambeau_capture.interpreter import foreign_types
-from flambeau_capture.interpreter.frame import is_in_block
+from flambeau_capture.interpreter.protocols import Recorder
 from flambeau_capture.interpreter.torch_calls import data_dependent_predicates
 from flambeau_capture.interpreter.torch_calls.contexts import DefaultDevices
 from flambeau_capture.interpreter.torch_calls.data_dependent_predicates import (
@@ -47,9 +47,9 @@ from flambeau_prims.view_chains import shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.torch_calls.contexts import InferenceGuard
     from flambeau_capture.interpreter.torch_calls.hooks import GradFn, HookHandle
+    from flambeau_capture.interpreter.values.objects import Objects
 
 _CONSTANTS = frozenset(
     {
@@ -136,10 +136,21 @@ def _check_written(function: Any, outs: Any, written: list[torch.Tensor]) -> Non
             raise OutArgument(f"{name} writes to its out= argument only when it is not traced")
 
 
+class TapeRecorder(Recorder, Protocol):
+    """A capture as the modules above the tape see it."""
+
+    deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
+
+    @property
+    def objects(self) -> Objects: ...
+    @property
+    def tape(self) -> Tape: ...
+
+
 class Tape(Inputs):
     """Calls, inputs and graph values of one capture."""
 
-    def __init__(self, machine: Machine, device: torch.device | str) -> None:
+    def __init__(self, machine: Recorder, device: torch.device | str) -> None:
         super().__init__(machine, device)
         self.unbacked = UnbackedNumbers(self)
         self.functions = FunctionTable(device)
@@ -496,9 +507,9 @@ class Tape(Inputs):
             with self.functions:  # here only, so that the program sees no function mode
                 result = called(*rest, **kwargs)
         except TypeError as error:
-            if error_texts.ARGUMENT_TYPES_REFUSED.matches(error) and is_in_block(
-                self.machine.frame
-            ):
+            frame = self.machine.frame
+            in_block = frame is not None and frame.is_in_block()
+            if in_block and error_texts.ARGUMENT_TYPES_REFUSED.matches(error):
                 # The text names fake tensors, and the block may look at it.
                 raise GraphBreak(
                     "unknown-c-function", f"arguments that {function} refuses"

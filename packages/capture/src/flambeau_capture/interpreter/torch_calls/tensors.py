@@ -16,7 +16,7 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import DictEntry, GradOf, InstanceDict
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
 
 _NATIVE = frozenset(
     {
@@ -56,7 +56,7 @@ _HISTORY = ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks"
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
-def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> Any:
+def load_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str) -> Any:
     """`tensor.name`."""
     subclass = machine.tape.subclasses.of(tensor)
     if subclass is not None:
@@ -87,7 +87,7 @@ def load_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> 
 
 
 def _subclass_attribute(
-    machine: Machine, tensor: torch.Tensor, cls: type[torch.Tensor], name: str
+    machine: TapeRecorder, tensor: torch.Tensor, cls: type[torch.Tensor], name: str
 ) -> Any:
     """What a subclass defines itself, or gives by its `__torch_function__`; MISSING for what any
     tensor has.
@@ -110,7 +110,7 @@ def _subclass_attribute(
     return MISSING
 
 
-def _grad_fn(machine: Machine, tensor: torch.Tensor) -> GradFn:
+def _grad_fn(machine: TapeRecorder, tensor: torch.Tensor) -> GradFn:
     """What stands for the node that made a tensor of the frame; the same for each tensor that it
     made.
     """
@@ -121,7 +121,7 @@ def _grad_fn(machine: Machine, tensor: torch.Tensor) -> GradFn:
     return found
 
 
-def _grad(machine: Machine, tensor: torch.Tensor) -> Any:
+def _grad(machine: TapeRecorder, tensor: torch.Tensor) -> Any:
     found = machine.tape.input_of(tensor)
     if found is None:
         return tensor.grad
@@ -129,7 +129,7 @@ def _grad(machine: Machine, tensor: torch.Tensor) -> Any:
     return machine.objects.wrap(real.grad, GradOf(entry.source))
 
 
-def _own_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> Any:
+def _own_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str) -> Any:
     """An attribute that the program has set on a tensor."""
     found = machine.tape.input_of(tensor)
     if found is not None:
@@ -143,7 +143,9 @@ def _own_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> Any:
     )
 
 
-def store_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str, value: Any) -> None:
+def store_tensor_attribute(
+    machine: TapeRecorder, tensor: torch.Tensor, name: str, value: Any
+) -> None:
     """`tensor.name = value`."""
     if name == "requires_grad":
         machine.tape.call_method("requires_grad_", (tensor, value))
@@ -155,7 +157,7 @@ def store_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str, va
         machine.note_attribute_write(tensor, name, raw=False)
 
 
-def delete_tensor_attribute(machine: Machine, tensor: torch.Tensor, name: str) -> None:
+def delete_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str) -> None:
     """`del tensor.name`."""
     pending = machine.objects.pending_writes_of(tensor)
     if machine.tape.input_of(tensor) is None and pending is not None and name in pending:

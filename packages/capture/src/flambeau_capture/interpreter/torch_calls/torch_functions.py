@@ -20,7 +20,7 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.sizes import as_int
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Recorder
     from flambeau_prims.sizes import SizeEnv
 
 _ANSWERED_NATIVELY = frozenset(
@@ -58,7 +58,7 @@ PYTHON_FUNCTIONS = _python_functions()
 
 
 def call_python(
-    machine: Machine,
+    machine: Recorder,
     function: Any,
     recorded: tuple[Any, Literal["function", "method"], str],
     args: tuple[Any, ...],
@@ -213,7 +213,7 @@ def is_torch_builtin(function: Any) -> bool:
 
 
 def call_builtin(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """A call of a C function of torch."""
     key = id(function)

@@ -23,8 +23,7 @@ from flambeau_capture.sources import ABSENT, Constant, TypeAttribute
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
     from flambeau_capture.record import Recipe
 
 Entry = TypeVar("Entry")
@@ -61,7 +60,7 @@ def of_bases(table: Mapping[type, Entry], kind: type, default: Entry) -> Entry:
     return default
 
 
-def lookup(machine: Machine, cls: type, name: str) -> Any:
+def lookup(machine: Recorder, cls: type, name: str) -> Any:
     """The raw attribute of a class, or MISSING, with a guard where the class is the program's own."""
     key = (cls, name)
     cache = machine.class_cache
@@ -86,7 +85,7 @@ def lookup(machine: Machine, cls: type, name: str) -> Any:
     return found
 
 
-def is_written(machine: Machine, cls: type, name: str) -> bool:
+def is_written(machine: Recorder, cls: type, name: str) -> bool:
     """Whether the attribute that `lookup` finds was set by the frame itself, or stands in a class
     that the frame made.
     """
@@ -112,7 +111,7 @@ def _guardable(found: Any) -> bool:
     )
 
 
-def python_method(machine: Machine, cls: type, name: str) -> types.FunctionType | None:
+def python_method(machine: Recorder, cls: type, name: str) -> types.FunctionType | None:
     """A special method of `cls` if it is written in Python, else None."""
     key = (cls, name, None)
     cache = machine.method_cache
@@ -159,7 +158,7 @@ class Proxy:
         """What the program deletes as an attribute."""
         delattr(self, name)
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe | None:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe | None:
         """How what it stands for is made when it leaves the frame; None for what cannot."""
         return None
 

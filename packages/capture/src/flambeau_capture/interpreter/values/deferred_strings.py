@@ -25,8 +25,7 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from flambeau_capture.interpreter.exit.rebuild import Rebuilder
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
     from flambeau_capture.record import Recipe
     from flambeau_capture.sources import Source
 
@@ -43,7 +42,7 @@ class Part:
     ) -> None:
         self.function, self.args, self.may_be_empty = function, args, may_be_empty
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """How it is made."""
         return CallRecipe(self.function, tuple(rebuild.recipe(arg) for arg in self.args))
 
@@ -64,10 +63,10 @@ class GivenPart:
     __slots__ = ("machine", "real", "source")
     may_be_empty = True
 
-    def __init__(self, machine: Machine, real: str, source: Source) -> None:
+    def __init__(self, machine: Recorder, real: str, source: Source) -> None:
         self.machine, self.real, self.source = machine, real, source
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """What the frame was handed."""
         return FromSource(self.source)
 
@@ -99,7 +98,7 @@ class ShownTensor(Proxy):
     )
 
     def __init__(
-        self, machine: Machine, tensor: torch.Tensor, kind: type, default_dtype: torch.dtype | None
+        self, machine: Recorder, tensor: torch.Tensor, kind: type, default_dtype: torch.dtype | None
     ) -> None:
         tape = machine.tape
         self.machine, self.tensor, self.kind = machine, tensor, kind
@@ -110,7 +109,7 @@ class ShownTensor(Proxy):
         self.copy = tape.call_method("clone", (source,))
         self.made_at = len(tape.calls)
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """The tensor that is shown."""
         if self.has_history:
             raise _names_its_history()
@@ -152,7 +151,7 @@ class DeferredString(Proxy):
         """The type that the program sees."""
         return str
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """The str, joined of its parts."""
         made = [
             Const(part) if isinstance(part, str) else part.recipe(rebuild) for part in self.parts
@@ -275,12 +274,12 @@ class TextMethod(Proxy):
         text = self.text.characters(f"str.{self.name} of the text of a tensor")
         return getattr(text, self.name)(*args, **kwargs)
 
-    def recipe(self, rebuild: Rebuilder) -> Recipe:
+    def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """The method, of the real text."""
         return CallRecipe(getattr, (rebuild.recipe(self.text), Const(self.name)))
 
 
-def given_text(machine: Machine, real: str, source: Source) -> DeferredString:
+def given_text(machine: Recorder, real: str, source: Source) -> DeferredString:
     """A text that was another one in earlier calls, and is not looked at."""
     machine.guard("TYPE", source, str)
     return DeferredString((GivenPart(machine, real, source),))
@@ -369,7 +368,7 @@ def text_of_number(
 
 
 def text_of_tensor(
-    machine: Machine, tensor: torch.Tensor, conversion: Callable[[Any], str] | None, spec: str
+    machine: Recorder, tensor: torch.Tensor, conversion: Callable[[Any], str] | None, spec: str
 ) -> DeferredString:
     """`format(conversion(tensor), spec)`: of a tensor without dimensions, the text of its number."""
     kind = shown_class(machine, tensor)
@@ -391,7 +390,7 @@ def text_of_tensor(
     return _formatting(shown, conversion, spec, may_be_empty=bool(spec))
 
 
-def shown_class(machine: Machine, tensor: torch.Tensor) -> type:
+def shown_class(machine: Recorder, tensor: torch.Tensor) -> type:
     """The class that the program sees; a graph break for tensors whose text is not to be had after
     the graph.
     """
@@ -416,7 +415,7 @@ def _names_its_history() -> GraphBreak:
     )
 
 
-def has_history(machine: Machine, tensor: torch.Tensor) -> bool:
+def has_history(machine: Recorder, tensor: torch.Tensor) -> bool:
     """Whether the text of a tensor names the function that its gradient goes through."""
     if not tensor.requires_grad:
         return False
@@ -424,7 +423,7 @@ def has_history(machine: Machine, tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None or (found is not None and found[0].grad_fn is not None)
 
 
-def _check_print_options(machine: Machine) -> None:
+def _check_print_options(machine: Recorder) -> None:
     if machine.objects.pending_writes_of(torch._tensor_str.PRINT_OPTS):  # type: ignore[attr-defined]
         raise GraphBreak("torch-state", "a tensor is formatted and torch.set_printoptions called")
 

@@ -20,7 +20,8 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Recorder
+
 
 _PLAIN = frozenset(
     {int, float, complex, str, bytes, bool, type(None), type, torch.dtype, torch.device}
@@ -28,7 +29,7 @@ _PLAIN = frozenset(
 _CONTAINERS = frozenset({tuple, frozenset})
 
 
-def native_key(machine: Machine, key: Any, others: Iterable[Any] = ()) -> Any:
+def native_key(machine: Recorder, key: Any, others: Iterable[Any] = ()) -> Any:
     """`key` as a dict or set may hash it and compare it with the keys in it."""
     if type(key) in _PLAIN:
         return key
@@ -50,7 +51,7 @@ def native_key(machine: Machine, key: Any, others: Iterable[Any] = ()) -> Any:
     return key
 
 
-def check_key(machine: Machine, key: Any, others: Iterable[Any]) -> None:
+def check_key(machine: Recorder, key: Any, others: Iterable[Any]) -> None:
     """Interpret what putting a key among others would call, and call nothing natively but what they
     are known to answer.
     """
@@ -64,7 +65,7 @@ def check_key(machine: Machine, key: Any, others: Iterable[Any]) -> None:
             machine.call(method, (other, key), {})
 
 
-def hashes_in_python(machine: Machine, value: Any) -> bool:
+def hashes_in_python(machine: Recorder, value: Any) -> bool:
     """Whether hashing a value calls a `__hash__` of the program."""
     kind = type(value)
     if kind in _PLAIN:
@@ -74,7 +75,7 @@ def hashes_in_python(machine: Machine, value: Any) -> bool:
     return not is_trusted(kind.__module__) and python_method(machine, kind, "__hash__") is not None
 
 
-def _interpreted_hash(machine: Machine, value: Any) -> int:
+def _interpreted_hash(machine: Recorder, value: Any) -> int:
     if type(value) in _CONTAINERS:
         for item in value:
             if hashes_in_python(machine, item) and _interpreted_hash(machine, item) != hash(item):
@@ -89,7 +90,7 @@ def _interpreted_hash(machine: Machine, value: Any) -> int:
     return hash(found)
 
 
-def _call_without_effects(machine: Machine, method: Any, value: Any) -> Any:
+def _call_without_effects(machine: Recorder, method: Any, value: Any) -> Any:
     """What a `__hash__` gives that native code is to call as often as it likes; one that keeps its
     answer in the object may do so.
     """
@@ -104,7 +105,7 @@ def _call_without_effects(machine: Machine, method: Any, value: Any) -> Any:
     return found
 
 
-def _attributes(machine: Machine, value: Any) -> dict[str, Any]:
+def _attributes(machine: Recorder, value: Any) -> dict[str, Any]:
     own = getattr(value, "__dict__", None) or {}
     return {**own, **slot_values(value), **(machine.objects.pending_writes_of(value) or {})}
 
@@ -113,7 +114,7 @@ def _same(left: dict[str, Any], right: dict[str, Any]) -> bool:
     return left.keys() == right.keys() and all(left[name] is right[name] for name in left)
 
 
-def _check_equality(machine: Machine, left: Any, right: Any) -> None:
+def _check_equality(machine: Recorder, left: Any, right: Any) -> None:
     method = python_method(machine, type(left), "__eq__")
     if method is None or type(left) in _CONTAINERS:
         return

@@ -36,8 +36,7 @@ from flambeau_capture.interpreter.values.program_functions import is_fixed
 from flambeau_capture.sources import DictEntry, Item
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import ActiveFrame, Recorder
     from flambeau_capture.sources import Source
 
 APPENDING = {"append": list.append, "extend": list.extend}
@@ -85,7 +84,7 @@ class EntryTarget(Proxy):
 
     __slots__ = ("machine", "real", "source")
 
-    def __init__(self, machine: Machine, real: Any, source: Source) -> None:
+    def __init__(self, machine: Recorder, real: Any, source: Source) -> None:
         self.machine, self.real, self.source = machine, real, source
 
     def seen_type(self) -> type:
@@ -149,13 +148,13 @@ def _is_plain_key(key: Any) -> bool:
     return kind in SCALARS or (kind is tuple and all(map(_is_plain_key, key)))
 
 
-def expect_use(frame: Frame | None) -> None:
+def expect_use(frame: ActiveFrame | None) -> None:
     """Before a load: what it gives may be read in part, as the code that follows says."""
     if frame is not None:
         frame.machine.loading = (frame, frame.ip)
 
 
-def expected_use(frame: Frame | None, loading: tuple[Frame, int] | None) -> Use | None:
+def expected_use(frame: ActiveFrame | None, loading: tuple[ActiveFrame, int] | None) -> Use | None:
     """The use of what is being loaded: the expectation is of this very instruction (it may have
     raised before).
     """
@@ -164,7 +163,7 @@ def expected_use(frame: Frame | None, loading: tuple[Frame, int] | None) -> Use 
     return use_in(frame)
 
 
-def use_in(frame: Frame, above: int = 0) -> Use | None:
+def use_in(frame: ActiveFrame, above: int = 0) -> Use | None:
     """The use of the value that the running instruction pushes, `above` others being pushed upon
     it.
     """
@@ -178,7 +177,7 @@ _MODULE_CALL = torch.nn.Module.__call__
 
 
 def realize_arguments(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as `function` may take them: LazyValues only where they go straight into a
     local variable.
@@ -200,7 +199,7 @@ def realize_arguments(
 
 
 def read_texts(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    machine: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as `function` may take them: texts that can be looked at as they are, where it
     may look at them.
@@ -225,20 +224,20 @@ def _takes_text(function: Any) -> bool:
     )
 
 
-def _as_text(machine: Machine, arg: Any) -> Any:
+def _as_text(machine: Recorder, arg: Any) -> Any:
     if type(arg) is not LazyValue:
         return arg
     return machine.objects.wrap_for(arg.value, arg.source, Use.TEXT)
 
 
-def _typed(machine: Machine, arg: Any) -> Any:
+def _typed(machine: Recorder, arg: Any) -> Any:
     """What stands for an argument whose type alone is asked for."""
     if type(arg) is not LazyValue:
         return arg
     return machine.objects.wrap_for(arg.value, arg.source, Use.ENTRY)
 
 
-def _parameters(machine: Machine, function: Any) -> tuple[int, tuple[str, ...]]:
+def _parameters(machine: Recorder, function: Any) -> tuple[int, tuple[str, ...]]:
     """How many positional arguments, and which by name, become locals of a frame that is
     interpreted.
     """

@@ -44,7 +44,7 @@ from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_capture.interpreter.torch_calls.tape import Tape
+    from flambeau_capture.interpreter.protocols import CallTape
     from flambeau_capture.record import DynamicDims
 
 _INT32 = 2**31
@@ -161,7 +161,7 @@ def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
 
 
 def with_numbers(
-    tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any], taken: Sequence[torch.Tensor]
+    tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any], taken: Sequence[torch.Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call, with unbacked numbers for the tensors whose number it has `taken`."""
     numbers: dict[int, Any] = {}
@@ -178,7 +178,9 @@ def with_numbers(
     return tuple(map(replaced, args)), {name: replaced(arg) for name, arg in kwargs.items()}
 
 
-def call_on_tensors(tape: Tape, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_on_tensors(
+    tape: CallTape, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """The call, with its factor multiplied in as a tensor."""
     stem = name.rstrip("_")
     factor_name = _FACTORS[stem]

@@ -54,7 +54,7 @@ from flambeau_capture.sources import (
 )
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Recorder
 
 VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (str, str.__str__),
@@ -118,7 +118,7 @@ class TrackedCopy:
 class Objects:
     """The side tables of one capture."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Recorder) -> None:
         self.machine = machine
         self.known: dict[int, tuple[Any, Source]] = {}
         self.tracked_copies: dict[int, TrackedCopy] = {}

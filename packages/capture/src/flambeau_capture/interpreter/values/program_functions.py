@@ -41,7 +41,7 @@ from flambeau_capture.sources import (
 if TYPE_CHECKING:
     import types
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Recorder
     from flambeau_capture.sources import Source
 
 _MARKS = frozenset(
@@ -55,7 +55,7 @@ _OF_CODE = frozenset({"__code__", "__globals__", "__builtins__"})
 
 
 def wrap_function(
-    machine: Machine, function: types.FunctionType, source: Source
+    machine: Recorder, function: types.FunctionType, source: Source
 ) -> types.FunctionType:
     """The function, with a guard on what it is."""
     if is_fixed(machine, function):
@@ -71,7 +71,7 @@ def wrap_function(
     return function
 
 
-def is_fixed(machine: Machine, function: types.FunctionType) -> bool:
+def is_fixed(machine: Recorder, function: types.FunctionType) -> bool:
     """Whether a function is one that a library defines once, or that something was said about:
     guarded by identity.
     """
@@ -80,7 +80,7 @@ def is_fixed(machine: Machine, function: types.FunctionType) -> bool:
     return not function.__closure__ and is_trusted(function.__globals__.get("__name__"))
 
 
-def function_source(machine: Machine, function: types.FunctionType) -> Source:
+def function_source(machine: Recorder, function: types.FunctionType) -> Source:
     """Where a pre-existing function can be fetched from; the program's own are held weakly."""
     found = machine.objects.source_of(function)
     if found is not None:
@@ -90,7 +90,7 @@ def function_source(machine: Machine, function: types.FunctionType) -> Source:
     return WeakrefTo.of(function, function.__qualname__)
 
 
-def guard_followed(machine: Machine, function: types.FunctionType) -> None:
+def guard_followed(machine: Recorder, function: types.FunctionType) -> None:
     """A function of the program is about to be followed: its code must stay, and what is constant
     of its defaults.
     """
@@ -107,7 +107,7 @@ def guard_followed(machine: Machine, function: types.FunctionType) -> None:
 
 
 def default_value(
-    machine: Machine, function: types.FunctionType, field: Any, key: Any, value: Any
+    machine: Recorder, function: types.FunctionType, field: Any, key: Any, value: Any
 ) -> Any:
     """A default, of `defaults` by position or of `kwdefaults` by name, as the frame may see it."""
     if id(function) in machine.made_functions:
@@ -127,7 +127,7 @@ def default_value(
     return machine.objects.wrap(value, Item(base, key))
 
 
-def _are_constants(machine: Machine, defaults: tuple[Any, ...], field: Source) -> bool:
+def _are_constants(machine: Recorder, defaults: tuple[Any, ...], field: Source) -> bool:
     """Whether defaults are guarded by one comparison: none of them is an object, or a number that
     was seen to change.
     """
@@ -136,7 +136,7 @@ def _are_constants(machine: Machine, defaults: tuple[Any, ...], field: Source) -
     )
 
 
-def function_part(machine: Machine, function: types.FunctionType, name: str) -> Any:
+def function_part(machine: Recorder, function: types.FunctionType, name: str) -> Any:
     """An attribute that all functions have (`__name__`, `__defaults__`)."""
     value = getattr(function, name)
     known = machine.objects.known.get(id(function))
@@ -156,7 +156,7 @@ _OF_THE_PROGRAM = (IDENTITY_TYPES - {types.FunctionType}) | SCALARS | TORCH_CONS
 """Types of which records hold the very objects."""
 
 
-def identical(machine: Machine, left: Any, right: Any) -> bool:
+def identical(machine: Recorder, left: Any, right: Any) -> bool:
     """`left is right`."""
     if left is right:
         return True
@@ -165,7 +165,7 @@ def identical(machine: Machine, left: Any, right: Any) -> bool:
     return False
 
 
-def tell_apart(machine: Machine, left: Any, right: Any) -> None:
+def tell_apart(machine: Recorder, left: Any, right: Any) -> None:
     """Two objects of one type were found to be two."""
     one, other = _source_of(machine, left), _source_of(machine, right)
     if one is not None and other is not None:
@@ -176,7 +176,7 @@ def tell_apart(machine: Machine, left: Any, right: Any) -> None:
         observe(machine, right)
 
 
-def observe(machine: Machine, value: Any) -> None:
+def observe(machine: Recorder, value: Any) -> None:
     """The identity of a value has been looked at: guarded, where it is a function's; other objects'
     are not seen to matter.
     """
@@ -191,7 +191,7 @@ def observe(machine: Machine, value: Any) -> None:
             observe(machine, item)
 
 
-def address_read(machine: Machine, value: Any) -> None:
+def address_read(machine: Recorder, value: Any) -> None:
     """The program has read `id(value)`, or a hash that is made of it.
 
     What the frame has made must not be rebuilt as another object; another object of the program has
@@ -207,7 +207,7 @@ def address_read(machine: Machine, value: Any) -> None:
         machine.guard("EQUALS", CallOf(id, (source,)), id(real_object(machine, value)))
 
 
-def real_object(machine: Machine, value: Any) -> Any:
+def real_object(machine: Recorder, value: Any) -> Any:
     """The object of the program that a fake tensor or a tracked copy stands for; others are
     themselves.
     """
@@ -218,7 +218,7 @@ def real_object(machine: Machine, value: Any) -> Any:
     return value if tracked is None else tracked.real
 
 
-def _source_of(machine: Machine, value: Any) -> Source | None:
+def _source_of(machine: Recorder, value: Any) -> Source | None:
     if isinstance(value, torch.Tensor):
         found = machine.tape.input_of(value)
         return None if found is None else found[1].source

@@ -23,7 +23,8 @@ from flambeau_prims.fake import FakeTensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Recorder
+
 
 NOT_DISPATCHED = object()
 _NO_HANDLER = torch._C._disabled_torch_function_impl
@@ -107,7 +108,7 @@ several threads may share them.
 class Subclasses:
     """The classes of one capture's tensors."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Recorder) -> None:
         self.machine = machine
         self._of: dict[int, tuple[FakeTensor, type]] = {}
         self.disabled = 0

@@ -33,7 +33,7 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flambeau_capture.interpreter.torch_calls.tape import Tape
+    from flambeau_capture.interpreter.protocols import CallTape
     from flambeau_prims.fake import FakeTensor
     from flambeau_prims.size_ranges import SizeGuard
 
@@ -52,7 +52,7 @@ class UnbackedNumbers:
     symbol's name.
     """
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: CallTape) -> None:
         self._tape = tape
         self._seen = 0
         self.values: dict[str, GraphValue] = {}
@@ -216,7 +216,7 @@ class UnbackedNumbers:
 _BASIC = frozenset({int, torch.SymInt, slice, type(None), type(...)})
 
 
-def select_unbacked(tape: Tape, tensor: torch.Tensor, key: Any) -> tuple[torch.Tensor, Any]:
+def select_unbacked(tape: CallTape, tensor: torch.Tensor, key: Any) -> tuple[torch.Tensor, Any]:
     """The part of a tensor that the unbacked indices of a subscript select, and the rest of the
     subscript; () where there is none.
     """
@@ -239,7 +239,7 @@ def select_unbacked(tape: Tape, tensor: torch.Tensor, key: Any) -> tuple[torch.T
     return tensor, tuple(rest)
 
 
-def _select(tape: Tape, tensor: torch.Tensor, dim: int, index: Any, shown: int) -> torch.Tensor:
+def _select(tape: CallTape, tensor: torch.Tensor, dim: int, index: Any, shown: int) -> torch.Tensor:
     """One index along a dimension; out of bounds, it is refused as in a subscript, where the
     dimension is `shown`.
     """

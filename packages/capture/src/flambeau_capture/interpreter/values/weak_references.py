@@ -13,11 +13,10 @@ from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.frame import Frame
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import ActiveFrame, Recorder
 
 
-def dereference(machine: Machine, reference: Any) -> Any:
+def dereference(machine: Recorder, reference: Any) -> Any:
     """What a weak reference refers to; GraphBreak where only the capture may keep it alive."""
     referent = reference()
     if (
@@ -36,7 +35,7 @@ def dereference(machine: Machine, reference: Any) -> Any:
     return machine.objects.wrap(referent, CallOf(_referent, (source,)))
 
 
-def refuse_finalizing(frame: Frame, slot: int) -> None:
+def refuse_finalizing(frame: ActiveFrame, slot: int) -> None:
     """GraphBreak where a variable is the last of the frames' that holds an object of the call, and
     weak references have callbacks to make when it dies: the interpreter deletes the variable,
     between the side effects before and after it.
@@ -60,7 +59,7 @@ def _referent(reference: Any) -> Any:
     return reference()
 
 
-def _is_kept_alive(machine: Machine, value: Any) -> bool:
+def _is_kept_alive(machine: Recorder, value: Any) -> bool:
     """Whether a table of the capture, or its caller, holds an object whatever the program does."""
     source = machine.objects.source_of(value)
     if source is not None:
@@ -68,7 +67,7 @@ def _is_kept_alive(machine: Machine, value: Any) -> bool:
     return type(value) is types.FunctionType or id(value) in machine.addresses_read
 
 
-def _is_bound(machine: Machine, value: Any) -> bool:
+def _is_bound(machine: Recorder, value: Any) -> bool:
     """Whether a variable or the stack of a frame holds an object."""
     frame = machine.frame
     while frame is not None:

@@ -1,0 +1,209 @@
+"""What the lower floors of the interpreter ask of the state above them.
+
+The modules of `values` and `torch_calls` take the capture that they work for as a `Recorder`, and
+name nothing above their own floor. `machine.Machine` is the one implementation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable
+
+    import torch
+
+    from flambeau_capture.interpreter.code.decode import DecodedCode
+    from flambeau_capture.options import CaptureOptions
+    from flambeau_capture.record import (
+        Assumption,
+        Call,
+        DynamicDims,
+        GraphValue,
+        Input,
+        Recipe,
+        Scope,
+    )
+    from flambeau_capture.sources import Source
+    from flambeau_capture.torch_switches import Switches
+    from flambeau_prims.sizes import SizeEnv
+    from flambeau_prims.tracer import Tracer
+
+    Arguments = tuple[Any, ...]
+    Keywords = dict[str, Any]
+
+
+class ActiveFrame(Protocol):
+    """A frame that is being interpreted."""
+
+    ip: int
+    globals: dict[str, Any]
+    locals: list[Any]
+    stack: list[Any]
+
+    @property
+    def code(self) -> DecodedCode: ...
+    @property
+    def machine(self) -> Recorder: ...
+    @property
+    def parent(self) -> ActiveFrame | None: ...
+    def is_in_block(self, *, with_too: bool = True) -> bool: ...
+
+
+class RecipeMaker(Protocol):
+    """Makes the recipes of what leaves a frame."""
+
+    def recipe(self, value: Any) -> Recipe: ...
+
+
+class KnownObjects(Protocol):
+    """What existed before the call: `values.objects.Objects`."""
+
+    known: dict[int, tuple[Any, Source]]
+    classes_written: dict[tuple[type, str], tuple[Any]]
+
+    @property
+    def tracked_copies(self) -> dict[int, Any]: ...
+    @property
+    def tracked_copy_of(self) -> dict[int, Any]: ...
+    def source_of(self, obj: Any) -> Source | None: ...
+    def register(self, obj: Any, source: Source) -> None: ...
+    def is_known(self, obj: Any) -> bool: ...
+    def wrap(self, value: Any, source: Source) -> Any: ...
+    def wrap_for(self, value: Any, source: Source, use: Any) -> Any: ...
+    def whole(self, value: Any) -> Any: ...
+    def pending_writes_of(self, obj: Any) -> dict[str, Any] | None: ...
+
+
+class SubclassTable(Protocol):
+    """The tensor subclasses of a capture: `values.subclasses.Subclasses`."""
+
+    def of(self, tensor: torch.Tensor) -> type[torch.Tensor] | None: ...
+
+
+class CallTape(Protocol):
+    """The calls of torch that a capture records: `torch_calls.tape.Tape`."""
+
+    calls: list[Call]
+    inputs: list[Input]
+    env: SizeEnv | None
+    subgraphs: int
+    hooked: list[Any]
+
+    @property
+    def hooks(self) -> list[Any]: ...
+    @property
+    def inference_guards(self) -> list[Any]: ...
+    @property
+    def machine(self) -> Recorder: ...
+    @property
+    def subclasses(self) -> SubclassTable: ...
+    @property
+    def tracer(self) -> Tracer: ...
+    def size_env(self) -> SizeEnv: ...
+    def value_of(self, fake: torch.Tensor) -> GraphValue: ...
+    def number(self, number: Any) -> Any: ...
+    def truth(self, tensor: torch.Tensor) -> bool: ...
+    def fake_input(self, real: torch.Tensor, source: Source) -> torch.Tensor: ...
+    def symbolic_number(self, value: Any, source: Source) -> Any: ...
+    def input_of(self, fake: torch.Tensor) -> tuple[torch.Tensor, Input] | None: ...
+    def real_type(self, tensor: torch.Tensor) -> type[torch.Tensor]: ...
+    def values_made(self) -> int: ...
+    def made_since(self, mark: int) -> dict[int, tuple[Any, GraphValue]]: ...
+    def getitem(self, tensor: torch.Tensor, key: Any) -> Any: ...
+    def call_function(
+        self, target: Callable[..., Any], args: Arguments, kwargs: Keywords | None = None
+    ) -> Any: ...
+    def call_method(self, name: str, args: Arguments, kwargs: Keywords | None = None) -> Any: ...
+    def call_state(self, target: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any: ...
+    def call_untraced(
+        self,
+        target: Callable[..., Any] | str,
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+        result: Any = None,
+        *,
+        mutates: tuple[GraphValue, ...] = (),
+        can_raise: bool = False,
+    ) -> None: ...
+
+
+class Assumptions(Protocol):
+    """What a capture assumes of data: `branches.speculation.Speculation`."""
+
+    assumptions: dict[Assumption, None]
+
+    def attach(self, env: SizeEnv | None) -> None: ...
+    def detach(self, env: SizeEnv | None) -> None: ...
+    def truth(self, condition: torch.Tensor) -> bool | None: ...
+    def note(self, assumption: Assumption) -> None: ...
+
+
+class Libraries(Protocol):
+    """The libraries whose objects a capture has met: `foreign_types.OpenLibraries`."""
+
+    def owner(self, kind: type) -> Any: ...
+
+
+class Strategy(Protocol):
+    """The way in which a frame is interpreted: `values.strategy.CaptureStrategy`."""
+
+    @property
+    def compiling(self) -> bool: ...
+    @property
+    def shows_history(self) -> bool: ...
+
+
+class Recorder(Protocol):
+    """One capture, as the floors below `machine` see it: what exists, what is recorded and guarded,
+    and the operations of Python, which the floors above define.
+    """
+
+    transforms: int
+    backwards: int
+    shown_history: bool
+    observed_is_compiling: bool
+    lazy_arguments: bool
+    dynamic_ints: bool
+    addresses_read: dict[int, Any]
+    made_functions: dict[int, Any]
+    made_classes: dict[type, type]
+    class_cache: dict[Any, Any]
+    method_cache: dict[Any, Any]
+
+    @property
+    def scope(self) -> Scope: ...
+    @property
+    def options(self) -> CaptureOptions: ...
+    @property
+    def dynamic(self) -> DynamicDims: ...
+    @property
+    def strategy(self) -> Strategy: ...
+    @property
+    def switches(self) -> Switches: ...
+    @property
+    def foreign(self) -> Libraries: ...
+    @property
+    def objects(self) -> KnownObjects: ...
+    @property
+    def tape(self) -> CallTape: ...
+    @property
+    def speculation(self) -> Assumptions: ...
+    @property
+    def frame(self) -> ActiveFrame | None: ...
+    @property
+    def where(self) -> str: ...
+    @property
+    def loading(self) -> tuple[ActiveFrame, int] | None: ...
+    @loading.setter
+    def loading(self, value: Any) -> None: ...
+
+    def guard(self, kind: str, source: Source, payload: Any = None) -> None: ...
+    def depend_on_state(self, name: str) -> None: ...
+    def is_library(self, module_globals: dict[str, Any]) -> bool: ...
+    def stands_in_tables(self, function: types.FunctionType) -> bool: ...
+    def known_key(self, key: Any, others: Any) -> Any: ...
+    def note_attribute_write(self, obj: Any, name: str, *, raw: bool) -> None: ...
+    def call(self, function: Any, args: Arguments, kwargs: Keywords) -> Any: ...
+    def load(self, obj: Any, name: str) -> Any: ...
