@@ -13,7 +13,7 @@ import sys
 
 
 def main() -> int:
-    """Run the programs of seeds S .. S + N - 1 (tensors), or N programs drawn from seed S (python)."""
+    """Run the programs of seeds S .. S + N - 1 (tensors), or N drawn from seed S (python)."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
     parser.add_argument("kind", nargs="?", choices=("tensors", "python"), default="tensors")
     parser.add_argument("--programs", type=int, default=200, help="how many programs")

@@ -36,9 +36,16 @@ class Source:
         )
         made = "".join(f"    {text},\n" for text in self.inputs)
         returned = ", ".join(self.outputs) + ("," if len(self.outputs) == 1 else "")
-        return f"def program({names}):\n{body}\n    return ({returned})\n\n\ndef make():\n    return (\n{made})\n".replace(
-            "\n)\n", "\n    )\n"
-        )
+        return (
+            f"def program({names}):\n"
+            f"{body}\n"
+            f"    return ({returned})\n"
+            "\n"
+            "\n"
+            "def make():\n"
+            "    return (\n"
+            f"{made})\n"
+        ).replace("\n)\n", "\n    )\n")
 
     def load(self) -> dict[str, Any]:
         """`program` and `make` of the text."""
@@ -111,7 +118,11 @@ class Generator:
         expression, used = filled
         form = self.random.random()
         if form < 0.06:
-            text = f"{target} = {expression}\nfor step in range({self.random.randint(1, 3)}):\n    {target} = {target} * 0.5 + step"
+            text = (
+                f"{target} = {expression}\n"
+                f"for step in range({self.random.randint(1, 3)}):\n"
+                f"    {target} = {target} * 0.5 + step"
+            )
             exact = False
         elif form < 0.1:
             text = (

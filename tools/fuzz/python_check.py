@@ -78,7 +78,11 @@ def difference(
             except CaptureError:
                 return None
             if got != want:
-                return f"called with n={n}, flag={flag}, size {size}, sign {sign}:\n  eager    {want}\n  compiled {got}"
+                return (
+                    f"called with n={n}, flag={flag}, size {size}, sign {sign}:\n"
+                    f"  eager    {want}\n"
+                    f"  compiled {got}"
+                )
     return None
 
 
@@ -204,7 +208,10 @@ class _Description:
             return repr(value)
         if isinstance(value, types.FunctionType):
             cells = [self.of(cell) for cell in value.__closure__ or ()]
-            return f"{value.__qualname__}{self.of(value.__defaults__)}{self.of(value.__kwdefaults__)}{cells}"
+            return (
+                f"{value.__qualname__}{self.of(value.__defaults__)}{self.of(value.__kwdefaults__)}"
+                f"{cells}"
+            )
         if isinstance(value, types.CellType):
             try:
                 return f"cell({self.of(value.cell_contents)})"

@@ -88,6 +88,38 @@ _ADDERS = ("Add()", "AddInherits()", "AddOverrides()", "RightOnly(2)", "1.5", "S
 _SILENT = ("Silent(k=1)", "{'k': 1}", "collections.Counter(k=1)", "collections.OrderedDict(k=1)")
 _SILENT_LISTS = ("SilentList([1])", "[1]", "SilentList([2, 0])")
 _SILENT_INTS = ("SilentInt(1)", "1", "SilentInt(2)", "True", "1.0", "n")
+_MATCHED = (
+    "Named(n, x)",
+    "{'left': n, 'right': 2}",
+    "[n, 2, 3]",
+    "SlotList([1, n])",
+    "SilentInt(1)",
+    "items",
+)
+_NAMED_PATTERNS = ("0, 1", "left, right", "left, right=right", "1, 2, 3", "left, left=right")
+_BAD_CALLS = (
+    "[1].count()",
+    "len()",
+    "max()",
+    "[].pop(0)",
+    "next([])",
+    "sum(3)",
+    "iter(1, 2)",
+    "[1].index(9)",
+    "(1,).index(9)",
+    "sorted()",
+    "reversed(1)",
+)
+_FIXED = (
+    "net",
+    "thing",
+    "SlotList()",
+    "functools.partial(len)",
+    "Fixed()",
+    "slice(1)",
+    "net.forward",
+)
+_ATTRIBUTES = ("'weight'", "'steps'", "'func'", "'size'", "'start'", "'b'")
 _CONSUMERS = (
     "set",
     "frozenset",
@@ -156,13 +188,14 @@ m = {of.one_of(*_CONSUMERS)}(q)
 seen.append((str(m)[:12] if not hasattr(m, "__next__") else 0, list(q)))"""
         ),
         lambda: (
-            f"seen.append({of.one_of('[3, 1, 0, 1, 3]', '(3, 1, 0, 1, 3)', '[n, 1, n]')}.index({of.one_of('1', '3', 'n')}, {of.one_of('0', '1', '2', '-2', '-9')}"
+            f"seen.append({of.one_of('[3, 1, 0, 1, 3]', '(3, 1, 0, 1, 3)', '[n, 1, n]')}.index("
+            f"{of.one_of('1', '3', 'n')}, {of.one_of('0', '1', '2', '-2', '-9')}"
             f"{of.one_of('', ', 3', ', -1', ', 99')}))"
         ),
         lambda: (
             f"""
-match {of.one_of("Named(n, x)", "{'left': n, 'right': 2}", "[n, 2, 3]", "SlotList([1, n])", "SilentInt(1)", "items")}:
-    case Named({of.one_of("0, 1", "left, right", "left, right=right", "1, 2, 3", "left, left=right")}):
+match {of.one_of(*_MATCHED)}:
+    case Named({of.one_of(*_NAMED_PATTERNS)}):
         seen.append("named")
     case {{"left": {of.one_of("0", "left")}, **rest}}:
         seen.append(rest)
@@ -174,14 +207,14 @@ match {of.one_of("Named(n, x)", "{'left': n, 'right': 2}", "[n, 2, 3]", "SlotLis
         lambda: (
             f"""
 try:
-    seen.append({of.one_of("[1].count()", "len()", "max()", "[].pop(0)", "next([])", "sum(3)", "iter(1, 2)", "[1].index(9)", "(1,).index(9)", "sorted()", "reversed(1)")})
+    seen.append({of.one_of(*_BAD_CALLS)})
 except (TypeError, ValueError, IndexError) as error:
     seen.append(str(error))"""
         ),
         lambda: (
             f"""
 try:
-    setattr({of.one_of("net", "thing", "SlotList()", "functools.partial(len)", "Fixed()", "slice(1)", "net.forward")}, {of.one_of("'weight'", "'steps'", "'func'", "'size'", "'start'", "'b'")}, {of.one_of("3", "None", "map", "'a'")})
+    setattr({of.one_of(*_FIXED)}, {of.one_of(*_ATTRIBUTES)}, {of.one_of("3", "None", "map", "'a'")})
 except (TypeError, AttributeError) as error:
     seen.append(str(error))"""
         ),

@@ -17,7 +17,7 @@ from tools.fuzz.python_observed import observed
 
 
 class Expressions:
-    """Expressions of the kinds that statements need, each drawn anew: `{of.tensor}` in an f-string."""
+    """Expressions of the kinds that statements need, drawn anew at each `{of.tensor}`."""
 
     def __init__(self, draw: st.DrawFn, kinds: dict[str, Callable[[st.DrawFn, int], str]]) -> None:
         self._draw = draw
@@ -85,38 +85,48 @@ for o in ({of.thing}, Both({of.number}), {of.thing}):
             f"{of.one_of(repr('log'), repr('dynamic_x'), repr('missing'))}, {of.any}))"
         ),
         lambda: (
-            f"setattr({of.thing}, {of.one_of(repr('value'), repr('degrees'), repr('fresh'))}, {of.any})"
+            f"setattr({of.thing}, {of.one_of(repr('value'), repr('degrees'), repr('fresh'))}, "
+            f"{of.any})"
         ),
         lambda: (
-            f"other = {of.one_of('Both.made_of', 'Thing.made_of', 'type(thing)', 'thing.made_of')}({of.any})"
+            f"other = {of.one_of('Both.made_of', 'Thing.made_of', 'type(thing)', 'thing.made_of')}("
+            f"{of.any})"
         ),
         lambda: f"made = {of.thing}.plain({of.any})",
         lambda: f"Thing.scale = {of.one_of('n', '2', '3')}",
         lambda: (
-            f"point = Point({of.any}, {of.any})\npoint.right = "
-            f"{of.any}\nseen.append(point)\nseen.append(point == Point(1, 2))"
+            f"point = Point({of.any}, {of.any})\n"
+            f"point.right = {of.any}\n"
+            "seen.append(point)\n"
+            "seen.append(point == Point(1, 2))"
         ),
         lambda: (
-            f"point = dataclasses.replace(Point({of.number}), "
-            f"{of.one_of('left', 'right')}={of.any})\nmade = [point, "
-            f"dataclasses.asdict(Fixed({of.number}))]"
+            f"point = dataclasses.replace(Point({of.number}), {of.one_of('left', 'right')}={of.any}"
+            ")\n"
+            f"made = [point, dataclasses.asdict(Fixed({of.number}))]"
         ),
         lambda: (
-            f"fixed = Fixed({of.number})\nnamed[{of.one_of('fixed', 'fixed.name')}] = "
-            f"{of.any}\nseen.append(fixed == Fixed(n))"
+            f"fixed = Fixed({of.number})\n"
+            f"named[{of.one_of('fixed', 'fixed.name')}] = {of.any}\n"
+            "seen.append(fixed == Fixed(n))"
         ),
         lambda: (
-            "try:\n    Fixed().size = n\nexcept AttributeError as error:\n    "
-            "seen.append(str(error))"
+            "try:\n"
+            "    Fixed().size = n\n"
+            "except AttributeError as error:\n"
+            "    seen.append(str(error))"
         ),
         lambda: (
-            f"pair = Pair({of.any}, {of.tensor})\nm, t = "
-            f"{of.one_of('pair', 'pair._replace(first=1)', 'pair[::-1]')}\nseen.append(pair)"
+            f"pair = Pair({of.any}, {of.tensor})\n"
+            f"m, t = {of.one_of('pair', 'pair._replace(first=1)', 'pair[::-1]')}\n"
+            "seen.append(pair)"
         ),
         lambda: (
-            f"bag = Bag({of.any}, {of.tensor})\nbag += {of.any}\nbag[0] = "
-            f"{of.any}\nseen.append((len(bag), {of.tensor} in bag, bool(bag)))\nmade = "
-            f"[*bag]"
+            f"bag = Bag({of.any}, {of.tensor})\n"
+            f"bag += {of.any}\n"
+            f"bag[0] = {of.any}\n"
+            f"seen.append((len(bag), {of.tensor} in bag, bool(bag)))\n"
+            "made = [*bag]"
         ),
         lambda: (
             f"bag = {of.one_of('Bag(1) + n', 'n + Bag(1)', 'Bag() + Bag(2)')}\nseen.append(bag)"
@@ -128,7 +138,8 @@ for o in ({of.thing}, Both({of.number}), {of.thing}):
         lambda: f"seen.append(sorted(vars({of.thing})))",
         lambda: f"other = copy.copy({of.thing})\nother.log = [{of.any}]",
         lambda: (
-            f"made = copy.{of.one_of('copy', 'deepcopy')}({of.one_of('items', 'made', 'table', 'thing.log')})"
+            f"made = copy.{of.one_of('copy', 'deepcopy')}("
+            f"{of.one_of('items', 'made', 'table', 'thing.log')})"
         ),
     )()
 
@@ -142,30 +153,37 @@ def _containers(of: Expressions) -> str:
         lambda: f"del {of.list}[{of.one_of('::2', '1:', ':1', '-1')}]",
         lambda: f"{of.list} += {of.one_of('[n]', '(x,)', 'made', 'range(n)')}",
         lambda: (
-            f"bag = {{1, n, k if isinstance(k, int) else 7}}\nbag.{of.one_of('add(5)', 'discard(1)', 'update([8, n])', 'remove(3)')}\nseen.append(bag {of.one_of('|', '&', '-', '^')} {{1, 3, 8}})"
+            f"bag = {{1, n, k if isinstance(k, int) else 7}}\n"
+            f"bag.{of.one_of('add(5)', 'discard(1)', 'update([8, n])', 'remove(3)')}\n"
+            f"seen.append(bag {of.one_of('|', '&', '-', '^')} {{1, 3, 8}})"
         ),
         lambda: (
-            f"queue = collections.deque({of.list}, "
-            f"maxlen={of.one_of(None, 2)})\nqueue.{of.one_of('appendleft(n)', 'popleft()', 'rotate(1)', 'extend([x, 1])')}\nseen.append(queue)"
+            f"queue = collections.deque({of.list}, maxlen={of.one_of(None, 2)})\n"
+            f"queue.{of.one_of('appendleft(n)', 'popleft()', 'rotate(1)', 'extend([x, 1])')}\n"
+            "seen.append(queue)"
         ),
         lambda: (
-            f"groups = collections.defaultdict(list)\nfor m in [1, 2, n]:\n    groups[m % "
-            f"2].append({of.any})\nseen.append(groups)"
+            "groups = collections.defaultdict(list)\n"
+            "for m in [1, 2, n]:\n"
+            f"    groups[m % 2].append({of.any})\n"
+            "seen.append(groups)"
         ),
         lambda: f"seen.append(collections.Counter([n, 1, 1, {of.number}, 'a']))",
         lambda: (
-            f"ordered = collections.OrderedDict(a=1, "
-            f"b=x)\nordered.move_to_end({of.one_of(repr('a'), repr('b'), repr('c'))}, "
-            f"last={of.one_of(True, False)})\nnamed = ordered"
+            "ordered = collections.OrderedDict(a=1, b=x)\n"
+            f"ordered.move_to_end({of.one_of(repr('a'), repr('b'), repr('c'))}, last="
+            f"{of.one_of(True, False)})\n"
+            "named = ordered"
         ),
         lambda: f"named = {{**{of.dict}, 'w': {of.any}}}",
         lambda: (
-            f"named = {{key: value for key, value in {of.dict}.items() if {of.one_of('True', 'isinstance(key, str)', 'value is not x')}}}"
+            f"named = {{key: value for key, value in {of.dict}.items() if "
+            f"{of.one_of('True', 'isinstance(key, str)', 'value is not x')}}}"
         ),
         lambda: f"made = [*{of.list}, *{of.one_of('range(2)', 'table', '(x, y)')}]",
         lambda: (
-            f"for key in {of.one_of('table', 'list(table)', 'dict(named)')}:\n    "
-            f"table[{of.one_of('key', '(key, 1)')}] = {of.any}"
+            f"for key in {of.one_of('table', 'list(table)', 'dict(named)')}:\n"
+            f"    table[{of.one_of('key', '(key, 1)')}] = {of.any}"
         ),
         lambda: (
             f"seen.append(sorted([3, n, {of.number}, 1], key=lambda q: "
@@ -176,14 +194,24 @@ def _containers(of: Expressions) -> str:
             f"{of.tensor}]))"
         ),
         lambda: (
-            f"made = list(filter({of.one_of('None', 'lambda q: q is not x', 'lambda q: isinstance(q, int)')}, [0, n, 's', None, 1]))"
+            "made = list(filter("
+            f"{of.one_of('None', 'lambda q: q is not x', 'lambda q: isinstance(q, int)')}, [0, n, "
+            "'s', None, 1]))"
         ),
         lambda: (
             f"t = functools.reduce({of.one_of('operator.add', 'lambda a, b: a * b')}, "
             f"[{of.tensor}, {of.number}, {of.tensor}])"
         ),
         lambda: (
-            f"made = list(itertools.{of.one_of('accumulate([1, n, 3])', 'chain(items, made)', 'zip_longest([1], [x, y])', 'product([1, 2], [n])', 'islice(items, 1, None)')})"
+            "made = list(itertools."
+            + of.one_of(
+                "accumulate([1, n, 3])",
+                "chain(items, made)",
+                "zip_longest([1], [x, y])",
+                "product([1, 2], [n])",
+                "islice(items, 1, None)",
+            )
+            + ")"
         ),
         lambda: (
             f"seen.extend((m, len(list(group))) for m, group in itertools.groupby([1, 1, "
@@ -201,13 +229,16 @@ def _containers(of: Expressions) -> str:
         lambda: "(m, (t, k)), made[:1] = (n, (x, 2)), [y]",
         lambda: f"seen.append({of.list}.{of.one_of('index(n)', 'count(1)', 'index(7)')})",
         lambda: (
-            f"m = {of.number}\nseen.append(f'{{n:>4}}|{{k!r:.3}}|{{m:03d}}|{{len(items)}}' "
-            f"+ '-'.join(['a', str(n)]).upper())"
+            f"m = {of.number}\n"
+            f"seen.append(f'{{n:>4}}|{{k!r:.3}}|{{m:03d}}|{{len(items)}}' + '-'.join(['a', "
+            "str(n)]).upper())"
         ),
         lambda: f"key, value = {of.dict}.popitem()\nseen.append((key, value))",
         lambda: (
-            f"it = iter({of.list})\nseen.append(next(it, None))\nmade = "
-            f"[{of.any}]\nseen.append(list(it))"
+            f"it = iter({of.list})\n"
+            "seen.append(next(it, None))\n"
+            f"made = [{of.any}]\n"
+            "seen.append(list(it))"
         ),
         lambda: (
             f"del {of.one_of('t', 'm', 'u')}\n{of.one_of('t = u = x', 'm = 1', 't = m = u = y')}"
@@ -222,49 +253,78 @@ def _functions(of: Expressions) -> str:
             f"**{{'key': {of.number}, 'more': 1}})"
         ),
         lambda: (
-            f"made = [lambda: m for m in range(3)]\nseen.append([f() for f in made])\nmade "
-            f"= [lambda m=m: m + {of.number} for m in range(2)]\nseen.append(made[-1]())"
+            "made = [lambda: m for m in range(3)]\n"
+            "seen.append([f() for f in made])\n"
+            f"made = [lambda m=m: m + {of.number} for m in range(2)]\n"
+            "seen.append(made[-1]())"
         ),
         lambda: (
-            "def escapes(q, *, w=n):\n    nonlocal k\n    k = q\n    return [k, w, "
-            "t]\nseen.append(escapes)\nseen.append(escapes(n))"
+            "def escapes(q, *, w=n):\n"
+            "    nonlocal k\n"
+            "    k = q\n"
+            "    return [k, w, t]\n"
+            "seen.append(escapes)\n"
+            "seen.append(escapes(n))"
         ),
         lambda: f"seen.append(lambda q, w={of.any}: (q, w, n, u))",
         lambda: (
-            f"def cell():\n    held = {of.any}\n    def put(q):\n        nonlocal held\n   "
-            f"     held, q = q, held\n        return q\n    return put, lambda: held\nput, "
-            f"get = cell()\nseen.append((put({of.any}), get()))\nmade = [put, get]"
+            "def cell():\n"
+            f"    held = {of.any}\n"
+            "    def put(q):\n"
+            "        nonlocal held\n"
+            "        held, q = q, held\n"
+            "        return q\n"
+            "    return put, lambda: held\n"
+            "put, get = cell()\n"
+            f"seen.append((put({of.any}), get()))\n"
+            "made = [put, get]"
         ),
         lambda: (
-            f"def early(q):\n    for m in range(3):\n        try:\n            if "
-            f"{of.condition}:\n                "
-            f"{of.one_of('return q', 'break', 'continue', 'raise KeyError(m)')}\n          "
-            f"  q = q + {of.number}\n        except KeyError:\n            "
-            f"{of.one_of('return m', 'raise', 'q = m')}\n        finally:\n            "
-            f"seen.append(m)\n            "
-            f"{of.one_of('pass', 'if m: break', 'if m: return seen[0]')}\n    else:\n      "
-            f"  return q\nt = early({of.tensor})"
+            "def early(q):\n"
+            "    for m in range(3):\n"
+            "        try:\n"
+            f"            if {of.condition}:\n"
+            f"                {of.one_of('return q', 'break', 'continue', 'raise KeyError(m)')}\n"
+            f"            q = q + {of.number}\n"
+            "        except KeyError:\n"
+            f"            {of.one_of('return m', 'raise', 'q = m')}\n"
+            "        finally:\n"
+            "            seen.append(m)\n"
+            f"            {of.one_of('pass', 'if m: break', 'if m: return seen[0]')}\n"
+            "    else:\n"
+            "        return q\n"
+            f"t = early({of.tensor})"
         ),
         lambda: (
-            f"gen = produced({of.any}, {of.one_of(1, 2, 3)})\nseen.append(next(gen, "
-            f"None))\nu = {of.tensor}\nseen.append({of.one_of('next(gen, 7)', 'gen.send(n)', 'list(gen)', 'gen.close()', 'gen')})"
+            f"gen = produced({of.any}, {of.one_of(1, 2, 3)})\n"
+            "seen.append(next(gen, None))\n"
+            f"u = {of.tensor}\n"
+            "seen.append("
+            f"{of.one_of('next(gen, 7)', 'gen.send(n)', 'list(gen)', 'gen.close()', 'gen')})"
         ),
         lambda: (
-            f"gen = guarded(seen, {of.one_of(0, 2)})\nfor m in gen:\n    "
-            f"{of.one_of('break', 'seen.append(m)', 't = t + m')}\n{of.one_of('gen.close()', 'del gen', 'seen.append(list(gen))')}"
+            f"gen = guarded(seen, {of.one_of(0, 2)})\n"
+            "for m in gen:\n"
+            f"    {of.one_of('break', 'seen.append(m)', 't = t + m')}\n"
+            f"{of.one_of('gen.close()', 'del gen', 'seen.append(list(gen))')}"
         ),
         lambda: (
-            f"gen = ({of.one_of('q', 'q + k', 'x * q')} for q in [1, n, 3] if q != "
-            f"{of.number})\nseen.append(next(gen, None))\nk = 1\nmade = "
-            f"{of.one_of('list(gen)', '[*gen]', 'list(zip(gen, gen))', '[gen]')}"
+            f"gen = ({of.one_of('q', 'q + k', 'x * q')} for q in [1, n, 3] if q != {of.number})\n"
+            "seen.append(next(gen, None))\n"
+            "k = 1\n"
+            f"made = {of.one_of('list(gen)', '[*gen]', 'list(zip(gen, gen))', '[gen]')}"
         ),
         lambda: (
-            f"part = functools.partial(helper, {of.tensor}, key={of.number})\nt = "
-            f"part({of.number})\nseen.append(part)"
+            f"part = functools.partial(helper, {of.tensor}, key={of.number})\n"
+            f"t = part({of.number})\n"
+            "seen.append(part)"
         ),
         lambda: (
-            "@functools.lru_cache(maxsize=None)\ndef cached(q):\n    seen.append(q)\n    "
-            "return q + 1\nm = cached(n) + cached(n)"
+            "@functools.lru_cache(maxsize=None)\n"
+            "def cached(q):\n"
+            "    seen.append(q)\n"
+            "    return q + 1\n"
+            "m = cached(n) + cached(n)"
         ),
         lambda: f"t = decorated({of.tensor}, b={of.number})",
         lambda: f"k = walked([1, [n, {of.number}], (2, [])])",
@@ -273,7 +333,9 @@ def _functions(of: Expressions) -> str:
         ),
         lambda: "REGISTRY['order'].append(n)\nseen.append(len(REGISTRY['order']))",
         lambda: (
-            f"m = {of.number}\nseen.append({of.one_of('0 < m <= n != 2', '1 < n < m', 'n == m == 2')} if isinstance(m, int) else None)"
+            f"m = {of.number}\n"
+            f"seen.append({of.one_of('0 < m <= n != 2', '1 < n < m', 'n == m == 2')} if "
+            "isinstance(m, int) else None)"
         ),
         lambda: f"made = [w for q in [1, n] if (w := q * 2) != {of.number}]",
         lambda: f"made = [[q * w for w in range(q)] for q in range({of.one_of('n', '3')})]",
@@ -282,7 +344,16 @@ def _functions(of: Expressions) -> str:
             f"isinstance(k, int) else 'k', end={of.one_of(repr(';'), 'None')})"
         ),
         lambda: (
-            f"import math\nk = {of.one_of('math.floor(n / 2)', 'math.sqrt(n)', 'divmod(n, 2)[1]', 'round(n / 3, 2)', 'pow(n, 2, 5)', 'int(str(n))')}"
+            "import math\n"
+            "k = "
+            + of.one_of(
+                "math.floor(n / 2)",
+                "math.sqrt(n)",
+                "divmod(n, 2)[1]",
+                "round(n / 3, 2)",
+                "pow(n, 2, 5)",
+                "int(str(n))",
+            )
         ),
     )()
 
@@ -290,55 +361,114 @@ def _functions(of: Expressions) -> str:
 def _control(of: Expressions) -> str:
     return of.one_of(
         lambda: (
-            f"with contextlib.suppress({of.one_of('KeyError', 'Exception', 'ValueError, TypeError')}):\n    u = {of.tensor}\n    {of.one_of('table[9]', 'int(repr(n) + chr(97))', 'n // 0', 'made.append(u)')}\n    seen.append('on')"
+            "with contextlib.suppress("
+            f"{of.one_of('KeyError', 'Exception', 'ValueError, TypeError')}):\n"
+            f"    u = {of.tensor}\n"
+            f"    {of.one_of('table[9]', 'int(repr(n) + chr(97))', 'n // 0', 'made.append(u)')}\n"
+            "    seen.append('on')"
         ),
         lambda: (
-            f"with Bag({of.any}) as bag, tracked(seen, 'both'):\n    t = {of.tensor}\n    "
-            f"{of.one_of('seen.append(bag)', 'raise KeyError(n)', '1 // 0', 'bag += t', 'items[9]')}\nseen.append(bag)"
+            f"with Bag({of.any}) as bag, tracked(seen, 'both'):\n"
+            f"    t = {of.tensor}\n"
+            "    "
+            + of.one_of("seen.append(bag)", "raise KeyError(n)", "1 // 0", "bag += t", "items[9]")
+            + "\n"
+            "seen.append(bag)"
         ),
         lambda: (
-            f"with contextlib.ExitStack() as stack:\n    stack.callback(seen.append, n)\n  "
-            f"  k = stack.enter_context(tracked(seen, 0))\n    t = {of.tensor}"
+            "with contextlib.ExitStack() as stack:\n"
+            "    stack.callback(seen.append, n)\n"
+            "    k = stack.enter_context(tracked(seen, 0))\n"
+            f"    t = {of.tensor}"
         ),
         lambda: (
-            f"for m in range(4):\n    try:\n        t = t + {of.number}\n        if "
-            f"{of.condition}:\n            {of.one_of('break', 'continue')}\n    "
-            f"finally:\n        seen.append(m)"
+            "for m in range(4):\n"
+            "    try:\n"
+            f"        t = t + {of.number}\n"
+            f"        if {of.condition}:\n"
+            f"            {of.one_of('break', 'continue')}\n"
+            "    finally:\n"
+            "        seen.append(m)"
         ),
         lambda: (
-            f"while True:\n    try:\n        seen.append({of.number})\n        if "
-            f"{of.condition}:\n            raise ValueError(n)\n    except ValueError as "
-            f"error:\n        seen.append(error.args)\n        break\n    else:\n        "
-            f"break\n    finally:\n        t = {of.tensor}"
+            "while True:\n"
+            "    try:\n"
+            f"        seen.append({of.number})\n"
+            f"        if {of.condition}:\n"
+            "            raise ValueError(n)\n"
+            "    except ValueError as error:\n"
+            "        seen.append(error.args)\n"
+            "        break\n"
+            "    else:\n"
+            "        break\n"
+            "    finally:\n"
+            f"        t = {of.tensor}"
         ),
         lambda: (
-            f"try:\n    try:\n        t = {of.tensor}\n        "
-            f"{of.one_of('table[8]', 'raise ValueError', 'n.missing', 'seen.append(9)')}\n "
-            f"   except {of.one_of('KeyError', 'Exception')} as first:\n        raise "
-            f"TypeError(n) {of.one_of('from first', 'from None', '')}\n    else:\n        "
-            f"k = {of.number}\nexcept Exception as error:\n    "
-            f"seen.append((type(error).__name__, type(error.__cause__).__name__, "
-            f"type(error.__context__).__name__, error.__suppress_context__))"
+            "try:\n"
+            "    try:\n"
+            f"        t = {of.tensor}\n"
+            f"        {of.one_of('table[8]', 'raise ValueError', 'n.missing', 'seen.append(9)')}\n"
+            f"    except {of.one_of('KeyError', 'Exception')} as first:\n"
+            f"        raise TypeError(n) {of.one_of('from first', 'from None', '')}\n"
+            "    else:\n"
+            f"        k = {of.number}\n"
+            "except Exception as error:\n"
+            "    seen.append((type(error).__name__, type(error.__cause__).__name__, "
+            "type(error.__context__).__name__, error.__suppress_context__))"
         ),
         lambda: (
-            f"try:\n    {of.one_of('t.missing', 'thing.missing', 'unknown', 'm()', 'Thing()', 'helper()', 'x + None', 'len(5)', '[][n]', 'int(chr(98))')}\nexcept Exception as error:\n    seen.append(repr(error) if not isinstance(error, RuntimeError) else 0)"
+            "try:\n"
+            "    "
+            + of.one_of(
+                "t.missing",
+                "thing.missing",
+                "unknown",
+                "m()",
+                "Thing()",
+                "helper()",
+                "x + None",
+                "len(5)",
+                "[][n]",
+                "int(chr(98))",
+            )
+            + "\n"
+            "except Exception as error:\n"
+            "    seen.append(repr(error) if not isinstance(error, RuntimeError) else 0)"
         ),
         lambda: (
-            f"match {of.one_of('items', 'table', 'thing', 'n', '(n, x)')}:\n    case "
-            f"[first, *_]:\n        seen.append(('list', first))\n    case "
-            f"{{'a': value, **others}}:\n        seen.append((value, len(others)))\n    "
-            f"case Child(value=value):\n        seen.append(value)\n    case 2 | 4:\n      "
-            f"  t = {of.tensor}\n    case int(m) if m > 2:\n        k = m\n    case _:\n   "
-            f"     seen.append('other')"
+            f"match {of.one_of('items', 'table', 'thing', 'n', '(n, x)')}:\n"
+            "    case [first, *_]:\n"
+            "        seen.append(('list', first))\n"
+            f"    case {{'a': value, **others}}:\n"
+            "        seen.append((value, len(others)))\n"
+            "    case Child(value=value):\n"
+            "        seen.append(value)\n"
+            "    case 2 | 4:\n"
+            f"        t = {of.tensor}\n"
+            "    case int(m) if m > 2:\n"
+            "        k = m\n"
+            "    case _:\n"
+            "        seen.append('other')"
         ),
         lambda: (
-            f"for row in {of.one_of('x', 'x.unbind()', 'torch.stack([x, y])', 'x.split(2)', 'enumerate(y)')}:\n    seen.append(row)\n    {of.one_of('pass', 'break', 't = t + 1', 'm = n')}"
+            "for row in "
+            f"{of.one_of('x', 'x.unbind()', 'torch.stack([x, y])', 'x.split(2)', 'enumerate(y)')}"
+            ":\n"
+            "    seen.append(row)\n"
+            f"    {of.one_of('pass', 'break', 't = t + 1', 'm = n')}"
         ),
         lambda: (
-            f"for m in range({of.one_of('x.shape[0]', 'int(i.max())', 'len(x)', 'i[1].item()', 'min(n, 3)')}):\n    t = {of.tensor}"
+            "for m in range("
+            f"{of.one_of('x.shape[0]', 'int(i.max())', 'len(x)', 'i[1].item()', 'min(n, 3)')}):\n"
+            f"    t = {of.tensor}"
         ),
         lambda: (
-            f"turns = 0\nwhile {of.one_of('t.sum() < 9', 'i.sum() > turns', 'turns < n', 'bool(b.any())')} and turns < 3:\n    turns += 1\n    t = t + {of.number}"
+            "turns = 0\n"
+            f"while {of.one_of('t.sum() < 9', 'i.sum() > turns', 'turns < n', 'bool(b.any())')} "
+            "and turns < 3:\n"
+            "    turns += 1\n"
+            f"    t = t + {of.number}"
         ),
         lambda: f"assert {of.condition}, {of.one_of('n', repr('no'))}",
         lambda: (
@@ -346,8 +476,12 @@ def _control(of: Expressions) -> str:
             f"{of.one_of('and', 'or')} {of.condition} else 5"
         ),
         lambda: (
-            f"if {of.condition} and not {of.condition}:\n    t = {of.tensor}\nelif "
-            f"{of.condition}:\n    k = {of.number}\nelse:\n    made = [{of.any}]"
+            f"if {of.condition} and not {of.condition}:\n"
+            f"    t = {of.tensor}\n"
+            f"elif {of.condition}:\n"
+            f"    k = {of.number}\n"
+            "else:\n"
+            f"    made = [{of.any}]"
         ),
     )()
 
@@ -355,14 +489,37 @@ def _control(of: Expressions) -> str:
 def _tensors(of: Expressions) -> str:
     return of.one_of(
         lambda: (
-            f"{of.input}.{of.one_of('add_(1)', 'mul_(2)', 'copy_(y)', 'fill_(n)', 'sub_(x)', 'neg_()', 't_()', 'clamp_(min=1)')}"
+            f"{of.input}."
+            + of.one_of(
+                "add_(1)",
+                "mul_(2)",
+                "copy_(y)",
+                "fill_(n)",
+                "sub_(x)",
+                "neg_()",
+                "t_()",
+                "clamp_(min=1)",
+            )
         ),
         lambda: f"z.{of.one_of('add_(1)', 'mul_(n)', 'zero_()')}\nt = {of.tensor}\nseen.append(z)",
         lambda: (
-            f"u = {of.input}{of.one_of('[1:]', '.view(-1)', '[::2]', '[None]', '.unsqueeze(-1)', '.expand(2, -1)', '.flip(0)', '.detach()')}\nu{of.one_of('.add_(1)', '[0] = n', ' *= 2', '.zero_()')}"
+            f"u = {of.input}"
+            + of.one_of(
+                "[1:]",
+                ".view(-1)",
+                "[::2]",
+                "[None]",
+                ".unsqueeze(-1)",
+                ".expand(2, -1)",
+                ".flip(0)",
+                ".detach()",
+            )
+            + "\n"
+            f"u{of.one_of('.add_(1)', '[0] = n', ' *= 2', '.zero_()')}"
         ),
         lambda: (
-            f"{of.input}[{of.one_of('1:', '::2', '-1', 'b', 'i % 2', '...', ':, None', 'x > 1')}] {of.one_of('=', '+=', '*=')} {of.one_of('n', '1.5', 'y[0]', '0')}"
+            f"{of.input}[{of.one_of('1:', '::2', '-1', 'b', 'i % 2', '...', ':, None', 'x > 1')}] "
+            f"{of.one_of('=', '+=', '*=')} {of.one_of('n', '1.5', 'y[0]', '0')}"
         ),
         lambda: f"x[1:] = {of.one_of('y[:-1]', 'x[:-1]', 'v[1:]', 'z')}",
         lambda: (
@@ -372,10 +529,29 @@ def _tensors(of: Expressions) -> str:
         ),
         lambda: f"t = net({of.tensor})\nseen.append(net.calls)",
         lambda: (
-            f"{of.one_of('net.eval()', 'net.train(flag)', 'net.steps = net.steps + 1', 'net.outputs.clear()', 'net.weight.data.mul_(2)', 'net.extra = n', 'net.weight.requires_grad_(flag)')}\nu = net({of.tensor})"
+            of.one_of(
+                "net.eval()",
+                "net.train(flag)",
+                "net.steps = net.steps + 1",
+                "net.outputs.clear()",
+                "net.weight.data.mul_(2)",
+                "net.extra = n",
+                "net.weight.requires_grad_(flag)",
+            )
+            + "\n"
+            f"u = net({of.tensor})"
         ),
         lambda: (
-            f"t = {of.one_of('w * x', 'w + n', 'w.sin() * y', '(w ** 2).cumsum(0)', 'w[1:]', 'net(w)', 'w.exp().sum()')}"
+            "t = "
+            + of.one_of(
+                "w * x",
+                "w + n",
+                "w.sin() * y",
+                "(w ** 2).cumsum(0)",
+                "w[1:]",
+                "net(w)",
+                "w.exp().sum()",
+            )
         ),
         lambda: f"t = ({of.tensor} * w.sum()).sum()\nseen.append(torch.autograd.grad(t, w)[0])",
         lambda: f"(w * {of.tensor}.detach()).sum().backward()",
@@ -383,42 +559,101 @@ def _tensors(of: Expressions) -> str:
             f"t = i {of.one_of('+ 1', '// 2', '/ 2', '% 2', '* x', '** 2', '> 1', '.float() - y')}"
         ),
         lambda: (
-            f"t = {of.one_of('b', '~b', 'b & (x > 1)', 'b.logical_or(i > 1)', 'b.sum()', 'b * x', 'b.any()')}"
+            "t = "
+            + of.one_of(
+                "b", "~b", "b & (x > 1)", "b.logical_or(i > 1)", "b.sum()", "b * x", "b.any()"
+            )
         ),
         lambda: (
-            f"t = {of.one_of('x[b]', 'x[i % 2]', 'x.nonzero()', 'torch.where(b)[0]', 'i.unique()', 'x.masked_fill(b, n)', 'x.gather(0, i % 2)', 'b.nonzero().flatten()')}"
+            "t = "
+            + of.one_of(
+                "x[b]",
+                "x[i % 2]",
+                "x.nonzero()",
+                "torch.where(b)[0]",
+                "i.unique()",
+                "x.masked_fill(b, n)",
+                "x.gather(0, i % 2)",
+                "b.nonzero().flatten()",
+            )
         ),
         lambda: (
-            f"t = {of.one_of('v + x', 'v.view(-1)', 'v.contiguous()', 'v * v', 'v.reshape(-1, 1)', 'v.t()', 'v[1:]')}\nseen.append((t.stride(), t.is_contiguous()))"
+            "t = "
+            + of.one_of(
+                "v + x",
+                "v.view(-1)",
+                "v.contiguous()",
+                "v * v",
+                "v.reshape(-1, 1)",
+                "v.t()",
+                "v[1:]",
+            )
+            + "\n"
+            "seen.append((t.stride(), t.is_contiguous()))"
         ),
         lambda: (
             f"i{of.one_of(' += 1', '[0] = n', '.add_(n)', ' *= 2', ' //= 2', '[b] = 0', ' += 0.5')}"
         ),
         lambda: (
-            f"seen.append({of.one_of('x.tolist()', 'i.tolist()', 't.dtype', 't.shape', 'x.device', 't.requires_grad', 'float(x.sum())', 'x.size()', 't.dim() == n', 'bool(b[0])', 't.is_leaf', 'repr(i)', 'len(x)', 'x is z', 'x.data_ptr() == z.data_ptr()')})"
+            "seen.append("
+            + of.one_of(
+                "x.tolist()",
+                "i.tolist()",
+                "t.dtype",
+                "t.shape",
+                "x.device",
+                "t.requires_grad",
+                "float(x.sum())",
+                "x.size()",
+                "t.dim() == n",
+                "bool(b[0])",
+                "t.is_leaf",
+                "repr(i)",
+                "len(x)",
+                "x is z",
+                "x.data_ptr() == z.data_ptr()",
+            )
+            + ")"
         ),
         lambda: (
-            f"with torch.{of.one_of('no_grad()', 'enable_grad()', 'set_grad_enabled(flag)', 'inference_mode(False)')}:\n    t = w * {of.tensor}\n    seen.append(torch.is_grad_enabled())"
+            "with torch."
+            + of.one_of(
+                "no_grad()", "enable_grad()", "set_grad_enabled(flag)", "inference_mode(False)"
+            )
+            + ":\n"
+            f"    t = w * {of.tensor}\n"
+            "    seen.append(torch.is_grad_enabled())"
         ),
         lambda: (
-            f"a, *made = {of.one_of('x.chunk(2)', 'torch.stack([x, y])', 'x.split(1)', 'torch.sort(x)', 'x.max(0)')}\nt = a"
+            "a, *made = "
+            + of.one_of(
+                "x.chunk(2)", "torch.stack([x, y])", "x.split(1)", "torch.sort(x)", "x.max(0)"
+            )
+            + "\n"
+            "t = a"
         ),
         lambda: (
-            f"t = torch.{of.one_of('zeros', 'ones', 'arange')}({of.one_of('n', 'x.shape[0]', 'len(items)', '(n, 2)')})"
+            f"t = torch.{of.one_of('zeros', 'ones', 'arange')}("
+            f"{of.one_of('n', 'x.shape[0]', 'len(items)', '(n, 2)')})"
         ),
         lambda: (
             f"t = torch.{of.one_of('cat', 'stack')}([{of.tensor}, "
             f"{of.tensor}{of.one_of('', ', x')}])"
         ),
         lambda: (
-            f"t = {of.one_of('x', 'v')}.to({of.one_of('torch.float64', 'torch.int32', 'torch.float32')}) + {of.number}"
+            f"t = {of.one_of('x', 'v')}.to("
+            f"{of.one_of('torch.float64', 'torch.int32', 'torch.float32')}) + {of.number}"
         ),
         lambda: (
-            f"x.flag = n\nseen.append({of.one_of('x.flag', 'hasattr(y, chr(97))', 'getattr(x, repr(n), 3)')})"
+            "x.flag = n\n"
+            f"seen.append({of.one_of('x.flag', 'hasattr(y, chr(97))', 'getattr(x, repr(n), 3)')})"
         ),
         lambda: (
-            f"torch.manual_seed(n)\nt = "
-            f"torch.{of.one_of('rand(3)', 'randn_like(x)', 'nn.functional.dropout(x, 0.5, flag)', 'bernoulli(y)')}"
+            "torch.manual_seed(n)\n"
+            "t = torch."
+            + of.one_of(
+                "rand(3)", "randn_like(x)", "nn.functional.dropout(x, 0.5, flag)", "bernoulli(y)"
+            )
         ),
     )()
 
@@ -439,8 +674,9 @@ def _raising(of: Expressions) -> str:
         lambda: f"t = torch.rand(x.shape[0])[i + {by}] + torch.rand(x.shape[0])",
         lambda: f"x[i + {by}]",
         lambda: (
-            f"net.steps += 1\nt = torch.embedding(torch.stack([x, y]), b.long() + "
-            f"{by})\nnet.steps += 1"
+            "net.steps += 1\n"
+            f"t = torch.embedding(torch.stack([x, y]), b.long() + {by})\n"
+            "net.steps += 1"
         ),
         lambda: f"{of.one_of('x', 'y')}.index_add_(0, i + {by}, torch.ones(x.shape[0]))",
         lambda: (
@@ -454,15 +690,21 @@ def _raising(of: Expressions) -> str:
         lambda: line,
         lambda: body,
         lambda: (
-            f"try:\n{inside}\nexcept (IndexError, RuntimeError) as error:\n    "
-            f"seen.append(type(error).__name__)"
+            "try:\n"
+            f"{inside}\n"
+            "except (IndexError, RuntimeError) as error:\n"
+            "    seen.append(type(error).__name__)"
         ),
         lambda: f"with contextlib.suppress(IndexError):\n{inside}",
         lambda: f"try:\n{inside}\nfinally:\n    table['end'] = {of.any}",
         lambda: f"with tracked(seen, 3) as k:\n{inside}",
         lambda: (
-            "for m in range(2):\n    try:\n        x.mul_(2)\n        t = t + x[i + "
-            "m].sum()\n    except IndexError:\n        seen.append(m)"
+            "for m in range(2):\n"
+            "    try:\n"
+            "        x.mul_(2)\n"
+            "        t = t + x[i + m].sum()\n"
+            "    except IndexError:\n"
+            "        seen.append(m)"
         ),
         lambda: f"with torch.no_grad():\n{inside}",
     )()
@@ -488,8 +730,10 @@ def _texts(of: Expressions) -> str:
         lambda: f"print({a_text}, {of.any})",
         lambda: f"s = {a_text}\n{of.input}.add_(1)\ns += f' {{{of.input}}}'\nseen.append(s)",
         lambda: (
-            f"s = {a_text}\nfor m in range({of.one_of(0, 1, 3)}):\n    s = f'{{s}}, "
-            f"{{x * m}}'\nprint(s)"
+            f"s = {a_text}\n"
+            f"for m in range({of.one_of(0, 1, 3)}):\n"
+            f"    s = f'{{s}}, {{x * m}}'\n"
+            "print(s)"
         ),
         lambda: f"{of.thing}.value = {a_text}\nREGISTRY['order'].append({of.thing}.value)",
         lambda: f"named['a'] = {a_text}\nmade = [named['a'].upper(), named['a'][2:5], {of.any}]",

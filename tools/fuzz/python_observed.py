@@ -19,7 +19,8 @@ def chain_of(error):
     """The types, texts and lines of an error and its contexts."""
     links = []
     while error is not None and len(links) < 9:
-        links.append((type(error).__name__, str(error)[:60], lines_of(error), error.__suppress_context__))
+        suppressed = error.__suppress_context__
+        links.append((type(error).__name__, str(error)[:60], lines_of(error), suppressed))
         error = error.__context__
     return links
 
@@ -30,6 +31,8 @@ def fails(q):
 '''
 
 _BREAK = "print(end='')"
+_HANDLED = ("Exception", "Exception", "KeyError", "(ValueError, ArithmeticError)")
+_GROUPED = ("[1, 1, 2, 3, 3]", "[n, n, 1]", "range(n)", "iter([2, 2, 4])")
 
 
 def observed(of: Expressions) -> str:
@@ -51,7 +54,7 @@ try:
     try:
         {_step(of)}
         {error}
-    except {of.one_of("Exception", "Exception", "KeyError", "(ValueError, ArithmeticError)")} as error:
+    except {of.one_of(*_HANDLED)} as error:
         {_step(of)}
         {again}
     finally:
@@ -80,7 +83,7 @@ def _groups(of: Expressions) -> str:
     )
     use = of.one_of("list(group)", "sum(group)", "next(group)", "[q * t for q in group]")
     return f"""
-groups = itertools.groupby({of.one_of("[1, 1, 2, 3, 3]", "[n, n, 1]", "range(n)", "iter([2, 2, 4])")}, {key})
+groups = itertools.groupby({of.one_of(*_GROUPED)}, {key})
 for m, group in groups:
     {_step(of)}
     seen.append((m, {use}))"""

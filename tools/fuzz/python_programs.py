@@ -45,7 +45,9 @@ def _tensor(draw: st.DrawFn, depth: int) -> str:
         case 6:
             return f"{a}[{_pick(draw, ('0', '1:', '::2', '-1', ':, None', '..., :1'))}]"
         case 7:
-            return f"{a}.{_pick(draw, ('sum()', 'flatten()', 'clone()', 'detach()', 'view(-1)', 'mean()'))}"
+            return f"{a}." + _pick(
+                draw, ("sum()", "flatten()", "clone()", "detach()", "view(-1)", "mean()")
+            )
         case 8:
             return f"torch.where({a} > 0, {a}, {_tensor(draw, depth - 1)})"
         case 9:
@@ -55,7 +57,10 @@ def _tensor(draw: st.DrawFn, depth: int) -> str:
         case 11:
             return f"({a} if {_condition(draw, depth - 1)} else {_tensor(draw, depth - 1)})"
         case 12:
-            return f"sum([{a} * q for q in range({draw(st.integers(0, 3))})], {_tensor(draw, depth - 1)})"
+            return (
+                f"sum([{a} * q for q in range({draw(st.integers(0, 3))})], "
+                f"{_tensor(draw, depth - 1)})"
+            )
         case 13:
             return f"torch.stack([{a}, {a}]).sum(0)"
         case 14:
@@ -70,13 +75,22 @@ def _number(draw: st.DrawFn, depth: int) -> str:
     form = draw(st.integers(0, 11))
     match form:
         case 0 | 1:
-            return f"({_number(draw, depth - 1)} {_pick(draw, ('+', '-', '*'))} {_number(draw, depth - 1)})"
+            return (
+                f"({_number(draw, depth - 1)} {_pick(draw, ('+', '-', '*'))} "
+                f"{_number(draw, depth - 1)})"
+            )
         case 2:
-            return f"({_number(draw, depth - 1)} {_pick(draw, ('//', '%'))} {_pick(draw, ('2', '3', 'n', '0'))})"
+            return (
+                f"({_number(draw, depth - 1)} {_pick(draw, ('//', '%'))} "
+                f"{_pick(draw, ('2', '3', 'n', '0'))})"
+            )
         case 3:
             return f"len({_pick(draw, (*_LISTS, *_DICTS, *_THINGS))})"
         case 4:
-            return f"{_pick(draw, _TENSORS)}.{_pick(draw, ('shape[0]', 'ndim', 'numel()', 'size(-1)'))}"
+            return (
+                f"{_pick(draw, _TENSORS)}."
+                f"{_pick(draw, ('shape[0]', 'ndim', 'numel()', 'size(-1)'))}"
+            )
         case 5:
             return f"{_pick(draw, _DICTS)}.get({_key(draw)}, {_number(draw, depth - 1)})"
         case 6:
@@ -101,7 +115,10 @@ def _condition(draw: st.DrawFn, depth: int) -> str:
     form = draw(st.integers(0, 9))
     match form:
         case 0 | 1:
-            return f"{_number(draw, depth)} {_pick(draw, ('<', '>', '==', '!=', '<='))} {_number(draw, depth)}"
+            return (
+                f"{_number(draw, depth)} {_pick(draw, ('<', '>', '==', '!=', '<='))} "
+                f"{_number(draw, depth)}"
+            )
         case 2:
             return "flag"
         case 3:
@@ -121,7 +138,10 @@ def _condition(draw: st.DrawFn, depth: int) -> str:
                 else "flag"
             )
         case _:
-            return f"hasattr({_pick(draw, _THINGS)}, {_pick(draw, ('chr(97)', repr('value'), repr('dynamic'), repr('new')))})"
+            return (
+                f"hasattr({_pick(draw, _THINGS)}, "
+                f"{_pick(draw, ('chr(97)', repr('value'), repr('dynamic'), repr('new')))})"
+            )
 
 
 def _any(draw: st.DrawFn, depth: int = 1) -> str:
@@ -150,7 +170,19 @@ def _simple(draw: st.DrawFn) -> list[str]:
             return [f"{a_list}.append({_any(draw)})"]
         case 9:
             return [
-                f"{a_list}.{_pick(draw, ('reverse()', 'pop()', 'pop(0)', 'clear()', 'extend([1, x])', 'insert(0, y)', 'copy()'))}"
+                f"{a_list}."
+                + _pick(
+                    draw,
+                    (
+                        "reverse()",
+                        "pop()",
+                        "pop(0)",
+                        "clear()",
+                        "extend([1, x])",
+                        "insert(0, y)",
+                        "copy()",
+                    ),
+                )
             ]
         case 10:
             return [
@@ -163,11 +195,22 @@ def _simple(draw: st.DrawFn) -> list[str]:
             return [f"{a_dict}[{_key(draw)}] = {_any(draw)}"]
         case 12:
             return [
-                f"{a_dict}.{_pick(draw, ('pop(1, None)', 'setdefault(2, []).append(n)', 'update(z=x)', 'popitem()', 'clear()'))}"
+                f"{a_dict}."
+                + _pick(
+                    draw,
+                    (
+                        "pop(1, None)",
+                        "setdefault(2, []).append(n)",
+                        "update(z=x)",
+                        "popitem()",
+                        "clear()",
+                    ),
+                )
             ]
         case 13:
             return [
-                f"del {_pick(draw, (a_dict + '[' + _key(draw) + ']', a_list + '[0]', a_thing + '.value'))}"
+                "del "
+                + _pick(draw, (a_dict + "[" + _key(draw) + "]", a_list + "[0]", a_thing + ".value"))
             ]
         case 14:
             return [f"{a_thing}.{_pick(draw, ('value', 'doubled', 'new', 'scale'))} = {_any(draw)}"]
@@ -312,7 +355,12 @@ def programs(draw: st.DrawFn) -> str:
         lines += _statement(draw, 2, in_loop=False)
     lines.append(f"return {_any(draw, 2)}, t, u, k, seen, made, named, other")
     body = "\n".join(f"    {line}" for line in lines)
-    text = f"{PRELUDE}{DATA_MODEL}{OBSERVERS}\n\ndef program(x, y, n, flag, items, table, thing, z, v, w, i, b, net):\n{body}\n"
+    text = (
+        f"{PRELUDE}{DATA_MODEL}{OBSERVERS}\n"
+        "\n"
+        "def program(x, y, n, flag, items, table, thing, z, v, w, i, b, net):\n"
+        f"{body}\n"
+    )
     try:
         compile(text, "<program>", "exec")
     except SyntaxError:  # such as a walrus where this version of the grammar has none
