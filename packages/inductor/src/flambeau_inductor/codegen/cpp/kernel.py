@@ -51,7 +51,7 @@ from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from flambeau_inductor.codegen.cpp.reductions import Fold
     from flambeau_inductor.ir import Body, Kernel, Statement
@@ -169,7 +169,7 @@ class KernelWriter:
         self.depth += 1
         self.declarations()
         if static_product((*self.kernel.outer,)) != 0:
-            getattr(self, f"write_{kind}")()
+            _WRITERS[kind](self)
         if self.checked:
             self.line("return bad;")
         self.depth -= 1
@@ -724,3 +724,12 @@ class KernelWriter:
                 self.line(f"{status}{call}, {shares}, t, count, shared);")
             if self.checked:
                 self.line("return bad;")
+
+
+_WRITERS: dict[str, Callable[[KernelWriter], None]] = {
+    "pointwise": KernelWriter.write_pointwise,
+    "rows": KernelWriter.write_rows,
+    "columns": KernelWriter.write_columns,
+    "whole": KernelWriter.write_whole,
+}
+"""The loops of a kernel by the kind of its plan."""
