@@ -9,7 +9,7 @@ import dis
 import pytest
 
 from flambeau_capture.interpreter import opcodes
-from flambeau_capture.interpreter.opcodes import intrinsics
+from flambeau_capture.interpreter.opcodes import operators
 
 COROUTINES = "in coroutines and async generators only, which are left to the interpreter"
 MODULES = "in the code of modules and interactive statements only"
@@ -60,7 +60,7 @@ def test_every_opcode_is_handled_or_explained(name):
 
 @pytest.mark.parametrize(
     ("names", "handlers"),
-    [(intrinsics.NAMES_1, intrinsics.INTRINSICS_1), (intrinsics.NAMES_2, intrinsics.INTRINSICS_2)],
+    [(operators.NAMES_1, operators.INTRINSICS_1), (operators.NAMES_2, operators.INTRINSICS_2)],
     ids=["one operand", "two operands"],
 )
 def test_every_intrinsic_is_handled_or_explained(names, handlers):

@@ -26,7 +26,7 @@ semantics/attribute_writes.py, semantics/written_attributes.py    setting attrib
 
 semantics/formatting.py, values/keys.py    text, hashes and equality of the program's objects, where native code asks for them
 values/deferred_strings.py, semantics/string_templates.py    text of tensors, which is made when the graph has run; `%` and `str.format` with such
-semantics/exception_groups.py       what `except*` does
+opcodes/exceptions.py    raising and handling, `except*`
 
 calling.py       calls: interpreted, recorded, native, or a break
 substitutes/     what stands in for functions that call back, look at frames, or ask whether they

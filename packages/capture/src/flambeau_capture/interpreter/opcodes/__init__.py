@@ -14,10 +14,7 @@ from flambeau_capture.interpreter.opcodes import (
     control_flow,
     exceptions,
     functions,
-    generators,
-    intrinsics,
     load_store,
-    matching,
     operators,
 )
 from flambeau_capture.reasons import unsupported_instruction
@@ -31,10 +28,7 @@ _FILES = (
     control_flow,
     exceptions,
     functions,
-    generators,
-    intrinsics,
     load_store,
-    matching,
     operators,
 )
 

@@ -1,11 +1,8 @@
-"""Calls.
+"""Calls; functions, classes and generators; import statements; names in class bodies.
 
-Making functions and classes.
-
-Names in class bodies: read from the body's namespace first, then from cells, globals and builtins.
-
-Import statements inside functions: modules are imported for real (once, as Python does), and read
-through their globals.
+A name in a class body is read from the body's namespace first, then from cells, globals and
+builtins. An import statement imports the module for real (once, as Python does), and reads it
+through its globals.
 """
 
 from __future__ import annotations
@@ -15,13 +12,17 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode.instructions import NULL_AFTER
-from flambeau_capture.interpreter.frame import NULL
+from flambeau_capture.bytecode.instructions import NULL_AFTER, VERSION
+from flambeau_capture.interpreter.frame import NULL, RETURN, YIELD
+from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.opcodes.load_store import load_global
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.binding_errors import raise_unpacking_error
 from flambeau_capture.interpreter.semantics.items import (
+    EXHAUSTED,
+    advance,
     delete_item,
+    iterate,
     load_item,
     native_iterable,
     starred,
@@ -236,3 +237,62 @@ def IMPORT_FROM(frame: Frame, arg: str) -> None:
                 f"cannot import name {arg!r} from {module.__name__!r}", name=module.__name__
             ) from None
     frame.stack.append(found)
+
+
+# ---------------------------------------------------------------- generators
+
+
+_COROUTINE = 0x80 | 0x200  # CO_COROUTINE, CO_ASYNC_GENERATOR
+
+
+def RETURN_GENERATOR(frame: Frame, arg: Any) -> int:
+    if frame.code.flags & _COROUTINE:
+        raise GraphBreak("coroutine", f"call of async function {frame.code.name}")
+    frame.value = InterpretedGenerator(frame)
+    return RETURN
+
+
+def YIELD_VALUE(frame: Frame, arg: Any) -> int:
+    frame.value = frame.stack.pop()
+    return YIELD
+
+
+def GET_YIELD_FROM_ITER(frame: Frame, arg: Any) -> None:
+    frame.stack[-1] = iterate(frame.machine, frame.stack[-1])
+
+
+def SEND(frame: Frame, arg: int) -> None:
+    machine, stack = frame.machine, frame.stack
+    sent = stack.pop()
+    receiver = stack[-1]
+    machine.stop_value = None
+    try:
+        if sent is None:
+            result = advance(machine, receiver)
+        else:
+            result = machine.call(load_attr(machine, receiver, "send"), (sent,), {})
+    except StopIteration as stop:
+        result, machine.stop_value = EXHAUSTED, stop.value
+    if result is not EXHAUSTED:
+        stack.append(result)
+        return
+    if VERSION < (3, 12):
+        stack.pop()
+    stack.append(machine.stop_value)
+    frame.ip = arg
+
+
+def END_SEND(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    value = stack.pop()
+    stack[-1] = value
+
+
+def CLEANUP_THROW(frame: Frame, arg: Any) -> None:
+    stack = frame.stack
+    error = stack.pop()
+    if not isinstance(error, StopIteration):
+        raise error
+    del stack[-2:]
+    stack.append(None)
+    stack.append(error.value)

@@ -1,15 +1,18 @@
-"""Unary, binary and comparison operators.
+"""Operators, opcodes that only move values of the stack, and intrinsics.
 
-Opcodes that only move values of the stack, and those that do nothing here.
+CALL_INTRINSIC_1 and CALL_INTRINSIC_2 (3.12 and later) are rare operations, by number; those about
+type parameters run natively.
 """
 
 from __future__ import annotations
 
 import dis
+import typing
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.branches.raising_branches import as_condition
 from flambeau_capture.interpreter.frame import NULL
+from flambeau_capture.interpreter.opcodes.exceptions import to_reraise
 from flambeau_capture.interpreter.semantics.operators import (
     BINARY_BY_SYMBOL,
     COMPARISONS,
@@ -21,9 +24,13 @@ from flambeau_capture.interpreter.semantics.operators import (
 )
 from flambeau_capture.interpreter.values.lazy_values import EntryTarget
 from flambeau_capture.interpreter.values.program_functions import identical
+from flambeau_capture.reasons import unsupported_instruction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flambeau_capture.interpreter.machine import Frame
+
 
 _OPERATORS = [BINARY_BY_SYMBOL[symbol] for _, symbol in dis._nb_ops]  # type: ignore[attr-defined]
 
@@ -115,3 +122,122 @@ def SWAP(frame: Frame, arg: int) -> None:
 def END_FOR(frame: Frame, arg: Any) -> None:
     # FOR_ITER jumps past it; it is reached only by falling through, which compiled code never does.
     frame.stack.pop()
+
+
+# ---------------------------------------------------------------- intrinsics
+
+
+def CALL_INTRINSIC_1(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    stack[-1] = _one_operand(arg)(frame, stack[-1])
+
+
+def CALL_INTRINSIC_2(frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    handler = INTRINSICS_2.get(arg)
+    if handler is None:
+        raise unsupported_instruction(f"CALL_INTRINSIC_2 {arg}")
+    second = stack.pop()
+    stack[-1] = handler(frame, stack[-1], second)
+
+
+def _one_operand(arg: int) -> Callable[[Frame, Any], Any]:
+    handler = INTRINSICS_1.get(arg)
+    if handler is None:
+        raise unsupported_instruction(f"CALL_INTRINSIC_1 {arg}")
+    return handler
+
+
+def _stop_iteration_error(frame: Frame, error: Any) -> Any:
+    """The StopIteration (or, in an async generator, StopAsyncIteration) that leaves a generator is
+    a RuntimeError.
+    """
+    if not isinstance(error, StopIteration):
+        return error
+    raised = RuntimeError("generator raised StopIteration")
+    raised.__cause__ = raised.__context__ = error
+    return raised
+
+
+def _type_variable(frame: Frame, name: str) -> Any:
+    return _of_module(frame, typing.TypeVar(name, infer_variance=True))  # type: ignore[call-arg]
+
+
+def _bound_type_variable(frame: Frame, name: str, evaluate: Any) -> Any:
+    bound = frame.machine.call(evaluate, (), {})
+    return _of_module(frame, typing.TypeVar(name, bound=bound, infer_variance=True))  # type: ignore
+
+
+def _constrained_type_variable(frame: Frame, name: str, evaluate: Any) -> Any:
+    constraints = frame.machine.call(evaluate, (), {})
+    return _of_module(frame, typing.TypeVar(name, *constraints, infer_variance=True))  # type: ignore
+
+
+def _parameter_specification(frame: Frame, name: str) -> Any:
+    return _of_module(frame, typing.ParamSpec(name, infer_variance=True))  # type: ignore[call-arg]
+
+
+def _type_variable_tuple(frame: Frame, name: str) -> Any:
+    return _of_module(frame, typing.TypeVarTuple(name))
+
+
+def _of_module(frame: Frame, parameter: Any) -> Any:
+    """A type parameter that says which module it was made in, as the compiler's own do."""
+    parameter.__module__ = frame.globals.get("__name__")
+    return parameter
+
+
+def _subscript_generic(frame: Frame, parameters: Any) -> Any:
+    unpacked = tuple(
+        typing.Unpack[item] if isinstance(item, typing.TypeVarTuple) else item
+        for item in parameters
+    )
+    return typing.Generic[unpacked]  # type: ignore[index]
+
+
+def _type_alias(frame: Frame, parts: Any) -> Any:
+    name, parameters, evaluate = parts
+    value = frame.machine.call(evaluate, (), {})
+    return typing.TypeAliasType(name, value, type_params=parameters or ())  # type: ignore[attr-defined]
+
+
+def _set_type_parameters(frame: Frame, function: Any, parameters: Any) -> Any:
+    function.__type_params__ = parameters
+    return function
+
+
+def _set_parameter_default(frame: Frame, parameter: Any, evaluate: Any) -> Any:
+    default = frame.machine.call(evaluate, (), {})
+    kind, name = type(parameter), parameter.__name__
+    if kind is typing.TypeVar:
+        constraints, bound = parameter.__constraints__, parameter.__bound__
+        made: Any = kind(name, *constraints, bound=bound, infer_variance=True, default=default)
+    else:
+        made = kind(name, default=default)
+    return _of_module(frame, made)
+
+
+INTRINSICS_1: dict[int, Callable[[Frame, Any], Any]] = {
+    3: _stop_iteration_error,
+    5: lambda frame, value: unary(frame.machine, "__pos__", value),
+    6: lambda frame, items: tuple(items),
+    7: _type_variable,
+    8: _parameter_specification,
+    9: _type_variable_tuple,
+    10: _subscript_generic,
+    11: _type_alias,
+}
+
+INTRINSICS_2: dict[int, Callable[[Frame, Any, Any], Any]] = {
+    1: lambda frame, original, errors: to_reraise(
+        original, errors, frame.machine.was_raised_by_name
+    ),
+    2: _bound_type_variable,
+    3: _constrained_type_variable,
+    4: _set_type_parameters,
+    5: _set_parameter_default,
+}
+
+NAMES_1: list[str] = list(getattr(dis, "_intrinsic_1_descs", ()))
+NAMES_2: list[str] = list(getattr(dis, "_intrinsic_2_descs", ()))
+"""What the running Python calls them, by number."""
