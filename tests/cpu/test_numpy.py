@@ -20,7 +20,7 @@ np = pytest.importorskip("numpy", reason="functions of arrays need NumPy")
 
 def _programs() -> Any:
     """The programs that capture is tested with."""
-    path = Path(__file__).parents[2] / "packages/capture/tests/interpreter/numpy_programs.py"
+    path = Path(__file__).parents[2] / "packages/capture/tests/numpy/numpy_programs.py"
     spec = importlib.util.spec_from_file_location("numpy_programs", path)
     assert spec is not None
     assert spec.loader is not None

@@ -51,7 +51,7 @@ def surface(package: str) -> list[str]:
         if inspect.isclass(member):
             lines += [
                 f"  .{attribute}{signature(inspect.getattr_static(member, attribute))}"
-                for attribute in sorted(vars(member))
+                for attribute in sorted({*vars(member), *getattr(member, "__dataclass_fields__", ())})
                 if not attribute.startswith("_")
             ]
     return lines

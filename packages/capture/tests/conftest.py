@@ -1,10 +1,8 @@
-"""What several test files share is imported by name."""
+"""What all tests of capture share."""
 
 from __future__ import annotations
 
-import sys
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +12,6 @@ from flambeau_capture.bytecode.checker import assembled_code_checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from flambeau_capture.core import core_is_native
 from flambeau_capture.entries.entry import Backend
 from flambeau_capture.exported.dims import Dim
 from flambeau_capture.exported.export import export
-from flambeau_capture.exported.graph import ExportedGraph
-from flambeau_capture.exported.read import ExportFileError, load
+from flambeau_capture.exported.files import ExportFileError
+from flambeau_capture.exported.graph import ExportedGraph, load
 from flambeau_capture.exported.signature import InputMismatch
 from flambeau_capture.interpreter.capture import capture_frame
 from flambeau_capture.numpy.library import wrap_numpy

@@ -1,8 +1,13 @@
 """Exported graphs: one call captured whole, as a value that is printed, drawn, saved, loaded and
-called.
+called. The rest of the package does not import this room.
 
-`tree.py` is how arguments and results are nested, `signature.py` how a call is bound and checked,
-`dims.py` which sizes may vary, `graph.py` the exported graph itself, `lift.py` makes it of a
-capture, `text.py` and `svg.py` are its pictures, `write.py` and `read.py` its file format, with
-`codec.py`, `graphs.py` and `size_text.py`, the forms, and `targets.py`, what a file may call.
+export.py                 `export`: from a call to an ExportedGraph
+dims.py                   which sizes may vary
+tree.py, signature.py     how arguments and results are nested; how a call is bound and checked
+contents.py               the parts of an exported graph, and its text
+graph.py                  ExportedGraph, which is called; `load`
+svg.py                    its picture
+files.py, codec.py        its file, and the JSON forms in it; targets.py: what a file may call;
+                          size_text.py: sizes and conditions as text
+interop_torch.py          ExportedGraph -> torch.export.ExportedProgram
 """

@@ -8,31 +8,81 @@
 A call that cannot be captured whole, a size that the program fixes although `dynamic_shapes` says
 that it varies, and a side effect that a graph cannot have are CaptureErrors that name the user's
 line.
+
+The `Lifter` turns the record of the capture into an ExportedGraph. Each placeholder is an argument
+of the call, or a tensor that the program read elsewhere, which is lifted into the state. The result
+becomes a tree, and side effects become mutations.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from flambeau_capture.entries.entry import all_guards, current_state
-from flambeau_capture.exported.contents import Ambient
-from flambeau_capture.exported.dims import check_promises
+from flambeau_capture.entries.entry import all_guards, current_state, graph_of, written_inputs
+from flambeau_capture.exported.contents import Ambient, Condition, GraphInput, Mutation, Symbol
+from flambeau_capture.exported.dims import Dim, check_promises
 from flambeau_capture.exported.graph import ExportedGraph
-from flambeau_capture.exported.lift import Lifter
 from flambeau_capture.exported.signature import bind_call, frame_sources, local_indices
+from flambeau_capture.exported.size_text import names_in
+from flambeau_capture.exported.tree import (
+    FACTORIES,
+    MAKERS,
+    PLAIN,
+    Constant,
+    Entries,
+    Fields,
+    Given,
+    GivenContainer,
+    Held,
+    Items,
+    Leaf,
+    Made,
+    SizeOf,
+    Tree,
+)
 from flambeau_capture.guards.kinds import guard_text
 from flambeau_capture.interpreter.capture import capture_frame
 from flambeau_capture.interpreter.semantics.modules import GLOBAL_HOOKS, OWN_HOOKS
 from flambeau_capture.options import CaptureOptions
-from flambeau_capture.record import Break, CaptureError, DynamicDims, Guard
-from flambeau_capture.sources import Scope
+from flambeau_capture.reasons import REASONS
+from flambeau_capture.record import (
+    Break,
+    CallRecipe,
+    CallSideEffect,
+    CaptureError,
+    Const,
+    DynamicDims,
+    FromGraph,
+    FromSource,
+    Guard,
+    MakeDict,
+    MakeList,
+    MakeObject,
+    MakeSet,
+    MakeSlice,
+    MakeTuple,
+    Recipe,
+    ReplaceDict,
+    SetAttr,
+    SizeValue,
+    defined_at,
+)
+from flambeau_capture.sources import Argument, DictEntry, InstanceDict, Scope, Source, SourceLost
+from flambeau_prims.sizes import Expr
+from flambeau_prims.spec import Spec, spec_of
+
+if TYPE_CHECKING:
+    from flambeau_capture.exported.dims import DeclaredSymbols
+    from flambeau_capture.exported.signature import BoundCall
+    from flambeau_capture.record import Capture, Input, SideEffect
 
 
 def export(
@@ -148,3 +198,365 @@ def _name(fn: Any) -> str:
     if isinstance(fn, torch.nn.Module):
         return type(fn).__name__
     return getattr(fn, "__qualname__", type(fn).__qualname__).rpartition("<locals>.")[2]
+
+
+# ---------------------------------------------------------------- lifting
+
+
+class Lifter:
+    """Names the inputs of one captured call and turns its recipes into trees."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        owner: torch.nn.Module | None,
+        own: tuple[Any, ...],
+        call: BoundCall,
+        symbols: DeclaredSymbols | None,
+    ) -> None:
+        self.own = own
+        """The arguments of the captured function that are not the caller's: the module, what a
+        partial binds.
+        """
+        self.capture, self.call, self.symbols = capture, call, symbols
+        self.place = defined_at(capture.scope.function)
+        self.state: dict[str, torch.Tensor] = {}
+        self._leaf_of = {id(value): at for at, value in enumerate(call.inputs)}
+        self._container_of = {id(value): at for at, value in enumerate(call.containers)}
+        self._names = _state_names(owner)
+        self._input_of = {item.value: item for item in capture.inputs}
+        self._trees: dict[int, Tree] = {}
+        self._open: set[int] = set()
+        for made in capture.calls:
+            if made.untraced:
+                raise self._error(
+                    "export-effect", f"{made.where}: the program sets a state of torch"
+                )
+        self._graph_inputs = {item.value: self._graph_input(item) for item in capture.inputs}
+        for item in capture.inputs:
+            item.value.name = self._graph_inputs[item.value].name
+        self.parts = graph_of(capture)
+        read = {self._graph_inputs[item.value].name for item in self.parts.inputs}
+        self.state = {name: tensor for name, tensor in self.state.items() if name in read}
+
+    def exported(self, name: str, guards: list[str], ambient: Ambient) -> ExportedGraph:
+        """The whole."""
+        graph_module = self.parts.graph_module
+        inputs = tuple(self._graph_inputs[item.value] for item in self.parts.inputs)
+        mutations = (*self._writes(), *self._rebinds())
+        result = self.tree(self.capture.result)
+        return ExportedGraph(
+            name=name,
+            graph_module=graph_module,
+            signature=self.call.signature,
+            inputs=inputs,
+            input_specs=tuple(map(self._leaf_spec, self.call.inputs)),
+            result=result,
+            state=self.state,
+            symbols=tuple(self._symbols()),
+            conditions=tuple(self._conditions()),
+            guards=tuple(guards),
+            mutations=mutations,
+            ambient=ambient,
+        )
+
+    def _error(self, id: str, text: str) -> CaptureError:
+        reason = REASONS[id]
+        return CaptureError(Break(id, f"{text}: {reason.explanation}", self.place, reason.hint))
+
+    # ------------------------------------------------------------ inputs
+
+    def _graph_input(self, item: Input) -> GraphInput:
+        leaf = self._leaf(item)
+        if leaf is not None:
+            return GraphInput("argument", self.call.signature.paths[leaf], leaf)
+        if not isinstance(item.example, torch.Tensor):
+            raise self._error("export-input", f"{item.source.text()} is a number that varies")
+        kind, names = self._lift(item.example, item.source)
+        return GraphInput(kind, names[0], also=tuple(names[1:]))
+
+    def _leaf(self, item: Input) -> int | None:
+        """The leaf of the arguments that an input is."""
+        if isinstance(item.example, torch.Tensor):
+            return self._leaf_of.get(id(item.example))
+        return next(
+            (
+                at
+                for at, path in enumerate(self.call.signature.paths)
+                if (said := self.call.dims.ints.get(item.source)) is not None and said.path == path
+            ),
+            None,
+        )
+
+    def _lift(
+        self, tensor: torch.Tensor, source: Source
+    ) -> tuple[Literal["parameter", "buffer", "constant"], list[str]]:
+        """The kind and names of a tensor that is no argument; it joins the state."""
+        found = self._names.get(id(tensor))
+        if found is None:
+            if self._is_callers(source):
+                raise self._error(
+                    "export-input",
+                    f"a tensor is read from {source.text()}, inside an argument that "
+                    f"export does not look into",
+                )
+            kind: Literal["parameter", "buffer", "constant"] = "constant"
+            if isinstance(tensor, torch.nn.Parameter):
+                kind = "parameter"
+            elif (
+                isinstance(source, DictEntry)
+                and isinstance(source.base, DictEntry)
+                and source.base.key == "_buffers"
+            ):
+                kind = "buffer"
+            name = base = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", source.text()).removeprefix("self.")
+            at = 1
+            while name in self.state:
+                name, at = f"{base}_{at}", at + 1
+            found = self._names[id(tensor)] = (kind, [name])
+        self.state[found[1][0]] = tensor
+        return found
+
+    def _leaf_spec(self, value: Any) -> Spec | Expr:
+        if not isinstance(value, torch.Tensor):
+            (said,) = (
+                item
+                for item in self.capture.inputs
+                if item.example is value and isinstance(item.spec, Expr)
+            )
+            assert isinstance(said.spec, Expr)
+            return said.spec
+        for item in self.capture.inputs:
+            if item.example is value:
+                assert isinstance(item.spec, Spec)
+                return item.spec
+        return spec_of(value)
+
+    # ------------------------------------------------------------ sizes
+
+    def _symbols(self) -> Iterator[Symbol]:
+        if self.symbols is None:
+            return
+        env = self.symbols.env
+        for name, source in self.symbols.sources.items():
+            lower, upper = getattr(source.dim, "min", 2), getattr(source.dim, "max", None)
+            named = isinstance(source.dim, Dim)
+            yield Symbol(name, env.symbols[name].hint, lower, upper, source.path, named)
+
+    def _conditions(self) -> Iterator[Condition]:
+        if self.capture.size_env is not None:
+            known = set() if self.symbols is None else self.symbols.sources.keys()
+            for guard in self.capture.size_env.guards:
+                if names_in(str(guard)) <= known:
+                    yield Condition(str(guard), guard.where)
+
+    # ------------------------------------------------------------ mutations
+
+    def _writes(self) -> Iterator[Mutation]:
+        for item in written_inputs(self.capture):
+            at = next((at for at, used in enumerate(self.parts.inputs) if used is item), None)
+            if at is not None:
+                described = self._graph_inputs[item.value]
+                yield Mutation("write", described.kind, described.name)
+
+    def _rebinds(self) -> Iterator[Mutation]:
+        """Attributes of the model that become outputs of the graph; any other side effect is an
+        error.
+        """
+        code = self.capture.scope.function.__code__
+        own = (
+            len(self.capture.scope.arguments) - 1
+            if code.co_flags & inspect.CO_VARKEYWORDS
+            else None
+        )
+        for side_effect in self.capture.side_effects:
+            target = getattr(getattr(side_effect, "obj", None), "source", None)
+            if own is not None and isinstance(target, Argument) and target.index == own:
+                continue  # the dict of **kwargs is made for the call
+            yield from self._rebind(side_effect)
+
+    def _rebind(self, side_effect: SideEffect) -> Iterator[Mutation]:
+        match side_effect:
+            case SetAttr(obj=FromSource(source=owner), name=name, value=value):
+                state = InstanceDict(owner)
+                places = (DictEntry(DictEntry(state, "_buffers"), name), DictEntry(state, name))
+                pairs = [(place, value) for place in places if self._has(place)]
+            case ReplaceDict(obj=FromSource(source=DictEntry() as table), items=items):
+                pairs = [
+                    (DictEntry(table, key.value), value)
+                    for key, value in items
+                    if isinstance(key, Const) and not _is_itself(value, table, key.value)
+                ]
+            case _:
+                pairs = []
+        if not pairs:
+            raise self._error("export-effect", _side_effect_text(side_effect))
+        for source, value in pairs:
+            before = _loaded(source, self.capture)
+            if before is self._existing(value):
+                continue
+            after = isinstance(value, FromGraph) and value.value in self.parts.outputs
+            if not isinstance(before, torch.Tensor) or not after:
+                raise self._error("export-effect", f"{source.text()} is set")
+            assert isinstance(value, FromGraph)
+            kind, names = self._lift(before, source)
+            yield Mutation("rebind", kind, names[0], self.parts.outputs.index(value.value))
+
+    def _is_callers(self, source: Source) -> bool:
+        """Whether what is read belongs to an argument that the caller wrote, not to what is
+        exported.
+        """
+        base: Source | None = source
+        while base is not None:
+            source = base
+            if any(_loaded(source, self.capture) is own for own in self.own):
+                return False
+            base = next(source.parents(), None)
+        return isinstance(source, Argument)
+
+    def _has(self, source: Source) -> bool:
+        try:
+            _loaded(source, self.capture)
+        except SourceLost:
+            return False
+        return True
+
+    def _existing(self, recipe: Recipe) -> Any:
+        """The object that a recipe fetches from before the call; the recipe itself where it makes
+        one.
+        """
+        if isinstance(recipe, FromGraph) and recipe.value in self._input_of:
+            return self._input_of[recipe.value].example
+        return _loaded(recipe.source, self.capture) if isinstance(recipe, FromSource) else recipe
+
+    # ------------------------------------------------------------ results
+
+    def tree(self, recipe: Recipe) -> Tree:
+        """The tree of a recipe; a recipe used twice is one node."""
+        key = id(recipe)
+        found = self._trees.get(key)
+        if found is None:
+            if key in self._open:
+                raise self._error("export-result", "the result holds itself")
+            self._open.add(key)
+            found = self._trees[key] = self._tree(recipe)
+            self._open.discard(key)
+        return found
+
+    def _tree(self, recipe: Recipe) -> Tree:
+        match recipe:
+            case FromGraph(value=value):
+                if value in self.parts.outputs:
+                    return Leaf(self.parts.outputs.index(value))
+                return self._given(self._input_of[value].source)
+            case FromSource(source=source):
+                return self._given(source)
+            case Const(value=value):
+                if type(value) not in PLAIN:
+                    raise self._error("export-result", f"a {type(value).__qualname__} is returned")
+                return Constant(value)
+            case SizeValue(expr=expr) if str(expr) in self.capture.unbacked:
+                return Leaf(self.parts.outputs.index(self.capture.unbacked[str(expr)]))
+            case SizeValue(expr=expr):
+                if any(name in self.capture.unbacked for name in expr.symbols()):
+                    text = f"{expr} is returned, computed from a number that is in the data"
+                    raise self._error("export-result", text)
+                return SizeOf(str(expr)) if expr.symbols() else Constant(expr)
+            case MakeTuple(items=items, cls=cls):
+                return Items(cls, tuple(map(self.tree, items)))
+            case MakeSet(items=items, cls=cls):
+                return Items(cls, tuple(map(self.tree, items)))
+            case MakeList(items=items, cls=cls, state=state):
+                return Items(cls, tuple(map(self.tree, items)), self._state(state))
+            case MakeDict(items=pairs, cls=cls, factory=factory, state=state):
+                made = None if factory is None else self._factory(factory)
+                return Entries(
+                    cls,
+                    tuple((self.tree(key), self.tree(item)) for key, item in pairs),
+                    self._state(state),
+                    made,
+                )
+            case MakeObject(cls=cls, state=state, slots=slots):
+                return Fields(cls, self._state({**state, **slots}))
+            case MakeSlice(start=start, stop=stop, step=step, cls=cls):
+                return Made(cls.__name__, (self.tree(start), self.tree(stop), self.tree(step)))
+            case CallRecipe(function=function, args=args, kwargs=kwargs):
+                return self._made(function, args, kwargs)
+        raise self._error(
+            "export-result",
+            f"{type(recipe).__name__.removeprefix('Make').lower()}: a function or a cell is "
+            f"returned",
+        )
+
+    def _state(self, state: dict[str, Recipe] | None) -> tuple[tuple[str, Tree], ...]:
+        return tuple((name, self.tree(item)) for name, item in (state or {}).items())
+
+    def _factory(self, recipe: Recipe) -> type | None:
+        value = recipe.value if isinstance(recipe, Const) else None
+        if value is not None and value not in FACTORIES.values():
+            raise self._error("export-result", f"a defaultdict of {value!r} is returned")
+        return value
+
+    def _made(self, function: Any, args: tuple[Recipe, ...], kwargs: dict[str, Recipe]) -> Tree:
+        name = getattr(function, "__qualname__", "")
+        if getattr(function, "__module__", "") == "torch.return_types":
+            name = f"torch.return_types.{name}"
+        if name not in MAKERS:
+            raise self._error("export-result", f"a {name or function!r} is returned")
+        items = (*map(self.tree, args), *map(self.tree, kwargs.values()))
+        return Made(name, items, tuple(kwargs))
+
+    def _given(self, source: Source) -> Tree:
+        """What existed before the call, in the result: an argument, a tensor of the state, a plain
+        value.
+        """
+        value = _loaded(source, self.capture)
+        if id(value) in self._leaf_of:
+            return Given(self._leaf_of[id(value)])
+        if isinstance(value, torch.Tensor):
+            return Held(self._lift(value, source)[1][0])
+        if type(value) in PLAIN:
+            return Constant(value)
+        if id(value) in self._container_of:
+            return GivenContainer(self._container_of[id(value)])
+        if isinstance(value, tuple) and all(type(item) in PLAIN for item in value):
+            return Items(type(value), tuple(map(Constant, value)))
+        raise self._error(
+            "export-result",
+            f"{source.text()}, a {type(value).__qualname__} that existed before the call, is "
+            f"returned",
+        )
+
+
+def _state_names(
+    owner: torch.nn.Module | None,
+) -> dict[int, tuple[Literal["parameter", "buffer", "constant"], list[str]]]:
+    """The tensors of a module by identity: kind and every name, as in `state_dict()`."""
+    found: dict[int, tuple[Literal["parameter", "buffer", "constant"], list[str]]] = {}
+    if owner is not None:
+        for name, parameter in owner.named_parameters(remove_duplicate=False):
+            found.setdefault(id(parameter), ("parameter", []))[1].append(name)
+        for name, buffer in owner.named_buffers(remove_duplicate=False):
+            found.setdefault(id(buffer), ("buffer", []))[1].append(name)
+    return found
+
+
+def _loaded(source: Source, capture: Capture) -> Any:
+    return source.load(capture.scope)
+
+
+def _is_itself(recipe: Recipe, table: Source, key: Any) -> bool:
+    return isinstance(recipe, FromSource) and recipe.source is DictEntry(table, key)
+
+
+def _side_effect_text(side_effect: SideEffect) -> str:
+    match side_effect:
+        case SetAttr(obj=FromSource(source=source), name=name):
+            return f"{source.text()}.{name} is set"
+        case CallSideEffect(function=function):
+            return f"{getattr(function, '__qualname__', function)} is called for its effect"
+    target = getattr(side_effect, "obj", None)
+    if isinstance(target, FromSource):
+        return f"{target.source.text()} is changed"
+    name = getattr(side_effect, "name", "")
+    return f"{type(side_effect).__name__} {name}".strip()

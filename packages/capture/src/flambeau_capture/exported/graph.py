@@ -1,51 +1,46 @@
 """ExportedGraph: one call captured whole, as a value.
 
-    exported = export(model, (x,), dynamic_shapes={"x": {0: Dim("batch")}})
+    exported = flambeau_capture.export(model, (x,), dynamic_shapes={"x": {0: Dim("batch")}})
     exported(y)                       checked inputs in, the model's own structure out
     exported.print_readable()         the graph as text
-    exported.save("model.flambeau")   a file without pickle; flambeau_capture.load reads it where the model's source is not
+    exported.save("model.flambeau")   a file without pickle, which `load` reads where the model's
+                                      source is not
 
 Parameters, buffers and other tensors that the program read are *lifted*: they are placeholders of
-the graph, and the ExportedGraph holds them in `state` under their names in `state_dict()` and
-passes them. Nothing is read from the model again.
+the graph. The ExportedGraph holds them in `state` under their names in `state_dict()` and passes
+them. Nothing is read from the model again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_capture.exported import size_text
-from flambeau_capture.exported.contents import GraphContents
+from flambeau_capture.exported.contents import GraphContents, graph_text
+from flambeau_capture.exported.files import read_graph, save_graph
 from flambeau_capture.exported.signature import InputMismatch
 from flambeau_capture.exported.svg import svg_of
-from flambeau_capture.exported.text import graph_text
 from flambeau_capture.exported.tree import Values, build
-from flambeau_capture.exported.write import save_graph
 from flambeau_capture.graphs.size_nodes import affine_in_a_symbol, symbol_name
 from flambeau_prims.sizes import Expr
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Iterable, Mapping, MutableMapping
 
     from flambeau_prims.sizes import Size
     from flambeau_prims.spec import Spec
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ExportedGraph(GraphContents):
     """One captured call: a graph, how it is called, and the tensors it holds. Calling it checks the
     inputs and runs the graph.
-
-    `graph_module` takes the values of `inputs` in order and returns a flat tuple; its nodes carry
-    `meta["spec"]`, and its `meta["size_env"]` the symbolic sizes, so that it can be given to any
-    backend. `state` holds the lifted tensors by name, `guards` says in words what the capture
-    depended on, all of it frozen in the graph.
     """
+
+    __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the exported function returns on these arguments; InputMismatch where they are not
@@ -116,13 +111,6 @@ class ExportedGraph(GraphContents):
             print(text)
         return text
 
-    def __str__(self) -> str:
-        return graph_text(self)
-
-    def __repr__(self) -> str:
-        calls = sum(node.op.startswith("call_") for node in self.graph_module.graph.nodes)
-        return f"<ExportedGraph {self.name}: {len(self.signature.paths)} inputs, {len(self.state)} lifted tensors, {calls} calls>"
-
     def to_svg(self, path: str | os.PathLike[str]) -> None:
         """Draw the graph into an SVG file: calls in layers, top to bottom; hover over one for its
         whole text.
@@ -134,6 +122,16 @@ class ExportedGraph(GraphContents):
         TypeError for what a file cannot hold.
         """
         save_graph(self, path)
+
+
+def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> ExportedGraph:
+    """The exported graph in a file; ExportFileError says why there is none.
+
+    `classes` are plain classes of the program's arguments and results that are no dataclasses;
+    namedtuples, dataclasses and subclasses of builtin containers are found when their module has
+    been imported.
+    """
+    return read_graph(ExportedGraph, path, tuple(classes))
 
 
 # ---------------------------------------------------------------- checks of inputs

@@ -2,12 +2,12 @@
 torch.export.save, AOTInductor, torch.onnx.
 
     program = to_exported_program(exported)
-    program.module()(x, mask=m)       the same program; its arguments are given as in the export's call, by position or by keyword
+    program.module()(x, mask=m)       the same program; arguments are passed as in the export's call
     torch.onnx.export(program, f="model.onnx")
 
-The graph is run once more by torch.export's own tracer, on tensors of the export's sizes, as the
-forward of a module that holds the lifted tensors under their names; sizes that vary are
-torch.export.Dims of the same names and ranges.
+torch.export's own tracer runs the graph once more, on tensors of the export's sizes, as the forward
+of a module that holds the lifted tensors under their names. Sizes that vary are torch.export.Dims
+of the same names and ranges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How an exported graph is called: the parameters of the function, the trees of their arguments,
 and the inputs at the leaves.
 
-f(x, *, masks={"a": m}, scale=2)   ->   x: Leaf(0);  masks: Entries(dict, (('a', Leaf(1)),));  scale: Constant(2)
+f(x, *, masks={"a": m}, scale=2)   ->   x: Leaf(0);  scale: Constant(2);
+                                        masks: Entries(dict, (('a', Leaf(1)),))
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from flambeau_capture.exported.text import (
+from flambeau_capture.exported.contents import (
+    GraphContents,
     argument_text,
     call_text,
     node_text,
@@ -25,56 +26,21 @@ from flambeau_capture.exported.text import (
 if TYPE_CHECKING:
     from torch import fx
 
-    from flambeau_capture.exported.contents import GraphContents
 
 _CHARACTER, _TITLE_CHARACTER, _LINE, _MARGIN, _GAP, _LAYER_GAP = 6.2, 7.2, 14, 8, 18, 34
 _LONGEST_LINE = 48
 _ORDERING_SWEEPS = 4
 
 _MATRIX = {
-    "linear",
-    "matmul",
-    "bmm",
-    "mm",
-    "addmm",
-    "baddbmm",
-    "einsum",
-    "scaled_dot_product_attention",
-    "bilinear",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "multi_head_attention_forward",
-}
+    "linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention",
+    "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "multi_head_attention_forward",
+}  # fmt: skip
 _VIEW = {
-    "view",
-    "reshape",
-    "transpose",
-    "permute",
-    "getitem",
-    "expand",
-    "expand_as",
-    "unsqueeze",
-    "squeeze",
-    "flatten",
-    "unflatten",
-    "t",
-    "chunk",
-    "split",
-    "select",
-    "narrow",
-    "contiguous",
-    "getattr",
-    "view_as",
-    "movedim",
-    "swapaxes",
-    "unbind",
-    "sym_size.int",
-    "to",
-}
+    "view", "reshape", "transpose", "permute", "getitem", "expand", "expand_as", "unsqueeze",
+    "squeeze", "flatten", "unflatten", "t", "chunk", "split", "select", "narrow", "contiguous",
+    "getattr", "view_as", "movedim", "swapaxes", "unbind", "sym_size.int", "to",
+}  # fmt: skip
 _IN_PLACE = {"setitem", "iadd", "isub", "imul", "itruediv", "imatmul", "iand", "ior", "ixor"}
 _STYLE = """
   text { font: 10px ui-monospace, Menlo, Consolas, monospace; fill: #222 }
@@ -82,8 +48,8 @@ _STYLE = """
   path { fill: none; stroke: #9aa5b1; stroke-width: 1.2 }
   g:hover > rect { stroke: #d4480b; stroke-width: 2 }
   .title { font-weight: bold; font-size: 11px }
-  .argument { fill: #dbeafe } .result { fill: #dcfce7 } .call { fill: #f6f6f4 } .matrix { fill: #fde7c7 } .view { fill: #ffffff }
-  .effect { fill: #fee2e2 }
+  .argument { fill: #dbeafe } .result { fill: #dcfce7 } .call { fill: #f6f6f4 }
+  .matrix { fill: #fde7c7 } .view { fill: #ffffff } .side_effect { fill: #fee2e2 }
 """
 
 _TITLE = ' class="title"'
@@ -231,7 +197,7 @@ def _order(layers: list[list[_Box]]) -> None:
 
 
 def _place(layers: list[list[_Box]]) -> None:
-    """Set the middles' x: below the mean of what is above, boxes of a layer apart from one another."""
+    """Set the middles' x: below the mean of the boxes above, apart from their neighbours."""
     for layer in layers:
         wanted = [
             sum(other.x for other in box.above) / len(box.above) if box.above else None
@@ -285,7 +251,8 @@ def _edges(box: _Box, top: float, bottom: float) -> str:
     curve = f"M{box.x:.0f} {start:.0f}V{bottom:.0f}" if bottom > start else ""
     middle, end = bottom + _LAYER_GAP / 2, bottom + _LAYER_GAP
     for below in box.below:
-        curve += f"M{box.x:.0f} {bottom:.0f}C{box.x:.0f} {middle:.0f} {below.x:.0f} {middle:.0f} {below.x:.0f} {end:.0f}"
+        curve += f"M{box.x:.0f} {bottom:.0f}C{box.x:.0f} {middle:.0f} "
+        curve += f"{below.x:.0f} {middle:.0f} {below.x:.0f} {end:.0f}"
     return f'<path d="{curve}"/>'
 
 
@@ -296,5 +263,6 @@ def _shape(box: _Box, top: float) -> str:
         f'y="{top + (at + 1) * _LINE:.0f}"{_TITLE if at == 0 else ""}>{escape(line)}</text>'
         for at, line in enumerate(box.lines)
     )
-    frame = f'<rect class="{box.kind}" x="{left:.0f}" y="{top:.0f}" width="{box.width:.0f}" height="{box.height:.0f}"/>'
+    size = f'width="{box.width:.0f}" height="{box.height:.0f}"'
+    frame = f'<rect class="{box.kind}" x="{left:.0f}" y="{top:.0f}" {size}/>'
     return f"<g><title>{escape(box.title)}</title>{frame}{texts}</g>"

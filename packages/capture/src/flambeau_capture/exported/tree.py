@@ -1,6 +1,8 @@
 """Trees: how the arguments of a call, and its result, are nested around tensors.
 
-    {"ids": x, "masks": [m, None]}   ->   Entries(dict, ((Constant('ids'), Leaf(0)), (Constant('masks'), Items(list, (Leaf(1), Constant(None))))))
+    {"ids": x, "masks": [m, None]}   ->   Entries(dict, (
+                                              (Constant('ids'), Leaf(0)),
+                                              (Constant('masks'), Items(list, (Leaf(1), ...))))
 
 Trees are plain data: they print, are written to files, and rebuild what they describe without
 running code of the program. A tree node that occurs twice is one object, built once.

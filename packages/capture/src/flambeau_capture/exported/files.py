@@ -1,40 +1,176 @@
-"""Reading an exported graph from a file, without running code that the file brings.
+"""Files of exported graphs: a zip of JSON and raw tensor data, without pickle.
 
-The functions of the graph are looked up by name among torch's operators (`targets.py`); classes of
-containers are taken from the modules that the process has imported, and only namedtuples,
-dataclasses and subclasses of builtin containers, or from what the caller passes; sizes are
-arithmetic that is read, not evaluated as Python.
+format.json      {"format": "flambeau exported graph", "version": 1, "torch": "2.13.0",
+                 "byteorder": "little"}
+graph.json       everything but the tensors' data: nodes, trees, specs, sizes, guards (`codec.py`
+                 has the forms)
+graph.txt        the graph as text, for people; reading ignores it
+tensors/0.bin    the bytes of one storage; tensors that share memory share it
+
+Reading runs no code that the file brings. The functions of the graph are looked up by name among
+torch's operators (`targets.py`). Classes of containers are taken from the modules that the process
+has imported, and only namedtuples, dataclasses and subclasses of builtin containers, or from what
+the caller passes. Sizes are arithmetic that is read, not evaluated as Python.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import inspect
 import json
 import sys
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from flambeau_capture.exported import targets
-from flambeau_capture.exported.codec import TreeReader, check, decode, decode_spec
-from flambeau_capture.exported.contents import Ambient, Condition, GraphInput, Mutation, Symbol
-from flambeau_capture.exported.graph import ExportedGraph
-from flambeau_capture.exported.graphs import decode_graph, identifier
+from flambeau_capture.exported.codec import (
+    TreeReader,
+    TreeWriter,
+    check,
+    decode,
+    decode_graph,
+    decode_spec,
+    encode,
+    encode_graph,
+    encode_spec,
+    identifier,
+)
+from flambeau_capture.exported.contents import (
+    Ambient,
+    Condition,
+    GraphContents,
+    GraphInput,
+    Mutation,
+    Symbol,
+)
 from flambeau_capture.exported.signature import CallSignature, Parameter
 from flambeau_capture.exported.size_text import assume, holds
 from flambeau_capture.exported.tree import class_name
-from flambeau_capture.exported.write import FORMAT, VERSION
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_prims import sizes
 from flambeau_prims.sizes import SizeEnv
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
 
     from flambeau_prims.sizes import Size
+
+E = TypeVar("E", bound=GraphContents)
+
+FORMAT = "flambeau exported graph"
+VERSION = 1
+
+
+def save_graph(exported: GraphContents, path: str | os.PathLike[str]) -> None:
+    """Write an exported graph; TypeError names what a file cannot hold, and nothing is written
+    then.
+    """
+    tensors = _TensorWriter()
+    data = _contents(exported, tensors)
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "torch": torch.__version__,
+        "byteorder": sys.byteorder,
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("format.json", json.dumps(head, indent=1))
+        archive.writestr("graph.json", json.dumps(data), zipfile.ZIP_DEFLATED)
+        archive.writestr("graph.txt", str(exported), zipfile.ZIP_DEFLATED)
+        for at, storage in enumerate(tensors.storages):
+            with archive.open(f"tensors/{at}.bin", "w", force_zip64=True) as file:
+                if storage.nbytes():
+                    file.write(
+                        memoryview(
+                            (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+                        )
+                    )
+
+
+def _contents(exported: GraphContents, tensors: _TensorWriter) -> dict[str, Any]:
+    trees = TreeWriter()
+    env = exported.graph_module.meta.get("size_env")
+    declared = {symbol.name for symbol in exported.symbols}
+    signature = exported.signature
+    data = {
+        "name": exported.name,
+        "symbols": [dataclasses.astuple(symbol) for symbol in exported.symbols],
+        "computed_symbols": [
+            [name, atom.hint]
+            for name, atom in (env.symbols if env is not None else {}).items()
+            if name not in declared
+        ],
+        "conditions": [dataclasses.astuple(condition) for condition in exported.conditions],
+        "parameters": [
+            [
+                parameter.name,
+                parameter.kind.name,
+                trees.write(parameter.tree),
+                parameter.given,
+                None if parameter.default is None else trees.write(parameter.default),
+            ]
+            for parameter in signature.parameters
+        ],
+        "paths": signature.paths,
+        "called_with": [signature.positional, signature.keywords],
+        "inputs": [[item.kind, item.name, item.index, item.also] for item in exported.inputs],
+        "input_specs": [encode_spec(spec) for spec in exported.input_specs],
+        "state": [tensors.write(name, tensor) for name, tensor in exported.state.items()],
+        "graph": encode_graph(exported.graph_module.graph),
+        "result": trees.write(exported.result),
+        "mutations": [dataclasses.astuple(mutation) for mutation in exported.mutations],
+        "guards": exported.guards,
+        "default_dtype": encode(exported.ambient.default_dtype),
+        "autocast": [[kind, encode(dtype)] for kind, dtype in exported.ambient.autocast],
+    }
+    data["classes"] = list(trees.classes)
+    return data
+
+
+class _TensorWriter:
+    """Collects the storages behind tensors, each once."""
+
+    def __init__(self) -> None:
+        self.storages: list[torch.UntypedStorage] = []
+        self._number_of: dict[int, int] = {}
+        self._kept: list[torch.UntypedStorage] = []
+
+    def write(self, name: str, tensor: torch.Tensor) -> dict[str, Any]:
+        """What is said of one tensor beside its storage's bytes."""
+        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+            raise TypeError(
+                f"an exported file cannot hold {name}: a tensor with {tensor.layout} on "
+                f"{tensor.device}"
+            )
+        storage = tensor.untyped_storage()
+        number = self._number_of.get(storage._cdata)
+        if number is None:
+            number = self._number_of[storage._cdata] = len(self.storages)
+            self._kept.append(storage)  # keeps the id its own
+            self.storages.append(storage.cpu())
+        return {
+            "name": name,
+            "storage": number,
+            "dtype": encode(tensor.dtype),
+            "device": encode(tensor.device),
+            "shape": list(tensor.shape),
+            "stride": list(tensor.stride()),
+            "offset": tensor.storage_offset(),
+            "parameter": isinstance(tensor, torch.nn.Parameter),
+            "requires_grad": tensor.requires_grad,
+        }
+
+
+# ---------------------------------------------------------------- reading
+
+_DAMAGED = (
+    zipfile.BadZipFile, ValueError, KeyError, TypeError, IndexError, AttributeError,
+    RecursionError, RuntimeError, NotImplementedError,
+)  # fmt: skip
+"""What reading a damaged file may raise."""
 
 
 class ExportFileError(ValueError):
@@ -43,25 +179,18 @@ class ExportFileError(ValueError):
     """
 
 
-def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> ExportedGraph:
-    """The exported graph in a file; ExportFileError says why there is none.
-
-    `classes` are plain classes of the program's arguments and results that are no dataclasses;
-    namedtuples, dataclasses and subclasses of builtin containers are found when their module has
-    been imported.
-    """
+def read_graph(cls: type[E], path: str | os.PathLike[str], classes: tuple[type, ...]) -> E:
+    """The exported graph in a file, as an object of `cls`; see `graph.load`."""
     try:
         with zipfile.ZipFile(path) as archive:
             head = _json(archive, "format.json")
             _check_head(head)
-            return _read(archive, _json(archive, "graph.json"), tuple(classes))
+            return _read(cls, archive, _json(archive, "graph.json"), classes)
     except (OSError, ExportFileError):
         raise
     except targets.UnknownTarget as error:
         raise ExportFileError(f"{path}: {error.args[0]}") from error
-    except (
-        zipfile.BadZipFile, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, RuntimeError, NotImplementedError,
-    ) as error:  # fmt: skip
+    except _DAMAGED as error:
         raise ExportFileError(
             f"{path} is no exported graph, or damaged: {type(error).__name__}: {error}"
         ) from error
@@ -85,8 +214,8 @@ def _check_head(head: dict[str, Any]) -> None:
 
 
 def _read(
-    archive: zipfile.ZipFile, data: dict[str, Any], classes: tuple[type, ...]
-) -> ExportedGraph:
+    cls: type[E], archive: zipfile.ZipFile, data: dict[str, Any], classes: tuple[type, ...]
+) -> E:
     trees = TreeReader(_classes(data["classes"], classes))
     env, symbols = _symbols(data)
     parameters = tuple(
@@ -109,7 +238,7 @@ def _read(
         assume(condition.text, symbols)
     module = CapturedGraphModule(torch.nn.Module(), graph)
     module.meta["size_env"] = env
-    exported = ExportedGraph(
+    exported = cls(
         name=str(data["name"]),
         graph_module=module,
         signature=CallSignature(parameters, tuple(data["paths"]), positional, tuple(keywords)),
@@ -132,7 +261,7 @@ def _read(
     return exported
 
 
-def _check_whole(exported: ExportedGraph) -> None:
+def _check_whole(exported: GraphContents) -> None:
     """The parts of a file agree with one another."""
     placeholders = sum(node.op == "placeholder" for node in exported.graph_module.graph.nodes)
     check(placeholders == len(exported.inputs), "placeholders and inputs differ in number")
