@@ -51,10 +51,16 @@ def surface(package: str) -> list[str]:
         if inspect.isclass(member):
             lines += [
                 f"  .{attribute}{signature(inspect.getattr_static(member, attribute))}"
-                for attribute in sorted({*vars(member), *getattr(member, "__dataclass_fields__", ())})
+                for attribute in sorted({*vars(member), *inherited(member)})
                 if not attribute.startswith("_")
             ]
     return lines
+
+
+def inherited(cls: type) -> set[str]:
+    """The names in the dataclasses that a class derives from."""
+    bases = [base for base in cls.__mro__[1:] if "__dataclass_fields__" in vars(base)]
+    return {name for base in bases for name in vars(base)}
 
 
 def signature(member: object) -> str:
