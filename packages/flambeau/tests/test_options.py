@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 import flambeau
 from flambeau.environment import Environment, read_environment
-from flambeau.options import MODES, STAGES, Options, known_options, resolve
+from flambeau.options import MISSING_FROM_MODES, MODES, STAGES, Options, known_options, resolve
 
 
 def resolved(**arguments: Any) -> Options:
@@ -57,9 +58,47 @@ def test_every_known_option_can_be_set_to_its_default() -> None:
         assert resolved(options={key: default}) == Options()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_resolves(mode: str) -> None:
-    resolved(mode=mode)
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_every_mode_compiles_as_the_default(mode: str | None) -> None:
+    assert resolved(mode=mode) == Options()
+
+
+@pytest.mark.parametrize("mode", [None, "default"])
+def test_the_default_mode_is_complete(mode: str | None, recwarn: pytest.WarningsRecorder) -> None:
+    flambeau.compile(torch.sin, mode=mode)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("mode", "missing"),
+    [
+        ("reduce-overhead", "calls are not recorded as CUDA graphs"),
+        ("max-autotune", "kernels are not tuned by measurement, nor calls recorded as CUDA graphs"),
+        ("max-autotune-no-cudagraphs", "kernels are not tuned by measurement"),
+    ],
+)
+def test_a_mode_that_is_not_implemented_says_so_once(
+    mode: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flambeau.options._ANNOUNCED", {})
+    flambeau.compile(torch.sin, mode=mode, disable=True)  # nothing is compiled: nothing to say
+    with pytest.warns(RuntimeWarning) as warned:
+        compiled = flambeau.compile(torch.neg, mode=mode)
+    (warning,) = warned
+    assert str(warning.message) == (
+        f"Flambeau does not implement mode={mode!r} yet: {missing}. "
+        "The default mode is used instead."
+    )
+    assert warning.filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flambeau.compile(mode=mode)(torch.cos)
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), -x)
+
+
+def test_each_mode_that_sets_nothing_is_announced() -> None:
+    assert {mode for mode in MODES if not MODES[mode]} == {"default", *MISSING_FROM_MODES}
 
 
 @pytest.mark.parametrize(

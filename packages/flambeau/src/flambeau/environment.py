@@ -2,20 +2,24 @@
 
 | variable | meaning |
 |---|---|
-| `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns what it was given (`TORCH_COMPILE_DISABLE=1`
-does the same) |
-| `FLAMBEAU_CACHE_DIR` | where built kernels are kept (default: `~/.cache/flambeau`) |
-| `FLAMBEAU_CXX` | the C++ compiler, or a command that begins with one, as `ccache g++` (default:
-`g++`) |
-| `FLAMBEAU_ISA` | the vector instructions of CPU kernels: `avx512`, `avx2` or `baseline` (default:
-the processor's best) |
-| `FLAMBEAU_SANITIZE=1` | build CPU kernels under the address sanitizer, whose library the process
-must begin with (`LD_PRELOAD`) |
-| `FLAMBEAU_CHECK=1` | run every border checker while compiling, and raise errors of our own instead
-of running eagerly |
+| `FLAMBEAU_DISABLE=1` | `flambeau.compile` returns `model` (as `TORCH_COMPILE_DISABLE=1`) |
+| `FLAMBEAU_CACHE_DIR` | the folder of built kernels (default: `~/.cache/flambeau`) |
+| `FLAMBEAU_CXX` | the C++ compiler, or a command such as `ccache g++` (default: `g++`) |
+| `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
+| `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
+| `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
 | `FLAMBEAU_DUMP=DIR` | write each stage's text to `DIR/<graph>.<stage>.txt` |
-| `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr: `captures`, `recompiles`,
-`graph_breaks`, `fallbacks`, `guards`, `graph_code`, `output_code`, or `all` |
+| `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr, or `all` (next table) |
+
+| topic of `FLAMBEAU_LOGS` | what is written |
+|---|---|
+| `captures` | each capture and its seconds |
+| `recompiles` | each recompilation, the guards that failed and the lines that they protect |
+| `graph_breaks` | each graph break; calls that run eagerly after the recompile limit |
+| `fallbacks` | each graph that runs eagerly because it could not be compiled, and why |
+| `guards` | the guards of each entry, in the order they are checked |
+| `graph_code` | the captured graph as Python text |
+| `output_code` | each graph's Programs and their kernels, as runnable Python |
 """
 
 from __future__ import annotations
@@ -41,18 +45,9 @@ class Environment:
     logs: frozenset[str] = frozenset()
 
 
-LOG_TOPICS = {
-    "captures": "each capture and the seconds it took",
-    "recompiles": "each recompilation, with the guards that failed and where the program read what they "
-    "protect",
-    "graph_breaks": "each graph break, with its place, cause and hint; calls that run eagerly after the "
-    "recompile limit",
-    "fallbacks": "each graph that could not be compiled and runs eagerly, and why",
-    "guards": "the guards of each entry, in the order they are checked",
-    "graph_code": "the captured graph as Python text",
-    "output_code": "the Programs made of each graph and their kernels, as runnable Python",
-}
-"""What FLAMBEAU_LOGS may name, and what each writes; "all" stands for all of them."""
+LOG_TOPICS = (
+    "captures", "fallbacks", "graph_breaks", "graph_code", "guards", "output_code", "recompiles",
+)  # fmt: skip
 
 
 def read_environment() -> Environment:
@@ -87,10 +82,10 @@ def _level(text: str | None) -> str | None:
 
 def _topics(text: str) -> frozenset[str]:
     named = {name.strip() for name in text.split(",")} - {""}
-    unknown = named - LOG_TOPICS.keys() - {"all"}
+    unknown = named - set(LOG_TOPICS) - {"all"}
     if unknown:
         raise ValueError(
             f"FLAMBEAU_LOGS names unknown topics: {', '.join(sorted(unknown))}; known: "
-            f"{', '.join(sorted(LOG_TOPICS))}, all"
+            f"{', '.join(LOG_TOPICS)}, all"
         )
     return frozenset(LOG_TOPICS) if "all" in named else frozenset(named)

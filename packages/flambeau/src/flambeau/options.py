@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import warnings
 from collections import abc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,17 @@ MODES: dict[str, dict[str, Any]] = {
     "max-autotune": {},
     "max-autotune-no-cudagraphs": {},
 }
-"""What each mode sets. torch.compile's names are accepted; what is empty here compiles as the
-default mode does.
-"""
+"""What each mode sets, under torch.compile's names."""
+
+MISSING_FROM_MODES = {
+    "reduce-overhead": "calls are not recorded as CUDA graphs",
+    "max-autotune": "kernels are not tuned by measurement, nor calls recorded as CUDA graphs",
+    "max-autotune-no-cudagraphs": "kernels are not tuned by measurement",
+}
+"""What the modes that are not implemented would do beyond the default mode."""
+
+_ANNOUNCED: dict[str, object] = {}
+"""The modes that this process was warned of."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,19 @@ def resolve(
         },
         environment=environment,
     )
+
+
+def announce_mode(mode: str | None) -> None:
+    """Warn, once per process, that a mode is not implemented; the caller's caller is named."""
+    missing, caller = MISSING_FROM_MODES.get(mode or "default"), object()
+    # setdefault is atomic: of several threads one warns.
+    if missing is not None and _ANNOUNCED.setdefault(str(mode), caller) is caller:
+        warnings.warn(
+            f"Flambeau does not implement mode={mode!r} yet: {missing}. "
+            "The default mode is used instead.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
