@@ -126,6 +126,39 @@ def test_training_has_the_kernels_of_both_graphs() -> None:
     assert len(report.graphs[0].kernels) >= 2
 
 
+def test_each_call_of_aten_has_a_reason() -> None:
+    def program(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x @ x) @ x, x.cumsum(0), z * 2
+
+    z = torch.randn(2, dtype=torch.complex64)
+    report = flambeau.explain(program)(torch.randn(3, 3), z)
+    externs = {extern.operator: extern for extern in report.graphs[0].externs}
+    assert externs.keys() == {"aten.mm.out", "aten.cumsum.default", "aten.mul.Tensor"}
+    product = externs["aten.mm.out"]
+    assert product.calls == 2 and product.reason.startswith("matrix product")
+    assert externs["aten.cumsum.default"].reason.startswith("scan")
+    assert externs["aten.mul.Tensor"].reason == "kernels do not compute in complex64"
+    assert "    aten.mm.out (2 calls): matrix product" in str(report)
+    (told,) = json.loads(report.to_json())["graphs"]
+    assert len(told["externs"]) == 3
+    assert flambeau.explain(pointwise)(torch.randn(3)).graphs[0].externs == ()
+
+
+def test_what_the_backward_recomputes_is_one_line() -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).sin().exp().sum()
+
+    tensors = [torch.randn(8, 8, requires_grad=True) for _ in range(2)]
+    lines = {}
+    for partition in ("min_cut", "save_all"):
+        report = flambeau.explain(program, options={"partition": partition})(*tensors)
+        (lines[partition],) = report.graphs[0].partitions
+        assert f"\n  backward: {lines[partition]}\n" in str(report)
+    assert lines["min_cut"] == "saves 1 tensor (256 bytes), recomputes 2 calls (1 sin, 1 exp)"
+    assert lines["save_all"] == "saves 2 tensors (512 bytes), recomputes 0 calls"
+    assert flambeau.explain(pointwise)(torch.randn(3)).graphs[0].partitions == ()
+
+
 # A running callable
 # ----------------------------------------------------------------------------
 

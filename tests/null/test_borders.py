@@ -13,10 +13,12 @@ from torch import nn
 import flambeau
 from flambeau_autograd import AutogradOptions, aot
 from flambeau_capture import export
+from flambeau_capture.entries import entry
+from flambeau_capture.graphs.check import MalformedCapture
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_prims.check import GraphError, check_prims_graph
 from flambeau_prims.evaluate import run_graph
-from flambeau_runtime import ProgramError, check_program, format_program, load
+from flambeau_runtime import ProgramError, check_program, format_program, load, program_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +60,51 @@ def test_capture_to_backend() -> None:
         assert node.meta["source"]
     assert all("spec" in node.meta for node in gm.graph.nodes if node.op.startswith("call"))
     assert "linear" in exported.print_readable(print_output=False)
+
+
+def swap_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have capture make graphs whose output node has the wrong specs."""
+    build = entry.build_graph_module
+
+    def broken(*arguments: Any) -> Any:
+        gm, inputs = build(*arguments)
+        output = next(iter(reversed(gm.graph.nodes)))
+        output.meta["spec"] = output.meta["spec"][::-1]
+        return gm, inputs
+
+    monkeypatch.setattr(entry, "build_graph_module", broken)
+
+
+def two_results(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x + 1, x.sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor", lambda gm, example_inputs: gm.forward])
+def test_a_broken_captured_graph_is_refused(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    swap_outputs(monkeypatch)
+    with pytest.raises(MalformedCapture, match=r"output: meta\['spec'\] says"):
+        flambeau.compile(two_results, backend=backend)(torch.randn(3))
+
+
+def test_captured_graphs_are_checked_where_the_environment_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swap_outputs(monkeypatch)
+    monkeypatch.setenv("FLAMBEAU_CHECK", "0")
+    x = torch.randn(3)
+    torch.testing.assert_close(flambeau.compile(two_results)(x), two_results(x))
+
+
+def test_pieces_of_a_graph_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Any] = []
+    monkeypatch.setattr(
+        "flambeau.backends.check_captured_graph", lambda gm, examples: checked.append(gm)
+    )
+    x = torch.tensor([1.0, 0.0, 2.0])
+    program = lambda x: (x * 2 + 1)[x > 0].sin().exp()  # noqa: E731
+    compiled = flambeau.compile(program, fullgraph=True)
+    torch.testing.assert_close(compiled(x), program(x))
+    assert len(checked) > 1
 
 
 def test_autograd_to_compiler() -> None:
@@ -110,3 +157,7 @@ def test_every_stage_is_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "torch.sin" in texts["capture.txt"]
     assert "prims.sin" in texts["inference.inference.graph.txt"]
     assert "launch" in texts["inference.inference.program.txt"]
+    program = program_json.loads(texts["inference.inference.program.json"])
+    assert format_program(program) == texts["inference.inference.program.txt"].rstrip()
+    x = torch.randn(3)
+    torch.testing.assert_close(load(program)(x), (torch.sin(x) + 1,))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from flambeau_capture.bytecode.checker import assembled_code_checked
+from flambeau_capture.entries import entry
+from flambeau_capture.graphs.check import check_captured_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,21 @@ if TYPE_CHECKING:
 def _seed(request: pytest.FixtureRequest) -> None:
     """Each test draws its own inputs, the same ones in every run."""
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _graphs_are_checked() -> Iterator[None]:
+    """Each graph that is captured in a test keeps the contract of border 1."""
+    build = entry.build_graph_module
+
+    def checked(capture: Any, wanted: Any) -> Any:
+        module, inputs = build(capture, wanted)
+        check_captured_graph(module, [item.example for item in inputs])
+        return module, inputs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entry, "build_graph_module", checked)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

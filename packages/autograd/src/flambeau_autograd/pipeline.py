@@ -16,7 +16,7 @@ from flambeau_autograd.functionalize import functionalize
 from flambeau_autograd.joint_trace import trace
 from flambeau_autograd.narrow_masks import narrow_masks
 from flambeau_autograd.options import AutogradOptions
-from flambeau_autograd.partition import partition
+from flambeau_autograd.partition import describe, partition
 from flambeau_autograd.prefer_channels_last import prefer_channels_last
 from flambeau_autograd.reasons import UnbackedNumbers, UntracedCalls
 from flambeau_autograd.runtime_wrappers import Call, Training, once, wrap_inference, wrap_training
@@ -130,6 +130,7 @@ def _compile(
     if not traced.trains:
         return wrap_inference(compiler(joint, "inference"), call)
     part = partition(joint, inputs, traced.results, options, _copied_inputs(joint, traced))
+    gm.meta["partition"] = describe(part)
     if options.check:
         check_graph(part.forward, "partition")
         check_graph(part.backward, "partition")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 import flambeau_capture
-from flambeau.backends import Context, get_default_backend, lookup_backend
+from flambeau.backends import Context, backend_of_captures, get_default_backend, lookup_backend
 from flambeau.environment import read_environment
 from flambeau.logs import listener
 from flambeau.module import CompiledModule
@@ -140,10 +140,10 @@ def _compile_callable(
 ) -> Any:
     context = Context(options, report)
     compiled = flambeau_capture.compile(
-        model, backend=lookup_backend(backend, context), options=options.capture
+        model, backend=backend_of_captures(backend, context), options=options.capture
     )
     state = flambeau_capture.state_of(compiled)
-    state.resolve_backend = lambda other: lookup_backend(other, context)
+    state.resolve_backend = lambda other: backend_of_captures(other, context)
     state.listener = listener(report.name, options.environment)
     remember(compiled)
     attach_report(compiled, report)

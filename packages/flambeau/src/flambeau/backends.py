@@ -27,6 +27,7 @@ from flambeau.interop_backends import compile_with
 from flambeau.logs import emit, wanted
 from flambeau.report import Fallback, GraphReport, Report, Stopwatch
 from flambeau_autograd import aot
+from flambeau_capture.graphs.check import check_captured_graph
 from flambeau_inductor import compile_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
@@ -35,6 +36,7 @@ from flambeau_runtime import (
     format_program,
     load,
     output_code,
+    program_json,
     recording_cache_use,
 )
 
@@ -115,6 +117,23 @@ def lookup_backend(backend: str | Backend, context: Context) -> Backend:
     raise ValueError(f"unknown backend {backend!r}; known: {', '.join(list_backends())}")
 
 
+def backend_of_captures(backend: str | Backend, context: Context) -> Backend:
+    """`lookup_backend`; under FLAMBEAU_CHECK each captured graph is checked before it."""
+    return _checking(lookup_backend(backend, context), context)
+
+
+def _checking(backend: Backend, context: Context) -> Backend:
+    """The backend, behind the checker of border 1 if the options ask for checks."""
+    if not context.options.environment.check:
+        return backend
+
+    def checking(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        check_captured_graph(gm, example_inputs)
+        return backend(gm, example_inputs)
+
+    return checking
+
+
 def _register(name: str, factory: BackendFactory) -> None:
     if _REGISTERED.setdefault(name, factory) is not factory:
         raise ValueError(f"a backend named {name!r} is registered already")
@@ -162,6 +181,7 @@ def inductor(context: Context) -> Backend:
             with Stopwatch(graph_report.seconds, "inductor"):
                 program = compile_graph(graph, context.options.inductor)
             _dump(context, f"{graph.name}.{kind}.program", lambda: format_program(program))
+            _dump(context, f"{graph.name}.{kind}.program.json", lambda: program_json.dumps(program))
             graph_report.programs.append(program)
             if wanted("output_code", environment):
                 emit("output_code", f"{context.report.name}\n{output_code(program)}", environment)
@@ -196,6 +216,8 @@ def _through_autograd(
                     options=context.options.autograd,
                 )
                 gm.meta["writes_last"] = True
+                if (recomputes := gm.meta.get("partition")) is not None:
+                    graph_report.partitions.append(recomputes)
                 return compiled
         except Unsupported as unsupported:
             graph_report.fallback = Fallback(unsupported.reason, unsupported.text, unsupported.hint)
@@ -236,13 +258,14 @@ def _through_autograd(
     def compile_any(
         gm: torch.fx.GraphModule, example_inputs: list[Any], graph_report: GraphReport
     ) -> Compiled:
-        if is_data_dependent(
-            gm
-        ):  # a piece may do so again: a branch of a torch.cond with another in it
-            return compile_split_graph(
-                gm, lambda piece, given: compile_any(piece, given, graph_report)
-            )
-        return compile_one(gm, example_inputs, graph_report)
+        if not is_data_dependent(gm):
+            return compile_one(gm, example_inputs, graph_report)
+
+        def compile_piece(piece: torch.fx.GraphModule, given: list[Any]) -> Compiled:
+            # It may be data-dependent again: a branch of a torch.cond with another in it.
+            return compile_any(piece, given, graph_report)
+
+        return compile_split_graph(gm, _checking(compile_piece, context))
 
     return backend
 
@@ -274,7 +297,8 @@ def _dump(context: Context, name: str, stage: Callable[[], object]) -> None:
     text = f"{stage()}\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = f"{context.report.name}.{name}.txt".replace("<", "").replace(">", "")
+        suffix = "" if name.endswith(".json") else ".txt"
+        file = f"{context.report.name}.{name}{suffix}".replace("<", "").replace(">", "")
         (folder / file).write_text(text)
     except (OSError, ValueError) as error:
         warnings.warn(f"FLAMBEAU_DUMP: {error}", RuntimeWarning, stacklevel=2)

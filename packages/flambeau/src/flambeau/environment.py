@@ -8,7 +8,7 @@
 | `FLAMBEAU_ISA` | the ISA of CPU kernels: `avx512`, `avx2`, `baseline` (default: the best) |
 | `FLAMBEAU_SANITIZE=1` | build CPU kernels with the address sanitizer (preload its library) |
 | `FLAMBEAU_CHECK=1` | run every border checker; raise internal errors, do not fall back |
-| `FLAMBEAU_DUMP=DIR` | write each stage's text to `DIR/<graph>.<stage>.txt` |
+| `FLAMBEAU_DUMP=DIR` | write each stage to `DIR/<graph>.<stage>.txt`, Programs as JSON too |
 | `FLAMBEAU_LOGS=TOPIC,...` | write these topics to stderr, or `all` (next table) |
 
 | topic of `FLAMBEAU_LOGS` | what is written |

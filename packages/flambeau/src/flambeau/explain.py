@@ -15,14 +15,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from flambeau.api import compile
 from flambeau.module import CompiledModule
 from flambeau.report import report_of
 from flambeau_capture import state_of
 from flambeau_capture.guards.kinds import guard_text
+from flambeau_prims.decompositions.extern import reason_for
+from flambeau_prims.primitives import DTYPES
+from flambeau_runtime.externs import refs_of
+from flambeau_runtime.program import Extern
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from flambeau.report import Fallback, GraphReport
     from flambeau_capture.events import Event, GuardFailure
     from flambeau_capture.record import Break
+    from flambeau_runtime.program import Program
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,18 @@ class GuardExplanation:
 
 
 @dataclass(frozen=True)
+class ExternExplanation:
+    """Calls of one operator that no generated kernel computes, and why none does."""
+
+    operator: str
+    calls: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} ({_count(self.calls, 'call')}): {self.reason}"
+
+
+@dataclass(frozen=True)
 class GraphExplanation:
     """One graph that was handed to the backend.
 
@@ -57,7 +77,8 @@ class GraphExplanation:
     one of ours). kernels: their names; cache_hits and cache_misses count what the build found in
     the cache on disk. fallback: why the graph runs eagerly, if it does. ends: the place and id of
     the graph break that ends it, "" if it ends with the function. assumes: what it checks of data
-    where the program would otherwise go another way. specialises: sizes that are guarded to be what
+    where the program would otherwise go another way. externs: calls of ATen in its Programs.
+    partitions: what is saved for the backward, and recomputed in it. specialises: sizes that are guarded to be what
     they were on the compiled call, each with the operator that takes no symbolic ones.
     """
 
@@ -71,6 +92,8 @@ class GraphExplanation:
     cache_misses: int
     fallback: Fallback | None
     ends: str
+    externs: tuple[ExternExplanation, ...] = ()
+    partitions: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
     specialises: tuple[str, ...] = ()
 
@@ -229,10 +252,40 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         cache_hits=graph.cache.hits,
         cache_misses=graph.cache.misses,
         fallback=graph.fallback,
+        externs=_externs(graph),
+        partitions=tuple(graph.partitions),
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
         assumes=() if entry is None else tuple(map(str, entry.assumptions)),
         specialises=() if entry is None else entry.specialised,
     )
+
+
+def _externs(graph: GraphReport) -> tuple[ExternExplanation, ...]:
+    calls = Counter(
+        (step.op, _extern_reason(step, program))
+        for program in graph.programs
+        for step in program.steps
+        if isinstance(step, Extern)
+    )
+    return tuple(
+        ExternExplanation(operator, count, reason) for (operator, reason), count in calls.items()
+    )
+
+
+def _extern_reason(step: Extern, program: Program) -> str:
+    """Why a call of ATen is not part of a kernel."""
+    namespace, operator, overload = step.op.split(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    if (reason := reason_for(op)) is not None:
+        return reason
+    names = {*refs_of(step.args), *refs_of(step.kwargs), *step.outputs, *dict(step.out).values()}
+    tensors = [tensor for tensor in program.tensors if tensor.name in names]
+    unknown = {tensor.dtype for tensor in tensors} - {str(dtype)[6:] for dtype in DTYPES}
+    if unknown:
+        return f"kernels do not compute in {', '.join(sorted(unknown))}"
+    if len({tensor.device for tensor in tensors}) > 1:
+        return "copies between devices"
+    return "its decomposition does not cover these arguments"
 
 
 def _stages(seconds: dict[str, float]) -> dict[str, float]:
@@ -258,6 +311,9 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
     if graph.kernels:
         cache = f"cache: {graph.cache_hits} hits, {graph.cache_misses} misses"
         lines.append(f"  kernels: {', '.join(graph.kernels)} ({cache})")
+    if graph.externs:
+        lines += ["  calls of ATen:", *(f"    {extern}" for extern in graph.externs)]
+    lines += [f"  backward: {partition}" for partition in graph.partitions]
     if graph.assumes:
         lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
     if graph.specialises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class InductorOptions:
-    """How a graph is lowered, scheduled and printed.  Every field is part of the cache key."""
+    """How a graph is lowered, scheduled and printed."""
 
     elide_cast_pairs: bool = True
     """Keep float32 inside a kernel where the graph rounds to float16/bfloat16 and back."""

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
-from flambeau_inductor.check import check_graph, check_lowered, check_schedule
+from flambeau_inductor.check import BorderError, check_graph, check_lowered, check_schedule
 from flambeau_inductor.lowering.lower_graph import lower_graph
 from flambeau_inductor.schedule import Schedule
 from flambeau_inductor.scheduler.fusion import fuse
 from flambeau_inductor.scheduler.memory import plan_memory
+from flambeau_prims.graph import Graph
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flambeau_inductor.options import InductorOptions
-    from flambeau_prims.graph import Graph
+
+GraphPass: TypeAlias = Callable[[Graph], Graph]
+
+GRAPH_PASSES: tuple[tuple[str, GraphPass], ...] = ()
+"""The passes on the graph before it is lowered, by name, in the order in which they run."""
 
 
 def schedule_graph(graph: Graph, options: InductorOptions) -> Schedule:
-    """Lower, fuse, order and plan."""
-    if options.debug_checks:
-        check_graph(graph)
-    lowered = lower_graph(graph, options)  # decides by `realize` what gets memory
+    """Transform, lower, fuse, order and plan."""
+    lowered = lower_graph(run_passes(graph, options, GRAPH_PASSES), options)
     if options.debug_checks:
         check_lowered(lowered)
     fusion = fuse(lowered, options)
-    memory = plan_memory(
-        lowered, fusion.groups, options
-    )  # after fusion: what stays inside a kernel needs no memory
+    # After fusion: what stays inside a kernel needs no memory.
+    memory = plan_memory(lowered, fusion.groups, options)
     schedule = Schedule(lowered, fusion.groups, memory, fusion.refusals)
     if options.debug_checks:
         check_schedule(schedule)
     return schedule
+
+
+def run_passes(
+    graph: Graph, options: InductorOptions, passes: Sequence[tuple[str, GraphPass]]
+) -> Graph:
+    """The graph after the passes, checked before and after each where the options ask for checks.
+
+    Raises BorderError that names the pass which broke the graph.
+    """
+    if options.debug_checks:
+        check_graph(graph)
+    for name, run in passes:
+        graph = run(graph)
+        if options.debug_checks:
+            try:
+                check_graph(graph)
+            except BorderError as error:
+                raise BorderError(f"after the pass {name}: {error}") from error
+    return graph

@@ -1,6 +1,6 @@
 """Program: what to allocate, launch, call and free, as plain data.
 
-The inductor emits a Program; this package stores, prints and runs it. Nothing in it is a live
+The inductor emits a Program; this package prints, dumps and runs it. Nothing in it is a live
 object: tensors are named, dtypes and devices are strings, sizes are ints or integer expressions
 over the program's symbols ("s0*12 + 1").
 

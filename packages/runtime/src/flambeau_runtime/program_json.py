@@ -1,4 +1,6 @@
-"""Programs as JSON: how they are stored in the cache.  Data only: reading one can run no code.
+"""Programs as JSON, as `FLAMBEAU_DUMP` writes them.  Data only: reading one can run no code.
+
+    load(program_json.loads(path.read_text()))     # runs a dumped Program
 
 Each dataclass becomes {"is": its name, field: value, ...}; tuples become {"tuple": [...]}, so that
 a Program read back equals the one written. `FORMAT` is part of the text; a Program of another
@@ -45,9 +47,9 @@ def loads(text: str | bytes) -> Program:
             raise FormatError(f"not a program of format {FORMAT}")
         program = _decode(data["program"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FormatError(f"not a stored program: {error}") from error
+        raise FormatError(f"not a Program: {error}") from error
     if not isinstance(program, Program):
-        raise FormatError("not a stored program")
+        raise FormatError("not a Program")
     return program
 
 
