@@ -1,15 +1,11 @@
-"""Lets tests import the helpers beside them."""
+"""Every test draws the same inputs in every run."""
 
 from __future__ import annotations
 
-import sys
 import zlib
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,6 @@ from flambeau_prims.graph import Graph, Value
 from flambeau_prims.spec import spec_of
 from flambeau_runtime import check_program
 from flambeau_runtime.build import isa
-
-sys.path.insert(0, str(Path(__file__).parent))  # lets tests import the helpers beside them
-sys.path.insert(0, str(Path(__file__).parent / "cpp"))
 
 GOLDEN = Path(__file__).parent / "golden"
 OPTIONS = InductorOptions(debug_checks=True)

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import operator
 import random
+import threading
 
 import pytest
 import torch
 
-from flambeau_inductor import InductorOptions
+from flambeau_inductor import InductorOptions, compile_graph
+from flambeau_inductor.codegen.reference import ReferenceBackend
 from flambeau_prims.builder import Builder
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
@@ -364,3 +366,36 @@ def test_random_dynamic_graphs(tester, first):
                     )
                 checked += 1
     assert checked > 100
+
+
+# ---------------------------------------------------------------- threads: compiles share nothing
+
+THREAD_SEEDS = range(8)
+
+
+def programs(kind):
+    return [
+        compile_graph(kind(seed).graph, backends={"cpu": ReferenceBackend()})
+        for seed in THREAD_SEEDS
+    ]
+
+
+def test_compiles_in_threads_equal_those_of_one_thread():
+    torch.manual_seed(0)
+    kinds = (RandomGraph, RandomDynamicGraph)
+    want = {kind: programs(kind) for kind in kinds}
+    wrong: list[str] = []
+
+    def work(kind):
+        try:
+            if programs(kind) != want[kind]:
+                wrong.append(f"{kind.__name__} differs")
+        except Exception as error:  # to be seen in the main thread
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(kind,)) for kind in kinds for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

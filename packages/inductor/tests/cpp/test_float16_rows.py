@@ -5,18 +5,14 @@ not fill a vector.
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from run_cpp import I0, I1, K0, OPTIONS, Library, axes, params
 
 from flambeau_inductor.codegen.cpp.float16_rows import on_rows
 from flambeau_inductor.ir import Compute, Kernel, Load, Store
 from flambeau_runtime.build import isa
-
-sys.path.insert(0, str(Path(__file__).parent))
-from run_cpp import I0, I1, K0, OPTIONS, Library, axes, params
 
 F16, F32 = torch.float16, torch.float32
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import time
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
+import run_cpp
 import torch
+from run_cpp import I0, I1, I2, K0, K1, R0, R1, Library, axes, params
 
 from flambeau_inductor.codegen.cpp.backend import write_source
 from flambeau_inductor.codegen.cpp.plan import choose_plan
@@ -28,10 +28,6 @@ from flambeau_inductor.ir import (
     Store,
 )
 from flambeau_runtime.build import isa
-
-sys.path.insert(0, str(Path(__file__).parent))
-import run_cpp
-from run_cpp import I0, I1, I2, K0, K1, R0, R1, Library, axes, params
 
 F32, F64, I64, BOOL, BF16, F16 = (
     torch.float32,

@@ -4,11 +4,9 @@ makes of a body.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from run_cpp import I0, I1, OPTIONS, axes, params
 
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_inductor.codegen.cpp.backend import write_source
@@ -19,9 +17,6 @@ from flambeau_prims.evaluate import run_graph
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
 from flambeau_runtime import load
-
-sys.path.insert(0, str(Path(__file__).parent))
-from run_cpp import I0, I1, OPTIONS, axes, params
 
 F32, I64, BOOL = torch.float32, torch.int64, torch.bool
 

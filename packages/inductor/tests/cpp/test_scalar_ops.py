@@ -8,12 +8,12 @@ import dataclasses
 import itertools
 import math
 import re
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+import run_cpp
 import torch
+from run_cpp import I0, K0, Library, axes, params
 
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.ir import Compute, Kernel, Load, Store
@@ -21,10 +21,6 @@ from flambeau_inductor.scalar_ops import SCALAR_OPS
 from flambeau_prims.primitives import PRIMS
 from flambeau_prims.spec import Spec
 from flambeau_runtime.build import isa
-
-sys.path.insert(0, str(Path(__file__).parent))
-import run_cpp
-from run_cpp import I0, K0, Library, axes, params
 
 DTYPES = (
     torch.float32,

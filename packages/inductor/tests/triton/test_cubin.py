@@ -4,13 +4,9 @@ GPU needed.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import Case, all_cases, tiling_of
 

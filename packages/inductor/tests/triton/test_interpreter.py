@@ -11,14 +11,10 @@ import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
     import interpreter  # sets TRITON_INTERPRET before Triton is imported
     from cases import all_cases, difference, tiling_of
 

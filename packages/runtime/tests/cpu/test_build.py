@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from example_programs import RELU, SIN_COS, mixed, sin_cos
 
 from flambeau_runtime import (
     CacheError,
@@ -25,9 +26,6 @@ from flambeau_runtime import (
 )
 from flambeau_runtime.build import cpp, isa
 from flambeau_runtime.program import Source
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from programs import RELU, SIN_COS, mixed, sin_cos
 
 
 @pytest.fixture
@@ -202,8 +200,7 @@ BUILDER = """
 import sys
 from pathlib import Path
 import torch
-sys.path.insert(0, sys.argv[2])
-from programs import sin_cos
+from example_programs import sin_cos
 from flambeau_runtime import RuntimeOptions, load
 x = torch.randn(7)
 for turn in range(4):
@@ -214,9 +211,9 @@ for turn in range(4):
 
 
 def test_two_processes_build_at_once(tmp_path):
-    here = str(Path(__file__).parents[1])
-    command = [sys.executable, "-c", BUILDER, str(tmp_path / "cache"), here]
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    command = [sys.executable, "-c", BUILDER, str(tmp_path / "cache")]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, env=paths) for _ in range(2)]
     for process in running:
         _, errors = process.communicate(timeout=200)
         assert process.returncode == 0, errors.decode()

@@ -9,10 +9,10 @@ import sys
 import threading
 import time
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
+from example_programs import RELU, mixed, scaled, sin_cos
 
 from flambeau_runtime import RuntimeOptions, load, native
 from flambeau_runtime.output_code import output_code
@@ -32,9 +32,6 @@ from flambeau_runtime.program import (
     Tensor,
     View,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from programs import RELU, mixed, scaled, sin_cos
 
 
 def mixed_inputs(batch=5, **kwargs):

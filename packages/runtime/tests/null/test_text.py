@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
-from pathlib import Path
 
 import pytest
+from example_programs import mixed, scaled, sin_cos
 
 from flambeau_runtime import ProgramError, check_program, dims, format_program, program_json
 from flambeau_runtime.program import (
@@ -22,9 +21,6 @@ from flambeau_runtime.program import (
     Symbol,
     Tensor,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from programs import mixed, scaled, sin_cos
 
 TEXT = """\
 mixed(x: float32[s0, 8], w: float32[8, 16], b: float32[16], n: int, acc: float32[3]) {
