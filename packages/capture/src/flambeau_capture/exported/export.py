@@ -50,7 +50,7 @@ from flambeau_capture.exported.tree import (
 )
 from flambeau_capture.guards.kinds import guard_text
 from flambeau_capture.interpreter.capture import capture_frame
-from flambeau_capture.interpreter.semantics.modules import GLOBAL_HOOKS, OWN_HOOKS
+from flambeau_capture.interpreter.substitutes.modules import GLOBAL_HOOKS, OWN_HOOKS
 from flambeau_capture.options import CaptureOptions
 from flambeau_capture.reasons import REASONS
 from flambeau_capture.record import (

@@ -18,23 +18,22 @@ values/lazy_values.py, code/stack_use_analysis.py    containers that a frame rea
 values/lazy_values.py      containers passed to functions of the program before anything is read of
                            them
 values/classes.py       raw class attributes, special methods written in Python
-semantics/class_statements.py    class statements
+substitutes/class_making.py    class statements
 semantics/attributes.py, semantics/items.py, semantics/items.py, semantics/operators.py    what Python's operations mean on such values
-semantics/special_methods.py                                           what special methods answer,
+values/classes.py                                           what special methods answer,
                                                                        as CPython takes it
-semantics/attribute_writes.py, semantics/written_attributes.py    setting attributes, and where what was set is seen until exit
+semantics/attribute_writes.py, semantics/attributes.py    setting attributes, and where what was set is seen until exit
 
 semantics/formatting.py, values/keys.py    text, hashes and equality of the program's objects, where native code asks for them
-values/deferred_strings.py, semantics/string_templates.py    text of tensors, which is made when the graph has run; `%` and `str.format` with such
+values/deferred_strings.py, semantics/formatting.py    text of tensors, which is made when the graph has run; `%` and `str.format` with such
 opcodes/exceptions.py    raising and handling, `except*`
 
 calling.py       calls: interpreted, recorded, native, or a break
 substitutes/     what stands in for functions that call back, look at frames, or ask whether they
                  are compiled
-semantics/binding_errors.py    CPython's words for arguments that do not fit
 torch_calls/torch_functions.py       errors that torch raises on fake tensors say what they say eagerly
 semantics/native_functions.py        which C functions are pure
-semantics/modules.py, torch_calls/hooks.py    nn.Module calls and their hooks; hooks on gradients
+substitutes/modules.py, torch_calls/hooks.py    nn.Module calls and their hooks; hooks on gradients
 torch_calls/torch_functions.py, torch_calls/tape.py, torch_calls/inputs.py    torch-level calls: which functions make them, their record, their shapes
 torch_calls/inputs.py, torch_calls/tensors.py    tensors and numbers that the graph reads; attributes of tensors
 values/numbers.py    tensors where an operator takes a number

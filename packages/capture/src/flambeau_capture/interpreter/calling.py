@@ -11,7 +11,7 @@ import math
 import operator
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
 
@@ -22,23 +22,20 @@ from flambeau_capture.interpreter.frame import UNBOUND, run
 from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics.attribute_writes import store_attr
 from flambeau_capture.interpreter.semantics.attributes import load_attr
-from flambeau_capture.interpreter.semantics.binding_errors import raise_binding_error
-from flambeau_capture.interpreter.semantics.formatting import formattable
+from flambeau_capture.interpreter.semantics.formatting import fill_in, formattable
 from flambeau_capture.interpreter.semantics.items import lazy_dict_has, lazy_dict_item, load_item
-from flambeau_capture.interpreter.semantics.modules import call_module
 from flambeau_capture.interpreter.semantics.native_functions import (
     BUILTIN_TYPES,
     is_pure,
     prepare_arguments,
     pure_twin,
 )
-from flambeau_capture.interpreter.semantics.string_templates import fill_in
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
     SUBSTITUTES,
     dynamo_substitute,
 )
-from flambeau_capture.interpreter.substitutes.modules import call_cached
+from flambeau_capture.interpreter.substitutes.modules import call_cached, call_module
 from flambeau_capture.interpreter.torch_calls import torch_functions
 from flambeau_capture.interpreter.values.classes import (
     LRU_CACHE,
@@ -308,7 +305,7 @@ def bind(
         values[at] = rest
         at += 1
     elif rest:
-        raise_binding_error(function, args, kwargs)
+        _raise_binding_error(function, args, kwargs)
     extra: dict[str, Any] = {}
     if kwargs:
         names = code.varnames
@@ -318,15 +315,15 @@ def bind(
             if position is None:
                 extra[name] = value
             elif values[position] is not UNBOUND:
-                raise_binding_error(function, args, kwargs)
+                _raise_binding_error(function, args, kwargs)
             else:
                 values[position] = value
     if code.flags & _VARKEYWORDS:
         values[at] = extra
     elif extra:
-        raise_binding_error(function, args, kwargs)
+        _raise_binding_error(function, args, kwargs)
     if not _fill_defaults(machine, function, code, values):
-        raise_binding_error(function, args, kwargs)
+        _raise_binding_error(function, args, kwargs)
     return values
 
 
@@ -353,6 +350,33 @@ def _fill_defaults(
                     return False
                 values[position] = default_value(machine, function, "kwdefaults", name, named[name])
     return True
+
+
+def _stub() -> None:
+    """Has the body of every stub."""
+
+
+def _raise_binding_error(function: types.FunctionType, args: Args, kwargs: Kwargs) -> NoReturn:
+    """Raise what calling `function` with arguments that do not fit raises: a stub with the same
+    signature is called natively.
+    """
+    code, body = function.__code__, _stub.__code__
+    flags = body.co_flags | (code.co_flags & (_VARARGS | _VARKEYWORDS))
+    starred = (code.co_flags & (_VARARGS | _VARKEYWORDS)).bit_count()
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred]
+    stub_code = body.replace(
+        co_argcount=code.co_argcount,
+        co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount,
+        co_varnames=names,
+        co_nlocals=len(names),
+        co_flags=flags,
+    )
+    stub = types.FunctionType(stub_code, {}, function.__name__, function.__defaults__)
+    stub.__kwdefaults__ = function.__kwdefaults__
+    stub.__qualname__ = function.__qualname__
+    stub(*args, **kwargs)
+    raise AssertionError(f"the arguments of {function.__qualname__} fit")
 
 
 # ---------------------------------------------------------------- functions written in C

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.bytecode.instructions import NULL_AFTER
-from flambeau_capture.interpreter.semantics.attributes import load_attr
-from flambeau_capture.interpreter.semantics.binding_errors import (
+from flambeau_capture.interpreter.opcodes.functions import (
     function_text,
     raise_unpacking_error,
 )
+from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.formatting import format_value
 from flambeau_capture.interpreter.semantics.items import load_item, native_iterable, starred
 from flambeau_capture.interpreter.values.classes import MISSING, Proxy, lookup

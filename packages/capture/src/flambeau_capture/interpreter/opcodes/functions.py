@@ -10,14 +10,13 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flambeau_capture.bytecode.instructions import NULL_AFTER, VERSION
 from flambeau_capture.interpreter.frame import NULL, RETURN, YIELD
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.opcodes.load_store import load_global
 from flambeau_capture.interpreter.semantics.attributes import load_attr
-from flambeau_capture.interpreter.semantics.binding_errors import raise_unpacking_error
 from flambeau_capture.interpreter.semantics.items import (
     EXHAUSTED,
     advance,
@@ -32,7 +31,7 @@ from flambeau_capture.interpreter.values.lazy_values import read_texts, realize_
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Frame
+    from flambeau_capture.interpreter.machine import Frame, Machine
 
 
 def KW_NAMES(frame: Frame, arg: tuple[str, ...]) -> None:
@@ -98,6 +97,27 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
     if machine.texts_of_numbers:
         args, kwargs = read_texts(machine, function, args, kwargs)
     stack.append(machine.call_in_place(function, args, kwargs))
+
+
+def raise_unpacking_error(
+    machine: Machine, function: Any, stars: str, wanted: str, value: Any
+) -> NoReturn:
+    """Raise what `function(*value)` or `function(**value)` raises if `value` cannot be unpacked."""
+    name, kind = function_text(machine, function), type(value).__name__
+    raise TypeError(f"{name} argument after {stars} must be {wanted}, not {kind}")
+
+
+def function_text(machine: Machine, function: Any) -> str:
+    """How CPython's errors name what is called."""
+    try:
+        name = load_attr(machine, function, "__qualname__")
+    except AttributeError:
+        return str(machine.call(str, (function,), {}))
+    try:
+        module = load_attr(machine, function, "__module__")
+    except AttributeError:
+        module = None
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 # ---------------------------------------------------------------- functions

@@ -2,7 +2,7 @@
 
 Follows `object.__setattr__` and `object.__delattr__`: properties and other data descriptors of the
 class, then the object's own attributes. Objects made in the frame are changed; what is done to
-others is kept (semantics/written_attributes.py) and replayed at exit.
+others is kept (semantics/attributes.py) and replayed at exit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from flambeau_capture.interpreter.semantics.attributes import (
     function_attribute,
     module_table_attribute,
     own_attribute,
-)
-from flambeau_capture.interpreter.semantics.written_attributes import (
     show_pending_in_tables,
     store_own_attribute,
     table_for,

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.semantics.attributes import load_attr, load_global_value
-from flambeau_capture.interpreter.semantics.special_methods import accept, as_index
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
     SYMBOLIC_NUMBERS,
     Proxy,
+    accept,
+    as_index,
     is_trusted,
     lookup,
     python_method,

@@ -36,8 +36,7 @@ import torch
 
 from flambeau_capture.interpreter.semantics.items import mapping_items, native_iterable
 from flambeau_capture.interpreter.semantics.operators import COMPARISONS, compare, truth
-from flambeau_capture.interpreter.semantics.special_methods import as_index
-from flambeau_capture.interpreter.values.classes import Proxy, python_method
+from flambeau_capture.interpreter.values.classes import Proxy, as_index, python_method
 from flambeau_capture.interpreter.values.keys import native_key
 from flambeau_capture.reasons import GraphBreak
 

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.semantics.formatting import percent
 from flambeau_capture.interpreter.semantics.items import lazy_dict_has, native_iterable
-from flambeau_capture.interpreter.semantics.special_methods import accept
-from flambeau_capture.interpreter.semantics.string_templates import percent
 from flambeau_capture.interpreter.values import numbers
-from flambeau_capture.interpreter.values.classes import MISSING, Proxy, lookup, python_method
+from flambeau_capture.interpreter.values.classes import (
+    MISSING,
+    Proxy,
+    accept,
+    lookup,
+    python_method,
+)
 from flambeau_capture.interpreter.values.deferred_strings import (
     DeferredString,
     characters_of,

@@ -16,14 +16,12 @@ from flambeau_capture.interpreter.substitutes import (
     iterables,
     modules,
     numbers,
-    operators,
     output,
     random,
     tensors,
     threads,
     torch_state,
     transforms,
-    weak_references,
 )
 from flambeau_capture.interpreter.substitutes.compiler_functions import (
     dynamo_substitute,
@@ -43,7 +41,6 @@ __all__ = [
     "iterables",
     "modules",
     "numbers",
-    "operators",
     "output",
     "random",
     "tensors",
@@ -51,5 +48,4 @@ __all__ = [
     "torch_state",
     "transforms",
     "user_overrides",
-    "weak_references",
 ]

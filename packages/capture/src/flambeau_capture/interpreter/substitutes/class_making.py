@@ -1,5 +1,11 @@
 """Making classes inside the frame: class statements, `type(...)`, and the functions of the standard
 library that make or complete classes.
+
+`__build_class__` is done with the body, metaclass methods and hooks of the program interpreted. The
+class is made for real, and belongs to the frame: its attributes are the frame's own values, so no
+guard is made on them, and it cannot leave the frame (`exit/rebuild.py`). `type.__new__` itself calls
+`__set_name__` and `__init_subclass__`; here they are called afterwards, interpreted, if they are the
+program's.
 """
 
 from __future__ import annotations
@@ -9,21 +15,223 @@ import builtins
 import collections
 import dataclasses
 import enum
+import types
 import typing
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from flambeau_capture.interpreter.code.decode import decode
+from flambeau_capture.interpreter.frame import UNBOUND, run
+from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics import attribute_writes, attributes, operators
-from flambeau_capture.interpreter.semantics.class_statements import (
-    adopt_class,
-    build_class,
-    has_program_hook,
-    new_class,
-)
+from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
+from flambeau_capture.interpreter.values.classes import is_trusted, python_method
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
+
+
+def build_class(
+    machine: Machine,
+    body: types.FunctionType,
+    name: str,
+    bases: tuple[Any, ...],
+    kwds: dict[str, Any],
+) -> Any:
+    """`__build_class__(body, name, *bases, **kwds)`."""
+    kwds = dict(kwds)
+    resolved = _resolve_bases(machine, bases)
+    meta = kwds.pop("metaclass", None)
+    if meta is None:
+        meta = type(resolved[0]) if resolved else type
+    if isinstance(meta, type):
+        meta = (
+            types.prepare_class(name, resolved, {"metaclass": meta})[0]
+            if _is_plain(machine, meta)
+            else _most_derived(meta, resolved)
+        )
+    namespace = _prepare(machine, meta, name, resolved, kwds)
+    cell = _run_body(machine, body, namespace)
+    if resolved is not bases and "__orig_bases__" not in namespace:
+        namespace["__orig_bases__"] = bases
+    made = machine.call(meta, (name, resolved, namespace), kwds)
+    if isinstance(cell, types.CellType) and isinstance(made, type):
+        if not _holds(cell, made):
+            raise RuntimeError(
+                f"__class__ not set defining {name!r} as {made!r}. Was __classcell__ "
+                f"propagated to type.__new__?"
+            )
+    return made
+
+
+def _resolve_bases(machine: Machine, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The bases with `__mro_entries__` of those that are no classes."""
+    found: list[Any] = []
+    changed = False
+    for base in bases:
+        method = None if isinstance(base, type) else getattr(type(base), "__mro_entries__", None)
+        if method is None and not isinstance(base, type):
+            method = getattr(base, "__mro_entries__", None)  # typing.NamedTuple is a function
+            entries = (base,) if method is None else method(bases)
+        elif method is None:
+            found.append(base)
+            continue
+        elif is_trusted(type(base).__module__):
+            entries = method(base, bases)
+        else:
+            entries = machine.call(method, (base, bases), {})
+        changed = changed or entries != (base,)
+        found.extend(entries)
+    return tuple(found) if changed else bases
+
+
+def _is_plain(machine: Machine, meta: type) -> bool:
+    return python_method(machine, type(meta), "__prepare__") is None
+
+
+def _most_derived(meta: type, bases: tuple[Any, ...]) -> type:
+    for base in bases:
+        kind = type(base)
+        if issubclass(meta, kind):
+            continue
+        if not issubclass(kind, meta):
+            raise TypeError(
+                "metaclass conflict: the metaclass of a derived class must be a "
+                "(non-strict) subclass of the metaclasses of all its bases"
+            )
+        meta = kind
+    return meta
+
+
+def _prepare(
+    machine: Machine, meta: Any, name: str, bases: tuple[Any, ...], kwds: dict[str, Any]
+) -> Any:
+    """The namespace that the body runs in."""
+    prepare = getattr(meta, "__prepare__", None)
+    if prepare is None:
+        return {}
+    function = getattr(prepare, "__func__", prepare)
+    if type(function) is types.FunctionType and not is_trusted(function.__module__):
+        return machine.call(prepare, (name, bases), kwds)
+    return prepare(name, bases, **kwds)
+
+
+def _run_body(machine: Machine, body: types.FunctionType, namespace: Any) -> Any:
+    code = decode(body.__code__, machine.handlers)
+    frame = Frame(machine, code, body, [UNBOUND] * code.n_locals, machine.frame)
+    frame.namespace = namespace
+    handling = machine.handling
+    try:
+        run(frame)
+    finally:
+        machine.handling = handling
+    return frame.value
+
+
+def _holds(cell: types.CellType, made: type) -> bool:
+    try:
+        return cell.cell_contents is made
+    except ValueError:
+        return False
+
+
+# ---------------------------------------------------------------- making the class
+
+
+def new_class(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`type.__new__(meta, name, bases, namespace, **kwds)`."""
+    meta, name, bases, namespace = args
+    if issubclass(meta, type) and any(issubclass(base, torch.Tensor) for base in bases):
+        raise GraphBreak("tensor-subclass", f"class {name} derives from Tensor")
+    if bases[:1] != (_NoHook,) and any(has_program_hook(base) for base in bases):
+        return _new_class_with_hook(machine, args, kwargs)
+    named = {
+        key: value
+        for key, value in namespace.items()
+        if _calls_program(python_method(machine, type(value), "__set_name__"))
+    }
+    plain = {key: None if key in named else value for key, value in namespace.items()}
+    made = type.__new__(meta, name, bases, plain, **kwargs)
+    adopt_class(machine, made)
+    for key, value in named.items():
+        type.__setattr__(made, key, value)
+    _set_names(machine, made, named)
+    return made
+
+
+def _new_class_with_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The class is made below `_NoHook`, which `type.__new__` calls instead of the program's hook,
+    and then moved to its own bases.
+    """
+    meta, name, bases, namespace = args
+    made = new_class(machine, (meta, name, (_NoHook, *bases), namespace), {})
+    try:
+        made.__bases__ = bases
+    except TypeError:
+        raise GraphBreak(
+            "class-statement",
+            f"class {name}: a base with __init_subclass__ has a layout of its own",
+        ) from None
+    hook = load_attr(machine, super(made, made), "__init_subclass__")
+    machine.call(hook, (), kwargs)
+    return made
+
+
+def _set_names(machine: Machine, made: type, named: dict[str, Any]) -> None:
+    for key, value in named.items():
+        method = python_method(machine, type(value), "__set_name__")
+        machine.call(method, (value, made, key), {})
+
+
+class _NoHook:
+    """Stands in front of the bases of a class being made, so that no hook of theirs runs natively."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        pass
+
+
+def has_program_hook(cls: type) -> bool:
+    """Whether making a subclass of `cls` would call an `__init_subclass__` of the program (not of
+    the standard library or torch).
+    """
+    for owner in cls.__mro__:
+        raw = owner.__dict__.get("__init_subclass__")
+        if raw is not None:
+            return _calls_program(getattr(raw, "__func__", raw))
+    return False
+
+
+def _calls_program(function: Any) -> bool:
+    return type(function) is types.FunctionType and not is_trusted(function.__module__)
+
+
+def adopt_class(machine: Machine, made: type) -> None:
+    """Note that a class, and the functions in it, belong to the frame."""
+    machine.made_classes[made] = made
+    machine.class_cache.clear()
+    machine.method_cache.clear()
+    for value in list(made.__dict__.values()):
+        for function in _functions_of(value):
+            machine.made_functions.setdefault(id(function), function)
+
+
+_FUNCTION_PARTS = ("__func__", "func", "fget", "fset", "fdel", "__wrapped__")
+
+
+def _functions_of(value: Any) -> list[types.FunctionType]:
+    """The functions that a member of a class is, holds or wraps."""
+    parts = [value]
+    for part in parts:
+        own = vars(part) if type(part) is types.FunctionType else None
+        parts.extend(
+            own[name] if own is not None else getattr(part, name)
+            for name in _FUNCTION_PARTS
+            if (name in own if own is not None else name in dir(type(part)))
+        )
+    return [part for part in parts if type(part) is types.FunctionType]
 
 
 @substitute_for(builtins.__build_class__)

@@ -1,6 +1,7 @@
-"""Shallow copies, and how copy.deepcopy takes instances apart.
+"""Copies of objects, how copy.deepcopy takes instances apart, and weak references.
 
-Text formats of plain data: run natively on values that hold nothing but builtin types.
+Text formats of plain data run natively on values that hold nothing but builtin types. The first
+call of resume functions is here too: it is about references only.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import copy
 import copyreg
 import json
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.bytecode.tails import release_arguments
 from flambeau_capture.interpreter.semantics import attributes
-from flambeau_capture.interpreter.substitute_registry import substitute_for
+from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
 from flambeau_capture.interpreter.values.classes import python_method
 from flambeau_capture.interpreter.values.objects import new_object
 from flambeau_capture.reasons import GraphBreak
@@ -192,3 +195,22 @@ def _on_plain_data(function: Any) -> None:
 
 for _function in (json.dumps, json.loads):
     _on_plain_data(_function)
+
+
+# ---------------------------------------------------------------- weak references
+
+
+@substitute_for(weakref.ref)
+def _reference(machine: Machine, args: Any, kwargs: Any) -> Any:
+    if len(args) > 1 and args[1] is not None:
+        raise GraphBreak("side-effect", "a weak reference with a callback is made")
+    return weakref.ref(*args, **kwargs)
+
+
+def _release_arguments(machine: Machine, args: Any, kwargs: Any) -> None:
+    """The captured frame's arguments are those of the call, which holds them until the entry has
+    run.
+    """
+
+
+substitute_if_new(release_arguments, _release_arguments)

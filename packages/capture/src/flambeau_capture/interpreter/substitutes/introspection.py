@@ -16,13 +16,13 @@ from flambeau_capture.interpreter.semantics import (
     native_functions,
     operators,
 )
-from flambeau_capture.interpreter.semantics.class_statements import new_class
 from flambeau_capture.interpreter.semantics.items import native_iterable
 from flambeau_capture.interpreter.substitute_registry import (
     natively,
     substitute_for,
     substitute_if_new,
 )
+from flambeau_capture.interpreter.substitutes.class_making import new_class
 from flambeau_capture.interpreter.tracebacks import own_traceback
 from flambeau_capture.interpreter.values import program_functions
 from flambeau_capture.interpreter.values.classes import (

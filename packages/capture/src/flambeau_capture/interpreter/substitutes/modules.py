@@ -1,10 +1,9 @@
-"""functools: the dispatch of single-dispatch functions, and caches.
+"""Calls of nn.Modules, and what torch and functools wrap around functions.
 
-What torch.optim wraps around `step()`: the grad mode it runs in, without the breaks that it asks of
-another compiler.
-
-`Tensor.register_hook` and its kin, and the node by which modules' full backward hooks see gradients
-(interpreter/torch_calls/hooks.py).
+A module's `forward` is called directly if no hook is set, which is guarded; else `_call_impl` is
+interpreted. Also: `Tensor.register_hook` and the node by which modules' full backward hooks see
+gradients (torch_calls/hooks.py), what torch.optim wraps around `step()`, and the dispatch and the
+caches of functools.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.modules.module as module_file
 from torch.optim.optimizer import Optimizer, _get_value, _use_grad_for_differentiable
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
@@ -22,8 +22,9 @@ from flambeau_capture.interpreter.semantics.items import load_item
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_for_code
 from flambeau_capture.interpreter.torch_calls.hooks import note
 from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
+from flambeau_capture.interpreter.values.lazy_values import realize_arguments
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import CallOf
+from flambeau_capture.sources import CallOf, DictEntry, Global, InstanceDict
 
 if TYPE_CHECKING:
     import types
@@ -31,6 +32,61 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.substitute_registry import Substitute
     from flambeau_capture.interpreter.torch_calls.hooks import HookHandle
+
+
+OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS = (
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def call_module(
+    machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any], *, in_place: bool = False
+) -> Any:
+    """`module(*args, **kwargs)`, as `nn.Module._wrapped_call_impl` and `_call_impl` do it."""
+    module = args[0]
+    if _has_hooks(machine, module):
+        if machine.lazy_arguments:
+            args, kwargs = realize_arguments(machine, torch.nn.Module._call_impl, args, kwargs)
+        return machine.interpret(torch.nn.Module._call_impl, args, kwargs)
+    forward = load_attr(machine, module, "forward")
+    if machine.lazy_arguments:
+        given, kwargs = realize_arguments(machine, forward, args[1:], kwargs)
+        args = (module, *given)
+    if in_place:
+        return machine.call_in_place(forward, args[1:], kwargs)
+    return machine.call(forward, args[1:], kwargs)
+
+
+def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
+    own = module.__dict__
+    objects = machine.objects
+    known = objects.is_known(module)
+    if known and not machine.hooks_guarded:
+        machine.hooks_guarded = True
+        for name in GLOBAL_HOOKS:
+            machine.guard(
+                "LENGTH", Global(vars(module_file), name), len(getattr(module_file, name))
+            )
+    if any(getattr(module_file, name) for name in GLOBAL_HOOKS):
+        return True
+    pending = objects.pending_writes_of(module) or ()
+    for name in OWN_HOOKS:
+        hooks = own.get(name)
+        tracked = objects.tracked_copy_of.get(id(hooks))
+        if name in pending or (tracked is not None and tracked.copy) or hooks:
+            return True
+    if known and id(module) not in machine.hookless:
+        machine.hookless.add(id(module))
+        source = objects.source_of(module)
+        assert source is not None
+        base = InstanceDict(source)
+        for name in OWN_HOOKS:
+            machine.guard("LENGTH", DictEntry(base, name), 0)
+    return False
 
 
 def _inner_code(function: Any, name: str) -> types.CodeType:

@@ -24,9 +24,9 @@ from flambeau_capture.interpreter.semantics.formatting import (
     holds_pending,
     holds_tensor,
     is_pending,
+    percent,
     to_text,
 )
-from flambeau_capture.interpreter.semantics.string_templates import percent
 from flambeau_capture.interpreter.substitute_registry import breaking, substitute_for
 from flambeau_capture.interpreter.tracebacks import has_locals
 from flambeau_capture.interpreter.values.classes import MISSING, is_trusted, python_method

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.semantics.modules import call_module
 from flambeau_capture.interpreter.substitute_registry import (
     answering,
     compiling,
@@ -34,6 +33,7 @@ from flambeau_capture.interpreter.substitute_registry import (
     substitute_for,
     substitute_if_new,
 )
+from flambeau_capture.interpreter.substitutes.modules import call_module
 from flambeau_capture.interpreter.values.subclasses import TorchFunctionOff, is_admitted
 from flambeau_capture.reasons import GraphBreak
 

@@ -1,15 +1,17 @@
-"""What classes define: raw lookup along the MRO, and which of a type's special methods are written
-in Python.
+"""What classes define: raw lookup along the MRO, and special methods written in Python.
 
-Type attributes are looked up once for each capture (`Machine.class_cache`); a guard is made on
-those of the program's own classes.
+Type attributes are looked up once for each capture (`Machine.class_cache`), with a guard on those of
+the program's own classes. Some types need no guards on their objects' attributes: their objects are
+guarded by value, or by identity.
 
-Types whose objects a capture takes as they are: guarded by value, or by identity.
+`len(x)` calls `__len__`, which is interpreted. Its answer goes through `len` once more, behind an
+object that just gives that answer. So the checks, their order and their messages are CPython's.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import re
 import sys
 import types
@@ -21,10 +23,11 @@ from flambeau_capture.python_core import Compiled
 from flambeau_capture.sources import ABSENT, Constant, TypeAttribute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
     from flambeau_capture.record import Recipe
+
 
 Entry = TypeVar("Entry")
 MISSING = ABSENT
@@ -201,3 +204,79 @@ IDENTITY_TYPES: frozenset[type] = frozenset(
     }
 )
 """Types whose objects are guarded by identity and used as they are."""
+
+
+# ---------------------------------------------------------------- answers of special methods
+
+
+def _answering(name: str, owner: str = "Answer") -> type:
+    """A class whose special method of this name returns what the instance was made with."""
+
+    def method(self: Any, *args: Any) -> Any:
+        return self.answer
+
+    def __init__(self: Any, answer: Any) -> None:
+        self.answer = answer
+
+    return type(owner, (), {"__init__": __init__, "__slots__": ("answer",), name: method})
+
+
+_ANSWERS = {
+    name: _answering(name)
+    for name in (
+        "__len__",
+        "__bool__",
+        "__index__",
+        "__int__",
+        "__trunc__",
+        "__float__",
+        "__complex__",
+        "__bytes__",
+        "__hash__",
+        "__iter__",
+        "__repr__",
+        "__str__",
+        "__format__",
+        "__length_hint__",
+        "__fspath__",
+        "__sizeof__",
+        "__dir__",
+    )
+}
+
+
+def accept(
+    function: Callable[..., Any], name: str, answer: Any, *rest: Any, owner: type | None = None
+) -> Any:
+    """What `function(x, *rest)` makes of what `x`'s special method answered; raises what it raises,
+    which may name `x`'s type, the `owner`.
+
+    Symbolic numbers and the interpreter's own objects are taken as they are.
+    """
+    kind = type(answer)
+    if kind in SYMBOLIC_NUMBERS or issubclass(kind, Proxy):
+        return answer
+    try:
+        return function(_ANSWERS[name](answer), *rest)
+    except TypeError:
+        if owner is None:
+            raise
+    return function(_answering(name, owner.__name__)(answer), *rest)
+
+
+def as_index(machine: Recorder, value: Any) -> Any:
+    """`value`, or the int that its `__index__` written in Python gives; a slice of such values, of
+    their ints.
+    """
+    kind = type(value)
+    if kind is int:
+        return value
+    if kind is slice:
+        bounds = (value.start, value.stop, value.step)
+        found = [as_index(machine, bound) for bound in bounds]
+        same = all(a is b for a, b in zip(bounds, found, strict=True))
+        return value if same else slice(*found)
+    method = python_method(machine, kind, "__index__")
+    if method is None or issubclass(kind, int):
+        return value
+    return accept(operator.index, "__index__", machine.call(method, (value,), {}))
