@@ -148,8 +148,9 @@ class GraphContents:
     """The parts of an exported graph.
 
     `graph_module` takes the values of `inputs` in order and returns a flat tuple; its nodes carry
-    `meta["spec"]`, and its `meta["size_env"]` the symbolic sizes, so any backend takes it. `state` holds the lifted tensors by name. `guards` says in words what the capture depended on;
-    all of it is frozen in the graph.
+    `meta["spec"]`, and its `meta["size_env"]` the symbolic sizes, so any backend takes it. `state`
+    holds the lifted tensors by name. `guards` says in words what the capture depended on; all of it
+    is frozen in the graph.
     """
 
     name: str

@@ -12,10 +12,9 @@ library.py is the only file that the rest of the package imports. It registers t
 an object of NumPy.
 
 library.py                     which objects are NumPy's; wrap_numpy; tensors of arrays, and back
-arrays.py                      the arrays of one capture: inputs, known contents, results
-base.py, array.py              the stand-in of an array, and what it can do
+arrays.py, array.py            the arrays of one capture and their stand-ins; what an array can do
 indexing.py, layout.py         items; memory orders, dtypes, the table of functions
 ufuncs.py, kernels.py          universal functions and operators; the torch calls of each loop
 functions.py                   calls of NumPy's functions, by subject in creation.py, reductions.py,
-                               statistics.py, linear_algebra.py, random.py
+                               linear_algebra.py, random.py
 """

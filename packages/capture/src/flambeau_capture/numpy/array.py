@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import indexing, layout
-from flambeau_capture.numpy.arrays import arrays_of
-from flambeau_capture.numpy.base import ArrayBase, Flags, as_array, cast, plain
+from flambeau_capture.numpy.arrays import ArrayBase, Flags, arrays_of, as_array, cast, plain
 from flambeau_capture.numpy.layout import NUMBERS, TO_TORCH
 from flambeau_capture.numpy.linear_algebra import dot
 from flambeau_capture.numpy.reductions import Reductions

@@ -1,9 +1,8 @@
-"""NumPy's functions that make arrays: of other values, filled, like others, ranges.
+"""NumPy's functions that make arrays: of other values, filled, like others, ranges, or by putting
+arrays together, choosing between them, and spreading one over another.
 
-Objects of NumPy's that its own Python code uses: argument converters, shapes of broadcasts, error
+Also the objects that NumPy's Python code uses: argument converters, shapes of broadcasts, error
 states.
-
-NumPy's functions that put arrays together, choose between them, or spread one over another.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import torch
 
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import arrays_of
-from flambeau_capture.numpy.base import SYMBOLIC, ArrayBase, as_array, cast, plain
+from flambeau_capture.numpy.arrays import SYMBOLIC, ArrayBase, arrays_of, as_array, cast, plain
 from flambeau_capture.numpy.indexing import assigned
 from flambeau_capture.numpy.layout import handler, torch_dtype
 from flambeau_capture.numpy.ufuncs import check_broadcast, store
@@ -45,7 +43,8 @@ def _with_copy(machine: Machine, value: Any, dtype: Any, order: Any, copy: Any) 
 
 @handler(np.array, makes=True)
 def _array(
-    machine: Machine, object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K", subok: Any = False, ndmin: int = 0, like: Any = None
+    machine: Machine, object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K",
+    subok: Any = False, ndmin: int = 0, like: Any = None,
 ) -> Any:  # fmt: skip
     found = _with_copy(machine, object, dtype, order, copy)
     if found.ndim < ndmin:
@@ -55,21 +54,22 @@ def _array(
 
 @handler(np.asarray, np.asanyarray, makes=True)
 def _asarray(
-    machine: Machine, a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: Any = None, like: Any = None
+    machine: Machine, a: Any, dtype: Any = None, order: Any = None, *, device: Any = None,
+    copy: Any = None, like: Any = None,
 ) -> Any:  # fmt: skip
     return _with_copy(machine, a, dtype, order, copy)
 
 
-@handler(np.ascontiguousarray, makes=True)
-def _ascontiguousarray(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    found = _with_copy(machine, a, dtype, "C", None)
-    return found if found.ndim else found.reshape((1,))
+def _ordered(order: str) -> Callable[..., Any]:
+    def make(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
+        found = _with_copy(machine, a, dtype, order, None)
+        return found if found.ndim else found.reshape((1,))
+
+    return make
 
 
-@handler(np.asfortranarray, makes=True)
-def _asfortranarray(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    found = _with_copy(machine, a, dtype, "F", None)
-    return found if found.ndim else found.reshape((1,))
+handler(np.ascontiguousarray, makes=True)(_ordered("C"))
+handler(np.asfortranarray, makes=True)(_ordered("F"))
 
 
 @handler(np.copy, makes=True)
@@ -95,7 +95,8 @@ def _made(machine: Machine, function: Any, shape: Any, dtype: Any, order: Any, *
 
 def _filled(function: Any) -> Callable[..., Any]:
     def make(
-        machine: Machine, shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None
+        machine: Machine, shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None,
+        like: Any = None,
     ) -> Any:  # fmt: skip
         return _made(machine, function, shape, dtype or float, order)
 
@@ -104,8 +105,8 @@ def _filled(function: Any) -> Callable[..., Any]:
 
 def _filled_like(function: Any) -> Callable[..., Any]:
     def make(
-        machine: Machine, a: Any = None, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None,
-        prototype: Any = None,
+        machine: Machine, a: Any = None, dtype: Any = None, order: Any = "K", subok: Any = True,
+        shape: Any = None, *, device: Any = None, prototype: Any = None,
     ) -> Any:  # fmt: skip
         return _like(machine, function, a if prototype is None else prototype, dtype, order, shape)
 
@@ -124,7 +125,8 @@ for _of_shape, _of_array, _function in _FILLED:
 
 @handler(np.full, makes=True)
 def _full(
-    machine: Machine, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, device: Any = None, like: Any = None
+    machine: Machine, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *,
+    device: Any = None, like: Any = None,
 ) -> Any:  # fmt: skip
     kind = as_array(machine, fill_value).dtype if dtype is None else np.dtype(dtype)
     found = _made(machine, torch.empty, shape, kind, order)
@@ -147,7 +149,8 @@ def _like(machine: Machine, function: Any, a: Any, dtype: Any, order: Any, shape
 
 @handler(np.full_like)
 def _full_like(
-    machine: Machine, a: Any, fill_value: Any, dtype: Any = None, order: Any = "K", subok: Any = True, shape: Any = None, *, device: Any = None
+    machine: Machine, a: Any, fill_value: Any, dtype: Any = None, order: Any = "K",
+    subok: Any = True, shape: Any = None, *, device: Any = None,
 ) -> Any:  # fmt: skip
     found = _like(machine, torch.empty, a, dtype, order, shape)
     found[...] = fill_value

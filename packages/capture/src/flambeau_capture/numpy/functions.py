@@ -1,9 +1,9 @@
 """Calls of NumPy's functions: those that have a handler, those that are methods of arrays, and
 those written in Python.
 
-What is not listed and is written in Python (`np.pad`, `np.linalg.norm`, `np.tile`, ...) is
-interpreted, down to those that have handlers; what is written in C and has none breaks the graph. A
-function of constants only is called, and an array it returns is made anew by the graph.
+A Python function without a handler (`np.pad`, `np.linalg.norm`, `np.tile`, ...) is interpreted down
+to functions that have handlers. A C function without one breaks the graph. A function of constants
+is called at capture, and the graph makes the array that it returned.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from flambeau_capture.interpreter.substitute_registry import substitute_for
-from flambeau_capture.numpy import layout, linear_algebra, statistics  # noqa: F401
+from flambeau_capture.numpy import layout, linear_algebra
 from flambeau_capture.numpy.array import Array
-from flambeau_capture.numpy.arrays import Arrays, arrays_of
-from flambeau_capture.numpy.base import (
+from flambeau_capture.numpy.arrays import (
     SYMBOLIC,
     ArrayBase,
+    Arrays,
+    arrays_of,
     as_array,
     cast,
     constant,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.substitute_registry import Substitute
 
-_METHODS = (
+_METHODS = [
     "sum",
     "prod",
     "max",
@@ -71,7 +72,8 @@ _METHODS = (
     "nonzero",
     "permute_dims",
     "matrix_transpose",
-)
+]
+"""Functions that are methods of arrays."""
 _NAMED = {
     "amax": "max",
     "amin": "min",
@@ -80,7 +82,7 @@ _NAMED = {
     "matrix_transpose": "mT",
 }
 _WITH_SIDE_EFFECTS = frozenset(
-    {
+    [
         "save",
         "savez",
         "savez_compressed",
@@ -92,7 +94,7 @@ _WITH_SIDE_EFFECTS = frozenset(
         "array_str",
         "array_repr",
         "fromregex",
-    }
+    ]
 )
 
 
@@ -203,13 +205,13 @@ _PURE = {
         np.bincount,
         *(
             getattr(_multiarray, name, None)
-            for name in (
+            for name in [
                 "interp",
                 "correlate",
                 "_monotonicity",
                 "count_nonzero",
                 "get_handler_name",
-            )
+            ]
         ),
     )
 }
@@ -222,13 +224,7 @@ def made_anew(machine: Machine, found: Any) -> Any:
         return constant(machine, found)
     if isinstance(found, (tuple, list)):
         items = [made_anew(machine, item) for item in found]
-        return (
-            items
-            if type(found) is list
-            else tuple(items)
-            if type(found) is tuple
-            else type(found)(*items)
-        )
+        return type(found)(items) if type(found) in (list, tuple) else type(found)(*items)
     return found
 
 
@@ -280,8 +276,8 @@ for _name in _METHODS:
 
 @handler(np.clip)
 def _clip(
-    machine: Machine, a: Any, a_min: Any = np._NoValue, a_max: Any = np._NoValue, out: Any = None, *, min: Any = np._NoValue,
-    max: Any = np._NoValue, **options: Any,
+    machine: Machine, a: Any, a_min: Any = np._NoValue, a_max: Any = np._NoValue, out: Any = None,
+    *, min: Any = np._NoValue, max: Any = np._NoValue, **options: Any,
 ) -> Any:  # fmt: skip
     low, high = (
         next((given for given in pair if given is not np._NoValue), None)
@@ -348,7 +344,8 @@ def _diag(machine: Machine, v: Any, k: int = 0) -> Any:
 
 @handler(np.lib.stride_tricks.sliding_window_view)
 def _sliding_window_view(
-    machine: Machine, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False, writeable: bool = False
+    machine: Machine, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False,
+    writeable: bool = False,
 ) -> Any:  # fmt: skip
     source = as_array(machine, x)
     sizes = shape_of(machine, window_shape)
@@ -379,6 +376,68 @@ def _isclose(
         both = call(torch.logical_and, (call(torch.isnan, (x,)), call(torch.isnan, (y,))))
         found = call(torch.logical_or, (found, both))
     return arrays_of(machine).new(found, scalar=found.ndim == 0)
+
+
+@handler(np.interp)
+def _interp(
+    machine: Machine,
+    x: Any,
+    xp: Any,
+    fp: Any,
+    left: Any = None,
+    right: Any = None,
+    period: Any = None,
+) -> Any:
+    if left is not None or right is not None or period is not None:
+        raise GraphBreak("numpy-unsupported", "np.interp with left=, right= or period=")
+    places = as_array(machine, x)
+    at, known, values = (
+        cast(machine, as_array(machine, value).tensor, np.float64) for value in (x, xp, fp)
+    )
+    if known.shape[0] != values.shape[0]:
+        raise ValueError("fp and xp are not of the same length.")
+    size = int(known.shape[0])
+    if size < 2:
+        raise GraphBreak("numpy-unsupported", "np.interp between fewer than two points")
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        return machine.tape.call_function(function, args, kwargs)
+
+    after = call(
+        torch.searchsorted,
+        known,
+        call(torch.clone, at, memory_format=torch.contiguous_format),
+        right=True,
+    )
+    before = call(torch.clamp, call(torch.sub, after, 1), 0, size - 2)
+    following = call(torch.add, before, 1)
+    x0, y0 = (machine.tape.getitem(table, before) for table in (known, values))
+    x1, y1 = (machine.tape.getitem(table, following) for table in (known, values))
+    slope = call(torch.div, call(torch.sub, y1, y0), call(torch.sub, x1, x0))
+    found = call(torch.add, call(torch.mul, slope, call(torch.sub, at, x0)), y0)
+    first, last = (call(torch.select, values, 0, end) for end in (0, -1))
+    found = call(torch.where, call(torch.lt, at, call(torch.select, known, 0, 0)), first, found)
+    found = call(torch.where, call(torch.ge, at, call(torch.select, known, 0, -1)), last, found)
+    return arrays_of(machine).new(found, scalar=places.ndim == 0)
+
+
+@handler(np.roll)
+def _roll(machine: Machine, a: Any, shift: Any, axis: Any = None) -> Any:
+    array = as_array(machine, a)
+    if not is_constant(shift) and not isinstance(shift, int):
+        raise GraphBreak("data-dependent", "np.roll by a computed shift")
+    if axis is None:
+        flat = machine.tape.call_method("reshape", (array.tensor, (-1,)))
+        found = machine.tape.call_function(torch.roll, (flat, shift, 0))
+        return array.new(machine.tape.call_method("reshape", (found, array.shape)))
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    shifts = tuple(shift) if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
+    if len(axes) == 1 and len(shifts) > 1:
+        axes = axes * len(shifts)
+    if any(not -array.ndim <= each < array.ndim for each in axes):
+        raise np.exceptions.AxisError(axes[0], array.ndim)
+    found = machine.tape.call_function(torch.roll, (array.tensor, shifts, axes))
+    return array.new(layout.in_order(array.tape, found, layout.copied("K", array.base)))
 
 
 @handler(np.result_type)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import arrays_of
-from flambeau_capture.numpy.base import ArrayBase, as_array, cast, is_constant
+from flambeau_capture.numpy.arrays import ArrayBase, arrays_of, as_array, cast, is_constant
 from flambeau_capture.numpy.layout import torch_dtype
 from flambeau_capture.reasons import GraphBreak
 
@@ -161,7 +160,7 @@ def _bound(bound: Any) -> Any:
 
 
 def tensor_index(machine: Machine, item: Any) -> Any:
-    """One index as torch takes it, where another is advanced: integers select like arrays of one."""
+    """One index as torch takes it beside an advanced one: integers select as arrays of one do."""
     if isinstance(item, slice) or item is None:
         return item
     if type(item) in (int, torch.SymInt) or isinstance(item, np.integer):
@@ -183,10 +182,8 @@ def tensor_index(machine: Machine, item: Any) -> Any:
 
 def _torch_key(machine: Machine, items: list[Any]) -> tuple[Any, ...]:
     key = [tensor_index(machine, item) for item in items]
-    return tuple(
-        machine.tape.call_method(
-            "reshape", (item, (1,))
-        )  # torch reads one without dimensions as a number
+    return tuple(  # torch reads an index without dimensions as a number
+        machine.tape.call_method("reshape", (item, (1,)))
         if isinstance(item, torch.Tensor) and item.ndim == 0
         else item
         for item in key

@@ -105,72 +105,66 @@ def _by_operator(name: str, function: Any) -> None:
 
 
 _OPERATORS: dict[str, Any] = {
-    "multiply": operator.mul,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
-    "bitwise_xor": operator.xor,
-}
+    "subtract": operator.sub, "multiply": operator.mul, "equal": operator.eq,
+    "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge, "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
+}  # fmt: skip
 for _name, _function in _OPERATORS.items():
     _by_operator(_name, _function)
 
-_FUNCTIONS: dict[str, Any] = {
-    "exp": torch.exp,
-    "exp2": torch.exp2,
-    "expm1": torch.expm1,
-    "log": torch.log,
-    "log2": torch.log2,
-    "log10": torch.log10,
-    "log1p": torch.log1p,
-    "sqrt": torch.sqrt,
-    "square": torch.square,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "tan": torch.tan,
-    "arcsin": torch.asin,
-    "arccos": torch.acos,
-    "arctan": torch.atan,
-    "sinh": torch.sinh,
-    "cosh": torch.cosh,
-    "tanh": torch.tanh,
-    "arcsinh": torch.asinh,
-    "arccosh": torch.acosh,
-    "arctanh": torch.atanh,
-    "arctan2": torch.atan2,
-    "hypot": torch.hypot,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-    "fmax": torch.fmax,
-    "fmin": torch.fmin,
-    "invert": torch.bitwise_not,
-    "isnan": torch.isnan,
-    "isinf": torch.isinf,
-    "isfinite": torch.isfinite,
-    "signbit": torch.signbit,
-    "copysign": torch.copysign,
-    "nextafter": torch.nextafter,
-    "logaddexp": torch.logaddexp,
-    "logaddexp2": torch.logaddexp2,
-    "heaviside": torch.heaviside,
-    "logical_and": torch.logical_and,
-    "logical_or": torch.logical_or,
-    "logical_xor": torch.logical_xor,
-    "logical_not": torch.logical_not,
-    "fabs": torch.abs,
-    "gcd": torch.gcd,
-    "lcm": torch.lcm,
-    "rad2deg": torch.rad2deg,
-    "degrees": torch.rad2deg,
-    "deg2rad": torch.deg2rad,
-    "radians": torch.deg2rad,
-    "matmul": torch.matmul,
-}
-for _name, _function in _FUNCTIONS.items():
+_SAME_NAMES = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "square",
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "hypot",
+    "ldexp",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+    "copysign",
+    "nextafter",
+    "logaddexp",
+    "logaddexp2",
+    "heaviside",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+    "gcd",
+    "lcm",
+    "rad2deg",
+    "deg2rad",
+    "matmul",
+]
+_RENAMED: dict[str, Any] = {
+    "arcsin": torch.asin, "arccos": torch.acos, "arctan": torch.atan, "arctan2": torch.atan2,
+    "arcsinh": torch.asinh, "arccosh": torch.acosh, "arctanh": torch.atanh, "fabs": torch.abs,
+    "degrees": torch.rad2deg, "radians": torch.deg2rad, "invert": torch.bitwise_not,
+    "left_shift": torch.bitwise_left_shift, "right_shift": torch.bitwise_right_shift,
+    "negative": torch.neg, "positive": torch.clone,
+}  # fmt: skip
+for _name, _function in (
+    *((name, getattr(torch, name)) for name in _SAME_NAMES),
+    *_RENAMED.items(),
+):
     _direct(_name, _function)
 
 
@@ -179,16 +173,9 @@ def _add(loop: Loop, left: Any, right: Any) -> Any:
     return loop.call(operator.or_ if loop.kind == "b" else operator.add, left, right)
 
 
-@_kernel("subtract")
-def _subtract(loop: Loop, left: Any, right: Any) -> Any:
-    return loop.call(operator.sub, left, right)
-
-
 @_kernel("divide", "true_divide")
 def _divide(loop: Loop, left: Any, right: Any) -> Any:
-    if not isinstance(
-        left, torch.Tensor
-    ):  # a number over a tensor is its reciprocal times the number to torch
+    if not isinstance(left, torch.Tensor):  # torch multiplies a number by the reciprocal
         left = loop.tensor(left, 0)
     if type(right) in (int, float) and right == 0:
         right = loop.tensor(right, 1)
@@ -247,19 +234,9 @@ def _modf(loop: Loop, value: Any) -> Any:
     return loop.call(torch.copysign, part, value), whole
 
 
-@_kernel("negative")
-def _negative(loop: Loop, value: Any) -> Any:
-    return loop.call(torch.neg, value)
-
-
 @_kernel("absolute")
 def _absolute(loop: Loop, value: Any) -> Any:
     return loop.call(torch.clone if loop.kind in "bu" else torch.abs, value)
-
-
-@_kernel("positive")
-def _positive(loop: Loop, value: Any) -> Any:
-    return loop.call(torch.clone, value)
 
 
 @_kernel("conjugate", "conj")
@@ -286,13 +263,9 @@ def _rounding(function: Any) -> Callable[..., Any]:
     return kernel
 
 
-_ROUNDINGS: dict[str, Any] = {
-    "floor": torch.floor,
-    "ceil": torch.ceil,
-    "trunc": torch.trunc,
-    "rint": torch.round,
-}
-for _name, _function in _ROUNDINGS.items():
+for _name, _function in (
+    ("floor", torch.floor), ("ceil", torch.ceil), ("trunc", torch.trunc), ("rint", torch.round),
+):  # fmt: skip
     _kernel(_name)(_rounding(_function))
 
 
@@ -307,21 +280,6 @@ def _reciprocal(loop: Loop, value: Any) -> Any:
 def _cbrt(loop: Loop, value: Any) -> Any:
     root = loop.call(torch.pow, loop.call(torch.abs, value), 1 / 3)
     return loop.call(torch.copysign, root, value)
-
-
-@_kernel("left_shift")
-def _left_shift(loop: Loop, left: Any, right: Any) -> Any:
-    return loop.call(torch.bitwise_left_shift, loop.tensor(left, 0), loop.tensor(right, 1))
-
-
-@_kernel("right_shift")
-def _right_shift(loop: Loop, left: Any, right: Any) -> Any:
-    return loop.call(torch.bitwise_right_shift, loop.tensor(left, 0), loop.tensor(right, 1))
-
-
-@_kernel("ldexp")
-def _ldexp(loop: Loop, value: Any, exponent: Any) -> Any:
-    return loop.call(torch.ldexp, loop.tensor(value, 0), loop.tensor(exponent, 1))
 
 
 @_kernel("clip")
@@ -342,8 +300,3 @@ def _vecdot(loop: Loop, left: Any, right: Any) -> Any:
     return loop.call(
         torch.sum, loop.call(operator.mul, left, right), -1, dtype=torch_dtype(loop.dtypes[0])
     )
-
-
-@_kernel("matvec", "vecmat")
-def _no_kernel(loop: Loop, left: Any, right: Any) -> Any:
-    raise loop.unsupported()

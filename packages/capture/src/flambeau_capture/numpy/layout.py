@@ -1,16 +1,11 @@
-"""Memory order: in which order NumPy lays out what an operation allocates, and tensors brought into
-it.
+"""The bottom of the room: memory orders, dtypes, and the table of handlers.
 
 NumPy's iterator visits its operands in the order of their strides ("K" order) and allocates results
-in that order; torch decides alike for one operand and differently for several. Orders are tuples of
+in that order. torch decides alike for one operand and differently for several. Orders are tuples of
 axes, outermost first.
 
-NumPy's dtypes and torch's.
-
-The table of NumPy's functions that have a form of their own here, filled by the files of their
-subjects.
-
-A handler takes the machine and NumPy's own arguments, and makes torch calls on the tape.
+A handler of one of NumPy's functions takes the machine and NumPy's own arguments, and makes torch
+calls on the tape. The files of the subjects fill the table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""NumPy's room as the interpreter sees it: which objects are NumPy's, `wrap_numpy`, and tensors made
-of arrays. This module does not import NumPy, which may not be installed.
+"""NumPy as the interpreter sees it: which objects are NumPy's, `wrap_numpy`, and tensors made of
+arrays. This module does not import NumPy, which may not be installed.
 
     @flambeau.compile(fullgraph=True)
     @wrap_numpy
@@ -8,8 +8,8 @@ of arrays. This module does not import NumPy, which may not be installed.
 
     distance(tensor, other)     a tensor
 
-`wrap_numpy` makes a function of tensors of a function of arrays. Compiled, the function's NumPy calls
-become torch calls on the tensors: they run on the tensors' device, and gradients flow through them.
+`wrap_numpy` makes a function of tensors of a function of arrays. Compiled, the function's NumPy
+calls become torch calls on the tensors, which run on their device and let gradients flow through.
 Not compiled, the arrays share the tensors' memory, so the tensors must be on the CPU and must not
 require gradients.
 """

@@ -1,12 +1,9 @@
-"""Products of vectors and matrices beside `matmul`: dot, inner, vdot, einsum.
+"""Products beside `matmul` (dot, inner, vdot, einsum, convolve), numpy.linalg and numpy.fft.
 
-numpy.linalg: decompositions and solvers, each a torch.linalg function; its other functions are
-written in Python and interpreted.
-
-numpy.fft, by torch.fft: arguments, dtypes and normalisations are the same.
-
-Each transform runs along the last axis of a row-major tensor, several axes one after the other from
-the last, as NumPy runs them.
+Decompositions and solvers are torch.linalg functions. The other functions of numpy.linalg are
+written in Python and interpreted. Fourier transforms are torch.fft's, with the same arguments,
+dtypes and normalisations. Each runs along the last axis of a row-major tensor, as NumPy runs it:
+several axes one after the other, from the last.
 """
 
 from __future__ import annotations
@@ -17,8 +14,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import arrays_of, raise_for_status
-from flambeau_capture.numpy.base import as_array, cast, plain
+from flambeau_capture.numpy.arrays import arrays_of, as_array, cast, plain, raise_for_status
 from flambeau_capture.numpy.layout import handler
 from flambeau_capture.numpy.ufuncs import call_ufunc, store
 from flambeau_capture.reasons import GraphBreak
@@ -108,6 +104,26 @@ def einsum(
     return finished(machine, machine.tape.call_function(torch.einsum, (subscripts, *tensors)), out)
 
 
+@handler(np.convolve)
+def _convolve(machine: Machine, a: Any, v: Any, mode: str = "full") -> Any:
+    first, second = (as_array(machine, value) for value in (a, v))
+    if first.ndim > 1 or second.ndim > 1 or mode not in ("full", "same", "valid"):
+        raise ValueError("object too deep for desired array")
+    first, second = (array.reshape((-1,)) if not array.ndim else array for array in (first, second))
+    signal, kernel = promoted(machine, first, second)
+    if kernel.shape[0] > signal.shape[0]:
+        signal, kernel = kernel, signal
+    if not kernel.shape[0]:
+        raise ValueError("v cannot be empty")
+    size, call = int(kernel.shape[0]), machine.tape.call_function
+    left = {"full": size - 1, "same": size // 2, "valid": 0}[mode]
+    right = {"full": size - 1, "same": size - 1 - left, "valid": 0}[mode]
+    padded = call(torch.constant_pad_nd, (signal, [left, right]))
+    windows = machine.tape.call_method("unfold", (padded, 0, size, 1))
+    found = call(torch.matmul, (windows, call(torch.flip, (kernel, [0]))))
+    return arrays_of(machine).new(found)
+
+
 # ---------------------------------------------------------------- linear algebra
 
 _SINGULAR = "Singular matrix"
@@ -127,20 +143,20 @@ def _matrix(machine: Machine, value: Any, *, square: bool = True) -> torch.Tenso
     return cast(machine, array.tensor, np.float64 if array.dtype.kind in "biu" else array.dtype)
 
 
-def _result(machine: Machine, value: torch.Tensor) -> Any:
-    return finished(machine, value)
+def _named(machine: Machine, function: Any, parts: Any) -> Any:
+    """The named tuple that a function of numpy.linalg returns, of these parts."""
+    return type(function(np.eye(1)))(*(finished(machine, part) for part in parts))
 
 
 @handler(np.linalg.det)
 def _det(machine: Machine, a: Any) -> Any:
-    return _result(machine, machine.tape.call_function(torch.linalg.det, (_matrix(machine, a),)))
+    return finished(machine, machine.tape.call_function(torch.linalg.det, (_matrix(machine, a),)))
 
 
 @handler(np.linalg.slogdet)
 def _slogdet(machine: Machine, a: Any) -> Any:
     found = machine.tape.call_function(torch.linalg.slogdet, (_matrix(machine, a),))
-    named: Any = type(np.linalg.slogdet(np.eye(1)))
-    return named(*(_result(machine, part) for part in found))
+    return _named(machine, np.linalg.slogdet, found)
 
 
 def _checked(machine: Machine, name: str, error: str, *args: Any) -> torch.Tensor:
@@ -154,7 +170,7 @@ def _checked(machine: Machine, name: str, error: str, *args: Any) -> torch.Tenso
 
 @handler(np.linalg.inv)
 def _inv(machine: Machine, a: Any) -> Any:
-    return _result(machine, _checked(machine, "inv_ex", _SINGULAR, _matrix(machine, a)))
+    return finished(machine, _checked(machine, "inv_ex", _SINGULAR, _matrix(machine, a)))
 
 
 @handler(np.linalg.solve)
@@ -167,8 +183,8 @@ def _solve(machine: Machine, a: Any, b: Any) -> Any:
     if right.ndim == 1:
         side = machine.tape.call_method("unsqueeze", (side, -1))
         solved = _checked(machine, "solve_ex", _SINGULAR, matrix, side)
-        return _result(machine, found(torch.squeeze, (solved, -1)))
-    return _result(machine, _checked(machine, "solve_ex", _SINGULAR, matrix, side))
+        return finished(machine, found(torch.squeeze, (solved, -1)))
+    return finished(machine, _checked(machine, "solve_ex", _SINGULAR, matrix, side))
 
 
 @handler(np.linalg.cholesky)
@@ -176,54 +192,39 @@ def _cholesky(machine: Machine, a: Any, /, *, upper: bool = False) -> Any:
     if upper:
         raise GraphBreak("numpy-unsupported", "np.linalg.cholesky(upper=True)")
     error = "Matrix is not positive definite"
-    return _result(machine, _checked(machine, "cholesky_ex", error, _matrix(machine, a)))
+    return finished(machine, _checked(machine, "cholesky_ex", error, _matrix(machine, a)))
 
 
 @handler(np.linalg.eigvalsh)
 def _eigvalsh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
-    return _result(
-        machine,
-        machine.tape.call_function(
-            torch.linalg.eigvalsh,
-            (
-                _matrix(machine, a),
-                UPLO,
-            ),
-        ),
-    )
+    found = machine.tape.call_function(torch.linalg.eigvalsh, (_matrix(machine, a), UPLO))
+    return finished(machine, found)
 
 
 @handler(np.linalg.eigh)
 def _eigh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
     found = machine.tape.call_function(
         torch.linalg.eigh,
-        (
-            _matrix(machine, a),
-            UPLO,
-        ),
+        (_matrix(machine, a), UPLO),
     )
-    named: Any = type(np.linalg.eigh(np.eye(1)))
-    return named(*(_result(machine, part) for part in found))
+    return _named(machine, np.linalg.eigh, found)
 
 
 @handler(np.linalg.svd)
 def _svd(
-    machine: Machine, a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+    machine: Machine, a: Any, full_matrices: bool = True, compute_uv: bool = True,
+    hermitian: bool = False,
 ) -> Any:  # fmt: skip
     if hermitian:
         raise GraphBreak("numpy-unsupported", "np.linalg.svd(hermitian=True)")
     matrix = _matrix(machine, a, square=False)
     if not compute_uv:
-        return _result(machine, machine.tape.call_function(torch.linalg.svdvals, (matrix,)))
+        return finished(machine, machine.tape.call_function(torch.linalg.svdvals, (matrix,)))
     found = machine.tape.call_function(
         torch.linalg.svd,
-        (
-            matrix,
-            full_matrices,
-        ),
+        (matrix, full_matrices),
     )
-    named: Any = type(np.linalg.svd(np.eye(1)))
-    return named(*(_result(machine, part) for part in found))
+    return _named(machine, np.linalg.svd, found)
 
 
 @handler(np.linalg.qr)
@@ -232,9 +233,8 @@ def _qr(machine: Machine, a: Any, mode: str = "reduced") -> Any:
         raise GraphBreak("numpy-unsupported", f"np.linalg.qr(mode={mode!r})")
     found = machine.tape.call_function(torch.linalg.qr, (_matrix(machine, a, square=False), mode))
     if mode == "r":
-        return _result(machine, found[1])
-    named: Any = type(np.linalg.qr(np.eye(1)))
-    return named(*(_result(machine, part) for part in found))
+        return finished(machine, found[1])
+    return _named(machine, np.linalg.qr, found)
 
 
 # ---------------------------------------------------------------- fourier

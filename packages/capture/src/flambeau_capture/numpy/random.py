@@ -1,10 +1,9 @@
 """`numpy.random`: what NumPy's generators draw, as calls of the graph (`host_draws`).
 
-    p = np.random.uniform(0, 1); i = np.random.choice(np.arange(9), 2, replace=False); z =
-    rng.normal(size=(3, 4))
+    i = np.random.choice(np.arange(9), 2, replace=False)   ->   draw_array(_rand, "choice", ...)
 
-What a draw gives (a number, a scalar, an array of which dtype and shape) is what the same function
-gives a generator of our own of the same arguments; arrays of unknown contents are ones there.
+The same function of a scratch generator, called with the same arguments, tells what a draw returns:
+a number, a scalar, or an array of some dtype and shape. Arrays of unknown contents are ones there.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from flambeau_capture.interpreter.torch_calls.host_draws import (
 )
 from flambeau_capture.interpreter.torch_calls.subgraph_capture import stand_in
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import arrays_of
-from flambeau_capture.numpy.base import ArrayBase, constant
+from flambeau_capture.numpy.arrays import ArrayBase, arrays_of, constant
 from flambeau_capture.numpy.layout import TO_TORCH
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Global

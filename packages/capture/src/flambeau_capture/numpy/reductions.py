@@ -1,5 +1,8 @@
 """Reductions and scans, as methods of arrays: sums, means, extrema and their places, with NumPy's
-dtypes and memory orders.
+dtypes and memory orders. Order statistics, and reductions that skip nan (`nansum` and its kin).
+
+NumPy computes the latter with branches on the data (is there any nan?) or in C. Here they are
+sorts, selections and `where`s.
 """
 
 from __future__ import annotations
@@ -10,9 +13,8 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import arrays_of
-from flambeau_capture.numpy.base import ArrayBase, as_array, cast
-from flambeau_capture.numpy.layout import torch_dtype
+from flambeau_capture.numpy.arrays import ArrayBase, arrays_of, as_array, cast, is_constant
+from flambeau_capture.numpy.layout import handler, torch_dtype
 from flambeau_capture.numpy.ufuncs import call_ufunc, store
 from flambeau_capture.reasons import GraphBreak
 
@@ -20,6 +22,10 @@ _CLIP: Any = np._core.umath.clip  # type: ignore[attr-defined]
 _GIVEN_NO_VALUE = (np._NoValue, None)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flambeau_capture.interpreter.machine import Machine
+
     _Base = ArrayBase
 else:
     _Base = object
@@ -101,19 +107,22 @@ class Reductions(_Base):
     # ------------------------------------------------------------ sums and products
 
     def sum(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = 0, where: Any = True
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False,
+        initial: Any = 0, where: Any = True,
     ) -> Any:  # fmt: skip
         """The sum over some axes."""
         return self._fold(torch.sum, np.add, 0, axis, dtype, out, keepdims, initial, where)
 
     def prod(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, initial: Any = 1, where: Any = True
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False,
+        initial: Any = 1, where: Any = True,
     ) -> Any:  # fmt: skip
         """The product over some axes."""
         return self._fold(torch.prod, np.multiply, 1, axis, dtype, out, keepdims, initial, where)
 
     def _fold(
-        self, function: Any, ufunc: Any, identity: Any, axis: Any, dtype: Any, out: Any, keepdims: Any, initial: Any, where: Any
+        self, function: Any, ufunc: Any, identity: Any, axis: Any, dtype: Any, out: Any,
+        keepdims: Any, initial: Any, where: Any,
     ) -> Any:  # fmt: skip
         keepdims = keepdims is True
         axes = _axes(axis, self.ndim)
@@ -141,7 +150,8 @@ class Reductions(_Base):
         return self._reduced(found, axes, keepdims, out)
 
     def mean(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *, where: Any = True
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False, *,
+        where: Any = True,
     ) -> Any:  # fmt: skip
         """The mean over some axes: integers in float64, halves in float32."""
         kind, final = self._averaging(dtype)
@@ -188,8 +198,9 @@ class Reductions(_Base):
         return cast(self.machine, found, kind)
 
     def var(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False, *, where: Any = True,
-        mean: Any = np._NoValue, correction: Any = np._NoValue,
+        self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0,
+        keepdims: Any = False, *, where: Any = True, mean: Any = np._NoValue,
+        correction: Any = np._NoValue,
     ) -> Any:  # fmt: skip
         """The variance over some axes, from deviations from the mean."""
         ddof = correction if _is_given(correction) else ddof
@@ -199,8 +210,9 @@ class Reductions(_Base):
         )
 
     def std(
-        self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0, keepdims: Any = False, *, where: Any = True,
-        mean: Any = np._NoValue, correction: Any = np._NoValue,
+        self, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0,
+        keepdims: Any = False, *, where: Any = True, mean: Any = np._NoValue,
+        correction: Any = np._NoValue,
     ) -> Any:  # fmt: skip
         """The standard deviation over some axes."""
         ddof = correction if _is_given(correction) else ddof
@@ -394,3 +406,217 @@ class Reductions(_Base):
         found = call_ufunc(self.machine, first, (self, scale), {})
         found = call_ufunc(self.machine, np.rint, (found,), {})
         return call_ufunc(self.machine, last, (found, scale), {"out": out})
+
+
+# ---------------------------------------------------------------- order statistics
+
+
+def _sorted_along(array: Any, axis: Any) -> tuple[torch.Tensor, int]:
+    """The elements in ascending order along one axis (all of them for None), moved last, and how
+    many there are.
+    """
+    if axis is None:
+        array, axis = array.ravel(), 0
+    if isinstance(axis, tuple) or array.dtype.kind == "c":
+        raise GraphBreak(
+            "numpy-unsupported", "order statistics along several axes, or of complex numbers"
+        )
+    kind = np.float64 if array.dtype.kind in "biu" else array.dtype
+    moved = array.tape.call_function(
+        torch.movedim, (cast(array.machine, array.tensor, kind), axis, -1)
+    )
+    found = array.tape.call_function(torch.sort, (moved,), {"dim": -1})[0]
+    size = int(found.shape[-1])
+    if size == 0:
+        raise GraphBreak("numpy-unsupported", "order statistics of nothing")
+    return found, size
+
+
+def _unless_nan(array: Any, found: torch.Tensor, ascending: torch.Tensor) -> torch.Tensor:
+    """nan where the greatest element is."""
+    last = array.tape.call_function(torch.select, (ascending, -1, -1))
+    test = array.call(torch.isnan, last)
+    result: torch.Tensor = array.call(torch.where, test, last, found)
+    return result
+
+
+def _kept(array: Any, found: torch.Tensor, axis: Any, keepdims: Any) -> Any:
+    if keepdims is True:
+        shape = (
+            (1,) * array.ndim
+            if axis is None
+            else tuple(
+                1 if at == axis % array.ndim else size for at, size in enumerate(array.shape)
+            )
+        )
+        found = array.tape.call_method("reshape", (found, shape))
+    if axis is not None:
+        return array._reduced(found, (axis % array.ndim,), keepdims, None)
+    return array.new(found, scalar=found.ndim == 0)
+
+
+@handler(np.median)
+def _median(
+    machine: Machine, a: Any, axis: Any = None, out: Any = None, overwrite_input: bool = False,
+    keepdims: Any = False,
+) -> Any:  # fmt: skip
+    if out is not None or overwrite_input:
+        raise GraphBreak("numpy-unsupported", "np.median with out= or overwrite_input=")
+    array = as_array(machine, a)
+    ascending, size = _sorted_along(array, axis)
+    low, high = (array.call(torch.select, ascending, -1, at) for at in ((size - 1) // 2, size // 2))
+    found = low if size % 2 else array.call(torch.div, array.call(torch.add, low, high), 2)
+    return _kept(array, _unless_nan(array, found, ascending), axis, keepdims)
+
+
+def _quantile_of(
+    machine: Machine, a: Any, q: Any, axis: Any, keepdims: Any, options: dict[str, Any]
+) -> Any:
+    if not is_constant(q) or any(
+        value not in (None, False, "linear", np._NoValue) for value in options.values()
+    ):
+        raise GraphBreak("numpy-unsupported", "quantiles that are not constant, or with options")
+    array = as_array(machine, a)
+    wanted = np.asarray(q, np.float64)
+    if wanted.ndim > 1 or not ((wanted >= 0) & (wanted <= 1)).all():
+        raise GraphBreak(
+            "numpy-unsupported", "quantiles that are no vector of numbers in their range"
+        )
+    ascending, size = _sorted_along(array, axis)
+    parts = [
+        _kept(
+            array,
+            _unless_nan(array, _lerp(array, ascending, size, float(at)), ascending),
+            axis,
+            keepdims,
+        )
+        for at in wanted.reshape(-1)
+    ]
+    if wanted.ndim == 0:
+        return parts[0]
+    return as_array(machine, parts)
+
+
+def _lerp(array: Any, ascending: torch.Tensor, size: int, quantile: float) -> torch.Tensor:
+    """Between two neighbours, computed from the nearer one."""
+    place = quantile * (size - 1)
+    below = min(int(np.floor(place)), size - 1)
+    low = array.call(torch.select, ascending, -1, below)
+    high = array.call(torch.select, ascending, -1, min(below + 1, size - 1))
+    part = place - below
+    step = array.call(torch.sub, high, low)
+    found: torch.Tensor = (
+        array.call(torch.sub, high, array.call(torch.mul, step, 1 - part))
+        if part >= 0.5
+        else array.call(torch.add, low, array.call(torch.mul, step, part))
+    )
+    return found
+
+
+@handler(np.quantile)
+def _quantile(
+    machine: Machine, a: Any, q: Any, axis: Any = None, *, keepdims: Any = False, **options: Any
+) -> Any:
+    return _quantile_of(machine, a, q, axis, keepdims, options)
+
+
+@handler(np.percentile)
+def _percentile(
+    machine: Machine, a: Any, q: Any, axis: Any = None, *, keepdims: Any = False, **options: Any
+) -> Any:
+    if not is_constant(q):
+        raise GraphBreak("numpy-unsupported", "percentiles that are not constant")
+    return _quantile_of(machine, a, np.true_divide(q, 100.0).tolist(), axis, keepdims, options)
+
+
+# ---------------------------------------------------------------- reductions that skip nan
+
+
+def _nan_free(machine: Machine, a: Any, filler: float) -> tuple[Any, Any]:
+    """The array with nan replaced, and where it was (None for dtypes without)."""
+    array = as_array(machine, a)
+    if array.dtype.kind not in "fc":
+        return array, None
+    absent = array.new(array.call(torch.isnan, array.tensor))
+    value = array.call(
+        torch.full, (), filler, dtype=array.base.dtype, device=arrays_of(machine).device
+    )
+    filled = array.call(torch.where, absent.tensor, value, array.tensor)
+    return array.new(layout.in_order(array.tape, filled, layout.copied("K", array.base))), absent
+
+
+def _skipping(name: str, filler: float) -> Callable[..., Any]:
+    def call(machine: Machine, a: Any, *args: Any, **kwargs: Any) -> Any:
+        filled, _ = _nan_free(machine, a, filler)
+        return getattr(filled, name)(*args, **kwargs)
+
+    return call
+
+
+for _function, _name, _filler in (
+    (np.nansum, "sum", 0), (np.nanprod, "prod", 1), (np.nancumsum, "cumsum", 0),
+    (np.nancumprod, "cumprod", 1),
+):  # fmt: skip
+    handler(_function)(_skipping(_name, _filler))
+
+
+def _without_nan(machine: Machine, a: Any) -> tuple[Any, Any]:
+    """The array with nan as 0, and `where=` of the others."""
+    filled, absent = _nan_free(machine, a, 0)
+    if absent is None:
+        return filled, True
+    return filled, absent.new(absent.call(torch.logical_not, absent.tensor))
+
+
+@handler(np.nanmean)
+def _nanmean(
+    machine: Machine, a: Any, axis: Any = None, dtype: Any = None, out: Any = None,
+    keepdims: Any = False, *, where: Any = True,
+) -> Any:  # fmt: skip
+    if where is not True:
+        raise GraphBreak("numpy-unsupported", "np.nanmean with where=")
+    filled, present = _without_nan(machine, a)
+    return filled.mean(axis, dtype, out, keepdims, where=present)
+
+
+def _nan_spread(method: str) -> Callable[..., Any]:
+    def call(
+        machine: Machine, a: Any, axis: Any = None, dtype: Any = None, out: Any = None,
+        ddof: Any = 0, keepdims: Any = False, **options: Any,
+    ) -> Any:  # fmt: skip
+        if options:
+            raise GraphBreak("numpy-unsupported", f"np.nan{method} with {', '.join(options)}")
+        filled, present = _without_nan(machine, a)
+        return getattr(filled, method)(axis, dtype, out, ddof, keepdims, where=present)
+
+    return call
+
+
+handler(np.nanvar)(_nan_spread("var"))
+handler(np.nanstd)(_nan_spread("std"))
+
+
+def _nan_extremum(method: str, filler: float) -> Callable[..., Any]:
+    def call(
+        machine: Machine,
+        a: Any,
+        axis: Any = None,
+        out: Any = None,
+        keepdims: Any = False,
+        **options: Any,
+    ) -> Any:
+        if options or out is not None:
+            raise GraphBreak("numpy-unsupported", f"np.nan{method} with out=, initial= or where=")
+        filled, absent = _nan_free(machine, a, filler)
+        found = getattr(filled, method)(axis, keepdims=keepdims)
+        if absent is None:
+            return found
+        nothing = absent.all(axis, keepdims=keepdims)
+        value = found.call(torch.where, nothing.tensor, float("nan"), found.tensor)
+        return found.new(cast(machine, value, found.dtype), scalar=found.scalar)
+
+    return call
+
+
+handler(np.nanmax)(_nan_extremum("max", -np.inf))
+handler(np.nanmin)(_nan_extremum("min", np.inf))

@@ -1,12 +1,9 @@
 """Universal functions: `np.add(x, y, out=..., where=...)`, operators, `reduce`, `accumulate`,
 `outer` and `at`.
 
-NumPy itself says what a ufunc's operands are cast to and what it returns (`ufunc.resolve_dtypes`,
-NEP 50 included), and raises the error where they have no common loop; `kernels.py` says which torch
-calls compute the loop.
-
-Python's operators on arrays, each a ufunc; with a tensor as the other operand, what torch makes of
-that.
+NumPy itself determines the dtypes of a ufunc's loop (`ufunc.resolve_dtypes`, NEP 50 included) and
+raises the error where operands have no common loop. `kernels.py` has the torch calls of the loop.
+Python's operators on arrays are ufuncs; with a tensor as the other operand they are torch's.
 """
 
 from __future__ import annotations
@@ -18,8 +15,15 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import kernels, layout
-from flambeau_capture.numpy.arrays import arrays_of
-from flambeau_capture.numpy.base import SYMBOLIC, ArrayBase, as_array, cast, constant, is_constant
+from flambeau_capture.numpy.arrays import (
+    SYMBOLIC,
+    ArrayBase,
+    arrays_of,
+    as_array,
+    cast,
+    constant,
+    is_constant,
+)
 from flambeau_capture.numpy.indexing import tensor_index
 from flambeau_capture.numpy.layout import NUMBERS, abstract, torch_dtype
 from flambeau_capture.reasons import GraphBreak
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flambeau_capture.interpreter.machine import Machine
-    from flambeau_capture.numpy.base import ArrayBase
 
     Operator = Callable[[ArrayBase, Any], Any]
 
