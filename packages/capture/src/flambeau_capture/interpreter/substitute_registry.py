@@ -1,14 +1,12 @@
-"""The table of substitutes, filled by this package's other files.
+"""The table of substitutes, filled by the files of substitutes/.
 
 A substitute takes (machine, args, kwargs). Functions are found by identity:
 `SUBSTITUTES[id(function)]`. A function that a library makes anew each time is found by its code:
 `CODE_SUBSTITUTES[id(function.__code__)]` takes (machine, function, args, kwargs).
 
-Arguments of C functions that have substitutes: what CPython refuses is refused, in its own words.
-
-A substitute is Python that takes its arguments apart in its own way. `checked` puts in front of it
-the number and the names of the arguments that the C function takes, and the type of a method's
-receiver.
+A substitute is Python that takes its arguments apart in its own way. Before it, `checked` refuses
+what CPython refuses: the number and the names of the arguments of a C function, and the type of a
+method's receiver. The error is CPython's own.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def RAISE_VARARGS(frame: Frame, arg: int) -> None:
 
 
 def _drop_from_chain(handling: BaseException, error: BaseException) -> None:
-    """Take `error` out of the chain of contexts that it is about to head, which would be a cycle."""
+    """Take `error` out of the chain of contexts that it is about to head: no cycle arises."""
     link, seen = handling, {id(handling)}
     while (context := link.__context__) is not None and id(context) not in seen:
         if context is error:

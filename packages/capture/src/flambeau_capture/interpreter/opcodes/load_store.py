@@ -207,7 +207,7 @@ def LOAD_METHOD(frame: Frame, arg: str) -> None:
 
 
 def push_method(stack: list[Any], found: Any) -> None:
-    """Push what CALL expects for `obj.name(...)`: a function and its self, or a callable and NULL."""
+    """Push what CALL expects for `obj.name(...)`: function and self, or a callable and NULL."""
     if type(found) is types.MethodType and not isinstance(found.__self__, Proxy):
         stack.append(found.__func__)
         stack.append(found.__self__)

@@ -1,4 +1,4 @@
-"""What Python's operations mean: attributes, items, operators, calls of C functions, formatting, class statements.
+"""What Python's operations mean: attributes, items, operators, formatting, calls of C functions.
 
 Uses values and torch_calls.
 """

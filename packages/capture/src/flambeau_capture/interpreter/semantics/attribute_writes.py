@@ -1,8 +1,8 @@
 """Setting and deleting attributes as Python defines it: `obj.name = value`, `del obj.name`.
 
 Follows `object.__setattr__` and `object.__delattr__`: properties and other data descriptors of the
-class, then the object's own attributes. Objects made in the frame are changed; what is done to
-others is kept (semantics/attributes.py) and replayed at exit.
+class, then the object's own attributes. Objects made in the frame are changed. Writes to others are
+kept (semantics/attributes.py) and replayed at exit.
 """
 
 from __future__ import annotations

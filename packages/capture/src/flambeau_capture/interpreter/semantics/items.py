@@ -1,7 +1,6 @@
-"""Subscripts: `obj[key]`, `obj[key] = value`, `del obj[key]`.
+"""Subscripts and iteration: `obj[key]`, `obj[key] = value`, `del obj[key]`, iterators.
 
-Iteration: making iterators and advancing them, natively or by interpreting `__iter__` and
-`__next__`.
+Iterators are made and advanced natively, or by interpreting `__iter__` and `__next__`.
 """
 
 from __future__ import annotations
@@ -242,6 +241,7 @@ class ReversibleSequence(Proxy):
         return load_item(self.machine, self.sequence, index)
 
     def recipe(self, rebuild: RecipeMaker) -> Recipe | None:
+        """The recipe of the sequence itself."""
         return rebuild.recipe(self.sequence)
 
 

@@ -1,9 +1,7 @@
-"""Which C functions may run natively during capture, and how their arguments are made safe for
-them.
+"""Which C functions run natively during capture, and how their arguments are made safe for them.
 
-A C function is pure when what it does depends on its arguments only and changes nothing but its
-receiver, an object that the frame made or that is a tracked copy. Everything not listed here breaks
-the graph.
+A C function is pure if what it does depends on its arguments only and it changes nothing but its
+receiver, an object that the frame made or a tracked copy. All others break the graph.
 """
 
 from __future__ import annotations
@@ -321,6 +319,7 @@ class InterpretedCallable(Proxy):
 
     @staticmethod
     def instance_of(classes: Any) -> bool:
+        """What `isinstance` answers for the function."""
         return issubclass(types.FunctionType, classes)
 
 

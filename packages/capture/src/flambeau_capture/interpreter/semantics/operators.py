@@ -326,6 +326,7 @@ def _same_or_equal(machine: Machine, left: Any, right: Any) -> bool:
 
 
 def compares_in_python(machine: Machine, value: Any) -> bool:
+    """Whether comparing a value calls a method of the program, or one of a tensor."""
     kind = type(value)
     if kind in _HOLDERS:
         items = value.values() if kind is dict else value

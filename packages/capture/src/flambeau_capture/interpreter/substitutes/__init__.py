@@ -1,6 +1,7 @@
-"""What stands in for functions whose native form would see too little or do too much:
-introspection, attribute access, callbacks, output, and the questions by which libraries ask whether
-they are being compiled.
+"""Substitutes of functions whose native form sees too little or does too much.
+
+These are introspection, attribute access, callbacks, output, and the functions by which libraries
+ask whether they are being compiled.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""`torch.autograd.Function.apply`: forward and backward are interpreted, each into a graph of its
-own, and one node holds both.
+"""`torch.autograd`: custom Functions and `torch.autograd.grad`.
 
-    y = MyFunction.apply(x, 2.0)      ->      (y,) = CustomFunction MyFunction {forward: ..., backward: ...}(x, *lifted)
+The forward and the backward of a Function are interpreted, each into a graph, and one node holds
+both:
 
-The forward is interpreted on the frame's own tensors, so its side effects are the frame's; the
-backward on gradients like the results, once for each pattern of undefined gradients that it may be
-told of. It must have no side effect besides its result.
+    y = MyFunction.apply(x, 2.0)
+    ->  (y,) = CustomFunction MyFunction {forward: ..., backward: ...}(x, *lifted)
 
-`torch.autograd.grad` inside the frame: one node, that runs the engine over what the graph has
-computed so far.
+The forward is interpreted on the frame's own tensors, so its side effects are the frame's. The
+backward is interpreted on gradients like the results, once for each pattern of undefined gradients
+that it may get. It must have no side effect besides its result.
 
-A frame's tensors know their history since the frame began. A gradient by an input of the frame is
-therefore refused where another input was computed from something: the path through that history
-would be missing.
+`torch.autograd.grad` is one node, which runs the engine over what the graph has computed so far.
+A frame's tensors know their history since the frame began. So a gradient by an input of the frame
+is refused if another input was computed from something: the path through that history would be
+missing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Making classes inside the frame: class statements, `type(...)`, and the functions of the standard
 library that make or complete classes.
 
-`__build_class__` is done with the body, metaclass methods and hooks of the program interpreted. The
+`__build_class__` runs with the body, metaclass methods and hooks of the program interpreted. The
 class is made for real, and belongs to the frame: its attributes are the frame's own values, so no
-guard is made on them, and it cannot leave the frame (`exit/rebuild.py`). `type.__new__` itself calls
-`__set_name__` and `__init_subclass__`; here they are called afterwards, interpreted, if they are the
-program's.
+guard is made on them, and it cannot leave the frame (`exit/rebuild.py`). `type.__new__` itself
+calls `__set_name__` and `__init_subclass__`; here they are called afterwards, interpreted, if they
+are the program's.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _set_names(machine: Machine, made: type, named: dict[str, Any]) -> None:
 
 
 class _NoHook:
-    """Stands in front of the bases of a class being made, so that no hook of theirs runs natively."""
+    """Stands before the bases of a class being made, so that no hook of theirs runs natively."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         pass

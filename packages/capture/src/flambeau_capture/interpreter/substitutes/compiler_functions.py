@@ -1,6 +1,4 @@
-"""What a captured program says to the compiler: the functions of `compiler_functions`, of
-torch.compiler and of torch._dynamo.
-"""
+"""What a program says to the compiler: `compiler_functions`, torch.compiler and torch._dynamo."""
 
 from __future__ import annotations
 
@@ -66,18 +64,20 @@ substitute_for(compiler_functions.cudagraph_mark_step_begin)(answering(None))
 substitute_for(compiler_functions.graph_break)(_explicit_break("flambeau.compiler.graph_break"))
 substitute_for(marks.mark_static)(_specialise)
 for _function in (
-    compiler_functions.disable_function, compiler_functions.allow_in_graph, compiler_functions.disallow_in_graph,
-    compiler_functions.substitute_in_graph, compiler_functions.assume_constant_result, marks.mark_dynamic, marks.maybe_mark_dynamic,
+    compiler_functions.disable_function, compiler_functions.allow_in_graph,
+    compiler_functions.disallow_in_graph, compiler_functions.substitute_in_graph,
+    compiler_functions.assume_constant_result, marks.mark_dynamic, marks.maybe_mark_dynamic,
     stance.set_stance, stance.set_stance.__enter__, stance.set_stance.__exit__,
 ):  # fmt: skip
     substitute_for(_function)(_breaks(_function.__qualname__))
 
-# ---------------------------------------------------------------- torch.compiler's, which import torch._dynamo when they are called
+# ---------------- torch.compiler's, which import torch._dynamo when they are called
 
 substitute_for(torch.compiler.cudagraph_mark_step_begin)(answering(None))
 for _name in (
-    "allow_in_graph", "assume_constant_result", "disable", "get_default_backend", "list_backends", "load_cache_artifacts", "reset",
-    "save_cache_artifacts", "set_default_backend", "set_enable_guard_collectives", "set_stance", "substitute_in_graph",
+    "allow_in_graph", "assume_constant_result", "disable", "get_default_backend",
+    "list_backends", "load_cache_artifacts", "reset", "save_cache_artifacts",
+    "set_default_backend", "set_enable_guard_collectives", "set_stance", "substitute_in_graph",
 ):  # fmt: skip
     _found = getattr(torch.compiler, _name, None)
     if isinstance(_found, types.FunctionType):
@@ -137,7 +137,7 @@ def _call_optimized_module(machine: Machine, args: Any, kwargs: Any) -> Any:
     return machine.call(load_item(machine, modules, "_orig_mod"), args[1:], kwargs)
 
 
-# ---------------------------------------------------------------- what the program has said beforehand
+# ---------------- what the program has said beforehand
 
 
 def user_overrides() -> dict[int, CodeSubstitute]:

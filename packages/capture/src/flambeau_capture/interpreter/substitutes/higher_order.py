@@ -1,19 +1,22 @@
-"""`torch.utils.checkpoint.checkpoint`: the function is followed as any other, and its calls are
-marked as one region.
+"""`torch.utils.checkpoint.checkpoint`, `torch.cond` and `torch.while_loop`.
 
-    h = checkpoint(block, x)      ->      the calls of block(x), in region 1: their results are computed again in the backward
+The function of a checkpoint is followed as any other, and its calls are marked as one region:
+
+    h = checkpoint(block, x)
+    ->  the calls of block(x), in region 1: their results are computed again in the backward
 
 A region in a region is part of the outer one. Random numbers are drawn once and kept, so the flags
-about generators change nothing. Of `context_fn`, what `create_selective_checkpoint_contexts` makes
-of a list or of a plain policy is followed: a region keeps what that says.
+about generators change nothing. If `context_fn` is what `create_selective_checkpoint_contexts`
+makes of a list or of a plain policy, a region keeps what that says.
 
-`torch.cond` and `torch.while_loop` on what tensors hold: each function becomes a graph, and one
-node chooses when it runs.
+Each function of a `torch.cond` or `torch.while_loop` on data becomes a graph, and one node chooses
+when it runs:
 
-    torch.cond(x.sum() > 0, f, g, (x,))      ->      (y,) = Conditional cond {true: ..., false: ...}(predicate, *lifted)
+    torch.cond(x.sum() > 0, f, g, (x,))
+    ->  (y,) = Conditional cond {true: ..., false: ...}(predicate, *lifted)
 
-A condition that is known while capturing takes its branch there and then. Branches and bodies must
-not change anything, as torch asks.
+If the condition is known during capture, its branch is followed. Branches and bodies must not
+change anything, as torch asks.
 """
 
 from __future__ import annotations
@@ -159,7 +162,7 @@ _PLAIN_STEPS = (
 
 
 def _decides_by_operator(policy: types.FunctionType) -> bool:
-    """Whether a policy calls nothing, changes nothing, and reads none of the operator's arguments."""
+    """Whether a policy calls and changes nothing, and reads none of the operator's arguments."""
     code = policy.__code__
     arguments = set(code.co_varnames) - set(code.co_varnames[: code.co_argcount])
     for step in dis.get_instructions(code):
@@ -272,7 +275,7 @@ def _break(detail: str) -> GraphBreak:
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """One function as a graph: what it reads from outside, and its result's leaves and structure."""
+    """One function as a graph: what it reads from outside; its result's leaves and structure."""
 
     graph: fx.GraphModule
     lifted: list[Lifted]

@@ -1,6 +1,7 @@
-"""Conversions, lengths, iteration, and builtins that call back: what they are given is interpreted.
+"""Conversions, lengths, iteration, and builtins that call back, with their callbacks interpreted.
 
-heapq and bisect: native on what compares natively; the program's own comparisons break.
+heapq and bisect run natively on values that compare natively; comparisons of the program's classes
+break the graph.
 """
 
 from __future__ import annotations
@@ -278,8 +279,8 @@ def _on_plain_items(function: Any) -> None:
 
 
 for _function in (
-    heapq.heappush, heapq.heappop, heapq.heapify, heapq.heapreplace, heapq.heappushpop, bisect.bisect_left, bisect.bisect_right,
-    bisect.insort_left, bisect.insort_right,
+    heapq.heappush, heapq.heappop, heapq.heapify, heapq.heapreplace, heapq.heappushpop,
+    bisect.bisect_left, bisect.bisect_right, bisect.insort_left, bisect.insort_right,
     heapq._heapify_max, heapq._heappop_max, heapq._heapreplace_max,  # type: ignore[attr-defined]
 ):  # fmt: skip
     _on_plain_items(_function)

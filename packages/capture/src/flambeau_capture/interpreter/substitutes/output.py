@@ -1,8 +1,7 @@
-"""Printing, warnings and logging: deferred to the exit of the frame, in order, with the text of the
-time of the call.
+"""Printing, warnings and logging: deferred to the exit of the frame, in order.
 
-A tensor whose text names its gradient function is printed itself, at exit; a frame that changes it
-after printing it breaks.
+The text is that of the time of the call. A tensor whose text names its gradient function is printed
+itself, at exit; a frame that changes it after printing it breaks.
 """
 
 from __future__ import annotations
@@ -368,9 +367,10 @@ _declare_logging()
 
 
 for _function in (
-    traceback.format_exc, traceback.print_exc, traceback.format_exception, traceback.print_exception, traceback.format_tb,
-    traceback.print_tb, traceback.extract_tb, traceback.extract_stack, traceback.format_stack, traceback.print_stack,
-    traceback.walk_tb, traceback.walk_stack, traceback.print_last,
+    traceback.format_exc, traceback.print_exc, traceback.format_exception,
+    traceback.print_exception, traceback.format_tb, traceback.print_tb, traceback.extract_tb,
+    traceback.extract_stack, traceback.format_stack, traceback.print_stack, traceback.walk_tb,
+    traceback.walk_stack, traceback.print_last,
 ):  # fmt: skip
     substitute_for(_function)(breaking("traceback", f"call of traceback.{_function.__qualname__}"))
 

@@ -1,15 +1,16 @@
-"""Seeds and states of random generators, and `torch.Generator` objects: recorded in order with the
-operators that draw from them.
+"""Seeds and states of random generators, `torch.Generator` objects, and Python's `random`.
+
+Calls are recorded in order with the operators that draw:
 
     torch.manual_seed(3); x = torch.rand(2); g = torch.Generator(); y = torch.rand(2, generator=g)
     ->  manual_seed(3); x = torch.rand(2); g = torch.Generator(); y = torch.rand(2, generator=g)
 
-Each such call runs by itself (`untraced`), on the real generators, so that all of them are left as
-eager leaves them. While a frame is interpreted nothing is drawn: a generator of the program is used
-as a name only, and one that the frame makes stands for the one that the graph will make. A seed
-that the frame has set is known; any other is a number that only the graph knows.
+Each such call runs by itself (`untraced`), on the real generators, so that they end up as in eager.
+Nothing is drawn during capture: a generator of the program is only a name, and one that the frame
+makes stands for the one that the graph will make. A seed that the frame has set is known; any other
+is a number that only the graph knows.
 
-Python's `random`: what its generators draw, as calls of the graph (`host_draws`).
+What the generators of `random` draw are calls of the graph (`host_draws`):
 
     if random.random() < 0.5: ...; i = random.randint(0, 9)
 

@@ -1,22 +1,21 @@
-"""Tensors made by their type: `torch.Tensor([1, 2])`, `torch.LongTensor(3, 4)`, as the functions
-that say the same.
+"""Functions that make tensors, questions about tensors, and the machinery of tensor subclasses.
 
-torch.IntTensor([4, 5])   ->   torch.tensor([4, 5], dtype=torch.int32)          torch.Tensor(2, 3)   ->   torch.empty((2, 3))
+Tensors made by their type are calls of the functions that say the same:
 
-Module calls, and the questions that torch and libraries on it ask about compiling, tracing and
-symbolic sizes.
+    torch.IntTensor([4, 5])   ->   torch.tensor([4, 5], dtype=torch.int32)
+    torch.Tensor(2, 3)        ->   torch.empty((2, 3))
 
-`torch.tensor` of nested lists with 0-dim tensors in them: eager reads their values, a graph puts
-the tensors together.
+Eager `torch.tensor` reads the values of 0-dim tensors in nested lists; a graph stacks the tensors:
 
-torch.tensor([x.sum(), 1.0])   ->   torch.stack([x.sum().detach().to("cpu", float32), torch.tensor(1.0)])
+    torch.tensor([x.sum(), 1.0])
+    ->  torch.stack([x.sum().detach().to("cpu", float32), torch.tensor(1.0)])
 
 The dtype is that to which all elements are promoted, a tensor by its own dtype, a number by the
-default one of its type. Where eager may raise for a value (a dtype that does not hold every value
-of a tensor's), it is left to eager.
+default one of its type. If eager may raise for a value (the dtype does not hold every value of a
+tensor's), the call is left to eager.
 
-What Python code that defines tensor subclasses calls of torch: the default handler, and how tensors
-become ones of a subclass.
+Also: what torch and libraries on it ask about compiling, tracing and symbolic sizes; the default
+`__torch_function__`, and how tensors become ones of a subclass.
 """
 
 from __future__ import annotations
@@ -111,10 +110,15 @@ for _name in (
 
 # Questions about the machine, whose answers last as long as the process.
 for _module, _names in (
-    (torch.cuda, ("is_available", "current_device", "device_count", "get_device_properties", "get_device_capability",
-                  "get_device_name", "is_initialized", "is_bf16_supported", "is_built", "is_current_stream_capturing")),
+    (torch.cuda, (
+        "is_available", "current_device", "device_count", "get_device_properties",
+        "get_device_capability", "get_device_name", "is_initialized", "is_bf16_supported",
+        "is_built", "is_current_stream_capturing",
+    )),
     (torch.cuda.amp.common, ("amp_definitely_not_available",)),
-    (torch.accelerator, ("is_available", "current_accelerator", "device_count", "current_device_index")),
+    (torch.accelerator, (
+        "is_available", "current_accelerator", "device_count", "current_device_index",
+    )),
     (torch.backends.mps, ("is_available", "is_built")),
     (torch.backends.cuda, ("is_built",)),
 ):  # fmt: skip

@@ -1,9 +1,9 @@
-"""Locks of `threading`: a frame that takes some, and gives them back, takes them before its graph
-runs (`entries/locks.py`).
+"""Locks of `threading`, and context variables.
 
-A frame that has a graph break takes them itself, in the interpreter.
+A frame that takes locks and releases them takes them before its graph runs (`entries/locks.py`). A
+frame that has a graph break takes them itself, in the interpreter.
 
-Context variables (`contextvars`): read under guards, set in a table of the capture.
+Context variables (`contextvars`) are read under guards, and set in a table of the capture.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _give_back(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def value_in_context(var: ContextVar[Any]) -> Any:
-    """The value of a context variable, whatever its default is; Token.MISSING where none was set."""
+    """The value of a context variable, not its default; Token.MISSING where none was set."""
     return var.get(Token.MISSING)
 
 

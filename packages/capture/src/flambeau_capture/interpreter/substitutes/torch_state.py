@@ -1,12 +1,11 @@
-"""States of torch that operators read when they run: setting one is a graph break, at the program's
-own call of it.
+"""States of torch that operators read when they run, and default devices.
 
-The functions behind these break in torch's C functions too; here is said which call of the program
-that is, so that one break is one, in the program's own line, and not several inside torch.
-Profilers' marks are left out.
+Setting such a state is a graph break at the program's own call. The functions behind it break in
+torch's C functions too; a break here is one, in the program's own line, and not several inside
+torch. Marks of profilers are left out.
 
-`with torch.device(...)`, `torch.set_default_device` and `torch.get_default_device` in a captured
-frame (torch_calls/contexts.py beside).
+`with torch.device(...)`, `torch.set_default_device` and `torch.get_default_device` are captured
+(torch_calls/contexts.py).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Function transforms (torch.func, torch.vmap): what is transformed is interpreted into a graph,
-and one node transforms that.
+"""Function transforms (torch.func, torch.vmap): one node transforms a graph of the function.
 
     torch.func.grad(loss)(w, x)      ->      (g,) = Gradient grad {loss: ...}(w, x, *lifted)
 
-The program's function is interpreted on tensors of the shapes it would see inside the transform;
-what it reads besides its arguments is lifted, and so unbatched and constant to the transform, as
-eager torch has it. Transforms nest: the graph may hold such nodes.
+The program's function is interpreted on tensors of the shapes that it sees inside the transform.
+What it reads besides its arguments is lifted: unbatched and constant to the transform, as in eager
+torch. Transforms nest: the graph may hold such nodes.
 """
 
 from __future__ import annotations

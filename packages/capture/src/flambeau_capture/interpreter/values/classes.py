@@ -1,8 +1,8 @@
 """What classes define: raw lookup along the MRO, and special methods written in Python.
 
-Type attributes are looked up once for each capture (`Machine.class_cache`), with a guard on those of
-the program's own classes. Some types need no guards on their objects' attributes: their objects are
-guarded by value, or by identity.
+Type attributes are looked up once for each capture (`Machine.class_cache`), with a guard on those
+of the program's own classes. Some types need no guards on their objects' attributes: their objects
+are guarded by value, or by identity.
 
 `len(x)` calls `__len__`, which is interpreted. Its answer goes through `len` once more, behind an
 object that just gives that answer. So the checks, their order and their messages are CPython's.
@@ -64,7 +64,7 @@ def of_bases(table: Mapping[type, Entry], kind: type, default: Entry) -> Entry:
 
 
 def lookup(machine: Recorder, cls: type, name: str) -> Any:
-    """The raw attribute of a class, or MISSING, with a guard where the class is the program's own."""
+    """The raw attribute of a class, or MISSING; guarded where the class is the program's own."""
     key = (cls, name)
     cache = machine.class_cache
     found = cache.get(key, cache)
@@ -141,7 +141,7 @@ class Proxy:
     __slots__ = ()
 
     def seen_type(self) -> type | None:
-        """The type that the program sees, where the object stands in for one of another library's."""
+        """The type that the program sees, if the object stands in for one of another library."""
         return None
 
     @staticmethod
