@@ -281,16 +281,10 @@ class TreeWriter:
 CONTAINERS: dict[str, type] = {
     class_name(cls): cls
     for cls in (
-        list,
-        tuple,
-        set,
-        frozenset,
-        dict,
-        torch.Size,
-        collections.OrderedDict,
+        list, tuple, set, frozenset, dict, torch.Size, collections.OrderedDict,
         collections.defaultdict,
     )
-}
+}  # fmt: skip
 """Classes that need no looking up."""
 
 

@@ -253,18 +253,12 @@ def _argument_tree(
         ))  # fmt: skip
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
         by_key = reader.mapping(shapes, list(value), name)
-        return Entries(
-            dict,
-            tuple(
-                (
-                    Constant(key),
-                    reader.read(
-                        item, by_key.get(key), f"{name}[{key!r}]", sources.get(places[key])
-                    ),
-                )
-                for key, item in value.items()
-            ),
-        )
+        items = []
+        for key, item in value.items():
+            source = sources.get(places[key])
+            tree = reader.read(item, by_key.get(key), f"{name}[{key!r}]", source)
+            items.append((Constant(key), tree))
+        return Entries(dict, tuple(items))
     return reader.read(value, shapes, name, None if places is None else sources.get(places))
 
 
@@ -349,38 +343,24 @@ class _Reader:
         self.containers.append(value)
         parts = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
         wanted = self.sequence(said, len(parts), path)
-        return Items(
-            type(value),
-            tuple(
-                self.read(
-                    part, wanted[at], f"{path}[{at}]", None if source is None else Item(source, at)
-                )
-                for at, part in enumerate(parts)
-            ),
-        )
+        items = []
+        for at, part in enumerate(parts):
+            place = source and Item(source, at)
+            items.append(self.read(part, wanted[at], f"{path}[{at}]", place))
+        return Items(type(value), tuple(items))
 
     def _entries(self, value: dict[Any, Any], said: Any, path: str, source: Source | None) -> Tree:
         self.containers.append(value)
         keys = list(dict.keys(value))
-        odd = [key for key in keys if type(key) not in PLAIN]
-        if odd:
+        if any(type(key) not in PLAIN for key in keys):
             return Opaque(class_name(type(value)))
         wanted = self.mapping(said, keys, path)
-        return Entries(
-            type(value),
-            tuple(
-                (
-                    Constant(key),
-                    self.read(
-                        dict.__getitem__(value, key),
-                        wanted.get(key),
-                        f"{path}[{key!r}]",
-                        None if source is None else DictEntry(source, key),
-                    ),
-                )
-                for key in keys
-            ),
-        )
+        items = []
+        for key in keys:
+            item, place = dict.__getitem__(value, key), source and DictEntry(source, key)
+            tree = self.read(item, wanted.get(key), f"{path}[{key!r}]", place)
+            items.append((Constant(key), tree))
+        return Entries(type(value), tuple(items))
 
     def _fields(self, value: Any, said: Any, path: str, source: Source | None) -> Tree:
         self.containers.append(value)
@@ -388,22 +368,12 @@ class _Reader:
         if said is not None and type(said) is type(value):
             said = {name: getattr(said, name) for name in names}
         wanted = self.mapping(said, names, path)
-        state = None if source is None else InstanceDict(source)
-        return Fields(
-            type(value),
-            tuple(
-                (
-                    name,
-                    self.read(
-                        getattr(value, name),
-                        wanted.get(name),
-                        f"{path}.{name}",
-                        None if state is None else DictEntry(state, name),
-                    ),
-                )
-                for name in names
-            ),
-        )
+        state = source and InstanceDict(source)
+        items = []
+        for name in names:
+            item, place = getattr(value, name), state and DictEntry(state, name)
+            items.append((name, self.read(item, wanted.get(name), f"{path}.{name}", place)))
+        return Fields(type(value), tuple(items))
 
     @staticmethod
     def sequence(said: Any, length: int, path: str) -> list[Any]:

@@ -26,82 +26,20 @@ from flambeau_capture.interpreter.torch_calls.torch_functions import (
 )
 
 _OPERATORS = (
-    "abs",
-    "add",
-    "and_",
-    "concat",
-    "contains",
-    "eq",
-    "floordiv",
-    "ge",
-    "getitem",
-    "gt",
-    "iadd",
-    "iand",
-    "ifloordiv",
-    "ilshift",
-    "imatmul",
-    "imod",
-    "imul",
-    "index",
-    "inv",
-    "invert",
-    "ior",
-    "ipow",
-    "irshift",
-    "is_",
-    "is_not",
-    "isub",
-    "itruediv",
-    "ixor",
-    "le",
-    "lshift",
-    "lt",
-    "matmul",
-    "mod",
-    "mul",
-    "ne",
-    "neg",
-    "not_",
-    "or_",
-    "pos",
-    "pow",
-    "rshift",
-    "setitem",
-    "sub",
-    "truediv",
-    "truth",
-    "xor",
-)
+    "abs", "add", "and_", "concat", "contains", "eq", "floordiv", "ge", "getitem", "gt",
+    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imod", "imul", "index", "inv",
+    "invert", "ior", "ipow", "irshift", "is_", "is_not", "isub", "itruediv", "ixor", "le",
+    "lshift", "lt", "matmul", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift",
+    "setitem", "sub", "truediv", "truth", "xor",
+)  # fmt: skip
 _BUILTINS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "getattr": getattr,
-    "min": min,
-    "max": max,
-    "pow": pow,
-    "round": round,
-    "divmod": divmod,
-    "float": float,
-    "int": int,
+    function.__name__: function
+    for function in (abs, getattr, min, max, pow, round, divmod, float, int)
 }
 _MATH = (
-    "sqrt",
-    "cos",
-    "cosh",
-    "sin",
-    "sinh",
-    "tan",
-    "tanh",
-    "acos",
-    "asin",
-    "atan",
-    "log2",
-    "exp",
-    "log",
-    "floor",
-    "ceil",
-    "trunc",
-)
+    "sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2", "exp",
+    "log", "floor", "ceil", "trunc",
+)  # fmt: skip
 _TORCH = ("sym_min", "sym_max", "sym_float", "sym_int", "sym_sqrt", "sym_not", "sym_ite", "sym_sum")
 ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data", "grad"})
 """What `getattr` may read."""
@@ -112,11 +50,11 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("torch.nn.functional", F),
     *(
         (f"torch.{name}", getattr(torch, name))
-        for name in ("linalg", "fft", "special", "functional")
+        for name in ["linalg", "fft", "special", "functional"]
     ),
     *(
         (f"torch._C.{name}", getattr(torch._C, name))
-        for name in ("_nn", "_linalg", "_special", "_fft", "_VariableFunctions")
+        for name in ["_nn", "_linalg", "_special", "_fft", "_VariableFunctions"]
     ),
 )
 

@@ -116,18 +116,9 @@ class Made:
 
 
 Tree: TypeAlias = (
-    Leaf
-    | Given
-    | GivenContainer
-    | Held
-    | SizeOf
-    | Constant
-    | Opaque
-    | Items
-    | Entries
-    | Fields
+    Leaf | Given | GivenContainer | Held | SizeOf | Constant | Opaque | Items | Entries | Fields
     | Made
-)
+)  # fmt: skip
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "slice": slice,
@@ -147,19 +138,9 @@ FACTORIES: dict[str, type] = {
 """What a defaultdict of a result may make its values by, by name."""
 
 PLAIN = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    bool,
-    type(None),
-    type(...),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
+    int, float, complex, str, bytes, bool, type(None), type(...),
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
 """Types of Constants."""
 
 

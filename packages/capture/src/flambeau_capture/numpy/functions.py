@@ -39,40 +39,12 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.substitute_registry import Substitute
 
-_METHODS = [
-    "sum",
-    "prod",
-    "max",
-    "min",
-    "amax",
-    "amin",
-    "any",
-    "all",
-    "mean",
-    "std",
-    "var",
-    "argmax",
-    "argmin",
-    "cumsum",
-    "cumprod",
-    "ptp",
-    "round",
-    "around",
-    "reshape",
-    "ravel",
-    "transpose",
-    "swapaxes",
-    "squeeze",
-    "take",
-    "repeat",
-    "diagonal",
-    "trace",
-    "argsort",
-    "searchsorted",
-    "nonzero",
-    "permute_dims",
-    "matrix_transpose",
-]
+_METHODS = (
+    "sum", "prod", "max", "min", "amax", "amin", "any", "all", "mean", "std", "var", "argmax",
+    "argmin", "cumsum", "cumprod", "ptp", "round", "around", "reshape", "ravel", "transpose",
+    "swapaxes", "squeeze", "take", "repeat", "diagonal", "trace", "argsort", "searchsorted",
+    "nonzero", "permute_dims", "matrix_transpose",
+)  # fmt: skip
 """Functions that are methods of arrays."""
 _NAMED = {
     "amax": "max",
@@ -81,21 +53,10 @@ _NAMED = {
     "permute_dims": "transpose",
     "matrix_transpose": "mT",
 }
-_WITH_SIDE_EFFECTS = frozenset(
-    [
-        "save",
-        "savez",
-        "savez_compressed",
-        "savetxt",
-        "load",
-        "loadtxt",
-        "genfromtxt",
-        "array2string",
-        "array_str",
-        "array_repr",
-        "fromregex",
-    ]
-)
+_WITH_SIDE_EFFECTS = frozenset((
+    "save", "savez", "savez_compressed", "savetxt", "load", "loadtxt", "genfromtxt",
+    "array2string", "array_str", "array_repr", "fromregex",
+))  # fmt: skip
 
 
 class NumPyObjects(Arrays):
