@@ -89,7 +89,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Builds into build/ (into src/ for an editable install) and tells hatchling to include it."""
+        """Builds into build/ (into src/ for an editable install), for hatchling to include."""
         if os.environ.get("FLAMBEAU_NO_EXTENSION") == "1":
             return
         target = (

@@ -131,7 +131,7 @@ def test_strides_of_a_transposed_input():
 
 
 def test_split_reduction():
-    """Stretches of a symbolic length; the last one is cut off by the size of the call."""
+    """Chunks of a symbolic length; the last one is cut off by the size of the call."""
     _, run = compile_dynamic(
         lambda b, s, x: (b.sum(x, (0,)), b.amax(b.neg(x), (0, 1))), 8, 4,
         inputs=lambda m, n: [Spec.of((m, n))], options=InductorOptions(reduction_parts=4),

@@ -19,14 +19,14 @@ def softmax(b, x):
 
 
 def row_results(b, x):
-    """Values of rows between folds, and row results stored beside full ones."""
+    """Values of rows between reductions, and row results stored beside full ones."""
     s = b.tanh(b.sum(b.exp(x), (1,)))
     y = b.mul(b.sin(x), b.expand(b.unsqueeze(s, 1), x.spec.shape))
     return y, s, b.neg(b.sum(y, (1,)))
 
 
 def needed_late(b, x):
-    """A costly value that no fold needs before the second one, though nothing but loads stands
+    """A costly value that no reduction needs before the second one, though nothing but loads stands
     before it.
     """
 
@@ -72,9 +72,9 @@ def test_phases_compute_the_kernel(tester, build, keep_cost):
         replay.run(phase.inner)
         replay.run(phase.reduces)
         kept |= set(phase.keeps)
-        # What the loop computed is gone, unless it was kept or folded.
-        folded = {reduce.name for reduce in phase.reduces}
-        for name in set(replay.values) - rows - folded - kept:
+        # What the loop computed is gone, unless it was kept or reduced.
+        reduced = {reduce.name for reduce in phase.reduces}
+        for name in set(replay.values) - rows - reduced - kept:
             del replay.values[name]
     for stored, index, value in evaluator.stores:
         again[stored].view(-1)[index] = value

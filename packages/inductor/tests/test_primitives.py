@@ -123,7 +123,7 @@ def test_reduction(tester, name, dims):
 @pytest.mark.parametrize("parts", [2, 3, 100])
 @pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin"])
 def test_split_reduction(tester, name, parts):
-    """Even and uneven stretches, contiguous and not, floats and integers."""
+    """Even and uneven chunks, contiguous and not, floats and integers."""
     options = InductorOptions(debug_checks=True, reduction_parts=parts)
     for x in (
         torch.randn(9, 5, 6),
@@ -155,7 +155,7 @@ def test_arg_reduction(tester, name, dim):
 @pytest.mark.parametrize("find", ["argmax", "argmin"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_position_beside_a_reduction_that_wants_another_order(tester, find, first):
-    """The maximum of a transposed tensor is folded in the order of its memory, positions in the
+    """The maximum of a transposed tensor is reduced in the order of its memory, positions in the
     order of its dims.
     """
 

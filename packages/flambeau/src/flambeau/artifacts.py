@@ -30,7 +30,7 @@ class CacheInfo:
 
 
 def save_cache_artifacts() -> tuple[bytes, CacheInfo] | None:
-    """The kernels of all compiled callables that live in this process; None where there are none."""
+    """The kernels of all live compiled callables of this process; None if there are none."""
     entries = dict.fromkeys(
         entry
         for report in all_reports()

@@ -73,13 +73,16 @@ class GraphExplanation:
 
     calls: its torch-level calls; `nodes` counts its inputs and outputs, too.
     code: the graph as Python text.
-    seconds: of each stage: capture, autograd, inductor, build (or backend, where the backend is not
-    one of ours). kernels: their names; cache_hits and cache_misses count what the build found in
-    the cache on disk. fallback: why the graph runs eagerly, if it does. ends: the place and id of
-    the graph break that ends it, "" if it ends with the function. assumes: what it checks of data
-    where the program would otherwise go another way. externs: calls of ATen in its Programs.
-    partitions: what is saved for the backward, and recomputed in it. specialises: sizes that are guarded to be what
-    they were on the compiled call, each with the operator that takes no symbolic ones.
+    seconds: of each stage: capture, autograd, inductor, build; or backend, if it is not ours.
+    kernels: their names.
+    cache_hits, cache_misses: what the build found in the cache on disk, and what not.
+    fallback: why the graph runs eagerly, if it does.
+    ends: the place and id of the graph break that ends it, "" if it ends with the function.
+    externs: calls of ATen in its Programs, and why no kernel computes them.
+    partitions: what each forward saves for its backward, and what the backward recomputes.
+    assumes: what it checks of data, where the program would otherwise go another way.
+    specialises: sizes that are guarded to be what they were on the compiled call, each with the
+        operator that takes no symbolic ones.
     """
 
     calls: int

@@ -231,7 +231,7 @@ def _is_part(node: fx.Node) -> bool:
 
 
 def _sets_state(node: fx.Node) -> bool:
-    """Whether a call is for its side effect on torch's state: it changes no tensor, and gives none."""
+    """Whether a call only changes torch's state: it reads and returns no tensor."""
     return not node.meta.get("pure", True) and not node.all_input_nodes
 
 

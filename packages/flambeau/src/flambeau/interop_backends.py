@@ -85,7 +85,7 @@ class _Context(TracingContext):
             raise AttributeError("the fake mode of a graph of Flambeau's is made by it")
 
     def take_guards(self) -> None:
-        """Take the guards of the backend's; what it was given as plain floats it may have built in."""
+        """Take the backend's guards; it may have built in what it got as plain floats."""
         assert self._inputs is not None
         self._inputs.take_guards()
         if self._asked:

@@ -1,6 +1,6 @@
 """Symbolic sizes of torch's ShapeEnv and of our SizeEnv, translated into one another.
 
-    s77*2 + s27//2      (sympy, in a torch.SymInt)      <->      2*s77 + s27//2      (flambeau_prims.sizes.Expr)
+    s77*2 + s27//2 (sympy, in a torch.SymInt)  <->  2*s77 + s27//2 (flambeau_prims.sizes.Expr)
 
 Symbols are translated by tables of their names. torch's expressions are read by the names of their
 classes: nothing of torch's compiler, and no sympy, is imported.

@@ -20,7 +20,7 @@ Laws:
 innermost.
 2. A statement is *inner* if it depends on an inner axis, directly or through its operands, and then
 holds for every point of
-   the inner axes; a Reduce folds an inner value over all of them and is itself a *row* statement,
+   the inner axes; a Reduce reduces an inner value over all of them and is itself a *row* statement,
    as is everything that depends on outer axes only. A pure pointwise kernel has no inner axes. The
    order of the body is one valid order of evaluation.
 3. A value may be used by statements behind a Reduce that it feeds (v3 above): whoever generates
@@ -104,7 +104,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """`value` folded over all inner axes.
+    """`value` reduced over all inner axes.
 
     `kind` is one of REDUCE_KINDS; an argmax or argmin is the int64 row-major position in the inner
     axes, of the first extreme element, NaN counting as extreme; max and min propagate NaN.
@@ -145,7 +145,7 @@ REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
 # 2. Loop nests
-# ---------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class ScheduledKernel:
 
 
 # 3. Text
-# -----------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 
 DTYPE_NAMES = {
     "float64": "f64",
@@ -267,7 +267,7 @@ def format_kernel(kernel: Kernel) -> str:
 
 
 # 4. What a statement depends on
-# -------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------
 
 
 def operands(statement: Statement) -> tuple[str, ...]:

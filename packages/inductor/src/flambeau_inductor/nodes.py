@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """A stretch of memory with a name. `role`: "input", "computed" (by nests; the program allocates
+    """A named range of memory. `role`: "input", "computed" (by nests; the program allocates
     it) or "extern" (the result of an extern call that makes its own memory).
     """
 

@@ -38,7 +38,7 @@ class InductorOptions:
     """Threads that C++ kernels use; 0: as OpenMP decides at run time."""
 
     reduction_parts: int | None = None
-    """Cut every long fold into this many parts; None: as the device needs it."""
+    """Cut every long reduction into this many parts; None: as the device needs it."""
 
     fuse_horizontal: bool = True
     """Also fuse loop nests that share no data but run over the same axes."""

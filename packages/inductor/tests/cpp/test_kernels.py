@@ -55,7 +55,7 @@ def softmax(columns) -> Kernel:
     return Kernel("cpu", params(READ, WRITE), sizes, axes((I0, K0)), axes((R0, columns)), body)
 
 
-def fold(dtype, kinds, outer, inner, index, sizes=()) -> Kernel:
+def reduction(dtype, kinds, outer, inner, index, sizes=()) -> Kernel:
     """One Reduce of each kind of the same load; each stored to its own buffer along the last outer
     axis, if any.
     """
@@ -71,7 +71,7 @@ def fold(dtype, kinds, outer, inner, index, sizes=()) -> Kernel:
 
 
 def standardize(outer, inner, index, count) -> Kernel:
-    """(x - mean) / sqrt(var + eps): three loops, two folds, row values between them."""
+    """(x - mean) / sqrt(var + eps): three loops, two reductions, row values between them."""
     body = (
         Load("v0", F32, "b0", index),
         Reduce("v1", F32, "sum", "v0"),
@@ -93,7 +93,7 @@ def standardize(outer, inner, index, count) -> Kernel:
 
 
 def whole_and_back() -> Kernel:
-    """Everything folded to one point, then each element compared with it: threads must meet in
+    """Everything reduced to one point, then each element compared with it: threads must meet in
     between.
     """
     body = (
@@ -188,30 +188,30 @@ KERNELS = {
     "softmax_static": softmax(513),
     "softmax_dynamic": softmax(K1),
     "softmax_long": softmax(100_000),
-    "rows": fold(F32, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
-    "rows_two_inner": fold(
+    "rows": reduction(F32, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
+    "rows_two_inner": reduction(
         F32, KINDS, [(I0, K0)], [(R0, 3), (R1, K1)], 3 * K1 * I0 + K1 * R0 + R1, (K0, K1)
     ),
-    "rows_outside_in": fold(
+    "rows_outside_in": reduction(
         F32, KINDS, [(I0, K0)], [(R0, 3), (R1, K1)], K1 * K0 * R0 + K1 * I0 + R1, (K0, K1)
     ),
-    "columns": fold(F32, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
-    "columns_static": fold(
+    "columns": reduction(F32, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
+    "columns_static": reduction(
         F32, KINDS, [(I0, 300)], [(R0, 9), (R1, K1)], 300 * (K1 * R0 + R1) + I0, (K0, K1)
     ),
-    "columns_double": fold(F64, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
-    "short_rows": fold(F32, KINDS, [(I0, K0)], [(R0, 3)], 3 * I0 + R0, (K0, K1)),
-    "rows_int": fold(I64, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
-    "columns_int": fold(I64, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
-    "rows_bool": fold(
+    "columns_double": reduction(F64, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
+    "short_rows": reduction(F32, KINDS, [(I0, K0)], [(R0, 3)], 3 * I0 + R0, (K0, K1)),
+    "rows_int": reduction(I64, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
+    "columns_int": reduction(I64, KINDS, [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)),
+    "rows_bool": reduction(
         BOOL, ("any", "all", "max", "min"), [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)
     ),
-    "columns_bool": fold(
+    "columns_bool": reduction(
         BOOL, ("any", "all", "max", "min"), [(I0, K0)], [(R0, K1)], K0 * R0 + I0, (K0, K1)
     ),
-    "whole_float": fold(F32, KINDS, [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
-    "whole_int": fold(I64, KINDS, [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
-    "whole_bool": fold(BOOL, ("any", "all"), [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
+    "whole_float": reduction(F32, KINDS, [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
+    "whole_int": reduction(I64, KINDS, [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
+    "whole_bool": reduction(BOOL, ("any", "all"), [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
     "standardize_rows": standardize([(I0, K0)], [(R0, K1)], K1 * I0 + R0, K1),
     "standardize_columns": standardize([(I0, K0)], [(R0, K1)], K0 * R0 + I0, K1),
     "whole_and_back": whole_and_back(),
@@ -258,7 +258,7 @@ SIZES = [(1, 1), (5, 7), (300, 3), (3, 300), (129, 65), (1000, 400), (2, 5000), 
 
 @pytest.mark.parametrize(("k0", "k1"), SIZES)
 @pytest.mark.parametrize("name", [n for n in KERNELS if n.startswith(("rows", "columns", "short"))])
-def test_folds(library, name, k0, k1):
+def test_reductions(library, name, k0, k1):
     kernel = KERNELS[name]
     dtype = kernel.params[0].dtype
     outer = 300 if name == "columns_static" else k0
@@ -272,7 +272,7 @@ def test_folds(library, name, k0, k1):
     if inner == 0 and outer:
         pytest.skip("an extreme of nothing has no value; see test_empty_sums")
     x = values(dtype, count)
-    check_folds(library, name, x, outer, [k0, k1])
+    check_reductions(library, name, x, outer, [k0, k1])
 
 
 def values(dtype, count) -> torch.Tensor:
@@ -285,7 +285,7 @@ def values(dtype, count) -> torch.Tensor:
     )  # many ties; near 1, so that products stay finite
 
 
-def check_folds(library, name, x, outer, ints):
+def check_reductions(library, name, x, outer, ints):
     """Exact for extremes and positions; sums and products against float64, no farther than a few
     times eager's error.
     """
@@ -372,7 +372,7 @@ def test_nan_wins_every_extreme(library, name):
 )
 @pytest.mark.parametrize("name", ["whole_float", "whole_int", "whole_bool"])
 def test_whole(library, name, k0, k1):
-    check_folds(library, name, values(KERNELS[name].params[0].dtype, k0 * k1), 1, [k0, k1])
+    check_reductions(library, name, values(KERNELS[name].params[0].dtype, k0 * k1), 1, [k0, k1])
 
 
 def test_empty_sums(library):
@@ -430,10 +430,10 @@ def test_long_sums_are_no_farther_than_eager(library, length):
 
 
 SUMS = {name: KERNELS[name] for name in ("rows", "columns", "whole_float", "columns_double")} | {
-    "rows_double": fold(F64, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
-    "rows_static": fold(F32, ("sum",), [(I0, K0)], [(R0, 9_999)], 9_999 * I0 + R0, (K0, K1)),
-    "sum_only": fold(F32, ("sum",), [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
-    "whole_double": fold(F64, ("sum",), [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
+    "rows_double": reduction(F64, KINDS, [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
+    "rows_static": reduction(F32, ("sum",), [(I0, K0)], [(R0, 9_999)], 9_999 * I0 + R0, (K0, K1)),
+    "sum_only": reduction(F32, ("sum",), [(I0, K0)], [(R0, K1)], K1 * I0 + R0, (K0, K1)),
+    "whole_double": reduction(F64, ("sum",), [], [(R0, K0), (R1, K1)], K1 * R0 + R1, (K0, K1)),
 }
 
 

@@ -466,7 +466,7 @@ def byte_size(tensor: Tensor) -> Dim:
 
 @lru_cache(maxsize=256)
 def find_shim(core: ModuleType, name: str) -> int:
-    """The address of a function of libtorch's C interface, 0 if this torch has none of that name."""
+    """The address of a function of libtorch's C interface, 0 if this torch has none."""
     library = "libtorch_cuda.so" if "_cuda_" in name else "libtorch_cpu.so"
     path = Path(torch.__file__).parent / "lib" / library
     return core.find_symbol(core.open_library(str(path)), name) if path.exists() else 0

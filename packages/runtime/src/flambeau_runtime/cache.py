@@ -1,7 +1,9 @@
 """The on-disk cache: built kernels, found by the hash of what they were made from.
 
-    <root>/entries/<kind>/<key>.json     {"kind": ..., "key": ..., "sha256": ..., "suffix": ".so"}: which object a key stands for
-    <root>/objects/<sha256>.so           the object, named by its own content, which holds `binding(kind, key)`
+    <root>/entries/<kind>/<key>.json     which object a key stands for:
+                                         {"kind": ..., "key": ..., "sha256": ..., "suffix": ".so"}
+    <root>/objects/<sha256>.so           the object, named by its content; it holds
+                                         `binding(kind, key)`
 
 The root and its folders are 0700 directories of the user's, and no links. An entry counts only if
 it and its object are bound to the key that is asked for, the user owns the files, nobody else may
@@ -65,7 +67,7 @@ def recording_cache_use(use: CacheUse) -> Iterator[None]:
 
 
 def binding(kind: str, key: str) -> str:
-    """The identifier that an object holds, so that it serves no other key; for a library, a symbol."""
+    """The identifier of its key that an object holds; for a library, a symbol."""
     return f"flambeau_{kind}_{key}"
 
 

@@ -24,7 +24,10 @@ class CacheError(EnvironmentProblem):
     """The cache directory cannot be used, or not safely."""
 
     reason = "unusable-cache"
-    hint = "name a directory that only you may write to with the cache_dir option or FLAMBEAU_CACHE_DIR"
+    hint = (
+        "name a directory that only you may write to with the cache_dir option or "
+        "FLAMBEAU_CACHE_DIR"
+    )
 
 
 class CompilerNotFound(EnvironmentProblem):
@@ -51,7 +54,10 @@ class KernelNotLoadable(EnvironmentProblem):
     """A kernel was built, but the system refuses to load it."""
 
     reason = "kernel-not-loadable"
-    hint = "is the cache directory mounted noexec? name another with the cache_dir option or FLAMBEAU_CACHE_DIR"
+    hint = (
+        "is the cache directory mounted noexec? name another with the cache_dir option or "
+        "FLAMBEAU_CACHE_DIR"
+    )
 
 
 class SanitizerNotLoaded(EnvironmentProblem):

@@ -120,4 +120,7 @@ def view_of(
 
 def out_of_bounds(kernel: str) -> str:
     """What an IndexError says when a checked kernel met an index outside its tensor."""
-    return f"index out of bounds in {kernel}: an index tensor holds a value that is not within the indexed dimension"
+    return (
+        f"index out of bounds in {kernel}: "
+        "an index tensor holds a value that is not within the indexed dimension"
+    )

@@ -24,7 +24,10 @@ except ImportError as error:
 _LOCK = threading.Lock()
 if hasattr(os, "register_at_fork"):  # another thread may have held it
     os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
-BUILD_HINT = "build it with `python packages/runtime/hatch_build.py --inplace`, or reinstall flambeau-runtime"
+BUILD_HINT = (
+    "build it with `python packages/runtime/hatch_build.py --inplace`, "
+    "or reinstall flambeau-runtime"
+)
 
 
 @lru_cache(maxsize=1)

@@ -33,7 +33,10 @@ from flambeau_runtime.program import (
 )
 
 _HEAD = '''\
-"""The compiled program `{name}`, written out by Flambeau.  Run this file to build it and to run it on random inputs."""
+"""The compiled program `{name}`, written out by Flambeau.
+
+Run this file to build it and to run it on random inputs.
+"""
 
 import torch
 '''

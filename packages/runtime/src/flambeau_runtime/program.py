@@ -166,7 +166,7 @@ class Expr:
 
 @dataclass(frozen=True)
 class Float:
-    """A given float as an argument of an extern call: the name of the symbol that holds its bits."""
+    """A float argument of an extern call that the program is given, by its symbol's name."""
 
     text: str
 

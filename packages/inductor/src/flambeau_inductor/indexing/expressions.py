@@ -47,7 +47,7 @@ class FloorDiv(sympy.Function):
 
 
 class Mod(sympy.Function):
-    """`a % b` for a >= 0, b > 0. (sympy's own Mod spends its time on cases that do not arise here.)"""
+    """`a % b` for a >= 0, b > 0; sympy's own Mod spends time on other cases."""
 
     nargs = (2,)
     is_integer = True

@@ -1,4 +1,4 @@
-"""Builds a body: names values, shares equal ones, and folds what is cheap to fold while building."""
+"""Builds a body: names values, shares equal ones, and simplifies as it builds."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class BodyBuilder:
             self.statements.append(CheckIndex(value, size, mask))
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
-        """A fold over the inner axes."""
+        """A reduction over the inner axes."""
         return self.define(("reduce", kind, value), Reduce, dtype, kind, value)
 
     # Operators

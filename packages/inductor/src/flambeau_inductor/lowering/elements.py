@@ -70,7 +70,8 @@ class Elements:
     """
 
     def __init__(
-        self, memory: dict[Value, str], roots: dict[Value, Value], sizes: SizeTable, ranges: dict[str, sympy.Expr],
+        self, memory: dict[Value, str], roots: dict[Value, Value], sizes: SizeTable,
+        ranges: dict[str, sympy.Expr],
         device: torch.device, fetch: Callable[[Value, torch.device], Value], elide_cast_pairs: bool,
     ) -> None:  # fmt: skip
         self.memory = memory

@@ -52,7 +52,7 @@ def may_alias(op: Any) -> bool:
 def lower_extern(
     node: Node, order: int, tensor: Callable[[Value], TensorRef], make: Callable[[Value, str], str]
 ) -> ExternCall:
-    """The call. `tensor` gives an operand's memory; `make(value, role)` declares a result's buffer."""
+    """The call. `tensor` gives an operand's memory, `make(value, role)` a result's buffer."""
     reads: set[str] = set()
 
     def convert(arg: Any) -> Any:

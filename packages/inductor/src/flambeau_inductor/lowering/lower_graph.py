@@ -26,7 +26,7 @@ from flambeau_inductor.lowering.realize import (
     realize,
     result_of,
 )
-from flambeau_inductor.lowering.reduction import REDUCTIONS, folded_dims, lower_reduction
+from flambeau_inductor.lowering.reduction import REDUCTIONS, lower_reduction, reduced_dims
 from flambeau_inductor.lowering.registry import load_all
 from flambeau_inductor.lowering.split_axes import split_axes
 from flambeau_inductor.lowering.split_reduction import choose_parts, chunk_length, split_dim
@@ -138,23 +138,23 @@ class _GraphLowering:
         self.finish(elements, self.make(value), value.spec, index, name, axes, (), where)
 
     def reduction_nest(self, node: Node) -> None:
-        """Fold a value, into a buffer of its own."""
+        """Reduce a value into a buffer of its own."""
         out, x = result_of(node), node.args[0]
-        dims = folded_dims(node)
+        dims = reduced_dims(node)
         parts = choose_parts(node, dims, self.options)
         if parts > 1:
             self.split_reduction_nests(node, dims, parts)
             return
         outer, kept = self.axes(out.spec.shape, out.spec.stride, "i")
-        inner, folded = self.axes(
+        inner, reduced = self.axes(
             [x.spec.shape[d] for d in dims], [x.spec.stride[d] for d in dims], "r"
         )
         elements = self.elements(outer + inner, out.spec.device)
-        name = lower_reduction(elements, node, kept, folded, is_fold=bool(inner))
+        name = lower_reduction(elements, node, kept, reduced, has_inner=bool(inner))
         self.finish(elements, self.make(out), out.spec, kept, name, outer, inner, node.where)
 
     def split_reduction_nests(self, node: Node, dims: tuple[int, ...], parts: int) -> None:
-        """Fold stretches of a dim into a buffer of partial results, then those into the result."""
+        """Reduce chunks of a dim into a buffer of partial results, then those into the result."""
         out, x = result_of(node), node.args[0]
         spec = out.spec
         cut = split_dim(node, dims)
@@ -170,15 +170,15 @@ class _GraphLowering:
         )
         outer, at = self.axes(partial.spec.shape, partial.spec.stride, "i")
         shape = [length if d == cut else x.spec.shape[d] for d in dims]
-        inner, folded = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
+        inner, reduced = self.axes(shape, [x.spec.stride[d] for d in dims], "r")
         elements = self.elements(outer + inner, spec.device)
-        moved = sympy.expand(at[0] * self.sizes.convert(length) + folded[dims.index(cut)])
+        moved = sympy.expand(at[0] * self.sizes.convert(length) + reduced[dims.index(cut)])
         position = tuple(
-            moved if d == cut else index for d, index in zip(dims, folded, strict=True)
+            moved if d == cut else index for d, index in zip(dims, reduced, strict=True)
         )
         even = isinstance(length, int) and length * parts == x.spec.shape[cut]
         inside = None if even else elements.condition("lt", moved, x.spec.shape[cut])
-        name = lower_reduction(elements, node, at[1:], position, inside, is_fold=bool(inner))
+        name = lower_reduction(elements, node, at[1:], position, inside, has_inner=bool(inner))
         self.finish(elements, self.make(partial), partial.spec, at, name, outer, inner, node.where)
 
         outer, kept = self.axes(spec.shape, spec.stride, "i")
@@ -264,7 +264,7 @@ class _GraphLowering:
     # The graph's exit
 
     def lower_outputs(self) -> None:
-        """What the program returns; the old value of an input that will be written is copied first."""
+        """The program's results; an input that will be written to is copied first."""
         written = {target for target, _ in self.graph.writes}
         copies: dict[Value, Value] = {}
         for out in self.graph.outputs:
@@ -280,7 +280,7 @@ class _GraphLowering:
                 self.lowered.outputs.append(self.tensor(out))
 
     def copy_of(self, value: Value) -> Value:
-        """A copy of a value in memory of its own, in its strides; a dim of stride 0 is copied once."""
+        """A copy of a value, in its strides; a dim of stride 0 is copied once."""
         spec = value.spec
         copy = Value(f"{value.name}_copy", spec.replace(offset=0))
         if spec.dtype not in DTYPES:

@@ -214,7 +214,7 @@ class _Realizer:
 
 
 def _in_kernels(node: Node) -> bool:
-    """Whether kernels take the dtype of a primitive's result; else it is a copy, which ATen makes."""
+    """Whether kernels take the dtype of a primitive's result; else ATen copies it."""
     return node.op.kind is Kind.VIEW or result_of(node).spec.dtype in DTYPES
 
 

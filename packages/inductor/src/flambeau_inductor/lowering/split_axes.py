@@ -43,7 +43,7 @@ def split_axes(outer: Axes, inner: Axes, body: Body) -> tuple[Axes, Axes, Body]:
 
 
 def _find_split(axes: Axes, body: Body) -> tuple[Axis, sympy.Expr] | None:
-    """An axis and the number of steps to take together, from a FloorDiv or Mod of that axis alone."""
+    """An axis and its steps to take together, from a FloorDiv or Mod of that axis alone."""
     by_symbol = {axis.symbol: axis for axis in axes}
     for statement in body:
         index = index_of(statement)

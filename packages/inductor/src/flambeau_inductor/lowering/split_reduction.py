@@ -1,9 +1,10 @@
 """Split a long reduction with few results in two, so that a GPU has enough independent work.
 
-    s: f32[64] = sum(x: f32[100000, 64], (0,))   ->   p: f32[128, 64] = sums of 128 stretches of 782 rows each;  s = sum(p, (0,))
+    s: f32[64] = sum(x: f32[100000, 64], (0,))   ->   p: f32[128, 64] = sums of chunks of 782 rows
+                                                 s: f32[64] = sum(p, (0,))
 
-The last stretch may be short: what lies beyond the end counts as the fold's identity. On a CPU the
-code generator shares a long fold out to threads itself.
+The last chunk may be short: beyond the end stands the reduction's identity. On a CPU the
+code generator shares a long reduction out to threads itself.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ ENOUGH_PROGRAMS = 256
 """A GPU of a hundred or two multiprocessors is busy with this many."""
 
 COLUMNS_PER_PROGRAM = 64
-SHORTEST_STRETCH = 256
+SHORTEST_CHUNK = 256
 
 SPLITTABLE = frozenset(("sum", "prod", "amax", "amin", "any", "all"))
 
 
 def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) -> int:
-    """Into how many stretches to cut the outermost folded dim in memory; 1: not at all."""
+    """Into how many chunks to cut the outermost reduced dim in memory; 1: not at all."""
     if node.op.name not in SPLITTABLE or not dims:
         return 1
     spec = node.args[0].spec
@@ -39,10 +40,10 @@ def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) ->
         return max(1, min(options.reduction_parts, longest))
     if spec.device.type != "cuda":
         return 1
-    folded = kept = 1
+    reduced = kept = 1
     for d, size in enumerate(spec.shape):
         if d in dims:
-            folded *= hint_of(size)
+            reduced *= hint_of(size)
         else:
             kept *= hint_of(size)
     innermost = min((hint_of(spec.stride[d]) for d in dims), default=1)
@@ -50,7 +51,7 @@ def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) ->
     programs = -(-kept // COLUMNS_PER_PROGRAM) if column else kept
     if programs >= ENOUGH_PROGRAMS:
         return 1
-    wanted = min(2 * ENOUGH_PROGRAMS // max(programs, 1), folded // SHORTEST_STRETCH, longest)
+    wanted = min(2 * ENOUGH_PROGRAMS // max(programs, 1), reduced // SHORTEST_CHUNK, longest)
     if wanted < 2:
         return 1
     even = next((parts for parts in range(wanted, wanted // 2, -1) if longest % parts == 0), wanted)
@@ -58,18 +59,18 @@ def choose_parts(node: Node, dims: tuple[int, ...], options: InductorOptions) ->
 
 
 def split_dim(node: Node, dims: tuple[int, ...]) -> int:
-    """The folded dim that is outermost in memory."""
+    """The reduced dim that is outermost in memory."""
     stride = node.args[0].spec.stride
     return max(dims, key=lambda d: (hint_of(stride[d]), -d))
 
 
 def chunk_length(size: Size, parts: int) -> Size:
-    """The length of a stretch, so that `parts` of them cover the dim."""
+    """The length of a chunk, so that `parts` of them cover the dim."""
     return ceil_div(size, parts)
 
 
 def identity(name: str, dtype: torch.dtype) -> Number:
-    """What changes nothing when it is folded in."""
+    """The value whose accumulation changes no result."""
     if name in ("sum", "any"):
         return 0
     if name in ("prod", "all"):

@@ -1,7 +1,7 @@
 """Fuse loop nests into groups that share a kernel, and remember why others do not.
 
     nest add, nest sum (over its rows), nest exp (of add - sum)  ->  one group over the rows
-    nest transpose of what nest add wrote                        ->  "buf0 is read at other places than it is written"
+    nest transpose of what nest add wrote    ->  "buf0 is read at other places than it is written"
 
 Greedy in program order: each node joins the youngest group it reads from, then one that reads what
 it reads, then a neighbour with the same axes. A last pass merges groups that a later node brought
@@ -135,7 +135,7 @@ class _Fuser:
         return None
 
     def is_small(self, name: str, group: Group) -> bool:
-        """Whether a buffer is much smaller than the loop nest: sharing its loads is worth nothing."""
+        """Whether a buffer is much smaller than the loop nest: sharing its loads gains nothing."""
         elements = 1
         for size in self.lowered.buffers[name].spec.shape:
             elements *= self.hint(self.lowered.sizes.convert(size))
@@ -228,12 +228,12 @@ class _Fuser:
             if not full:
                 continue
             if reduction.column:
-                return "the reduction folds rows of what the other walks along"
+                return "the reduction runs over rows of what the other walks along"
             rows, row = self.hint(numel(reduction.outer)), self.hint(numel(reduction.inner))
             if reduction.device != "cpu" and rows < MIN_ROWS_FOR_ROW_KERNEL and row > SHORT_ROW:
                 return f"a kernel over {rows} rows of {row} would leave most of the GPU idle"
         if a.inner and b.inner and a.column != b.column:
-            return "one reduction folds rows, the other columns"
+            return "one reduction is over rows, the other over columns"
         return ""
 
     def union(self, a: Group, b: Group, match: Match, shares: bool) -> Group | str:

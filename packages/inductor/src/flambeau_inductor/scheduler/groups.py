@@ -70,7 +70,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What it does, for people: the members' labels, and the user's lines that they come from."""
+        """What it does, for people: the members' labels, and the user's lines behind them."""
         text = "+".join(
             node.op if isinstance(node, ExternCall) else node.label for node in self.nodes
         )
@@ -210,7 +210,7 @@ def dependencies(lowered: Lowered) -> list[set[int]]:
 
 
 def is_column_reduction(nest: LoopNest, hint: Callable[[sympy.Expr], int]) -> bool:
-    """Whether a reduction folds an axis that is not innermost in the memory it reads."""
+    """Whether a reduction is over an axis that is not innermost in the memory it reads."""
     if not nest.inner or not nest.outer:
         return False
     names = frozenset(axis.symbol.name for axis in (*nest.outer, *nest.inner))

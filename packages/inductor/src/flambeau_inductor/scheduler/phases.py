@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a kernel: row statements, then (if `inner` is not empty) one loop over the inner
+    """A part of a kernel: row statements, then (if `inner` is not empty) one loop over the inner
     axes, then its Reduces.
 
     `keeps`: inner values of this phase that later phases read: store them in a row of scratch.
@@ -126,7 +126,7 @@ class _Splitter:
     def closure(
         self, level: int, roots: list[Statement], kept: frozenset[str] = frozenset()
     ) -> set[str]:
-        """The inner values that a phase's loop needs; kept values of earlier phases end the search."""
+        """The inner values that a phase's loop needs, without those that earlier phases kept."""
         found: set[str] = set()
         pending = [name for root in roots for name in self.reads(root)]
         while pending:

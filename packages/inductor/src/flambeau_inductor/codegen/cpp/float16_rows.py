@@ -1,12 +1,12 @@
-"""float16 in vector loops: stretches of rows are converted by the machine's instructions, which
-GCC's vectoriser does not use.
+"""float16 in vector loops: the machine's instructions, which GCC's vectoriser does not use, convert
+chunks of rows.
 
-v0 = load b0[i0];  v1 = cast v0 :f32;  v2 = exp v1;  v3 = cast v2 :f16;  store b1[i0] v3
+    v0 = load b0[i0];  v1 = cast v0 :f32;  v2 = exp v1;  v3 = cast v2 :f16;  store b1[i0] v3
 
-for (stretch = begin; stretch < end; stretch += 256)
-  widen_float16(b0 + stretch, v1_half, ...)
-  for (i0 = stretch; i0 < last; ++i0) v1 = v1_half[i0 - stretch], v2 = exp(v1), v2_half[i0 -
-  stretch] = v2 narrow_float16(v2_half, b1 + stretch, ...)
+    for (chunk = begin; chunk < end; chunk += 256)
+      widen_float16(b0 + chunk, v1_half, ...)
+      for (i0 = chunk; i0 < last; ++i0) v1 = v1_half[i0 - chunk], v2_half[i0 - chunk] = exp(v1)
+      narrow_float16(v2_half, b1 + chunk, ...)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Float16Rows:
-    """A loop's body on rows of floats: those filled before a stretch of it, and those emptied
+    """A loop's body on rows of floats: those filled before a chunk of it, and those emptied
     after.
     """
 
@@ -61,7 +61,7 @@ def on_rows(body: Sequence[Statement], vector: Axis) -> Float16Rows | None:
     from it, on rows of floats; None if there are none.
     """
     values = {name: s for s in body if (name := defined_name(s)) is not None}
-    place = vector.symbol - symbol("stretch")
+    place = vector.symbol - symbol("chunk")
     result: list[Statement] = []
     widened: list[Row] = []
     narrowed: list[Row] = []
@@ -126,25 +126,25 @@ def _casts(
 def write_chunks(
     writer: KernelWriter, rows: Float16Rows, vector: Axis, begin: str, end: str
 ) -> None:
-    """The loop in stretches."""
+    """The loop in chunks."""
     name = vector.symbol.name
     for row in (*rows.widened, *rows.narrowed):
         writer.line(f"float {row.name}[{CHUNK}] __attribute__((aligned(64)));")
-    with writer.block(f"for (int64_t stretch = {begin}; stretch < {end}; stretch += {CHUNK})"):
-        writer.line(f"const int64_t last = stretch + {CHUNK} < {end} ? stretch + {CHUNK} : {end};")
-        _convert(writer, rows.widened, name, "widen_float16({place}, {row}, last - stretch);")
+    with writer.block(f"for (int64_t chunk = {begin}; chunk < {end}; chunk += {CHUNK})"):
+        writer.line(f"const int64_t last = chunk + {CHUNK} < {end} ? chunk + {CHUNK} : {end};")
+        _convert(writer, rows.widened, name, "widen_float16({place}, {row}, last - chunk);")
         writer.simd(None)
-        with writer.loop(name, "stretch", "last"):
+        with writer.loop(name, "chunk", "last"):
             writer.statements(rows.body)
-        _convert(writer, rows.narrowed, name, "narrow_float16({row}, {place}, last - stretch);")
+        _convert(writer, rows.narrowed, name, "narrow_float16({row}, {place}, last - chunk);")
 
 
 def _convert(writer: KernelWriter, rows: Sequence[Row], index: str, call: str) -> None:
-    """A call for each row, where the loop's index stands at the beginning of the stretch."""
+    """A call for each row, where the loop's index stands at the beginning of the chunk."""
     if not rows:
         return
     with writer.block(""):
-        writer.line(f"const int64_t {index} = stretch;")
+        writer.line(f"const int64_t {index} = chunk;")
         for row in rows:
             place = f"{row.buffer} + {writer.printer.index_text(row.index)}"
             writer.line(call.format(place=place, row=row.name))

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
+from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
 from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
-from flambeau_inductor.codegen.cpp.fold_loops import write_fold_loop
 from flambeau_inductor.codegen.cpp.peel import peel, write_peeled
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
@@ -36,7 +36,12 @@ from flambeau_inductor.codegen.cpp.plan import (
     varies,
 )
 from flambeau_inductor.codegen.cpp.printer import CppPrinter
-from flambeau_inductor.codegen.cpp.reductions import column_final, column_take, fold_of, places
+from flambeau_inductor.codegen.cpp.reductions import (
+    accumulator_of,
+    column_final,
+    column_take,
+    places,
+)
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
 from flambeau_inductor.ir import (
     Axis,
@@ -53,7 +58,7 @@ from flambeau_inductor.scheduler.phases import split_phases
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from flambeau_inductor.codegen.cpp.reductions import Fold
+    from flambeau_inductor.codegen.cpp.reductions import Accumulator
     from flambeau_inductor.ir import Body, Kernel, Statement
     from flambeau_inductor.scheduler.phases import Phase
 
@@ -209,7 +214,7 @@ class KernelWriter:
     # Pointwise
 
     def write_pointwise(self) -> None:
-        """Rows of the lead axes, each a vector loop; what does not vary along it stands before it."""
+        """Rows of the lead axes, each a vector loop with its invariants before it."""
         vector = self.plan.vector
         if vector is None:
             self.statements(self.kernel.body)
@@ -324,7 +329,7 @@ class KernelWriter:
 
     @contextmanager
     def lead_loops(self, lead: Sequence[Axis]) -> Iterator[None]:
-        """From `begin` to `end` over the points of the lead axes, which count up like an odometer."""
+        """From `begin` to `end` over the points of the lead axes, counted as an odometer counts."""
         if not lead:
             yield
             return
@@ -383,24 +388,25 @@ class KernelWriter:
             s for s in phase.row if not isinstance(s, Store) or self.plan.kind != "whole"
         )
         self.row_stores(phase)
-        folds = {
-            reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces
+        accumulators = {
+            reduce.name: accumulator_of(reduce, self.dtypes[reduce.value])
+            for reduce in phase.reduces
         }
-        for name, fold in folds.items():
-            for ctype, suffix, start in fold.state:
+        for name, accumulator in accumulators.items():
+            for ctype, suffix, start in accumulator.state:
                 self.line(f"{ctype} {name}_all{suffix} = {start};")
         if phase.inner or phase.reduces:
-            self.inner_loops(phase, folds, first_begin, first_end)
+            self.inner_loops(phase, accumulators, first_begin, first_end)
         if self.plan.kind == "whole":
-            self.combine_threads(phase, folds)
+            self.combine_threads(phase, accumulators)
         for reduce in phase.reduces:
-            final = folds[reduce.name].final.format(**places("s", f"{reduce.name}_all"))
+            final = accumulators[reduce.name].final.format(**places("s", f"{reduce.name}_all"))
             self.line(f"const {value_type(reduce.dtype)} {reduce.name} = {final};")
             self.replay.values[reduce.name] = reduce.name
             self.replay.dtypes[reduce.name] = reduce.dtype
 
     def row_stores(self, phase: Phase) -> None:
-        """In a whole fold, thread 0 stores what belongs to the single outer point."""
+        """In a whole reduction, thread 0 stores what belongs to the single outer point."""
         stores = [s for s in phase.row if isinstance(s, Store)] if self.plan.kind == "whole" else []
         if stores:
             self.line("if (threads > 1) {")
@@ -409,7 +415,9 @@ class KernelWriter:
             with self.block("if (thread == 0)"):
                 self.statements(stores)
 
-    def inner_loops(self, phase: Phase, folds: dict[str, Fold], begin: str, end: str) -> None:
+    def inner_loops(
+        self, phase: Phase, accumulators: dict[str, Accumulator], begin: str, end: str
+    ) -> None:
         """The nest over the inner axes; the last one is the vector loop."""
         inner = self.kernel.inner
         opened = []
@@ -418,7 +426,7 @@ class KernelWriter:
             opened.append(self.loop(axis.symbol.name, *bounds))
             opened[-1].__enter__()
         bounds = (begin, end) if len(inner) == 1 else ("0", self.size(inner[-1]))
-        write_fold_loop(self, phase, folds, *bounds)
+        write_accumulation_loop(self, phase, accumulators, *bounds)
         for context in reversed(opened):
             context.__exit__(None, None, None)
 
@@ -433,45 +441,47 @@ class KernelWriter:
     # Whole
 
     def partial_struct(self) -> None:
-        """What a thread's part of each fold is, for the others to read."""
+        """A thread's part of each reduction, for the others to read."""
         fields = []
         for statement in self.kernel.body:
             if isinstance(statement, Reduce):
-                fold = fold_of(statement, self.dtypes[statement.value])
-                fields += [f"{ctype} {statement.name}{suffix};" for ctype, suffix, _ in fold.state]
+                accumulator = accumulator_of(statement, self.dtypes[statement.value])
+                fields += [
+                    f"{ctype} {statement.name}{suffix};" for ctype, suffix, _ in accumulator.state
+                ]
         self.line(
             f"struct {self.name}_partial {{ {' '.join(fields)} }} __attribute__((aligned(64)));"
         )
 
     def write_whole(self) -> None:
-        """Each thread folds its stretch of the first inner axis; all then join all parts, in the
+        """Each thread reduces its chunk of the first inner axis; all then join all parts, in the
         same order.
         """
         self.phases = split_phases(self.kernel, None)
         for phase in self.phases:
             self.write_row_phase(phase, "begin", "end")
 
-    def combine_threads(self, phase: Phase, folds: dict[str, Fold]) -> None:
-        if not folds:
+    def combine_threads(self, phase: Phase, accumulators: dict[str, Accumulator]) -> None:
+        if not accumulators:
             return
         with self.block("if (threads > 1)"):
-            for name, fold in folds.items():
-                for _, suffix, _ in fold.state:
+            for name, accumulator in accumulators.items():
+                for _, suffix, _ in accumulator.state:
                     self.line(f"shared[thread].{name}{suffix} = {name}_all{suffix};")
             self.line("#pragma omp barrier")
-            for name, fold in folds.items():
-                for _, suffix, start in fold.state:
+            for name, accumulator in accumulators.items():
+                for _, suffix, start in accumulator.state:
                     self.line(f"{name}_all{suffix} = {start};")
             with self.loop("t", "0", "threads"):
-                for name, fold in folds.items():
+                for name, accumulator in accumulators.items():
                     both = places("s", f"{name}_all") | places("q", f"shared[t].{name}")
-                    for text in fold.merge:
+                    for text in accumulator.merge:
                         self.line(text.format(**both))
 
     # Columns
 
     def write_columns(self) -> None:
-        """Blocks of the vector axis: arrays hold the folds and the row values of a block's columns.
+        """Blocks of the vector axis: arrays hold accumulators and row values of a block's columns.
 
         Threads share out units of a few columns; each takes its own in blocks as wide as they come.
         """
@@ -496,7 +506,7 @@ class KernelWriter:
             for axis in reversed(self.plan.lead):
                 length = self.size(axis)
                 self.line(f"const int64_t {axis.symbol.name} = rest % {length}; rest /= {length};")
-            # Folds stand in arrays, one element a column, even where all columns fold the same
+            # Accumulators are arrays, one element a column, even where all columns reduce the same
             # values.
             moving = dependents(
                 self.kernel.body,
@@ -531,30 +541,33 @@ class KernelWriter:
         self.column_rows(phase, later, moving, arrays)
         if not (phase.inner or phase.reduces):
             return
-        folds = {
-            reduce.name: fold_of(reduce, self.dtypes[reduce.value]) for reduce in phase.reduces
+        accumulators = {
+            reduce.name: accumulator_of(reduce, self.dtypes[reduce.value])
+            for reduce in phase.reduces
         }
-        for name, fold in folds.items():
-            for ctype, suffix, start in fold.state:
+        for name, accumulator in accumulators.items():
+            for ctype, suffix, start in accumulator.state:
                 self.line(f"{ctype} {name}_all{suffix}[{COLUMN_BLOCK}];")
                 self.line(
                     f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_all{suffix}[c] = {start};"
                 )
-            if fold.bounded:
-                (ctype, _, start) = fold.part[0]
+            if accumulator.bounded:
+                (ctype, _, start) = accumulator.part[0]
                 self.line(f"{ctype} {name}_part[{COLUMN_BLOCK}] = {{}};")
                 if start[0] != "0":
                     self.line(
                         f"for (int64_t c = 0; c < {COLUMN_BLOCK}; ++c) {name}_part[c] = {start};"
                     )
-        bounded = {name: fold for name, fold in folds.items() if fold.bounded}
-        count = f"folded_{next(iter(bounded), '')}"
+        bounded = {
+            name: accumulator for name, accumulator in accumulators.items() if accumulator.bounded
+        }
+        count = f"reduced_{next(iter(bounded), '')}"
         if bounded:
             self.line(f"int64_t {count} = 0;")
         opened = [self.loop(axis.symbol.name, "0", self.size(axis)) for axis in self.kernel.inner]
         for context in opened:
             context.__enter__()
-        self.column_body(phase, folds, moving, arrays)
+        self.column_body(phase, accumulators, moving, arrays)
         if bounded:
             with self.block(f"if (++{count} == {FLUSH})"):
                 self.line(f"{count} = 0;")
@@ -563,7 +576,7 @@ class KernelWriter:
             context.__exit__(None, None, None)
         if bounded:
             self.flush_columns(bounded)
-        self.finish_columns(phase, folds, arrays)
+        self.finish_columns(phase, accumulators, arrays)
 
     def column_rows(
         self, phase: Phase, later: Sequence[Phase], moving: set[str], arrays: set[str]
@@ -599,7 +612,7 @@ class KernelWriter:
         arrays.update(kept)
 
     def column_body(
-        self, phase: Phase, folds: dict[str, Fold], moving: set[str], arrays: set[str]
+        self, phase: Phase, accumulators: dict[str, Accumulator], moving: set[str], arrays: set[str]
     ) -> None:
         self.statements(s for s in phase.inner if not varies(s, moving))
         inside = [s for s in phase.inner if varies(s, moving)]
@@ -609,24 +622,26 @@ class KernelWriter:
             self.load_arrays(inside, arrays, (reduce.value for reduce in phase.reduces))
             self.statements(inside)
             for reduce in phase.reduces:
-                fold, dtype = folds[reduce.name], self.dtypes[reduce.value]
+                accumulator, dtype = accumulators[reduce.name], self.dtypes[reduce.value]
                 whole = places("s", f"{reduce.name}_all", "[c]")
-                part = f"{reduce.name}_part" if fold.bounded else f"{reduce.name}_all"
+                part = f"{reduce.name}_part" if accumulator.bounded else f"{reduce.name}_all"
                 whole |= places("q", part, "[c]")
-                for text in column_take(fold, reduce, dtype):
+                for text in column_take(accumulator, reduce, dtype):
                     self.line(text.format(**whole, v=reduce.value, at=self.position()))
 
-    def flush_columns(self, bounded: dict[str, Fold]) -> None:
+    def flush_columns(self, bounded: dict[str, Accumulator]) -> None:
         with self.loop("c", "0", "count"):
-            for name, fold in bounded.items():
+            for name, accumulator in bounded.items():
                 both = places("s", f"{name}_all", "[c]") | places("q", f"{name}_part", "[c]")
-                for text in fold.join:
+                for text in accumulator.join:
                     self.line(text.format(**both))
-                self.line(f"{name}_part[c] = {fold.part[0][2]};")
+                self.line(f"{name}_part[c] = {accumulator.part[0][2]};")
 
-    def finish_columns(self, phase: Phase, folds: dict[str, Fold], arrays: set[str]) -> None:
+    def finish_columns(
+        self, phase: Phase, accumulators: dict[str, Accumulator], arrays: set[str]
+    ) -> None:
         for reduce in phase.reduces:
-            final = column_final(folds[reduce.name])
+            final = column_final(accumulators[reduce.name])
             final = final.format(**places("s", f"{reduce.name}_all", "[c]"))
             self.line(f"{value_type(reduce.dtype)} {reduce.name}_column[{COLUMN_BLOCK}];")
             self.line(f"for (int64_t c = 0; c < count; ++c) {reduce.name}_column[c] = {final};")

@@ -81,7 +81,7 @@ class Conditions:
         return total.is_Integer and int(total) < 0
 
     def range(self, comparison: str, axis: Axis) -> Range | None:
-        """Where along an axis a comparison holds; None if that is not a range that a loop can walk."""
+        """Where along an axis a comparison holds; None if no loop can walk that range."""
         name = axis.symbol.name
         parts = linear_parts(self.margins[comparison], frozenset((name,)))
         if parts is None:

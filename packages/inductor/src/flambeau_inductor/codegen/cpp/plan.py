@@ -2,10 +2,10 @@
 
 pointwise   no inner axes; one outer axis is the vector axis, the others are rows shared out to
             threads
-rows        each outer point folds its inner axes, vectorised along the innermost of them
-columns     the inner axes are walked one by one while a block of an outer axis is folded side by
+rows        each outer point reduces its inner axes, vectorised along the innermost of them
+columns     the inner axes are walked one by one while a block of an outer axis is reduced side by
             side (column sums)
-whole       a fold to a single outer point: threads share the inner axes and combine their parts
+whole       a reduction to one outer point: threads share the inner axes and combine their parts
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COLUMN_UNIT = 16
 """Columns are shared out to threads by so many: a cache line of floats."""
 
 COLUMN_BLOCK = 128
-"""So many columns are folded side by side: their accumulators stay in the first-level cache."""
+"""So many columns are reduced side by side: their accumulators stay in the first-level cache."""
 
 TILE_LEAD, TILE_VECTOR = 16, 32
 """The tile of a transposing kernel: one cache line of floats by some rows, so that what is fetched
@@ -49,7 +49,7 @@ is used before it goes.
 """
 
 SHORT_ROW = 8
-"""Rows this short are folded side by side too, where the outer axis is longer."""
+"""Rows this short are reduced side by side too, where the outer axis is longer."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _vector_axis(kernel: Kernel, axes: tuple[Axis, ...]) -> Axis | None:
 
 
 def _column_axis(kernel: Kernel) -> Axis | None:
-    """The outer axis to fold side by side, if that goes better through memory than folding along
+    """The outer axis to reduce side by side, if that reads memory better than reducing along
     the innermost inner axis.
     """
     if not kernel.outer:

@@ -121,8 +121,9 @@ INLINE float fma_of(float a, float b, float c) {
 }
 """,
     "exp_of": """\
-// exp(x) = 2**n * exp(r), |r| <= ln(2)/2, by a polynomial (own minimax fit, 3e-9); below 1 ulp, subnormal results included.
-// Adding 1.5 * 2**23 rounds to an integer, which then stands in the low bits; 2**n is two factors, so that neither overflows.
+// exp(x) = 2**n * exp(r), |r| <= ln(2)/2, by a polynomial (own minimax fit, 3e-9); below 1 ulp,
+// subnormal results included.
+// Adding 1.5 * 2**23 rounds to an integer in the low bits; 2**n is two factors: neither overflows.
 INLINE float exp_of(float x) {
   const float shifted = fma_of(x, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
   const float r = fma_of(n, -1.42860677e-6f, fma_of(n, -0.693145752f, x));
@@ -132,7 +133,8 @@ INLINE float exp_of(float x) {
   q = fma_of(q, r, 0.5f);
   const float y = fma_of(r * r, q, r) + 1.0f;
   const uint32_t whole = __builtin_bit_cast(uint32_t, shifted), half = whole >> 1, one = 0x3f800000;
-  const float a = __builtin_bit_cast(float, (half << 23) + one), b = __builtin_bit_cast(float, (whole - half << 23) + one);
+  const float a = __builtin_bit_cast(float, (half << 23) + one);
+  const float b = __builtin_bit_cast(float, (whole - half << 23) + one);
   const float finite = y * a * b, floored = x < -104.0f ? 0.0f : finite;
   return x > 89.0f ? __builtin_inff() : floored;
 }
@@ -156,7 +158,8 @@ INLINE float log_of(float x) {
   const float tail = fma_of(e, 1.42860677e-6f, fma_of(square * f, q, -0.5f * square));
   const float y = fma_of(e, 0.693145752f, f + tail);
   // 0 gives -inf, less gives NaN, and inf and NaN themselves.
-  const float above = x < __builtin_inff() ? y : x, below = x < 0 ? __builtin_nanf("") : -__builtin_inff();
+  const float above = x < __builtin_inff() ? y : x;
+  const float below = x < 0 ? __builtin_nanf("") : -__builtin_inff();
   return x <= 0 ? below : above;
 }
 INLINE double log_of(double x) { return log(x); }
@@ -185,7 +188,8 @@ INLINE float erf_of(float x) {
   e = fma_of(e, r, 0x1.55548cp-3f);
   e = fma_of(e, r, 0.5f);
   e = fma_of(r * r, e, r) + 1.0f;
-  const uint32_t scaled = __builtin_bit_cast(uint32_t, e) + (__builtin_bit_cast(uint32_t, shifted) << 23);
+  const uint32_t steps = __builtin_bit_cast(uint32_t, shifted) << 23;
+  const uint32_t scaled = __builtin_bit_cast(uint32_t, e) + steps;
   const float large = __builtin_copysignf(1.0f - __builtin_bit_cast(float, scaled), x);
   return a >= 1.0f ? large : fma_of(x, p, x);
 }
@@ -216,7 +220,9 @@ template <class T> INLINE T int_divide(T a, T b) {
   if (b == 0) return 0;
   return b == (T)-1 && (T)-1 < 0 ? (T)(0 - (wrap<T>)a) : (T)(a / b);
 }
-template <class T> INLINE T int_fmod(T a, T b) { return b == 0 || (b == (T)-1 && (T)-1 < 0) ? (T)0 : (T)(a % b); }
+template <class T> INLINE T int_fmod(T a, T b) {
+  return b == 0 || (b == (T)-1 && (T)-1 < 0) ? (T)0 : (T)(a % b);
+}
 template <class T> INLINE T int_remainder(T a, T b) {
   const T m = int_fmod(a, b);
   return m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m;
@@ -235,7 +241,7 @@ template <class T> INLINE T float_remainder(T a, T b) {
 }
 """,
     "float_floor_divide": """\
-// As Python's //: the quotient of a - (a mod b) by b is an integer up to rounding, which is taken away.
+// As Python's //: the quotient of a - (a mod b) by b is rounded to the integer that it is nearly.
 template <class T> INLINE T float_floor_divide(T a, T b) {
   if (b == 0) return a / b;
   const T m = float_mod(a, b);
@@ -261,18 +267,22 @@ template <class T> INLINE T shift_left(T a, T b) {
 }
 template <class T> INLINE T shift_right(T a, T b) {
   const int most = 8 * sizeof(T) - ((T)-1 < 0), by = b < 0 || b > most ? most : (int)b;
-  // AVX2 shifts 32-bit lanes by amounts of their own, but no narrower ones: the detour keeps GCC from narrowing the shift.
+  // AVX2 has variable shifts of 32-bit lanes, but of no narrower ones: this keeps GCC from
+  // narrowing the shift.
   if (sizeof(T) < 4) return (T)(((int32_t)a << 16) >> by >> 16);
   return (T)(a >> by);
 }
 """,
     "int64_of": """\
-// AVX-512 converts 64-bit integers by an instruction; AVX2 does so by halves of 32 bits, exactly.  Beyond int64 the result is the instruction's.
+// AVX-512 converts 64-bit integers by an instruction; AVX2 converts 32-bit halves, exactly.
+// Beyond int64 the result is the instruction's.
 // Adding 1.5 * 2**52 to an integer below 2**51 leaves it in the low bits, in two's complement.
 #if defined(__AVX2__) && !defined(__AVX512DQ__)
 INLINE int64_t int64_of(double x) {
-  const double whole = __builtin_trunc(x), high = __builtin_floor(whole * 0x1p-32), low = whole - high * 0x1p32;
-  const int64_t magic = 0x4338000000000000, upper = __builtin_bit_cast(int64_t, high + 0x1.8p52) - magic;
+  const double whole = __builtin_trunc(x), high = __builtin_floor(whole * 0x1p-32);
+  const double low = whole - high * 0x1p32;
+  const int64_t magic = 0x4338000000000000;
+  const int64_t upper = __builtin_bit_cast(int64_t, high + 0x1.8p52) - magic;
   const int64_t result = (upper << 32) + (__builtin_bit_cast(int64_t, low + 0x1.8p52) - magic);
   return (x >= -0x1p63) & (x < 0x1p63) ? result : INT64_MIN;
 }
@@ -282,14 +292,15 @@ INLINE int64_t int64_of(double x) { return (int64_t)x; }
 INLINE int64_t int64_of(float x) { return int64_of((double)x); }
 """,
     "double_of": """\
-// The halves of an int64 stand in the low bits of 2**52 + low and 2**84 + 2**63 + high * 2**32; only the last addition rounds.
+// The halves of an int64 are the low bits of 2**52 + low and 2**84 + 2**63 + high * 2**32; only the
+// last addition rounds.
 #if defined(__AVX2__) && !defined(__AVX512DQ__)
 INLINE double double_of(int64_t x) {
   const double high = __builtin_bit_cast(double, (uint64_t)x >> 32 ^ 0x4530000080000000);
   const double low = __builtin_bit_cast(double, ((uint64_t)x & 0xffffffff) | 0x4330000000000000);
   return high - (0x1p84 + 0x1p63 + 0x1p52) + low;
 }
-// Rounds once: from 2**53 on, what a double cannot hold is left in a bit that is lower than a float's.
+// Rounds once: from 2**53 on, the bits that a double cannot hold set one below a float's last.
 INLINE float float_of(int64_t x) {
   const int64_t sticky = (x & ~INT64_C(0xfff)) | ((x & 0xfff) + 0xfff & 0x1000);
   return (float)double_of(x + (INT64_C(1) << 53) >> 54 ? sticky : x);
@@ -323,7 +334,9 @@ INLINE void add_compensated(double &sum, double &low, double x) {
 }
 """,
     "bfloat16": """\
-INLINE float from_bfloat16(uint16_t bits) { return __builtin_bit_cast(float, (uint32_t)bits << 16); }
+INLINE float from_bfloat16(uint16_t bits) {
+  return __builtin_bit_cast(float, (uint32_t)bits << 16);
+}
 INLINE uint16_t to_bfloat16(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -331,16 +344,20 @@ INLINE uint16_t to_bfloat16(float x) {
 }
 """,
     "float16": """\
-// A half's exponent and fraction, moved to a float's place, are 2**112 too small; a product puts that right, for subnormals too.
+// A half's exponent and fraction, moved to a float's place, are 2**112 too small; a product
+// corrects that, for subnormals too.
 INLINE float from_float16(uint16_t bits) {
   const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = (uint32_t)(bits & 0x7fff) << 13;
   const float scaled = __builtin_bit_cast(float, rest) * 0x1p112f;
-  const uint32_t special = rest >= 0x0f800000 ? rest | 0x7f800000 : __builtin_bit_cast(uint32_t, scaled);
+  const uint32_t usual = __builtin_bit_cast(uint32_t, scaled);
+  const uint32_t special = rest >= 0x0f800000 ? rest | 0x7f800000 : usual;
   return __builtin_bit_cast(float, sign | special);
 }
-// Normal halves round by integer arithmetic, ties to even; subnormal ones by a float addition whose ulp is theirs.
+// Normal halves round by integer arithmetic, ties to even; subnormal ones by a float addition with
+// their ulp.
 INLINE uint16_t to_float16(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
   const uint32_t normal = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
   const float tiny = __builtin_bit_cast(float, rest) + 0.5f;
   const uint32_t subnormal = __builtin_bit_cast(uint32_t, tiny) - 0x3f000000;
@@ -361,14 +378,15 @@ def _transpose_16() -> str:
         low = ", ".join(str(lane if not lane & d else 16 + lane - d) for lane in range(16))
         high = ", ".join(str(lane + d if not lane & d else 16 + lane) for lane in range(16))
         stages.append(
-            f"  {{\n    const lanes low = {{{low}}}, high = {{{high}}};\n    #pragma GCC unroll 16\n"
+            f"  {{\n    const lanes low = {{{low}}}, high = {{{high}}};\n"
+            "    #pragma GCC unroll 16\n"
             f"    for (int i = 0; i < 16; ++i) if (!(i & {d})) {{\n"
             f"      const floats a = row[i], b = row[i + {d}];\n"
             f"      row[i] = __builtin_shuffle(a, b, low), row[i + {d}] = "
             f"__builtin_shuffle(a, b, high);\n    }}\n  }}\n"
         )
     return f"""\
-// tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along the lines that memory has.
+// tile[r][c] = from[c * stride + r]: a tile of a transposing kernel, read along lines of memory.
 #ifdef __AVX512F__
 typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t lanes __attribute__((vector_size(64)));
@@ -380,7 +398,9 @@ static void transpose_16(const void *from, int64_t stride, void *to) {{
   for (int i = 0; i < 16; ++i) *(floats *)((float *)to + i * {TILE_VECTOR}) = row[i];
 }}
 #endif
-template <class T> INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t columns, T (*tile)[{TILE_VECTOR}]) {{
+template <class T>
+INLINE void stage_tile(const T *from, int64_t stride, int64_t rows, int64_t columns,
+                       T (*tile)[{TILE_VECTOR}]) {{
   int64_t c = 0;
 #ifdef __AVX512F__
   if (sizeof(T) == 4 && rows == 16)
@@ -412,14 +432,16 @@ typedef float widened __attribute__((vector_size(32), aligned(4), may_alias));
 INLINE void widen_float16(const uint16_t *from, float *to, int64_t n) {
   int64_t i = 0;
 #ifdef HALVES
-  for (; i + HALVES <= n; i += HALVES) *(widened *)(to + i) = (widened)WIDEN(*(const halves *)(from + i));
+  for (; i + HALVES <= n; i += HALVES)
+    *(widened *)(to + i) = (widened)WIDEN(*(const halves *)(from + i));
 #endif
   for (; i < n; ++i) to[i] = from_float16(from[i]);
 }
 INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
   int64_t i = 0;
 #ifdef HALVES
-  for (; i + HALVES <= n; i += HALVES) *(halves *)(to + i) = (halves)NARROW(*(const widened *)(from + i));
+  for (; i + HALVES <= n; i += HALVES)
+    *(halves *)(to + i) = (halves)NARROW(*(const widened *)(from + i));
 #endif
   for (; i < n; ++i) to[i] = to_float16(from[i]);
 }

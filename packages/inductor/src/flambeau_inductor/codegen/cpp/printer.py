@@ -267,7 +267,8 @@ def _infix(name: str, sign: str) -> Any:
 
 # Operators that are one function of libm, or one sign of C++.
 for _name in (
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+    "atan",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma",
 ):  # fmt: skip
     setattr(CppPrinter, _name, _libm(_name))

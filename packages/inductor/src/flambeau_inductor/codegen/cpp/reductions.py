@@ -1,4 +1,4 @@
-"""Folds in C++: how each kind of Reduce starts, takes a value, joins two parts and ends.
+"""Reductions in C++: how each kind of Reduce starts, takes a value, joins two parts and ends.
 
 Floats are summed side by side in a fixed number of lanes, whose sums are added in pairs; every part
 of limited length goes to a double total (to a compensated one, if the values are doubles). The
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Reduce
 
 LANES = 32
-"""Long rows are folded in so many lanes: the vector registers of two to eight additions in flight,
+"""Lanes of long rows: the vector registers of two to eight additions in flight,
 at every ISA level.
 """
 
@@ -29,8 +29,8 @@ PART_LENGTH = 1024
 
 
 @dataclass(frozen=True)
-class Fold:
-    """The C++ of one Reduce; `{q}` is the part that a vector loop folds into, `{s}` the whole,
+class Accumulator:
+    """The C++ of one Reduce; `{q}` is the part that a vector loop accumulates, `{s}` the whole,
     `{v}` a value, `{at}` its position.
 
     A variable with a suffix has a placeholder of its own, `{s_nan}`; see `places`.
@@ -68,8 +68,8 @@ def places(letter: str, name: str, index: str = "") -> dict[str, str]:
     return {f"{letter}{suffix}": f"{name}{suffix}{index}" for suffix in ("", "_nan", "_at", "_low")}
 
 
-def fold_of(reduce: Reduce, dtype: torch.dtype) -> Fold:
-    """The Fold of a Reduce whose operand has this dtype."""
+def accumulator_of(reduce: Reduce, dtype: torch.dtype) -> Accumulator:
+    """The Accumulator of a Reduce whose operand has this dtype."""
     kind = reduce.kind
     if kind in ("sum", "prod"):
         return _arithmetic(kind, dtype)
@@ -79,18 +79,18 @@ def fold_of(reduce: Reduce, dtype: torch.dtype) -> Fold:
         sign, start = ("|", "0") if kind == "any" else ("&", "1")
         one = (("int32_t", "", start),)
         join = (f"{{s}} {sign}= {{q}};",)
-        return Fold(one, one, (sign,), (f"{{q}} {sign}= {{v}};",), join, join, "{s} != 0")
+        return Accumulator(one, one, (sign,), (f"{{q}} {sign}= {{v}};",), join, join, "{s} != 0")
     return _position(kind, dtype)
 
 
-def _arithmetic(kind: str, dtype: torch.dtype) -> Fold:
+def _arithmetic(kind: str, dtype: torch.dtype) -> Accumulator:
     sign, start = ("+", 0) if kind == "sum" else ("*", 1)
     join = (f"{{s}} {sign}= {{q}};",)
     ctype = value_type(dtype)
     if not dtype.is_floating_point:
         one = (("uint64_t", "", str(start)),)
         take = f"{{q}} {sign}= (uint64_t){{v}};"
-        return Fold(one, one, (sign,), (take,), join, join, f"({ctype}){{s}}")
+        return Accumulator(one, one, (sign,), (take,), join, join, f"({ctype}){{s}}")
     part = ((ctype, "", literal(start, dtype)),)
     take = f"{{q}} {sign}= {{v}};"
     pairs = f"{kind}_in_pairs"
@@ -98,7 +98,7 @@ def _arithmetic(kind: str, dtype: torch.dtype) -> Fold:
     if kind == "sum" and dtype is torch.float64:
         # An infinite total has no low part: infinities less themselves are NaN.
         join = ("add_compensated({s}, {s_low}, {q});",)
-        return Fold(
+        return Accumulator(
             (total, ("double", "_low", "0")),
             part,
             (sign,),
@@ -108,10 +108,10 @@ def _arithmetic(kind: str, dtype: torch.dtype) -> Fold:
             "{s_low} == {s_low} ? {s} + {s_low} : {s}",
             pairs,
         )
-    return Fold((total,), part, (sign,), (take,), join, join, f"({ctype}){{s}}", pairs)
+    return Accumulator((total,), part, (sign,), (take,), join, join, f"({ctype}){{s}}", pairs)
 
 
-def _extreme(kind: str, dtype: torch.dtype) -> Fold:
+def _extreme(kind: str, dtype: torch.dtype) -> Accumulator:
     sign = ">" if kind == "max" else "<"
     start = limits(dtype)[0 if kind == "max" else 1]
     ctype = "int32_t" if dtype == torch.bool else value_type(dtype)
@@ -120,17 +120,17 @@ def _extreme(kind: str, dtype: torch.dtype) -> Fold:
     join: tuple[str, ...] = (f"{{s}} = {{q}} {sign} {{s}} ? {{q}} : {{s}};",)
     if not dtype.is_floating_point:
         final = "{s} != 0" if dtype == torch.bool else "{s}"
-        return Fold((one,), (one,), (kind,), (take,), join, join, final)
+        return Accumulator((one,), (one,), (kind,), (take,), join, join, final)
     both = (one, ("int32_t", "_nan", "0"))
     nan = literal(float("nan"), dtype)
     join = (*join, "{s_nan} |= {q_nan};")
-    return Fold(
+    return Accumulator(
         both, both, (kind, "|"), (take, "{q_nan} |= {v} != {v};"), join, join,
         f"{{s_nan}} ? {nan} : {{s}}",
     )  # fmt: skip
 
 
-def _position(kind: str, dtype: torch.dtype) -> Fold:
+def _position(kind: str, dtype: torch.dtype) -> Accumulator:
     sign = ">" if kind == "argmax" else "<"
     start = limits(dtype)[0 if kind == "argmax" else 1]
     ctype = "int32_t" if dtype == torch.bool else value_type(dtype)
@@ -142,19 +142,19 @@ def _position(kind: str, dtype: torch.dtype) -> Fold:
     # A later part wins only over an earlier one that it beats: the first of equals stays.
     joins = f"{{q_at}} >= 0 && ({beats.replace('{v}', '{q}')})"
     join = (f"if ({joins}) {{s}} = {{q}}, {{s_at}} = {{q_at}};",)
-    return Fold(state, (), (), (take,), join, join, "{s_at} < 0 ? 0 : {s_at}")
+    return Accumulator(state, (), (), (take,), join, join, "{s_at} < 0 ? 0 : {s_at}")
 
 
-def column_take(fold: Fold, reduce: Reduce, dtype: torch.dtype) -> tuple[str, ...]:
-    """How a column's fold takes a value: without branches, on the arrays `{q}` indexed by the
+def column_take(accumulator: Accumulator, reduce: Reduce, dtype: torch.dtype) -> tuple[str, ...]:
+    """How a column accumulates a value: without branches, on the arrays `{q}` indexed by the
     column. NaN is an extreme itself there.
     """
     if reduce.kind in ("max", "min") and dtype.is_floating_point:
         sign = ">" if reduce.kind == "max" else "<"
         return (f"{{q}} = {{v}} {sign} {{q}} || {{v}} != {{v}} ? {{v}} : {{q}};",)
-    return fold.take
+    return accumulator.take
 
 
-def column_final(fold: Fold) -> str:
+def column_final(accumulator: Accumulator) -> str:
     """A column's result."""
-    return "{s}" if "{s_nan}" in fold.final else fold.final
+    return "{s}" if "{s_nan}" in accumulator.final else accumulator.final

@@ -137,17 +137,17 @@ class _Writer:
         self.line(f"tl.store({address}, tl.broadcast_to({value}, {shape}){mask})")
 
     def reduce(self, kind: str, value: str, dtype: torch.dtype) -> str:
-        """A Reduce of a persistent kernel: fold the tile."""
+        """A Reduce of a persistent kernel: reduce the tile."""
         full = f"tl.broadcast_to({value}, [XBLOCK, RBLOCK])"
         masked = full if self.lanes_fit else f"tl.where(rmask, {full}, {identity(kind, dtype)})"
         if kind in ("argmax", "argmin"):
-            return self.fold_position(kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
-        return self.fold(kind, masked, dtype)
+            return self.reduce_position(kind, masked, "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])")
+        return self.reduce_tile(kind, masked, dtype)
 
-    # Folding
+    # Reducing
 
-    def fold(self, kind: str, tile: str, dtype: torch.dtype) -> str:
-        """`tile` [XBLOCK, RBLOCK] folded to [XBLOCK, 1]."""
+    def reduce_tile(self, kind: str, tile: str, dtype: torch.dtype) -> str:
+        """`tile` [XBLOCK, RBLOCK] reduced to [XBLOCK, 1]."""
         if kind == "sum":
             return f"tl.sum({tile}, 1)[:, None]"
         if kind in ("any", "all"):
@@ -161,7 +161,7 @@ class _Writer:
             return f"(tl.{kind}({tile}.to(tl.int32), 1)[:, None] != 0)"
         return f"tl.{kind}({tile}, 1)[:, None]"
 
-    def fold_position(self, kind: str, values: str, positions: str) -> str:
+    def reduce_position(self, kind: str, values: str, positions: str) -> str:
         """The position of the first extreme value of each row."""
         rule = self.helper("first_largest" if kind == "argmax" else "first_smallest")
         return f"tl.reduce(({values}, {positions}), 1, {rule})[1][:, None].to(tl.int64)"
@@ -245,7 +245,7 @@ class _Writer:
                 self.loop(replay, phase.inner, phase.reduces)
 
     def loop(self, replay: Replay, body: Body, reduces: Sequence[Reduce]) -> None:
-        """`for` over the row in steps of RBLOCK, a running tile for each Reduce, folded behind the
+        """`for` over the row in steps of RBLOCK, a running tile for each Reduce, reduced behind the
         loop.
         """
         for reduce in reduces:
@@ -267,10 +267,10 @@ class _Writer:
             dtype = replay.dtypes[reduce.value]
             tile = f"{reduce.name}_tile"
             if reduce.kind in ("argmax", "argmin"):
-                folded = self.fold_position(reduce.kind, tile, f"{reduce.name}_at")
+                reduced = self.reduce_position(reduce.kind, tile, f"{reduce.name}_at")
             else:
-                folded = self.fold(reduce.kind, tile, dtype)
-            self.line(f"{reduce.name} = {folded}")
+                reduced = self.reduce_tile(reduce.kind, tile, dtype)
+            self.line(f"{reduce.name} = {reduced}")
             replay.values[reduce.name] = reduce.name
             replay.dtypes[reduce.name] = reduce.dtype
 
@@ -289,7 +289,8 @@ class _Writer:
             self.line(f"{at} = {self.inside(f'{at}_new', at)}")
         else:
             self.line(
-                f"{running} = {self.inside(self.combine(reduce.kind, running, tile, dtype), running)}"
+                f"{running} = "
+                f"{self.inside(self.combine(reduce.kind, running, tile, dtype), running)}"
             )
 
     def inside(self, new: str, old: str) -> str:
@@ -342,7 +343,7 @@ def _product(axes: Sequence[Axis]) -> Integer:
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
-    """What a fold starts from, as text."""
+    """What a reduction starts from, as text."""
     if kind in ("sum", "any"):
         return "False" if dtype is torch.bool else number(0, dtype)
     if kind in ("prod", "all"):

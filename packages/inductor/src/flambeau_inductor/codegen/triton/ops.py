@@ -84,7 +84,8 @@ def integer_power(a, b):
     for bit in range(63):
         result = tl.where((b >> bit) & 1 != 0, result * base, result)
         base = base * base
-    return tl.where(b < 0, tl.where(a == 1, 1, tl.where(a == -1, tl.where(b & 1 != 0, -1, 1), 0)).to(a.dtype), result)
+    of_units = tl.where(a == 1, 1, tl.where(a == -1, tl.where(b & 1 != 0, -1, 1), 0))
+    return tl.where(b < 0, of_units.to(a.dtype), result)
 """,
 }
 """Functions that a kernel's source gets when it uses them. `first_largest` is argmax's rule: NaN
@@ -217,7 +218,8 @@ class TritonOps:
             kind = TRITON_TYPES[dtype]
             exact = f"libdevice.nearbyint({quotient} - {lower}.to({kind}))"
             return f"tl.where({b} == 0, {a} / {b}, {exact})"
-        return f"({a} // {b} - (({a} % {b} != 0) & (({a} < 0) != ({b} < 0))).to({TRITON_TYPES[dtype]}))"
+        inexact = f"({a} % {b} != 0) & (({a} < 0) != ({b} < 0))"
+        return f"({a} // {b} - ({inexact}).to({TRITON_TYPES[dtype]}))"
 
     def trunc_divide(self, a: str, b: str, dtype: torch.dtype) -> str:
         if dtype.is_floating_point:
@@ -229,7 +231,8 @@ class TritonOps:
 
     def remainder(self, a: str, b: str, dtype: torch.dtype) -> str:
         remainder = self.fmod(a, b, dtype)
-        return f"({remainder} + tl.where(({remainder} != 0) & (({remainder} < 0) != ({b} < 0)), {b}, 0))"
+        differ = f"({remainder} != 0) & (({remainder} < 0) != ({b} < 0))"
+        return f"({remainder} + tl.where({differ}, {b}, 0))"
 
     def pow(self, a: str, b: str, dtype: torch.dtype) -> str:
         if dtype.is_floating_point:

@@ -1,4 +1,4 @@
-"""How much of a kernel's loop nest one Triton program takes: tile sizes, warps and the launch grid."""
+"""The part of a loop nest that one Triton program takes: tile sizes, warps, launch grid."""
 
 from __future__ import annotations
 

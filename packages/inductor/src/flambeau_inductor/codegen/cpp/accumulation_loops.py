@@ -1,17 +1,16 @@
-"""The innermost loop of a row with its folds: whole blocks of lanes first, then what is left of the
-row.
+"""The innermost loop of a row with its reductions: whole blocks of lanes, then the rest of the row.
 
-    float v1_lanes[32] = 0;                                                    LANES partial folds, each part of the row
+    float v1_lanes[32] = 0;                                LANES accumulators, for a part of the row
     for (block = part; block < stop; block += 32)
       #pragma omp simd
       for (c = 0; c < 32; ++c) { r0 = block + c; ...; v1_lanes[c] += v0; }
     v1_all += sum_in_pairs<32>(v1_lanes);
     #pragma omp simd reduction(+:v1_part)
-    for (r0 = whole; r0 < end; ++r0) { ...; v1_part += v0; }                   fewer than 32 elements
+    for (r0 = whole; r0 < end; ++r0) { ...; v1_part += v0; }                fewer than 32 elements
     v1_all += v1_part;
 
-The lanes are as many at every ISA level, and so is the order of the additions. GCC keeps them in
-registers, where the loop body is small.
+The number of lanes and the order of the additions are the same at every ISA level. GCC keeps the
+lanes in registers if the loop body is small.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_inductor.codegen.cpp.kernel import KernelWriter
-    from flambeau_inductor.codegen.cpp.reductions import Fold
+    from flambeau_inductor.codegen.cpp.reductions import Accumulator
     from flambeau_inductor.ir import Statement
     from flambeau_inductor.scheduler.phases import Phase
 
 PLAIN_ROW = 2 * LANES
-"""Rows known to be no longer than this are folded by one vector: adding up the lanes would take
-longer than the row.
+"""Rows known to be no longer than this are accumulated in one vector: adding up the lanes would
+take longer than the row.
 """
 
 
-def write_fold_loop(
-    writer: KernelWriter, phase: Phase, folds: dict[str, Fold], begin: str, end: str
+def write_accumulation_loop(
+    writer: KernelWriter, phase: Phase, accumulators: dict[str, Accumulator], begin: str, end: str
 ) -> None:
     """The loop of a phase along the innermost inner axis."""
     axis = writer.kernel.inner[-1]
@@ -50,7 +49,9 @@ def write_fold_loop(
     moving = dependents(tuple(body), {axis.symbol.name, *fetched})
     inside = [s for s in body if varies(s, moving)]
     count = int(end) if begin == "0" and end.isdigit() else None
-    lanes = any(fold.bounded for fold in folds.values()) and (count is None or count > PLAIN_ROW)
+    lanes = any(accumulator.bounded for accumulator in accumulators.values()) and (
+        count is None or count > PLAIN_ROW
+    )
     with writer.block("") if lanes else nullcontext():
         writer.statements(s for s in body if not varies(s, moving) and not isinstance(s, Store))
         if lanes:
@@ -59,72 +60,88 @@ def write_fold_loop(
                 writer.line(
                     f"const int64_t {whole} = {begin} + ({end} - {begin}) / {LANES} * {LANES};"
                 )
-            _write_lanes(writer, phase, folds, inside, begin, whole)
+            _write_lanes(writer, phase, accumulators, inside, begin, whole)
             begin = whole
         if begin != end:
-            _write_plain(writer, phase, folds, inside, begin, end)
+            _write_plain(writer, phase, accumulators, inside, begin, end)
         writer.statements(s for s in body if isinstance(s, Store) and not varies(s, moving))
 
 
 def _write_lanes(
-    writer: KernelWriter, phase: Phase, folds: dict[str, Fold], inside: Sequence[Statement], begin: str, end: str
-) -> None:  # fmt: skip
+    writer: KernelWriter,
+    phase: Phase,
+    accumulators: dict[str, Accumulator],
+    inside: Sequence[Statement],
+    begin: str,
+    end: str,
+) -> None:
     """Parts of whole blocks: the lanes of each part are joined to the whole."""
     name = writer.kernel.inner[-1].symbol.name
-    laned = {key: fold for key, fold in folds.items() if fold.vectorised}
+    laned = {
+        key: accumulator for key, accumulator in accumulators.items() if accumulator.vectorised
+    }
     with writer.block(f"for (int64_t part = {begin}; part < {end}; part += {PART_LENGTH})"):
         writer.line(
             f"const int64_t stop = part + {PART_LENGTH} < {end} ? part + {PART_LENGTH} : {end};"
         )
-        for key, fold in laned.items():
-            ctype, _, start = fold.part[0]
+        for key, accumulator in laned.items():
+            ctype, _, start = accumulator.part[0]
             writer.line(f"{ctype} {key}_lanes[{LANES}] __attribute__((aligned(64)));")
             writer.line(f"for (int64_t c = 0; c < {LANES}; ++c) {key}_lanes[c] = {start};")
         with writer.block(f"for (int64_t block = part; block < stop; block += {LANES})"):
-            if len(laned) == len(folds):
+            if len(laned) == len(accumulators):
                 writer.simd(_check(inside))
             with writer.loop("c", "0", str(LANES)):
                 writer.line(f"const int64_t {name} = block + c;")
                 _write_body(writer, phase, inside)
                 for reduce in phase.reduces:
-                    takes = column_take(folds[reduce.name], reduce, writer.dtypes[reduce.value])
+                    takes = column_take(
+                        accumulators[reduce.name], reduce, writer.dtypes[reduce.value]
+                    )
                     where = places("q", f"{reduce.name}_lanes", "[c]")
                     _write_takes(writer, takes, reduce.name, reduce.value, where)
-        for key, fold in laned.items():
-            _join_lanes(writer, key, fold)
+        for key, accumulator in laned.items():
+            _join_lanes(writer, key, accumulator)
 
 
-def _join_lanes(writer: KernelWriter, key: str, fold: Fold) -> None:
+def _join_lanes(writer: KernelWriter, key: str, accumulator: Accumulator) -> None:
     """The lanes of a part, joined to the whole."""
     whole = places("s", f"{key}_all")
-    if fold.pairs is not None:
-        writer.line(f"const {fold.part[0][0]} {key}_sum = {fold.pairs}<{LANES}>({key}_lanes);")
-        for text in fold.join:
+    if accumulator.pairs is not None:
+        writer.line(
+            f"const {accumulator.part[0][0]} {key}_sum = {accumulator.pairs}<{LANES}>({key}_lanes);"
+        )
+        for text in accumulator.join:
             writer.line(text.format(**whole, **places("q", f"{key}_sum")))
         return
     with writer.loop("c", "0", str(LANES)):
-        for text in fold.take:
+        for text in accumulator.take:
             writer.line(text.format(**places("q", f"{key}_all"), v=f"{key}_lanes[c]"))
 
 
 def _write_plain(
-    writer: KernelWriter, phase: Phase, folds: dict[str, Fold], inside: Sequence[Statement], begin: str, end: str
-) -> None:  # fmt: skip
-    """One vector loop: parts are folded in a vector register and joined to the whole after it."""
+    writer: KernelWriter,
+    phase: Phase,
+    accumulators: dict[str, Accumulator],
+    inside: Sequence[Statement],
+    begin: str,
+    end: str,
+) -> None:
+    """One vector loop: a vector register accumulates parts, which then join the whole."""
     clauses = [_check(inside)]
-    for key, fold in folds.items():
-        for (ctype, suffix, start), sign in zip(fold.part, fold.clauses, strict=True):
+    for key, accumulator in accumulators.items():
+        for (ctype, suffix, start), sign in zip(accumulator.part, accumulator.clauses, strict=True):
             writer.line(f"{ctype} {key}_part{suffix} = {start};")
             clauses.append((f"{key}_part{suffix}", sign))
-    if all(fold.vectorised for fold in folds.values()):
+    if all(accumulator.vectorised for accumulator in accumulators.values()):
         writer.simd(*clauses)
     with writer.loop(writer.kernel.inner[-1].symbol.name, begin, end):
         _write_body(writer, phase, inside)
         for reduce in phase.reduces:
             where = places("q", f"{reduce.name}_part")
-            _write_takes(writer, folds[reduce.name].take, reduce.name, reduce.value, where)
-    for key, fold in folds.items():
-        for text in fold.join if fold.vectorised else ():
+            _write_takes(writer, accumulators[reduce.name].take, reduce.name, reduce.value, where)
+    for key, accumulator in accumulators.items():
+        for text in accumulator.join if accumulator.vectorised else ():
             writer.line(text.format(**places("s", f"{key}_all"), **places("q", f"{key}_part")))
 
 
