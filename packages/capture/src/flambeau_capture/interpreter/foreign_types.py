@@ -86,7 +86,12 @@ def register(module: str, library: ForeignLibrary) -> None:
 
 def is_value(kind: type) -> bool:
     """Whether objects of a type are immutable values of a library."""
-    return any(library.is_value(kind) for library in _LIBRARIES.values())
+    library = _library_of(kind.__module__)
+    return library is not None and library.is_value(kind)
+
+
+def _library_of(module: Any) -> ForeignLibrary | None:
+    return _LIBRARIES.get(module.partition(".")[0]) if type(module) is str else None
 
 
 class OpenLibraries:
