@@ -16,7 +16,7 @@ from flambeau_capture import export
 from flambeau_capture.entries import entry
 from flambeau_capture.graphs.check import MalformedCapture
 from flambeau_inductor import InductorOptions, compile_graph
-from flambeau_prims.check import GraphError, check_prims_graph
+from flambeau_prims.check import GraphError, check_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_runtime import ProgramError, check_program, format_program, load, program_json
 
@@ -111,7 +111,7 @@ def test_autograd_to_compiler() -> None:
     graphs = functional_graphs()
     assert graphs.keys() == {"forward", "backward"}
     for graph in graphs.values():
-        check_prims_graph(graph)
+        check_graph(graph)
         assert "prims." in str(graph)
 
 
@@ -119,7 +119,7 @@ def test_a_broken_graph_is_refused() -> None:
     graph = functional_graphs()["forward"]
     graph.nodes[0], graph.nodes[-1] = graph.nodes[-1], graph.nodes[0]
     with pytest.raises(GraphError, match="before it is defined"):
-        check_prims_graph(graph)
+        check_graph(graph)
 
 
 def test_inductor_to_runtime() -> None:

@@ -51,16 +51,21 @@ def surface(package: str) -> list[str]:
         if inspect.isclass(member):
             lines += [
                 f"  .{attribute}{signature(inspect.getattr_static(member, attribute))}"
-                for attribute in sorted({*vars(member), *inherited(member)})
+                for attribute in sorted(_attributes(member))
                 if not attribute.startswith("_")
             ]
     return lines
 
 
-def inherited(cls: type) -> set[str]:
-    """The names in the dataclasses that a class derives from."""
-    bases = [base for base in cls.__mro__[1:] if "__dataclass_fields__" in vars(base)]
-    return {name for base in bases for name in vars(base)}
+def _attributes(cls: type) -> set[str]:
+    """Names in the class and in those bases that its own package defines."""
+    package = cls.__module__.partition(".")[0]
+    return {
+        name
+        for base in cls.__mro__
+        if base.__module__.partition(".")[0] == package
+        for name in vars(base)
+    }
 
 
 def signature(member: object) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from flambeau_prims.check import check_prims_graph
+from flambeau_prims.check import check_graph
 from flambeau_prims.decompose import decompose
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph
@@ -50,7 +50,7 @@ def names(graph: Graph) -> list[str]:
 def check(program: Callable[..., Any], *tensors: torch.Tensor) -> Graph:
     """Trace, decompose, run; values, dtypes, strides must be eager's."""
     graph = decompose(traced(program, *tensors))
-    check_prims_graph(graph)
+    check_graph(graph)
     expected = program(*tensors)
     for mine, theirs in zip(
         run_graph(graph, list(tensors)),
@@ -168,7 +168,7 @@ def test_devices() -> None:
         results = (y, x[places], torch.maximum(y, torch.scalar_tensor(0.5)))
     inputs = [fake.value for fake in (x, places, scalar)]
     graph = decompose(Graph(inputs, tracer.nodes, [result.value for result in results]))
-    check_prims_graph(graph)
+    check_graph(graph)
     moved = [node.args[0] for node in graph.nodes if str(node.op) == "prims.to_device"]
     assert (
         len(moved) == 2 and inputs[1] in moved
@@ -221,7 +221,7 @@ def test_symbolic_sizes(case: int) -> None:
     shape = (env.symbol(4, "x.shape[0]"), env.symbol(6, "x.shape[1]"))
     example = [torch.randn(4, 6) for _ in range(count)]
     graph = decompose(traced(program, *example, env=env, shapes=[shape] * count))
-    check_prims_graph(graph)
+    check_graph(graph)
     for sizes in ((4, 6), (10, 14), (8, 12)):
         given = [torch.randn(sizes) for _ in range(count)]
         (mine,), theirs = run_graph(graph, given), program(*given)

@@ -10,7 +10,7 @@ import torch
 
 from flambeau_prims import primitives as prims
 from flambeau_prims.builder import Builder
-from flambeau_prims.check import GraphError, check_prims_graph
+from flambeau_prims.check import GraphError, check_graph
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.primitives import PRIMS, Kind
@@ -126,7 +126,7 @@ def test_calls_pass_the_checker(name: str) -> None:
         builder = Builder([])
         value = builder._append(PRIMS[name], lifted)
         graph = Graph(inputs, builder.nodes, [value])
-        check_prims_graph(graph)
+        check_graph(graph)
         (result,) = run_graph(graph, tensors)
         if name != "empty":
             torch.testing.assert_close(
@@ -180,7 +180,7 @@ def test_the_checker_refuses(prim: Any, args: tuple[Any, ...]) -> None:
     out = Value("y", Spec.of((3, 4)))
     out.producer = Node(prim, args, {}, (out,))
     with pytest.raises(GraphError):
-        check_prims_graph(Graph(inputs, [out.producer], [out]))
+        check_graph(Graph(inputs, [out.producer], [out]))
 
 
 def test_the_checker_refuses_wrong_results_and_order() -> None:
@@ -189,12 +189,12 @@ def test_the_checker_refuses_wrong_results_and_order() -> None:
         out = Value("y", spec)
         out.producer = Node(prims.exp, (a,), {}, (out,))
         with pytest.raises(GraphError, match="should be"):
-            check_prims_graph(Graph([a], [out.producer], [out]))
+            check_graph(Graph([a], [out.producer], [out]))
     turned = Value("y", Spec.of((4, 3)))
     turned.producer = Node(prims.permute, (a, (1, 0)), {}, (turned,))
     with pytest.raises(GraphError, match="view"):
-        check_prims_graph(Graph([a], [turned.producer], [turned]))
+        check_graph(Graph([a], [turned.producer], [turned]))
     with pytest.raises(GraphError, match="before it is defined"):
-        check_prims_graph(Graph([], [turned.producer], []))
+        check_graph(Graph([], [turned.producer], []))
     with pytest.raises(GraphError, match="undefined"):
-        check_prims_graph(Graph([a], [], [turned]))
+        check_graph(Graph([a], [], [turned]))

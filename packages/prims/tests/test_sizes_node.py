@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from flambeau_prims.evaluate import run_graph
 from flambeau_prims.fake import fake_like
 from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.sizes_node import from_symbolic, from_symint, to_symint
-from flambeau_prims.to_fx import to_fx
 from flambeau_prims.tracer import Tracer
 
 # Each takes x: (B, S, 8) with B and S symbolic.
@@ -81,11 +81,12 @@ def test_program_traced_once_runs_at_other_sizes(name):
     x = tracer.adopt(fake_like(torch.randn(3, 6, 8), env, [0, 1], source="x"), "x")
     with FunctionTable(), tracer:
         y = fn(x)
-    module = to_fx(Graph(tracer.inputs, tracer.nodes, [y.value], env=env), tracer.constants)
+    constants = tracer.constants
+    graph = Graph([*tracer.inputs, *constants], tracer.nodes, [y.value], env=env)
     for shape in ((3, 6, 8), (5, 4, 8), (2, 9, 8)):
         real = torch.randn(*shape)
         values = {"s0": shape[0], "s1": shape[1]}
-        (got,) = module(real)
+        (got,) = run_graph(graph, [real, *constants.values()])
         want = fn(real)
         torch.testing.assert_close(got, want)
         assert tuple(env.evaluate(size, values) for size in y.spec.shape) == tuple(want.shape)

@@ -25,10 +25,10 @@ from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.operators import happens_once, memory_of
 from flambeau_autograd.reasons import TrainingOnlyMutation
 from flambeau_autograd.recompute import saved_by_minimum_cut, size_in_bytes
-from flambeau_autograd.symbols import missing_symbols
 from flambeau_autograd.unalias_outputs import cloned
 from flambeau_prims.graph import Graph, Node, Value, map_values
 from flambeau_prims.sizes import Expr
+from flambeau_prims.symbols import missing_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

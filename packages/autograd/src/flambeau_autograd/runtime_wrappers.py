@@ -21,9 +21,9 @@ from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import Output, build_outputs, is_plain
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
-from flambeau_autograd.symbols import given_symbols
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value
+from flambeau_prims.symbols import symbol_reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -409,14 +409,14 @@ def _saved_inputs(
 
 def _sizes_reader(call: Call) -> Sizes:
     """A function from a call's arguments to the values of the symbols, by name."""
-    items = list(given_symbols(call.inputs).items())
-    if not items:
+    reads = list(symbol_reads(call.inputs).items())
+    if not reads:
         return lambda args: _NO_SIZES
 
-    def read(args: Sequence[Any]) -> dict[str, int]:
-        return {name: args[at] if dim is None else args[at].shape[dim] for name, (at, dim) in items}
+    def values(args: Sequence[Any]) -> dict[str, int]:
+        return {name: read.value(args) for name, read in reads}
 
-    return read
+    return values
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:

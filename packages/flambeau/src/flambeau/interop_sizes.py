@@ -12,10 +12,8 @@ import functools
 import operator
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from flambeau_prims import sizes
-from flambeau_prims.size_floats import PLAIN, Condition, FloatExpr, decide
+from flambeau_prims.size_floats import PLAIN, SYMBOLIC_FUNCTIONS, Condition, FloatExpr, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -124,22 +122,15 @@ def size_to_torch(size: Size, symbols: Mapping[str, Any]) -> Any:
     return size.env.evaluate(size, symbols) if isinstance(size, sizes.Expr) else size
 
 
-_FLOAT_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-    "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
-    "min": torch.sym_min, "max": torch.sym_max, "float": torch.sym_float, "abs": abs,
-}  # fmt: skip
-"""By the op of a FloatExpr: torch's function of SymInts and SymFloats, where it has one."""
-
-
 def number_to_torch(number: Number, symbols: Mapping[str, Any]) -> Any:
     """A size or a float of sizes as a number of torch's. A float that torch has no form for is
     specialised, with guards of torch's.
     """
     if not isinstance(number, FloatExpr):
         return size_to_torch(number, symbols) if isinstance(number, sizes.Expr) else number
-    if number.op in _FLOAT_FUNCTIONS:
-        return _FLOAT_FUNCTIONS[number.op](*(number_to_torch(arg, symbols) for arg in number.args))
+    if number.op in SYMBOLIC_FUNCTIONS and not number.op.startswith("math."):
+        function = SYMBOLIC_FUNCTIONS[number.op]
+        return function(*(number_to_torch(arg, symbols) for arg in number.args))
     return number.evaluate({name: int(symbols[name]) for name in number.symbols()})
 
 

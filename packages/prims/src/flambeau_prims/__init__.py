@@ -5,7 +5,7 @@ decompositions. See README.md.
 from __future__ import annotations
 
 from flambeau_prims._version import __version__
-from flambeau_prims.check import GraphError, check_prims_graph
+from flambeau_prims.check import GraphError, check_graph
 from flambeau_prims.custom_operators import fake_kernel
 from flambeau_prims.decompose import decompose
 from flambeau_prims.evaluate import run_graph
@@ -32,7 +32,7 @@ __all__ = [
     "Unsupported",
     "Value",
     "__version__",
-    "check_prims_graph",
+    "check_graph",
     "decompose",
     "fake_like",
     "run_graph",

@@ -1,5 +1,10 @@
-"""check_prims_graph: the rules of a graph of primitives, asserted. Run at the border in tests and
-by the debug option.
+"""The checker of graphs: what every Graph promises, in tests and under the debug option.
+
+    check_graph(graph)                       # after any pass
+    check_graph(graph, functional=True)      # after functionalization: no operator writes
+    check_graph(graph, specs=True)           # each Spec of an ATen call is what the rule says
+
+Calls of primitives are always checked against their declarations, views' addresses among them.
 """
 
 from __future__ import annotations
@@ -7,103 +12,192 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import OpOverload
 
-from flambeau_prims import sizes
-from flambeau_prims.graph import Graph, Node, Value, format_node
+from flambeau_prims.graph import Graph, Node, Value, format_graph, map_values, values_in
 from flambeau_prims.primitives import Kind, Prim
+from flambeau_prims.rules.registry import infer, is_mutating
 from flambeau_prims.size_floats import FloatExpr
-from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes import Expr, known_eq
+from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from flambeau_prims.spec import Spec
+_ARGUMENTS = (
+    int, float, complex, bool, str, type(None), torch.dtype, torch.device, torch.layout,
+    torch.memory_format, torch.Generator, Value, Expr, FloatExpr,
+)  # fmt: skip
 
 
-class GraphError(Exception):
-    """A graph breaks a rule; the text has the node and the rule."""
+class GraphError(AssertionError):
+    """A graph breaks a promise: a bug in the pass that made it. The text names the node."""
 
 
-def check_prims_graph(graph: Graph) -> None:
-    """Raise GraphError unless every Value is defined once and before use, and every primitive call
-    obeys its declaration.
-    """
-    defined = {value for value in graph.inputs if isinstance(value, Value)}
-    if len(set(graph.inputs)) != len(graph.inputs):
-        raise GraphError("an input occurs twice")
-    names = {value.name for value in defined}
+def check_graph(
+    graph: Graph,
+    *,
+    functional: bool = False,
+    specs: bool = False,
+    constants: Collection[Value] = (),
+) -> None:
+    """Raise `GraphError` unless the graph, whose `constants` stand outside it, keeps its promises."""
+    for problem in problems(graph, functional=functional, specs=specs, constants=constants):
+        raise GraphError(f"{problem}\n{format_graph(graph)}")
+
+
+def problems(
+    graph: Graph,
+    *,
+    functional: bool = False,
+    specs: bool = False,
+    constants: Collection[Value] = (),
+) -> Iterator[str]:
+    """Every broken promise, as text."""
+    known: set[Value] = set(constants)
+    names: dict[str, Value] = {}
+    for item in graph.inputs:
+        if isinstance(item, Value):
+            if item in known:
+                yield f"input {item} stands twice"
+            known.add(item)
+            yield from _value_problems(item, names, graph)
+            if item.producer is not None:
+                yield f"input {item} has a producer"
+        elif not isinstance(item, Expr):
+            yield f"input {item!r} is neither a Value nor an Expr"
     for node in graph.nodes:
-        for value in node.operands():
-            if value not in defined:
-                raise GraphError(f"{value} is used before it is defined: {format_node(node)}")
-        for out in node.outputs:
-            if out is None:
-                continue
-            if out in defined or out.name in names:
-                raise GraphError(f"{out} is defined twice: {format_node(node)}")
-            if out.producer is not node:
-                raise GraphError(f"{out} does not know its producer: {format_node(node)}")
-            defined.add(out)
-            names.add(out.name)
+        yield from _node_problems(node, known, names, graph, functional)
         if isinstance(node.op, Prim):
-            _check_call(node)
-    for value in graph.live_at_exit():
-        if value not in defined:
-            raise GraphError(f"{value} leaves the graph undefined")
+            yield from _prim_problems(node)
+        elif specs:
+            yield from _spec_problems(node)
+    yield from _exit_problems(graph, known)
+
+
+def _node_problems(
+    node: Node, known: set[Value], names: dict[str, Value], graph: Graph, functional: bool
+) -> Iterator[str]:
+    for arg in (*node.args, *node.kwargs.values()):
+        yield from (f"{node}: {text}" for text in _argument_problems(arg, graph))
+    for value in node.operands():
+        if value not in known:
+            yield f"{node}: {value} is read before it is defined"
+    mutating = isinstance(node.op, OpOverload) and is_mutating(node.op)
+    if mutating and functional:
+        yield f"{node}: writes to an argument in a functional graph"
+    for out in node.outputs:
+        if out is None:
+            continue
+        if out in known:
+            if not mutating:
+                yield f"{node}: {out} is defined twice"
+            continue
+        known.add(out)
+        if out.producer is not node:
+            yield f"{node}: the producer of {out} is {out.producer}"
+        yield from _value_problems(out, names, graph)
+
+
+def _argument_problems(arg: Any, graph: Graph) -> Iterator[str]:
+    if isinstance(arg, (tuple, list)):
+        for item in arg:
+            yield from _argument_problems(item, graph)
+    elif isinstance(arg, (Expr, FloatExpr)):
+        if arg.env is not graph.env:
+            yield f"the size {arg} belongs to another SizeEnv than the graph's"
+    elif not isinstance(arg, _ARGUMENTS):
+        yield f"{arg!r} of type {type(arg).__name__} is no argument of a graph"
+
+
+def _value_problems(value: Value, names: dict[str, Value], graph: Graph) -> Iterator[str]:
+    if names.setdefault(value.name, value) is not value:
+        yield f"two Values are called {value.name}"
+    if not isinstance(value.spec, Spec):
+        yield f"{value.name} has no Spec but {value.spec!r}"
+    elif value.spec.env is not None and value.spec.env is not graph.env:
+        yield f"the Spec of {value.name} belongs to another SizeEnv than the graph's"
+
+
+def _exit_problems(graph: Graph, known: set[Value]) -> Iterator[str]:
+    for value in values_in(list(graph.outputs)):
+        if value not in known:
+            yield f"the output {value} is defined nowhere"
+    for item in graph.outputs:
+        if not isinstance(item, (Value, Expr, FloatExpr, int, float, type(None))):
+            yield f"the output {item!r} is neither a Value nor a number nor None"
     for target, value in graph.writes:
         if target not in graph.inputs:
-            raise GraphError(f"a write to {target}, which is no input")
-        if not _same(target.spec.shape, value.spec.shape):
-            raise GraphError(f"a write of {value.spec} to {target}: {target.spec}")
+            yield f"{target} is written at exit but is no input"
+        if value not in known:
+            yield f"{value}, to be written to {target}, is defined nowhere"
+        elif not _same(target.spec.shape, value.spec.shape):
+            yield f"{value}: {value.spec!r} is to be written to {target}: {target.spec!r}"
 
 
-def _check_call(node: Node) -> None:
+def _spec_problems(node: Node) -> Iterator[str]:
+    """Differences between the Specs of an ATen call's results and what the operator's rule says."""
+    if is_mutating(node.op):
+        return
+    args = map_values(node.args, lambda value: value.spec)
+    kwargs = map_values(node.kwargs, lambda value: value.spec)
+    expected = infer(node.op, args, kwargs)
+    expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
+    if len(expected) != len(node.outputs):
+        yield f"{node}: {len(node.outputs)} results, where its operator gives {len(expected)}"
+        return
+    for value, spec in zip(node.outputs, expected, strict=True):
+        if value is None or spec is None:
+            continue
+        have = value.spec
+        strides = zip(have.shape, have.stride, spec.stride, strict=False)
+        if not _same_kind(have, spec) or not all(
+            size == 1 or known_eq(a, b) for size, a, b in strides
+        ):
+            yield f"{node}: {value} should be {spec!r}"
+
+
+def _prim_problems(node: Node) -> Iterator[str]:
+    """What in the call of a primitive its declaration forbids."""
     prim = node.op
     if node.kwargs or len(node.args) != len(prim.params):
-        raise GraphError(
-            f"{prim} takes {len(prim.params)} positional arguments: {format_node(node)}"
-        )
+        yield f"{node}: {prim} takes {len(prim.params)} positional arguments"
+        return
     for (name, kind), arg in zip(prim.params, node.args, strict=True):
         if not _MATCHES[kind](arg):
-            raise GraphError(f"{prim}: {name} is {arg!r}, not {kind}: {format_node(node)}")
+            yield f"{node}: {name} is {arg!r}, not {kind}"
+            return
     if len(node.outputs) != 1 or node.outputs[0] is None:
-        raise GraphError(f"{prim} has one result: {format_node(node)}")
+        yield f"{node}: {prim} has one result"
+        return
     try:
-        inferred = prim.infer(*[_specs(arg) for arg in node.args])
+        inferred = prim.infer(*map_values(node.args, lambda value: value.spec))
     except (TypeError, ValueError) as error:
-        raise GraphError(f"{error}: {format_node(node)}") from error
-    _check_result(node, inferred, node.outputs[0].spec)
+        yield f"{node}: {error}"
+        return
+    spec = node.outputs[0].spec
+    if not _same_kind(spec, inferred):
+        yield f"{node}: the result should be {inferred}"
+    elif prim.kind is Kind.VIEW and not _same_addresses(inferred, spec):
+        yield f"{node}: a view's result should be {inferred}"
 
 
-def _check_result(node: Node, inferred: Spec, spec: Spec) -> None:
-    if (
-        spec.dtype is not inferred.dtype
-        or spec.device != inferred.device
-        or not _same(spec.shape, inferred.shape)
-    ):
-        raise GraphError(f"the result should be {inferred}: {format_node(node)}")
-    if node.op.kind is Kind.VIEW and not _same_addresses(inferred, spec):
-        raise GraphError(f"a view's result should be {inferred}: {format_node(node)}")
+def _same_kind(a: Spec, b: Spec) -> bool:
+    return (a.dtype, a.device) == (b.dtype, b.device) and _same(a.shape, b.shape)
 
 
 def _same_addresses(a: Spec, b: Spec) -> bool:
     """Whether two Specs of one shape address the same memory."""
-    if any(sizes.known_eq(size, 0) for size in a.shape):
+    if any(known_eq(size, 0) for size in a.shape):
         return True
-    return sizes.known_eq(a.offset, b.offset) and all(
-        sizes.known_eq(x, y) or sizes.known_eq(size, 1)
+    return known_eq(a.offset, b.offset) and all(
+        known_eq(x, y) or known_eq(size, 1)
         for x, y, size in zip(a.stride, b.stride, a.shape, strict=True)
     )
 
 
 def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return len(a) == len(b) and all(map(sizes.known_eq, a, b))
-
-
-def _specs(arg: Any) -> Any:
-    if isinstance(arg, Value):
-        return arg.spec
-    return type(arg)(map(_specs, arg)) if isinstance(arg, (list, tuple)) else arg
+    return len(a) == len(b) and all(map(known_eq, a, b))
 
 
 def _is_size(arg: Any) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch._library.simple_registry import singleton
 
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
-from flambeau_prims.sizes import Expr, SizeEnv
+from flambeau_prims.sizes import Expr, ExprEnv
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.spec import Spec
 from flambeau_prims.tracer import Tracer
@@ -57,12 +57,12 @@ def fake_kernel(op: OpOverload) -> Callable[..., Any] | None:
 
 
 class _Arguments:
-    """Turns a rule's arguments into a kernel's, and notes the SizeEnv and the device that they are
+    """Turns a rule's arguments into a kernel's, and notes the ExprEnv and the device that they are
     of.
     """
 
     def __init__(self) -> None:
-        self.env: SizeEnv | None = None
+        self.env: ExprEnv | None = None
         self.device: torch.device | None = None
 
     def take(self, arg: Any) -> Any:

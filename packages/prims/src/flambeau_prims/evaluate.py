@@ -12,8 +12,8 @@ import torch
 
 from flambeau_prims.graph import Graph, Node, Value
 from flambeau_prims.primitives import Kind, Prim
-from flambeau_prims.size_floats import FloatExpr
-from flambeau_prims.sizes import Expr
+from flambeau_prims.size_floats import evaluate_number
+from flambeau_prims.symbols import symbol_reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
     """The graph's outputs on these inputs (an int for an Expr); its writes are carried out on the
     inputs.
     """
-    symbols = bind_symbols(graph, inputs)
+    symbols = {name: read.value(inputs) for name, read in symbol_reads(graph.inputs).items()}
     known: dict[Value, Any] = {
         value: given
         for value, given in zip(graph.inputs, inputs, strict=True)
@@ -37,36 +37,12 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
             if value is not None:
                 known[value] = result
     outputs = tuple(
-        known[out] if isinstance(out, Value) else evaluate_size(out, symbols)
+        known[out] if isinstance(out, Value) else evaluate_number(out, symbols)
         for out in graph.outputs
     )
     for target, value in graph.writes:
         known[target].copy_(known[value])
     return outputs
-
-
-def bind_symbols(graph: Graph, inputs: Sequence[Tensor | int]) -> dict[str, int]:
-    """Values of the symbols: int (and float) inputs, and dims of tensor inputs that are a bare
-    symbol.
-    """
-    found: dict[str, int] = {}
-    for value, given in zip(graph.inputs, inputs, strict=True):
-        if isinstance(value, Expr):
-            found[repr(value)] = given  # type: ignore[assignment]
-            continue
-        for size, actual in zip(value.spec.shape, given.shape, strict=True):  # type: ignore[union-attr]
-            if isinstance(size, Expr) and repr(size).isidentifier():
-                found.setdefault(repr(size), actual)
-    return found
-
-
-def evaluate_size(size: Any, symbols: Mapping[str, int]) -> Any:
-    """A symbolic size (or float) as a number; anything else as it is."""
-    if isinstance(size, Expr):
-        return size.env.evaluate(size, symbols)
-    if isinstance(size, FloatExpr):
-        return size.evaluate(symbols)
-    return size
 
 
 def _run_node(
@@ -94,7 +70,7 @@ def _flat(results: Any) -> list[Any]:
 
 def _laid_out(result: Tensor, value: Value, symbols: Mapping[str, int]) -> Tensor:
     """A fresh result in the strides of its Value, in memory of its own."""
-    stride = [evaluate_size(step, symbols) for step in value.spec.stride]
+    stride = [evaluate_number(step, symbols) for step in value.spec.stride]
     laid = torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
     return laid.copy_(result)
 
@@ -106,4 +82,4 @@ def _concrete(arg: Any, known: Mapping[Value, Tensor], symbols: Mapping[str, int
         return type(arg)(_concrete(item, known, symbols) for item in arg)
     if isinstance(arg, dict):
         return {key: _concrete(item, known, symbols) for key, item in arg.items()}
-    return evaluate_size(arg, symbols)
+    return evaluate_number(arg, symbols)

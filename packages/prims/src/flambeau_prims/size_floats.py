@@ -15,47 +15,44 @@ import operator
 import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
 from flambeau_prims import sizes
 from flambeau_prims.float_ranges import known_relation
 from flambeau_prims.size_ranges import SizeGuard
-from flambeau_prims.sizes import Expr, Size, SizeEnv
+from flambeau_prims.sizes import Expr, ExprEnv, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Number: TypeAlias = "int | float | Expr | FloatExpr"
 
-_FUNCTIONS: dict[str, Callable[..., float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "min": min,
-    "max": max,
-    "float": float,
-    "abs": abs,
-    **{
-        f"math.{name}": getattr(math, name)
-        for name in (
-            "sqrt",
-            "cos",
-            "cosh",
-            "sin",
-            "sinh",
-            "tan",
-            "tanh",
-            "acos",
-            "asin",
-            "atan",
-            "log2",
-            "exp",
-            "log",
-        )
-    },
-}
+_MATH = [
+    "sqrt",
+    "cos",
+    "cosh",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+    "acos",
+    "asin",
+    "atan",
+    "log2",
+    "exp",
+    "log",
+]
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+    "min": min, "max": max, "float": float, "abs": abs,
+    **{f"math.{name}": getattr(math, name) for name in _MATH},
+}  # fmt: skip
+"""By the op of a FloatExpr: the function of plain numbers."""
+SYMBOLIC_FUNCTIONS = FUNCTIONS | {
+    "min": torch.sym_min, "max": torch.sym_max, "float": torch.sym_float,
+}  # fmt: skip
+"""By the op of a FloatExpr: the function of torch's SymInts and SymFloats."""
 
 
 class FloatExpr:
@@ -69,7 +66,7 @@ class FloatExpr:
 
     op: str
     args: tuple[Number, ...]
-    env: SizeEnv
+    env: ExprEnv
     hint: float
 
     @property
@@ -94,16 +91,7 @@ class FloatExpr:
         """The value for these values of the symbols; those of floats are floats."""
         if self.op == "symbol":
             return float(values[str(self.args[0])])
-        return float(
-            _FUNCTIONS[self.op](
-                *(
-                    arg.evaluate(values) if isinstance(arg, FloatExpr)
-                    else self.env.evaluate(arg, values) if isinstance(arg, Expr)
-                    else arg
-                    for arg in self.args
-                )
-            )
-        )  # fmt: skip
+        return float(FUNCTIONS[self.op](*(evaluate_number(arg, values) for arg in self.args)))
 
     def __repr__(self) -> str:
         return self.format({})
@@ -128,7 +116,7 @@ UNBACKED_FLOAT_HINT = 0.5
 """What an unbacked float is taken to be where a guess is good enough."""
 
 
-def unbacked_float(env: SizeEnv, within: tuple[float, float] | None = None) -> FloatExpr:
+def unbacked_float(env: ExprEnv, within: tuple[float, float] | None = None) -> FloatExpr:
     """A new float that the program computes as it runs; `within`: the least and the greatest value
     that it may have.
     """
@@ -149,13 +137,13 @@ def is_unbacked(number: Any) -> bool:
     return False
 
 
-def float_symbol(env: SizeEnv, hint: float, source: object) -> FloatExpr:
+def float_symbol(env: ExprEnv, hint: float, source: object) -> FloatExpr:
     """A new float that the program is given; nothing is assumed of its value."""
     bits = env.symbol(bits_of(hint), source, lower=None, prefix="f")
     return _interned(env, "symbol", (bits,), hint)
 
 
-def _interned(env: SizeEnv, op: str, args: tuple[Number, ...], hint: float) -> FloatExpr:
+def _interned(env: ExprEnv, op: str, args: tuple[Number, ...], hint: float) -> FloatExpr:
     key = (op, *((type(arg), bits_of(arg) if type(arg) is float else arg) for arg in args))
     found = env.floats.get(key)
     if found is None:
@@ -169,15 +157,15 @@ def float_of(op: str, *args: Number) -> float | FloatExpr:
     env = next((arg.env for arg in args if isinstance(arg, (Expr, FloatExpr))), None)
     if env is not None:
         try:
-            hint = _FUNCTIONS[op](*(number_hint(arg) for arg in args))
+            hint = FUNCTIONS[op](*(number_hint(arg) for arg in args))
         except (ArithmeticError, ValueError):
             if not any(map(is_unbacked, args)):
                 raise  # as the program does
             hint = 1.0  # nobody has seen these numbers
         if not _stays_defined(op, args):
-            return float(_FUNCTIONS[op](*(as_float(arg) for arg in args)))
+            return float(FUNCTIONS[op](*(as_float(arg) for arg in args)))
         return _interned(env, op, args, float(hint))
-    return float(_FUNCTIONS[op](*args))  # type: ignore[arg-type]
+    return float(FUNCTIONS[op](*args))  # type: ignore[arg-type]
 
 
 def _stays_defined(op: str, args: tuple[Number, ...]) -> bool:
@@ -237,7 +225,7 @@ def _format_number(number: Number, names: Mapping[str, str]) -> str:
     if isinstance(number, float) and not math.isfinite(number):
         return "math.nan" if math.isnan(number) else f"({number:+}".replace("inf", "math.inf)")
     text = number.format(names) if isinstance(number, (Expr, FloatExpr)) else repr(number)
-    return f"({text})" if isinstance(number, Expr) and not text.isidentifier() else text
+    return f"({text})" if isinstance(number, Expr) and number.symbol is None else text
 
 
 # Conditions
@@ -324,6 +312,13 @@ class Condition:
         """Names of all symbols that occur."""
         return _symbols_in(self.args)
 
+    def evaluate(self, values: Mapping[str, Any]) -> bool:
+        """Whether it holds for these values of the symbols; those of floats are floats."""
+        sides = (evaluate_number(arg, values) for arg in self.args)
+        if self.op in ("and", "or"):
+            return all(sides) if self.op == "and" else any(sides)
+        return not next(sides) if self.op == "not" else PLAIN[self.op](*sides)
+
     def format(self, names: Mapping[str, str]) -> str:
         """A Python expression, symbols called as `names` says."""
         texts = [
@@ -336,12 +331,27 @@ class Condition:
         return self.format({})
 
 
+def evaluate_number(arg: Any, values: Mapping[str, Any]) -> Any:
+    """The value of a symbolic number or Condition for these values of the symbols; any other object
+    as it is.
+    """
+    if isinstance(arg, Expr):
+        return arg.env.evaluate(arg, values)
+    return arg.evaluate(values) if isinstance(arg, (FloatExpr, Condition)) else arg
+
+
 def _symbols_in(args: tuple[Any, ...]) -> set[str]:
     found: set[str] = set()
     for arg in args:
         if isinstance(arg, (Expr, FloatExpr, Condition)):
             found |= arg.symbols()
     return found
+
+
+def condition_of(guard: SizeGuard) -> Condition:
+    """The condition that a guard states."""
+    condition = Condition(guard.op, guard.lhs, guard.rhs)
+    return condition if guard.holds else Condition("not", condition)
 
 
 def ask(condition: Condition | bool) -> bool:

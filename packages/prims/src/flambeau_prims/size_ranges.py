@@ -9,60 +9,30 @@ hint, and the answer becomes both a fact and a guard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import gcd, isfinite
+from dataclasses import replace
+from math import gcd
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from flambeau_prims.size_expressions import SizeGuard
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from flambeau_prims.size_expressions import (
+        Atom,
+        Bound,
+        Expr,
+        ExprEnv,
+        Interval,
+        Monomial,
+        Size,
+    )
 
-    from flambeau_prims.sizes import Atom, Expr, Monomial, Size, SizeEnv
-
-Bound: TypeAlias = "int | None"
-"""None: unbounded on that side."""
-Interval: TypeAlias = "tuple[Bound, Bound]"
 Form: TypeAlias = "tuple[tuple[Monomial, int], ...]"
-
-
-@dataclass(frozen=True, eq=False)
-class SizeGuard:
-    """`lhs op rhs`, op one of == != <= >= < >; a condition on the symbols under which the traced
-    program is right.
-
-    The sides are Sizes, or symbolic floats (`size_floats.FloatExpr`), of which neither `a < b` nor
-    `a >= b` may hold: `holds` False says that the relation does not. `where` is the line of the
-    traced program that asked.
-    """
-
-    op: str
-    lhs: Any
-    rhs: Any
-    holds: bool = True
-    where: str = ""
-
-    def format(self, names: Mapping[str, str]) -> str:
-        """The guard as Python text, with symbols called as `names` says: `x.shape[0] <= 512`."""
-        lhs, rhs = (
-            _side_text(side) if isinstance(side, (int, float)) else side.format(names)
-            for side in (self.lhs, self.rhs)
-        )
-        text = f"{lhs} {self.op} {rhs}"
-        return text if self.holds else f"not ({text})"
-
-    def __str__(self) -> str:
-        return self.format({})
-
-
-def _side_text(number: float) -> str:
-    if isinstance(number, float) and not isfinite(number):
-        return "math.nan" if number != number else f"{number:+}".replace("inf", "math.inf")
-    return repr(number)
 
 
 class Ranges:
     """The facts and guards of one SizeEnv."""
 
-    def __init__(self, env: SizeEnv) -> None:
+    def __init__(self, env: ExprEnv) -> None:
         self._env = env
         self._facts: dict[Form, Interval] = {}
         self._excluded: dict[Form, set[int]] = {}
@@ -355,7 +325,7 @@ def _is_bare(difference: Expr) -> bool:
     return not rest and coefficient == 1 and len(monomial) == 1
 
 
-def _two_sided(op: str, env: SizeEnv, difference: Expr, where: str) -> SizeGuard:
+def _two_sided(op: str, env: ExprEnv, difference: Expr, where: str) -> SizeGuard:
     """`difference op 0` with only sums on either side."""
     left = env.make({m: c for m, c in difference.terms if c > 0})
     right = env.make({m: -c for m, c in difference.terms if c < 0})

@@ -7,11 +7,10 @@
     if sizes.le(n, 512): ...
 
 `Size = int | Expr`: every function here takes both, and arithmetic that comes out constant returns
-an int. An Expr has a
-*hint*, its value for the sizes seen while tracing. A relation is asked by name, `eq ne lt le gt
-ge(a, b)`: it is decided by the canonical form of a - b, then by bounds and the guards already
-taken, and only then by the hint, which records a guard in the `SizeEnv`. `known_eq(a, b)` and its
-like never guard. `==` between Exprs is identity.
+an int. An Expr has a *hint*, its value for the sizes seen while tracing. A relation is asked by
+name, `eq ne lt le gt ge(a, b)`: it is decided by the canonical form of a - b, then by bounds and
+the guards already taken, and only then by the hint, which records a guard in the `SizeEnv`.
+`known_eq(a, b)` and its like never guard. `==` between Exprs is identity.
 
 An *unbacked* symbol (`SizeEnv.unbacked`: `x.sum().item()`, the length of `x.nonzero()`) is defined
 by the program itself. It has a range, and a hint that is good for choosing tile sizes only. A
@@ -19,609 +18,80 @@ relation of it that the range does not decide takes no guard: what must hold for
 sense (sizes that must agree, a size that must not be negative) is assumed, and noted in
 `SizeEnv.assumed` for the program to check as it runs; a size is taken as neither 0 nor 1; any other
 question is the oracle's (`size_oracle.py`), and without one raises `DataDependentSize`.
-
-An Expr is a sum of integer multiples of monomials; a monomial is a product of atoms; an atom is a
-symbol or an opaque `a // b`, `a % b`, `min(a, b)`, `max(a, b)`. All Exprs and atoms are interned in
-their SizeEnv, which one compile (one thread) owns.
 """
 
 from __future__ import annotations
 
-from math import gcd
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from flambeau_prims.size_ranges import Ranges, SizeGuard
-from flambeau_prims.unsupported import DataDependentSize
+from flambeau_prims.size_expressions import (
+    Atom,
+    Expr,
+    ExprEnv,
+    Monomial,
+    Size,
+    SizeGuard,
+    current,
+    format_size,
+    hint_of,
+    known_eq,
+    known_ge,
+    known_gt,
+    known_le,
+    known_lt,
+    known_ne,
+    ordered_terms,
+    size_max,
+    size_min,
+)
+from flambeau_prims.size_ranges import Ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from flambeau_prims.size_oracle import Oracle
-
-Size: TypeAlias = "int | Expr"
-Monomial: TypeAlias = tuple[int, ...]
-"""Indices into `SizeEnv.atoms`, ascending; an index occurs as often as its power. () is the
-constant term.
-"""
-Terms: TypeAlias = dict[Monomial, int]
-
-
-class Atom:
-    """A factor of monomials: a symbol (`kind` "symbol") or an opaque "floordiv", "mod", "min" or
-    "max" of two Sizes.
-    """
-
-    __slots__ = ("args", "hint", "index", "kind", "name", "source")
-
-    def __init__(self, index: int, kind: str, args: tuple[Size, ...], hint: int) -> None:
-        self.index = index
-        self.kind = kind
-        self.args = args
-        self.hint = hint
-        self.name = ""
-        self.source: object = None
-
-    def format(self, names: Mapping[str, str]) -> str:
-        """The atom as a Python expression, symbols called as `names` says, parenthesised where a
-        product needs it.
-        """
-        if self.kind == "symbol":
-            return names.get(self.name, self.name)
-        left, right = self.args
-        if self.kind in ("min", "max"):
-            return f"{self.kind}({format_size(left, names)}, {format_size(right, names)})"
-        sign = "//" if self.kind == "floordiv" else "%"
-        return f"({_factor_text(left, names)}{sign}{_factor_text(right, names)})"
-
-    def __repr__(self) -> str:
-        return self.format({})
+__all__ = [
+    "Atom",
+    "Expr",
+    "ExprEnv",
+    "Monomial",
+    "Size",
+    "SizeEnv",
+    "SizeGuard",
+    "as_int",
+    "ceil_div",
+    "current",
+    "eq",
+    "expect",
+    "format_size",
+    "ge",
+    "gt",
+    "hint_of",
+    "is_symbolic",
+    "known_eq",
+    "known_ge",
+    "known_gt",
+    "known_le",
+    "known_lt",
+    "known_ne",
+    "le",
+    "likely_eq",
+    "likely_ge",
+    "lt",
+    "ne",
+    "ordered_terms",
+    "size_max",
+    "size_min",
+]
 
 
-class Expr:
-    """An interned, non-constant integer polynomial. Made by `SizeEnv.symbol` and arithmetic only;
-    compared by identity.
-    """
-
-    __slots__ = ("__weakref__", "env", "hint", "symint", "terms")
-
-    env: SizeEnv
-    hint: int
-    terms: tuple[tuple[Monomial, int], ...]
-    symint: Any
-    """The torch.SymInt around this Expr, made at first need (`to_symint`)."""
-
-    def __add__(self, other: Size) -> Size:
-        return self.env.binary(_add, self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Size) -> Size:
-        return self.env.binary(_sub, self, other)
-
-    def __rsub__(self, other: Size) -> Size:
-        return self.env.binary(_rsub, self, other)
-
-    def __mul__(self, other: Size) -> Size:
-        return self.env.binary(_mul, self, other)
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Size:
-        return self.env.binary(_mul, self, -1)
-
-    def __pos__(self) -> Size:
-        return self
-
-    def __floordiv__(self, other: Size) -> Size:
-        return self.env.binary(_floordiv, self, other)
-
-    def __rfloordiv__(self, other: Size) -> Size:
-        return self.env.binary(_rfloordiv, self, other)
-
-    def __mod__(self, other: Size) -> Size:
-        return self.env.binary(_mod, self, other)
-
-    def __rmod__(self, other: Size) -> Size:
-        return self.env.binary(_rmod, self, other)
-
-    def __divmod__(self, other: Size) -> tuple[Size, Size]:
-        return self // other, self % other
-
-    def __pow__(self, other: int) -> Size:
-        if type(other) is not int or other < 0:
-            return NotImplemented
-        power: Size = 1
-        for _ in range(other):
-            power = self * power
-        return power
-
-    def _no_relation(self, *_: object) -> bool:
-        raise TypeError(
-            f"the symbolic size {self} has no truth value or order; ask "
-            f"flambeau_prims.sizes.eq/ne/lt/le/gt/ge or known_*"
-        )
-
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = _no_relation
-
-    def _no_int(self) -> int:
-        raise TypeError(
-            f"the symbolic size {self} is no int; flambeau_prims.sizes.as_int(size) "
-            f"specialises it with a guard"
-        )
-
-    __int__ = __index__ = _no_int
-
-    def symbols(self) -> set[str]:
-        """Names of all symbols that occur, those inside opaque atoms included."""
-        found: set[str] = set()
-        for index in self.env.atoms_in(self):
-            atom = self.env.atoms[index]
-            if atom.kind == "symbol":
-                found.add(atom.name)
-        return found
-
-    def format(self, names: Mapping[str, str]) -> str:
-        """A Python expression with symbols called as `names` says (their own names where it says
-        nothing).
-        """
-        atoms = self.env.atoms
-        text = ""
-        for monomial, coefficient in sorted(self.terms, key=lambda term: (-len(term[0]), term[0])):
-            factors = [atoms[index].format(names) for index in monomial]
-            if abs(coefficient) != 1 or not factors:
-                factors.insert(0, str(abs(coefficient)))
-            product = "*".join(factors)
-            if not text:
-                text = f"-{product}" if coefficient < 0 else product
-            else:
-                text += f" - {product}" if coefficient < 0 else f" + {product}"
-        return text
-
-    def __repr__(self) -> str:
-        return self.format({})
-
-
-class SizeEnv:
-    """The symbols of one compile, the guards its trace has taken, and the tables its Exprs are
-    interned in.
+class SizeEnv(ExprEnv):
+    """The symbols of one compile, the guards that its trace has taken, and the tables that its Exprs
+    are interned in.
     """
 
     def __init__(self) -> None:
-        self.atoms: list[Atom] = []
-        self.symbols: dict[str, Atom] = {}
+        super().__init__()
         self.ranges = Ranges(self)
-        self.specs: dict[Any, Any] = {}
-        """Interned Specs with sizes of this env (`spec.py`)."""
-        self.rule_cache: dict[Any, Any] = {}
-        """What `rules.registry.infer` found for arguments with sizes of this env."""
-        self.place: Callable[[], str] = str
-        """Says where the traced program is ("model.py:12"), for the guards taken there."""
-        self._interned: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
-        self._opaque: dict[tuple[str, Size, Size], Atom] = {}
-        self._memo: dict[tuple[Callable[..., Size], Expr, Size], Size] = {}
-        self._substitutions: dict[int, Size] = {}
-        self.floats: dict[Any, Any] = {}
-        """Interned symbolic floats of this env (`size_floats.py`)."""
-        self.unbacked_atoms: set[int] = set()
-        """Indices of the unbacked symbols."""
-        self.assumed: list[SizeGuard] = []
-        """Relations of unbacked symbols that were assumed, for the program to check as it runs;
-        whoever writes the checks takes them.
-        """
-        self.oracle: Oracle | None = None
-        """What answers questions about unbacked numbers beyond their ranges, while somebody traces
-        who can.
-        """
-        self.refuse: Callable[[set[str], str], None] | None = None
-        """Told of questions that the program asks of sizes, with the symbols concerned, while
-        somebody traces who does not permit all.
-        """
-        self.specialised: dict[Any, str] = {}
-        """Sizes that were made concrete, with a guard, since something takes no symbolic ones; and
-        what, for reports.
-        """
-        self.stated: set[str] = set()
-        """Places where the program itself says what holds of its sizes."""
-        self._is_unbacked: dict[Expr, bool] = {}
-        self.float_ranges: dict[str, tuple[float, float]] = {}
-        """By name: the least and the greatest value of unbacked floats of which that is known."""
-        self.fixed_floats: dict[str, float] = {}
-        """Given floats, by name, that the trace has specialised: the program is right for exactly
-        these bits.
-        """
-
-    def symbol(
-        self, hint: int, source: object, *, lower: int | None = 2, prefix: str = "s", name: str = ""
-    ) -> Expr:
-        """A new symbol that is assumed (a guard says so) to be at least `lower`; `source` is what
-        the caller knows it by.
-
-        `name` is an identifier that no other symbol has; without one the symbol is `prefix` and a
-        number.
-        """
-        atom = self._new_atom("symbol", (), hint)
-        number = len(self.symbols)
-        while not name or name in self.symbols:
-            name, number = f"{prefix}{number}", number + 1
-        atom.name = name
-        atom.source = source
-        self.symbols[atom.name] = atom
-        found = self.make({(atom.index,): 1})
-        assert isinstance(found, Expr)
-        if lower is not None:
-            self.ranges.assume_lower(found, lower)
-        return found
-
-    def unbacked(self, *, lower: int | None = None, upper: Size | None = None) -> Expr:
-        """A new symbol that the program defines as it runs, within these bounds."""
-        found = self.symbol(UNBACKED_HINT, None, lower=None, prefix="u")
-        self.unbacked_atoms.update(self.atoms_in(found))
-        if lower is not None:
-            self.ranges.assume_lower(found, lower)
-        if upper is not None:
-            self.ranges.assume(upper - found)
-        return found
-
-    def asked(self, question: str) -> Oracle:
-        """The oracle; DataDependentSize, with the question, where there is none."""
-        if self.oracle is None:
-            raise DataDependentSize(question)
-        return self.oracle
-
-    def is_unbacked(self, size: Size) -> bool:
-        """Whether an unbacked symbol occurs in a size."""
-        if not self.unbacked_atoms or not isinstance(size, Expr):
-            return False
-        found = self._is_unbacked.get(size)
-        if found is None:
-            found = self._is_unbacked[size] = not self.unbacked_atoms.isdisjoint(
-                self.atoms_in(size)
-            )
-        return found
-
-    def bare_symbol(self, name: str) -> Expr:
-        """A symbol itself, also after an equality has replaced it in all later results."""
-        return self._interned[(((self.symbols[name].index,), 1),)]
-
-    @property
-    def guards(self) -> list[SizeGuard]:
-        """The relations that the traced program depends on; symbols' lower bounds are among them."""
-        return self.ranges.guards()
-
-    def evaluate(self, size: Size, values: Mapping[str, int]) -> int:
-        """The value of a size for these values of the symbols (by name)."""
-        if not isinstance(size, Expr):
-            return size
-        total = 0
-        for monomial, coefficient in size.terms:
-            product = coefficient
-            for index in monomial:
-                product *= self._evaluate_atom(self.atoms[index], values)
-            total += product
-        return total
-
-    def _evaluate_atom(self, atom: Atom, values: Mapping[str, int]) -> int:
-        if atom.kind == "symbol":
-            return values[atom.name]
-        return _OPAQUE[atom.kind](*(self.evaluate(arg, values) for arg in atom.args))
-
-    # What arithmetic is built from
-
-    def binary(self, op: Callable[[SizeEnv, Expr, Size], Size], left: Expr, right: Size) -> Size:
-        """`op(left, right)`, remembered."""
-        kind = type(right)
-        if kind is not int and kind is not Expr:
-            if kind is not bool:
-                return NotImplemented
-            right = int(right)
-        key = (op, left, right)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = op(self, left, right)
-        return found
-
-    def make(self, terms: Terms) -> Size:
-        """The interned Expr, or int, with these terms; zero coefficients are dropped, known
-        equalities substituted.
-        """
-        if self._substitutions:
-            terms = self._substitute(terms)
-        key = tuple(sorted([term for term in terms.items() if term[1]]))
-        if not key:
-            return 0
-        if len(key) == 1 and not key[0][0]:
-            return key[0][1]
-        found = self._interned.get(key)
-        if found is None:
-            found = object.__new__(Expr)
-            found.env, found.terms, found.symint = self, key, None
-            found.hint = 0
-            for monomial, product in key:
-                for index in monomial:
-                    product *= self.atoms[index].hint
-                found.hint += product
-            self._interned[key] = found
-        return found
-
-    def opaque(self, kind: str, left: Size, right: Size) -> Size:
-        """The atom `kind(left, right)` as a Size."""
-        key = (kind, left, right)
-        atom = self._opaque.get(key)
-        if atom is None:
-            divides_by_zero = kind in ("floordiv", "mod") and hint_of(right) == 0
-            hint = 0 if divides_by_zero else _OPAQUE[kind](hint_of(left), hint_of(right))
-            atom = self._new_atom(kind, (left, right), hint)
-            self._opaque[key] = atom
-        return self.make({(atom.index,): 1})
-
-    def _new_atom(self, kind: str, args: tuple[Size, ...], hint: int) -> Atom:
-        atom = Atom(len(self.atoms), kind, args, hint)
-        self.atoms.append(atom)
-        return atom
-
-    def atoms_in(self, size: Size) -> set[int]:
-        """Indices of all atoms that occur in a size, nested ones included."""
-        found: set[int] = set()
-        pending = [size]
-        while pending:
-            item = pending.pop()
-            if isinstance(item, Expr):
-                for monomial, _ in item.terms:
-                    for index in monomial:
-                        if index not in found:
-                            found.add(index)
-                            pending.extend(self.atoms[index].args)
-        return found
-
-    # Equalities
-
-    def substitute_from(self, difference: Expr) -> None:
-        """Given that `difference` is 0, solve it for an atom where that is exact, and rewrite all
-        later results by it.
-        """
-        for monomial, coefficient in sorted(difference.terms, reverse=True):
-            if len(monomial) != 1 or abs(coefficient) != 1:
-                continue
-            (index,) = monomial
-            rest = {other: -c * coefficient for other, c in difference.terms if other != monomial}
-            solution = self.make(rest)
-            if index not in self.atoms_in(solution):
-                self._memo.clear()
-                self._substitutions[index] = solution
-                self._rebuild_opaque(index)
-                return
-
-    def _rebuild_opaque(self, index: int) -> None:
-        """Substitute each opaque atom that mentions atom `index` by its value in terms of what
-        replaced that.
-        """
-        for atom in list(self._opaque.values()):
-            if atom.index in self._substitutions or not any(
-                index in self.atoms_in(arg) for arg in atom.args
-            ):
-                continue
-            left, right = (
-                self.make(dict(a.terms)) if isinstance(a, Expr) else a for a in atom.args
-            )
-            value = _REBUILD[atom.kind](left, right)
-            if atom.index not in self.atoms_in(value):
-                self._substitutions[atom.index] = value
-
-    def _substitute(self, terms: Terms) -> Terms:
-        replaced = self._substitutions
-        if not any(index in replaced for monomial in terms for index in monomial):
-            return terms
-        total: Terms = {}
-        for monomial, coefficient in terms.items():
-            product: Terms = {
-                tuple(index for index in monomial if index not in replaced): coefficient
-            }
-            for index in monomial:
-                if index in replaced:
-                    product = _product(product, terms_of(replaced[index]))
-            for key, value in product.items():
-                total[key] = total.get(key, 0) + value
-        return self._substitute(total)
-
-
-# Arithmetic on terms
-
-
-def terms_of(size: Size) -> Terms:
-    """A size as a fresh dict of terms."""
-    if isinstance(size, Expr):
-        return dict(size.terms)
-    return {(): size} if size else {}
-
-
-def _product(left: Terms, right: Terms) -> Terms:
-    total: Terms = {}
-    for a, x in left.items():
-        for b, y in right.items():
-            key = tuple(sorted(a + b))
-            total[key] = total.get(key, 0) + x * y
-    return total
-
-
-def _add(env: SizeEnv, left: Expr, right: Size) -> Size:
-    total = terms_of(left)
-    for monomial, coefficient in terms_of(right).items():
-        total[monomial] = total.get(monomial, 0) + coefficient
-    return env.make(total)
-
-
-def _sub(env: SizeEnv, left: Expr, right: Size) -> Size:
-    total = terms_of(left)
-    for monomial, coefficient in terms_of(right).items():
-        total[monomial] = total.get(monomial, 0) - coefficient
-    return env.make(total)
-
-
-def _rsub(env: SizeEnv, left: Expr, right: Size) -> Size:
-    return right + -left
-
-
-def _mul(env: SizeEnv, left: Expr, right: Size) -> Size:
-    if not isinstance(right, Expr):
-        return env.make({monomial: coefficient * right for monomial, coefficient in left.terms})
-    return env.make(_product(terms_of(left), terms_of(right)))
-
-
-def _floordiv(env: SizeEnv, left: Size, right: Size) -> Size:
-    left, right = current(left), current(right)
-    if hint_of(right) == 0 and not env.is_unbacked(right):
-        return hint_of(left) // 0  # raises what Python says of ints
-    quotient, remainder = _divide(env, left, right)
-    if type(remainder) is int and type(right) is int:
-        return quotient + remainder // right
-    remainder, right = _cancel(env, remainder, right)
-    if type(right) is int and (right == 1 or type(remainder) is int):
-        return quotient + remainder // right
-    if known_le(0, remainder) and known_lt(remainder, right):
-        return quotient
-    nested = _nested_floordiv(env, remainder, right)
-    return quotient + (env.opaque("floordiv", remainder, right) if nested is None else nested)
-
-
-def _rfloordiv(env: SizeEnv, left: Expr, right: Size) -> Size:
-    return _floordiv(env, right, left)
-
-
-def _mod(env: SizeEnv, left: Size, right: Size) -> Size:
-    left, right = current(left), current(right)
-    if hint_of(right) == 0 and not env.is_unbacked(right):
-        return hint_of(left) % 0
-    _, remainder = _divide(env, left, right)
-    if type(remainder) is int and type(right) is int:
-        return remainder % right
-    if type(remainder) is int and remainder == 0:
-        return 0
-    if known_le(0, remainder) and known_lt(remainder, right):
-        return remainder
-    return env.opaque("mod", remainder, right)
-
-
-def _rmod(env: SizeEnv, left: Expr, right: Size) -> Size:
-    return _mod(env, right, left)
-
-
-def _divide(env: SizeEnv, left: Size, right: Size) -> tuple[Size, Size]:
-    """Sizes q, r with left = q*right + r, and as much of `left` in q as polynomial division can put
-    there.
-    """
-    quotient: Terms = {}
-    if not isinstance(right, Expr):
-        remainder: Terms = {}
-        for monomial, coefficient in terms_of(left).items():
-            quotient[monomial], remainder[monomial] = divmod(coefficient, right)
-        return env.make(quotient), env.make(remainder)
-    rest = terms_of(left)
-    lead, lead_coefficient = max(right.terms, key=_graded)
-    while True:
-        # Each step replaces a term by smaller ones (in graded order), so this ends.
-        candidates = [
-            m
-            for m, c in rest.items()
-            if c and c % lead_coefficient == 0 and _over(m, lead) is not None
-        ]
-        if not candidates:
-            break
-        monomial = max(candidates, key=_degree_and_order)
-        factor = _over(monomial, lead)
-        assert factor is not None
-        times = rest[monomial] // lead_coefficient
-        quotient[factor] = quotient.get(factor, 0) + times
-        for other, coefficient in right.terms:
-            key = tuple(sorted(factor + other))
-            rest[key] = rest.get(key, 0) - times * coefficient
-    return env.make(quotient), env.make(rest)
-
-
-def _graded(term: tuple[Monomial, int]) -> tuple[int, Monomial]:
-    return _degree_and_order(term[0])
-
-
-def _degree_and_order(monomial: Monomial) -> tuple[int, Monomial]:
-    return len(monomial), monomial
-
-
-def _over(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """monomial / divisor, or None if it is no monomial."""
-    rest = list(monomial)
-    for index in divisor:
-        if index not in rest:
-            return None
-        rest.remove(index)
-    return tuple(rest)
-
-
-def _cancel(env: SizeEnv, left: Size, right: Size) -> tuple[Size, Size]:
-    """Both sizes without their common factors that are known to be positive."""
-    above, below = terms_of(left), terms_of(right)
-    if not above:
-        return 0, 1
-    common = gcd(*above.values(), *below.values())
-    shared = list(next(iter(below)))
-    for monomial in (*above, *below):
-        rest = list(monomial)
-        kept = []
-        for index in shared:
-            if index in rest:
-                rest.remove(index)
-                kept.append(index)
-        shared = kept
-    shared = [index for index in shared if (env.ranges.atom_bounds(env.atoms[index])[0] or 0) > 0]
-    if common == 1 and not shared:
-        return left, right
-    divisor = tuple(shared)
-
-    def divided(terms: Terms) -> Size:
-        return env.make({_over(monomial, divisor): c // common for monomial, c in terms.items()})  # type: ignore[misc]
-
-    return divided(above), divided(below)
-
-
-def _nested_floordiv(env: SizeEnv, left: Size, right: Size) -> Size | None:
-    """(x//n + c) // m as (x + c*n) // (n*m), for positive ints n and m; None if `left` has another
-    form.
-    """
-    if type(right) is not int or right <= 0 or not isinstance(left, Expr):
-        return None
-    terms = terms_of(left)
-    constant = terms.pop((), 0)
-    if len(terms) != 1:
-        return None
-    ((monomial, coefficient),) = terms.items()
-    if coefficient != 1 or len(monomial) != 1 or env.atoms[monomial[0]].kind != "floordiv":
-        return None
-    inner, divisor = env.atoms[monomial[0]].args
-    if type(divisor) is not int or divisor <= 0:
-        return None
-    return (inner + constant * divisor) // (divisor * right)
-
-
-_OPAQUE: dict[str, Callable[[int, int], int]] = {
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-}
-
-UNBACKED_HINT = 64
-"""What an unbacked size is taken to be where a guess is good enough: neither 0 nor 1."""
-
-
-# Questions about sizes
-
-
-def current(size: Size) -> Size:
-    """The size with the equalities applied that were found since it was made."""
-    return size.env.make(dict(size.terms)) if isinstance(size, Expr) else size
-
-
-def hint_of(size: Size) -> int:
-    """The value of a size for the sizes seen while tracing."""
-    return size.hint if isinstance(size, Expr) else size
 
 
 def is_symbolic(size: Size) -> bool:
@@ -733,102 +203,6 @@ def _for_layout(ask: Callable[[Size, Size], bool], difference: Size, a: Size, b:
         env.place = place
 
 
-def known_eq(a: Size, b: Size) -> bool:
-    """Whether a == b is certain for all sizes that the guards taken so far admit."""
-    if a is b:
-        return True
-    difference = a - b
-    if isinstance(difference, Expr):
-        return difference.env.ranges.bounds(difference) == (0, 0)
-    return difference == 0
-
-
-def known_ne(a: Size, b: Size) -> bool:
-    """Whether a != b is certain."""
-    difference = a - b
-    return (
-        difference.env.ranges.excludes_zero(difference)
-        if isinstance(difference, Expr)
-        else difference != 0
-    )
-
-
-def known_ge(a: Size, b: Size) -> bool:
-    """Whether a >= b is certain."""
-    difference = a - b
-    if isinstance(difference, Expr):
-        lower = difference.env.ranges.bounds(difference)[0]
-        return lower is not None and lower >= 0
-    return difference >= 0
-
-
-def known_le(a: Size, b: Size) -> bool:
-    """Whether a <= b is certain."""
-    return known_ge(b, a)
-
-
-def known_gt(a: Size, b: Size) -> bool:
-    """Whether a > b is certain."""
-    return known_ge(a, b + 1)
-
-
-def known_lt(a: Size, b: Size) -> bool:
-    """Whether a < b is certain."""
-    return known_ge(b, a + 1)
-
-
-def size_max(a: Size, b: Size) -> Size:
-    """The greater size; an opaque `max(a, b)` if the order is unknown (no guard is taken)."""
-    a, b = current(a), current(b)
-    if known_ge(a, b):
-        return a
-    if known_ge(b, a):
-        return b
-    return _env_of(a, b).opaque("max", *_ordered(a, b))
-
-
-def size_min(a: Size, b: Size) -> Size:
-    """The smaller size; an opaque `min(a, b)` if the order is unknown (no guard is taken)."""
-    a, b = current(a), current(b)
-    if known_ge(a, b):
-        return b
-    if known_ge(b, a):
-        return a
-    return _env_of(a, b).opaque("min", *_ordered(a, b))
-
-
 def ceil_div(a: Size, b: Size) -> Size:
     """a / b rounded up, for positive b."""
     return (a + b - 1) // b
-
-
-def format_size(size: Size, names: Mapping[str, str]) -> str:
-    """A size as a Python expression, symbols called as `names` says."""
-    return size.format(names) if isinstance(size, Expr) else str(size)
-
-
-def _factor_text(size: Size, names: Mapping[str, str]) -> str:
-    text = format_size(size, names)
-    simple = (not isinstance(size, Expr) and size >= 0) or (
-        isinstance(size, Expr) and text.isidentifier()
-    )
-    return text if simple else f"({text})"
-
-
-def _ordered(a: Size, b: Size) -> tuple[Size, Size]:
-    """The operands of a commutative atom in canonical order."""
-    return (a, b) if str(a) <= str(b) else (b, a)
-
-
-def _env_of(a: Size, b: Size) -> SizeEnv:
-    symbolic = a if isinstance(a, Expr) else b
-    assert isinstance(symbolic, Expr)
-    return symbolic.env
-
-
-_REBUILD: dict[str, Callable[[Size, Size], Size]] = {
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": size_min,
-    "max": size_max,
-}

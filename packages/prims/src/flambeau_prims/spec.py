@@ -16,7 +16,7 @@ from flambeau_prims.sizes import Expr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_prims.sizes import SizeEnv
+    from flambeau_prims.sizes import ExprEnv
 
 Size: TypeAlias = "int | Expr"
 """A size, stride or offset, in elements."""
@@ -35,7 +35,7 @@ class Spec:
     offset: Size
     dtype: torch.dtype
     device: torch.device
-    env: SizeEnv | None
+    env: ExprEnv | None
     """The env of the symbolic sizes, or None when all are ints."""
 
     @classmethod

@@ -39,7 +39,7 @@ from flambeau_prims.fake import (
 from flambeau_prims.graph import Node, Value
 from flambeau_prims.out_arguments import to_resize
 from flambeau_prims.rules.registry import infer, infer_keyed
-from flambeau_prims.sizes import SizeEnv, as_int
+from flambeau_prims.sizes import ExprEnv, as_int
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic, to_symint
 from flambeau_prims.spec import Spec, spec_of
 from flambeau_prims.storage_bounds import require_inside
@@ -87,7 +87,7 @@ class Tracer(TorchDispatchMode):
 
     def __init__(
         self,
-        env: SizeEnv | None = None,
+        env: ExprEnv | None = None,
         record: bool = True,
         device: torch.device | str = "cpu",
         where: str = "",

@@ -24,7 +24,7 @@ from flambeau_prims.unsupported import DataDependent
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_prims.sizes import SizeEnv
+    from flambeau_prims.sizes import ExprEnv
     from flambeau_prims.spec import Size
 
 aten = torch.ops.aten
@@ -40,7 +40,7 @@ _RANGES = {
 }
 
 
-def new_number(env: SizeEnv, dtype: torch.dtype) -> Any:
+def new_number(env: ExprEnv, dtype: torch.dtype) -> Any:
     """The element of a tensor of this dtype, as a new Expr, FloatExpr or (of a bool) Condition."""
     if dtype.is_complex:
         raise DataDependent("a complex number of a tensor is asked for")
@@ -59,7 +59,7 @@ def _rule(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return declare
 
 
-def _count(env: SizeEnv, most: Size) -> Expr:
+def _count(env: ExprEnv, most: Size) -> Expr:
     """How many of `most` elements there are."""
     return env.unbacked(lower=0, upper=most)
 
@@ -69,20 +69,20 @@ def _vector(like: Spec, length: Size, dtype: torch.dtype | None = None) -> Spec:
 
 
 @_rule(aten.nonzero.default)
-def nonzero(env: SizeEnv, self: Spec) -> Spec:
+def nonzero(env: ExprEnv, self: Spec) -> Spec:
     """A row for each, column by column in memory."""
     count = _count(env, self.numel)
     return Spec.of((count, self.ndim), stride=(1, count), dtype=torch.int64, device=self.device)
 
 
 @_rule(aten.masked_select.default)
-def masked_select(env: SizeEnv, self: Spec, mask: Spec) -> Spec:
+def masked_select(env: ExprEnv, self: Spec, mask: Spec) -> Spec:
     """One dim."""
     return _vector(self, _count(env, product(broadcast_shapes(self.shape, mask.shape))))
 
 
 @_rule(aten.index.Tensor)
-def index_by_masks(env: SizeEnv, self: Spec, indices: Sequence[Spec | None]) -> Any:
+def index_by_masks(env: ExprEnv, self: Spec, indices: Sequence[Spec | None]) -> Any:
     """A mask stands for the positions of its True elements, an index of one dim for each of the
     mask's dims.
     """
@@ -112,7 +112,7 @@ def _is_mask(item: Spec | None) -> bool:
 
 
 @_rule(aten.bincount.default)
-def bincount(env: SizeEnv, self: Spec, weights: Spec | None = None, minlength: Size = 0) -> Spec:
+def bincount(env: ExprEnv, self: Spec, weights: Spec | None = None, minlength: Size = 0) -> Spec:
     """As long as the greatest element asks, and at least `minlength`."""
     if weights is None:
         dtype = torch.int64
@@ -123,14 +123,14 @@ def bincount(env: SizeEnv, self: Spec, weights: Spec | None = None, minlength: S
 
 
 @_rule(aten.repeat_interleave.Tensor)
-def repeat_interleave(env: SizeEnv, repeats: Spec, *, output_size: Size | None = None) -> Spec:
+def repeat_interleave(env: ExprEnv, repeats: Spec, *, output_size: Size | None = None) -> Spec:
     """An index for each repetition."""
     return _vector(repeats, env.unbacked(lower=0) if output_size is None else output_size)
 
 
 @_rule(aten._ctc_loss.Tensor)
 def ctc_loss(
-    env: SizeEnv, log_probs: Spec, targets: Spec, *_lengths: Any, **_options: Any
+    env: ExprEnv, log_probs: Spec, targets: Spec, *_lengths: Any, **_options: Any
 ) -> tuple[Spec, Spec]:
     """The loss of each sequence, and the alphas of (sequence, time, states): two states for each
     label of the longest target, and one.
@@ -148,7 +148,7 @@ def ctc_loss(
 
 
 def _distinct(
-    env: SizeEnv, self: Spec, return_inverse: bool, return_counts: bool, *, results: int
+    env: ExprEnv, self: Spec, return_inverse: bool, return_counts: bool, *, results: int
 ) -> tuple[Spec, ...]:
     count = _count(env, self.numel)
     inverse = Spec.of(self.shape if return_inverse else (0,), dtype=torch.int64, device=self.device)
@@ -161,7 +161,7 @@ def _distinct(
 
 @_rule(aten._unique2.default)
 def unique2(
-    env: SizeEnv,
+    env: ExprEnv,
     self: Spec,
     sorted: bool = True,
     return_inverse: bool = False,
@@ -173,7 +173,7 @@ def unique2(
 
 @_rule(aten._unique.default)
 def unique(
-    env: SizeEnv, self: Spec, sorted: bool = True, return_inverse: bool = False
+    env: ExprEnv, self: Spec, sorted: bool = True, return_inverse: bool = False
 ) -> tuple[Spec, ...]:
     """As `_unique2`, without counts."""
     return _distinct(env, self, return_inverse, False, results=2)
@@ -181,7 +181,7 @@ def unique(
 
 @_rule(aten.unique_consecutive.default)
 def unique_consecutive(
-    env: SizeEnv,
+    env: ExprEnv,
     self: Spec,
     return_inverse: bool = False,
     return_counts: bool = False,
@@ -195,7 +195,7 @@ def unique_consecutive(
 
 @_rule(aten.unique_dim.default)
 def unique_dim(
-    env: SizeEnv,
+    env: ExprEnv,
     self: Spec,
     dim: int,
     sorted: bool = True,
@@ -208,7 +208,7 @@ def unique_dim(
 
 @_rule(aten.unique_dim_consecutive.default)
 def unique_dim_consecutive(
-    env: SizeEnv,
+    env: ExprEnv,
     self: Spec,
     dim: int,
     return_inverse: bool = False,
@@ -219,7 +219,7 @@ def unique_dim_consecutive(
 
 
 def _distinct_along(
-    env: SizeEnv, self: Spec, dim: int, return_inverse: bool, return_counts: bool
+    env: ExprEnv, self: Spec, dim: int, return_inverse: bool, return_counts: bool
 ) -> tuple[Spec, ...]:
     at = wrap_dim(dim, self.ndim)
     length = self.shape[at]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from flambeau_prims.check import check_prims_graph
+from flambeau_prims.check import check_graph
 from flambeau_prims.decompose import decompose
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.graph import Graph, Node, Value
@@ -154,7 +154,7 @@ def decomposed(
     ]
     node.outputs = tuple(outputs)
     graph = decompose(Graph(inputs, [node], list(outputs)))
-    check_prims_graph(graph)
+    check_graph(graph)
     return graph, tensors
 
 

@@ -27,9 +27,9 @@ from flambeau_capture.events import EntryInfo, Event
 from flambeau_capture.frame_hook import flat_function
 from flambeau_capture.graphs.graph_module import build_graph_module
 from flambeau_capture.graphs.reverse_mode import enter_inference_mode, leaving_after_errors
-from flambeau_capture.graphs.size_nodes import symbol_name, symbol_sources
+from flambeau_capture.graphs.size_nodes import symbol_sources
 from flambeau_capture.guards import kinds, program, torch_state
-from flambeau_capture.guards.constants import Relation
+from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.filtering import GuardFilter, filtered
 from flambeau_capture.guards.tensor_kinds import TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
@@ -56,9 +56,10 @@ from flambeau_capture.sources import (
     TensorSize,
     TensorStride,
 )
-from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.size_floats import Condition, FloatExpr, condition_of
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
+from flambeau_prims.symbols import symbol_name
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 """`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a
@@ -358,8 +359,8 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
     """
     sources = symbol_sources(capture.inputs)
 
-    def guard(text: str, names: dict[str, Source], where: str = "") -> Guard:
-        return Guard("RELATION", next(iter(names.values())), Relation(text, names), where)
+    def guard(condition: Condition, names: dict[str, Source], where: str = "") -> Guard:
+        return Guard("RELATION", next(iter(names.values())), Relation(condition, names), where)
 
     for item in capture.inputs:
         if isinstance(item.spec, Expr):
@@ -377,22 +378,17 @@ def _size_guards(capture: Capture) -> Iterator[Guard]:
             name = symbol_name(size)
             if isinstance(size, Expr) and not (name is not None and sources.get(name) is source):
                 yield guard(
-                    f"value == {size}",
+                    Condition("==", EXTENT, size),
                     {
-                        "value": source,
+                        str(EXTENT): source,
                         **{symbol: sources[symbol] for symbol in sorted(size.symbols())},
                     },
                 )
     if capture.size_env is not None:
-        for condition in capture.size_env.guards:
-            symbols = {
-                symbol
-                for side in (condition.lhs, condition.rhs)
-                if not isinstance(side, (int, float))
-                for symbol in side.symbols()
-            }
-            names = {symbol: sources[symbol] for symbol in sorted(symbols)}
-            yield guard(str(condition), names, condition.where)
+        for taken in capture.size_env.guards:
+            condition = condition_of(taken)
+            names = {symbol: sources[symbol] for symbol in sorted(condition.symbols())}
+            yield guard(condition, names, taken.where)
 
 
 def _specialisations(capture: Capture) -> Iterator[str]:

@@ -8,6 +8,5 @@ contents.py               the parts of an exported graph, and its text
 graph.py                  ExportedGraph, which is called; `load`
 svg.py                    its picture
 files.py, codec.py        its file, and the JSON forms in it; targets.py: what a file may call;
-                          size_text.py: sizes and conditions as text
 interop_torch.py          ExportedGraph -> torch.export.ExportedProgram
 """

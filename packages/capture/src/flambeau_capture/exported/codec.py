@@ -24,7 +24,6 @@ import torch
 from torch import fx
 
 from flambeau_capture.exported import targets
-from flambeau_capture.exported.size_text import read_number, read_size
 from flambeau_capture.exported.tree import (
     FACTORIES,
     MAKERS,
@@ -46,6 +45,7 @@ from flambeau_capture.graphs import higher_order
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_capture.graphs.higher_order import HigherOrder
 from flambeau_prims.size_floats import FloatExpr
+from flambeau_prims.size_text import read_number, read_size
 from flambeau_prims.sizes import Expr, Size
 from flambeau_prims.spec import Spec
 

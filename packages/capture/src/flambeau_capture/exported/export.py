@@ -31,7 +31,6 @@ from flambeau_capture.exported.contents import Ambient, Condition, GraphInput, M
 from flambeau_capture.exported.dims import Dim, check_promises
 from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.signature import bind_call, frame_sources, local_indices
-from flambeau_capture.exported.size_text import names_in
 from flambeau_capture.exported.tree import (
     FACTORIES,
     MAKERS,
@@ -48,6 +47,7 @@ from flambeau_capture.exported.tree import (
     SizeOf,
     Tree,
 )
+from flambeau_capture.guards.constants import EXTENT
 from flambeau_capture.guards.kinds import guard_text
 from flambeau_capture.interpreter.capture import capture_frame
 from flambeau_capture.interpreter.substitutes.modules import GLOBAL_HOOKS, OWN_HOOKS
@@ -76,6 +76,7 @@ from flambeau_capture.record import (
     defined_at,
 )
 from flambeau_capture.sources import Argument, DictEntry, InstanceDict, Scope, Source, SourceLost
+from flambeau_prims.size_floats import condition_of
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec, spec_of
 
@@ -129,9 +130,10 @@ def _guard_text(guard: Guard) -> str:
     """A guard in the user's terms, symbols by their names: `batch >= 2`."""
     if guard.kind != "RELATION":
         return guard_text(guard)
-    value = guard.payload.names.get("value")
-    text: str = guard.payload.text
-    return text if value is None else text.replace("value", value.text(), 1)
+    extent = guard.payload.names.get(EXTENT.symbol)
+    names = {} if extent is None else {EXTENT.symbol: extent.text()}
+    text: str = guard.payload.condition.format(names)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +349,7 @@ class Lifter:
         if self.capture.size_env is not None:
             known = set() if self.symbols is None else self.symbols.sources.keys()
             for guard in self.capture.size_env.guards:
-                if names_in(str(guard)) <= known:
+                if condition_of(guard).symbols() <= known:
                     yield Condition(str(guard), guard.where)
 
     # ------------------------------------------------------------ mutations

@@ -47,10 +47,10 @@ from flambeau_capture.exported.contents import (
     Symbol,
 )
 from flambeau_capture.exported.signature import CallSignature, Parameter
-from flambeau_capture.exported.size_text import assume, holds
 from flambeau_capture.exported.tree import class_name
 from flambeau_capture.graphs.graph_module import CapturedGraphModule
 from flambeau_prims import sizes
+from flambeau_prims.size_text import assume, holds
 from flambeau_prims.sizes import SizeEnv
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.exported import size_text
 from flambeau_capture.exported.contents import GraphContents, graph_text
 from flambeau_capture.exported.files import read_graph, save_graph
 from flambeau_capture.exported.signature import InputMismatch
 from flambeau_capture.exported.svg import svg_of
 from flambeau_capture.exported.tree import Values, build
-from flambeau_capture.graphs.size_nodes import affine_in_a_symbol, symbol_name
+from flambeau_prims import size_text
 from flambeau_prims.sizes import Expr
+from flambeau_prims.symbols import symbol_reads
 
 if TYPE_CHECKING:
     import os
@@ -88,10 +88,9 @@ class ExportedGraph(GraphContents):
         """The symbols' values on these inputs, which are checked against their specs and the
         conditions on sizes.
         """
-        values: dict[str, int] = {}
         for spec, leaf, path in zip(self.input_specs, leaves, self.signature.paths, strict=True):
             _check_kind(spec, leaf, path)
-            read_symbols(spec, leaf, values)
+        values = self.read_symbols(leaves)
         for spec, leaf, path in zip(self.input_specs, leaves, self.signature.paths, strict=True):
             _check_extents(spec, leaf, path, values)
         for condition in self.conditions:
@@ -101,6 +100,11 @@ class ExportedGraph(GraphContents):
                 at = f" (required at {condition.where})" if condition.where else ""
                 raise InputMismatch(f"{condition.text} does not hold{at}: {found}")
         return values
+
+    def read_symbols(self, leaves: list[Any]) -> dict[str, Any]:
+        """The symbols' values on these inputs."""
+        reads = symbol_reads(self.input_specs, derived=True)
+        return {name: read.value(leaves) for name, read in reads.items()}
 
     def print_readable(self, *, print_output: bool = True) -> str:
         """The graph as text, printed too unless told otherwise: inputs, sizes, calls with specs and
@@ -153,26 +157,6 @@ def _check_kind(spec: Spec | Expr, leaf: Any, path: str) -> None:
     ):
         if wanted != found:
             raise InputMismatch(f"{path} has {what} {found}, was exported with {wanted}")
-
-
-def read_symbols(spec: Spec | Expr, leaf: Any, values: dict[str, Any]) -> None:
-    """The symbols that an input gives: a size that is one, or the root of a derived size where
-    nothing else has given it.
-    """
-    if isinstance(spec, Expr):
-        name = symbol_name(spec)
-        assert name is not None
-        values[name] = leaf
-        return
-    for size, found in zip(spec.shape, leaf.shape, strict=True):
-        if isinstance(size, Expr):
-            affine = affine_in_a_symbol(size)
-            if affine is not None:
-                name, scale, shift = affine
-                if symbol_name(size) is not None:
-                    values[name] = found
-                else:
-                    values.setdefault(name, (found - shift) // scale)
 
 
 def _check_extents(spec: Spec | Expr, leaf: Any, path: str, values: Mapping[str, int]) -> None:

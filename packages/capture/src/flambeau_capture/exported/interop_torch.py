@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.exported.graph import read_symbols
 from flambeau_capture.exported.tree import (
     Constant,
     Entries,
@@ -31,8 +30,8 @@ from flambeau_capture.exported.tree import (
     build,
     walk,
 )
-from flambeau_capture.graphs.size_nodes import affine_in_a_symbol
 from flambeau_prims.sizes import Expr, hint_of
+from flambeau_prims.symbols import affine
 
 if TYPE_CHECKING:
     from flambeau_capture.exported.graph import ExportedGraph
@@ -97,10 +96,7 @@ class _GraphModule(torch.nn.Module):
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             leaves, containers = exported.signature.match(args, kwargs)
-            sizes: dict[str, Any] = {}
-            for spec, leaf in zip(exported.input_specs, leaves, strict=True):
-                read_symbols(spec, leaf, sizes)
-            return exported.run(leaves, containers, sizes, _State(self))
+            return exported.run(leaves, containers, exported.read_symbols(leaves), _State(self))
 
         forward.__signature__ = _signature(exported)  # type: ignore[attr-defined]
         return forward
@@ -180,10 +176,10 @@ def _shapes(spec: Spec | Expr, dims: dict[str, Any]) -> Any:
 
 
 def _dim(size: Expr, dims: dict[str, Any]) -> Any:
-    affine = affine_in_a_symbol(size)
-    if affine is None or affine[0] not in dims:
+    parts = affine(size)
+    if parts is None or parts[0] not in dims or parts[1] < 0:
         return torch.export.Dim.AUTO
-    name, scale, shift = affine
+    name, scale, shift = parts
     dim = dims[name] if scale == 1 else scale * dims[name]
     return dim + shift if shift > 0 else dim - -shift if shift < 0 else dim
 

@@ -8,8 +8,6 @@ use.
 
 from __future__ import annotations
 
-import ast
-import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,71 +17,32 @@ from torch import fx
 
 from flambeau_capture.record import Input
 from flambeau_capture.sources import RootOfSize, Source, TensorSize, TensorStride
-from flambeau_prims import sizes
-from flambeau_prims.size_floats import FloatExpr, is_float_symbol
-from flambeau_prims.sizes import Expr, SizeEnv
-from flambeau_prims.spec import Spec
+from flambeau_prims.size_floats import SYMBOLIC_FUNCTIONS, FloatExpr
+from flambeau_prims.sizes import Atom, Expr, ExprEnv, Monomial, ordered_terms
+from flambeau_prims.symbols import SymbolRead, symbol_reads
 
-BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-}
-"""The arithmetic that the text of a size may hold."""
-_CALLS: dict[str, Callable[..., Any]] = {
-    "min": torch.sym_min, "max": torch.sym_max, "float": torch.sym_float, "abs": abs,
+_OPAQUE: dict[str, Callable[..., Any]] = {
+    "floordiv": operator.floordiv, "mod": operator.mod, "min": torch.sym_min, "max": torch.sym_max,
 }  # fmt: skip
 
 
-def symbol_name(size: Any) -> str | None:
-    """The name of a size or float that is one plain symbol, else None."""
-    if isinstance(size, FloatExpr):
-        return size.symbol
-    return str(size) if isinstance(size, Expr) and str(size) in size.env.symbols else None
-
-
 def symbol_sources(inputs: Iterable[Input]) -> dict[str, Source]:
-    """Where each symbol's int is read from: the first input tensor with it as a size, or the int
-    input that it is.
+    """Where each symbol's int is read from: the int input that it is, or the first input tensor with
+    it as a size or stride, or with a size that it is the root of.
     """
-    found: dict[str, Source] = {}
-    tensors: list[tuple[Source, Spec]] = []
-    for item in inputs:
-        if isinstance(item.spec, Spec):
-            tensors.append((item.source, item.spec))
-        elif (name := symbol_name(item.spec)) is not None:
-            found.setdefault(name, item.source)
-    for source, spec in tensors:
-        for extents, kind in ((spec.shape, TensorSize), (spec.stride, TensorStride)):
-            for dim, size in enumerate(extents):
-                name = symbol_name(size)
-                if name is not None:
-                    found.setdefault(name, kind(source, dim))
-    for source, spec in tensors:
-        for dim, size in enumerate(spec.shape):
-            if isinstance(size, Expr) and (affine := affine_in_a_symbol(size)) is not None:
-                name, scale, shift = affine
-                found.setdefault(name, RootOfSize(source, dim, scale, shift))
-    return found
+    items = list(inputs)
+    reads = symbol_reads([item.spec for item in items], strides=True, derived=True)
+    return {name: _source(items[read.input].source, read) for name, read in reads.items()}
 
 
-def affine_in_a_symbol(size: Expr) -> tuple[str, int, int] | None:
-    """(s, scale, shift) if the size is scale*s + shift for one symbol s and scale > 0."""
-    terms = dict(size.terms)
-    shift = terms.pop((), 0)
-    if len(terms) != 1:
-        return None
-    ((monomial, scale),) = terms.items()
-    atom = size.env.atoms[monomial[0]]
-    return (
-        (atom.name, scale, shift)
-        if len(monomial) == 1 and atom.kind == "symbol" and scale > 0
-        else None
-    )
+def _source(base: Source, read: SymbolRead) -> Source:
+    if read.dim is None:
+        return base
+    if read.is_stride:
+        return TensorStride(base, read.dim)
+    if (read.scale, read.shift) == (1, 0):
+        return TensorSize(base, read.dim)
+    return RootOfSize(base, read.dim, read.scale, read.shift)
 
 
 class SizeNodes:
@@ -104,70 +63,77 @@ class SizeNodes:
         self._sources = sources
         self._placeholder_of = placeholder_of
         self._unbacked = unbacked
-        self._made: dict[str, tuple[Any, Any]] = {}
+        self._emitted: dict[Any, Any] = {}
+        """Nodes (or numbers) by what they compute: terms of a size, an atom, or a FloatExpr."""
 
-    def node(self, expr: Expr | FloatExpr) -> Any:
+    def node(self, number: Any) -> Any:
         """The node (or number) with the value of a size or symbolic float."""
-        text = str(expr)
-        found = self._made.get(text)
-        if found is None:
-            found = self._made[text] = self._emit(ast.parse(text, mode="eval").body, expr.env)
-            if isinstance(found[0], fx.Node):
-                found[0].meta["spec"] = expr
-        return found[0]
+        if isinstance(number, Expr):
+            node = self._sum(number.env, tuple(ordered_terms(number)))
+            if isinstance(node, fx.Node):
+                node.meta["spec"] = number
+            return node
+        if not isinstance(number, FloatExpr):
+            return number
+        node = self._emitted.get(number)
+        if node is None:
+            name = number.symbol
+            node = self._emitted[number] = (
+                self._apply(SYMBOLIC_FUNCTIONS[number.op], *map(self.node, number.args))
+                if name is None
+                else self._symbol(name, number.env)
+            )
+            if isinstance(node, fx.Node):
+                node.meta["spec"] = number
+        return node
 
-    def _emit(self, tree: ast.expr, env: SizeEnv) -> tuple[Any, Any]:
-        """(node or number, the size it is) of a subexpression; the size is None where it is a
-        float.
-        """
-        text = ast.unparse(tree)
-        if text in self._made:
-            return self._made[text]
-        match tree:
-            case ast.Constant(value=value):
-                made: tuple[Any, Any] = (value, value)
-            case ast.Name(id=name):
-                made = self._symbol(name, env)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                made = self._apply(operator.neg, operator.neg, [self._emit(operand, env)])
-            case ast.BinOp(left=left, op=op, right=right):
-                function = BINARY[type(op)]
-                made = self._apply(
-                    function, function, [self._emit(left, env), self._emit(right, env)]
-                )
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args):
-                on_sizes = {"min": sizes.size_min, "max": sizes.size_max}.get(name)
-                function = _CALLS.get(name) or getattr(math, name)
-                made = self._apply(function, on_sizes, [self._emit(arg, env) for arg in args])
-            case _:
-                raise TypeError(f"no graph nodes for the size {text}")
-        self._made[text] = made
-        return made
+    def _sum(self, env: ExprEnv, terms: tuple[tuple[Monomial, int], ...]) -> Any:
+        node = self._emitted.get(terms)
+        if node is None:
+            *rest, (monomial, coefficient) = terms
+            if rest:
+                left = self._sum(env, tuple(rest))
+                function = operator.add if coefficient > 0 else operator.sub
+                node = self._apply(function, left, self._sum(env, ((monomial, abs(coefficient)),)))
+            else:
+                node = self._product(env, monomial, coefficient)
+            if isinstance(node, fx.Node) and node.meta["spec"] is None:
+                node.meta["spec"] = env.make(dict(terms))
+            self._emitted[terms] = node
+        return node
 
-    def _apply(
-        self,
-        function: Callable[..., Any],
-        on_sizes: Callable[..., Any] | None,
-        operands: list[tuple[Any, Any]],
-    ) -> tuple[Any, Any]:
-        args = tuple(node for node, _ in operands)
-        values = [size for _, size in operands]
-        exact = (
-            on_sizes is not None
-            and all(type(size) in (int, Expr) for size in values)
-            and function is not operator.truediv
-        )
-        size = on_sizes(*values) if exact and on_sizes is not None else None
+    def _product(self, env: ExprEnv, monomial: Monomial, coefficient: int) -> Any:
+        if not monomial:
+            return coefficient
+        if coefficient == -1:
+            return self._apply(operator.neg, self._sum(env, ((monomial, 1),)))
+        *rest, index = monomial
+        if not rest and coefficient == 1:
+            return self._atom(env, env.atoms[index])
+        left = self._sum(env, ((tuple(rest), coefficient),))
+        return self._apply(operator.mul, left, self._sum(env, (((index,), 1),)))
+
+    def _atom(self, env: ExprEnv, atom: Atom) -> Any:
+        node = self._emitted.get(atom)
+        if node is None:
+            node = self._emitted[atom] = (
+                self._symbol(atom.name, env)
+                if atom.kind == "symbol"
+                else self._apply(_OPAQUE[atom.kind], *map(self.node, atom.args))
+            )
+        return node
+
+    def _apply(self, function: Callable[..., Any], *args: Any) -> Any:
         if not any(isinstance(arg, fx.Node) for arg in args):
-            return function(*args), size
+            return function(*args)
         node = self._graph.call_function(function, args)
-        node.meta["spec"] = size
-        return node, size
+        node.meta["spec"] = None
+        return node
 
-    def _symbol(self, name: str, env: SizeEnv) -> tuple[Any, Any]:
+    def _symbol(self, name: str, env: ExprEnv) -> Any:
         defined = self._unbacked(name)
         if defined is not None:
-            return defined, None if is_float_symbol(name) else env.bare_symbol(name)
+            return defined
         source = self._sources[name]
         match source:
             case TensorSize(base=base, dim=dim):
@@ -187,10 +153,9 @@ class SizeNodes:
                 if scale != 1:
                     node = self._call(operator.floordiv, node, scale, name)
             case _:
-                return self._placeholder_of(source), self._placeholder_of(source).meta["spec"]
-        size = env.make({(env.symbols[name].index,): 1})
-        node.meta["spec"] = size
-        return node, size
+                return self._placeholder_of(source)
+        node.meta["spec"] = env.make({(env.symbols[name].index,): 1})
+        return node
 
     def _call(self, target: Any, tensor: fx.Node, operand: int, name: str = "") -> fx.Node:
         """A node named as the symbol that it computes."""

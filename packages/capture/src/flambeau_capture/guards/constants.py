@@ -1,19 +1,13 @@
-"""Constants compared exactly, and values told briefly; neither runs code of the user's.
+"""Constants compared exactly and printed briefly, without running the user's code; and conditions
+on symbolic sizes as the postfix code that the C core runs.
 
-Conditions on symbolic sizes, as Python text over symbols and as the postfix programs that the C
-core runs.
-
-"s0*4 == s1 - 1"   ->   SYMBOL 0, CONSTANT 4, MUL, SYMBOL 1, CONSTANT 1, SUB, EQ
+    4*s0 == s1 - 1   ->   CONSTANT 4, SYMBOL 0, MUL, SYMBOL 1, CONSTANT 1, SUB, EQ
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import math
-import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +15,8 @@ import torch
 
 from flambeau_capture import sources
 from flambeau_capture.sources import Scope, Source
+from flambeau_prims.size_floats import Condition
+from flambeau_prims.sizes import Expr, SizeEnv, ordered_terms
 
 _CONSTANT_TYPES: tuple[type, ...] = (
     int,
@@ -114,104 +110,95 @@ def type_name(cls: type) -> str:
 
 # ---------------------------------------------------------------- relations
 
-_NAMES = {"__builtins__": {}, "math": math, "min": min, "max": max, "abs": abs, "float": float}
-"""What the text of a condition may call."""
+EXTENT = SizeEnv().symbol(0, None, lower=None, name="(extent)")
+"""Stands for a size or stride of an input in the guard that it is what its Expr says; no symbol of
+a capture has this name.
+"""
 
 
 class Inexpressible(ValueError):
-    """The condition holds something postfix programs have no operation for (floats, say); it is
+    """The condition holds something that postfix code has no operation for (floats, say); it is
     evaluated in Python.
     """
 
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """A condition: Python text over names, and the source that each name's int (or float) is read
-    from.
-    """
+    """A condition, and the source that each symbol's int (or float) is read from."""
 
-    text: str
+    condition: Condition
     names: Mapping[str, Source]
 
     def in_users_terms(self) -> str:
-        """The text with each name replaced by what the user calls it."""
-        texts = {name: source.text() for name, source in self.names.items()}
-        return re.sub(r"[A-Za-z_]\w*", lambda match: texts.get(match[0], match[0]), self.text)
+        """The condition with each symbol called as the user calls it."""
+        return self.condition.format({name: source.text() for name, source in self.names.items()})
 
     def holds(self, scope: Scope) -> bool:
         """Reference evaluation on one call."""
-        return self.holds_for(**{name: source.load(scope) for name, source in self.names.items()})
+        return self.holds_for({name: source.load(scope) for name, source in self.names.items()})
 
-    def holds_for(self, **values: int | float) -> bool:
-        """Whether the condition holds for these values of the names."""
+    def holds_for(self, values: Mapping[str, int | float]) -> bool:
+        """Whether the condition holds for these values of the symbols."""
         if any(type(value) is not int and type(value) is not float for value in values.values()):
             return False
         try:
-            return bool(eval(_compiled(self.text), dict(_NAMES), values))
+            return self.condition.evaluate(values)
         except (ArithmeticError, ValueError):
             return False
 
 
-@functools.lru_cache(maxsize=1024)
-def _compiled(text: str) -> Any:
-    return compile(text, "<size guard>", "eval")
+_CODES = {
+    "floordiv": "R_FLOORDIV", "mod": "R_MOD", "min": "R_MIN", "max": "R_MAX",
+    "==": "R_EQ", "!=": "R_NE", "<": "R_LT", "<=": "R_LE", ">": "R_GT", ">=": "R_GE",
+    "and": "R_AND", "or": "R_OR", "not": "R_NOT",
+}  # fmt: skip
 
 
-_BINARY: dict[type, str] = {
-    ast.Add: "R_ADD",
-    ast.Sub: "R_SUB",
-    ast.Mult: "R_MUL",
-    ast.FloorDiv: "R_FLOORDIV",
-    ast.Mod: "R_MOD",
-    ast.Pow: "R_POW",
-}
-_COMPARE: dict[type, str] = {
-    ast.Eq: "R_EQ",
-    ast.NotEq: "R_NE",
-    ast.Lt: "R_LT",
-    ast.LtE: "R_LE",
-    ast.Gt: "R_GT",
-    ast.GtE: "R_GE",
-}
-
-
-def postfix(text: str, symbol: Callable[[str], int], codes: Mapping[str, int]) -> tuple[int, ...]:
-    """The postfix program of a condition; `symbol(name)` gives the index of a name, `codes` the
+def postfix(
+    condition: Condition, symbol: Callable[[str], int], codes: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The postfix code of a condition; `symbol(name)` gives the index of a symbol, `codes` the
     relation codes of the C core.
 
-    Raises Inexpressible where the text holds more than integer arithmetic, comparisons, and/or/not,
-    min and max.
+    Raises Inexpressible for symbolic floats and for ints of more than 64 bits.
     """
     words: list[int] = []
 
-    def emit(node: ast.expr) -> None:
-        match node:
-            case ast.Constant(value=bool() | int() as value) if -(1 << 63) <= value < 1 << 63:
-                words.extend((codes["R_CONSTANT"], int(value)))
-            case ast.Name(id=name):
-                words.extend((codes["R_SYMBOL"], symbol(name)))
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                emit_all((left, right), _BINARY[type(op)])
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-                emit_all((left, right), _COMPARE[type(op)])
-            case ast.BoolOp(op=op, values=values):
-                emit_all(values, "R_AND" if isinstance(op, ast.And) else "R_OR")
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                emit_all((operand,), "R_NEG")
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                emit_all((operand,), "R_NOT")
-            case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if (
-                len(args) > 1
-            ):
-                emit_all(args, "R_MIN" if name == "min" else "R_MAX")
-            case _:
-                raise Inexpressible(ast.unparse(node))
+    def emit(item: Any) -> None:
+        if isinstance(item, Condition):
+            emit_all(item.args, _CODES[item.op])
+        elif isinstance(item, Expr):
+            emit_sum(item)
+        elif isinstance(item, int) and -(1 << 63) <= item < 1 << 63:
+            words.extend((codes["R_CONSTANT"], int(item)))
+        else:
+            raise Inexpressible(str(item))
 
-    def emit_all(operands: Any, code: str) -> None:
-        for at, operand in enumerate(operands):
+    def emit_all(operands: Sequence[Any], code: str) -> None:
+        for position, operand in enumerate(operands):
             emit(operand)
-            if at > 0 or len(operands) == 1:
+            if position > 0 or len(operands) == 1:
                 words.append(codes[code])
 
-    emit(ast.parse(text, mode="eval").body)
+    def emit_sum(size: Expr) -> None:
+        for position, (monomial, coefficient) in enumerate(ordered_terms(size)):
+            factors = [abs(coefficient)] if abs(coefficient) != 1 or not monomial else []
+            emit_factors([*factors, *(size.env.atoms[index] for index in monomial)])
+            if position > 0:
+                words.append(codes["R_ADD" if coefficient > 0 else "R_SUB"])
+            elif coefficient < 0:
+                words.append(codes["R_NEG"])
+
+    def emit_factors(factors: Sequence[Any]) -> None:
+        for position, factor in enumerate(factors):
+            if isinstance(factor, int):
+                emit(factor)
+            elif factor.kind == "symbol":
+                words.extend((codes["R_SYMBOL"], symbol(factor.name)))
+            else:
+                emit_all(factor.args, _CODES[factor.kind])
+            if position > 0:
+                words.append(codes["R_MUL"])
+
+    emit(condition)
     return tuple(words)

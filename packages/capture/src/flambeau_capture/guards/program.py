@@ -180,22 +180,22 @@ class ProgramBuilder:
         return found
 
     def relation(self, guard: Guard) -> None:
-        """A condition on symbols; one that postfix programs cannot express is evaluated in Python."""
+        """A condition on symbols; one that postfix code cannot express is evaluated in Python."""
         relation: constants.Relation = guard.payload
         try:
             # Tried without loading symbols first: a relation that turns out to need Python must not
             # ask for ints.
-            constants.postfix(relation.text, _index_of_an_int, self.codes)
+            constants.postfix(relation.condition, _index_of_an_int, self.codes)
         except constants.Inexpressible:
             names = list(relation.names)
             gathered = self._gather([self.load(source) for source in relation.names.values()])
             self._call_check(
-                lambda values: relation.holds_for(**dict(zip(names, values, strict=True))),
+                lambda values: relation.holds_for(dict(zip(names, values, strict=True))),
                 (gathered,),
             )
         else:
             words = constants.postfix(
-                relation.text, lambda name: self.symbol(relation.names[name]), self.codes
+                relation.condition, lambda name: self.symbol(relation.names[name]), self.codes
             )
             self.ops.append((self.codes["RELATION"], 0, 0, self.at, 0, words))
 

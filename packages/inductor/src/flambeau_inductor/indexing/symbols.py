@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 from flambeau_prims.graph import Value
 from flambeau_prims.size_floats import is_float_symbol
-from flambeau_prims.sizes import Expr, current
+from flambeau_prims.sizes import current
+from flambeau_prims.symbols import symbol_reads
 from flambeau_runtime.program import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from flambeau_prims.sizes import Expr
+    from flambeau_prims.spec import Spec
 
 
 class SymbolSources:
@@ -24,48 +28,21 @@ class SymbolSources:
     def __init__(self, inputs: Sequence[Value | Expr]) -> None:
         self.symbols: list[Symbol] = []
         self.names: dict[str, str] = {}
-        for number, value in enumerate(inputs):
-            name = symbol_name(value)
-            if name is not None and name not in self.names:
+        specs = [_current(item.spec) if isinstance(item, Value) else item for item in inputs]
+        for name, read in symbol_reads(specs, derived=True).items():
+            if (read.scale, read.shift) == (1, 0):
                 self.names[name] = name
-                self.symbols.append(Symbol(name, number, None, is_float_symbol(name)))
-        sized = [
-            (number, dim, current(size))
-            for number, value in enumerate(inputs)
-            if isinstance(value, Value)
-            for dim, size in enumerate(value.spec.shape)
-            if isinstance(size, Expr)
-        ]
-        for number, dim, size in sized:
-            name = symbol_name(size)
-            if name is not None and name not in self.names:
-                self.names[name] = name
-                self.symbols.append(Symbol(name, number, dim))
-        for number, dim, size in sized:
-            self._solve(size, number, dim)
-
-    def _solve(self, size: object, number: int, dim: int) -> None:
-        """Use a dim that is a multiple of one unknown symbol, plus a constant."""
-        if not isinstance(size, Expr):
-            return
-        unknown = size.symbols() - self.names.keys()
-        terms = dict(size.terms)
-        constant = terms.pop((), 0)
-        if len(unknown) != 1 or len(terms) != 1:
-            return
-        ((monomial, coefficient),) = terms.items()
-        if len(monomial) != 1 or size.env.atoms[monomial[0]].kind != "symbol":
-            return
-        made = f"d{len(self.symbols)}"
-        self.symbols.append(Symbol(made, number, dim))
-        shifted = made if constant == 0 else f"({made} - {constant})"
-        self.names[unknown.pop()] = shifted if coefficient == 1 else f"({shifted}//{coefficient})"
+                is_float = read.dim is None and is_float_symbol(name)
+                self.symbols.append(Symbol(name, read.input, read.dim, is_float))
+                continue
+            size = f"d{len(self.symbols)}"
+            self.symbols.append(Symbol(size, read.input, read.dim))
+            shifted = f"({size} - {read.shift})" if read.shift else size
+            self.names[name] = shifted if read.scale == 1 else f"({shifted}//{read.scale})"
 
 
-def symbol_name(size: object) -> str | None:
-    """The name of a size that is just a symbol."""
-    if isinstance(size, Expr) and len(size.terms) == 1:
-        ((monomial, coefficient),) = size.terms
-        if coefficient == 1 and len(monomial) == 1 and size.env.atoms[monomial[0]].kind == "symbol":
-            return size.env.atoms[monomial[0]].name
-    return None
+def _current(spec: Spec) -> Spec:
+    """The spec with the equalities applied to its shape that were found since it was made."""
+    if spec.env is None:
+        return spec
+    return spec.replace(shape=tuple(map(current, spec.shape)))

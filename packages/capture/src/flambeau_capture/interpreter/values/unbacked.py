@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.graphs.size_nodes import symbol_name
 from flambeau_capture.record import Assumption, Call, GraphValue
 from flambeau_prims.float_ranges import range_of
 from flambeau_prims.size_floats import Condition, FloatExpr, is_unbacked
 from flambeau_prims.sizes import Expr, as_int
 from flambeau_prims.sizes_node import from_symbolic
+from flambeau_prims.symbols import symbol_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flambeau_prims.check import GraphError, check_graph, problems
 from flambeau_prims.graph import Graph, Node, Value
-from flambeau_prims.graph_check import MalformedGraph, check_graph, problems
 from flambeau_prims.sizes import SizeEnv
 from flambeau_prims.spec import Spec
 
@@ -69,8 +69,8 @@ def wrong_spec(graph):
 
 
 MISTAKES = {
-    swap: "read before it is made",
-    lose_output: "is made nowhere",
+    swap: "read before it is defined",
+    lose_output: "is defined nowhere",
     wrong_producer: "the producer of y",
     same_name: "two Values are called y",
     strange_argument: "no argument of a graph",
@@ -86,5 +86,5 @@ def test_each_mistake_is_named(mistake):
     graph = sound()
     mistake(graph)
     assert any(MISTAKES[mistake] in text for text in problems(graph, functional=True, specs=True))
-    with pytest.raises(MalformedGraph, match="graph\\(x: f32"):
+    with pytest.raises(GraphError, match="graph\\(x: f32"):
         check_graph(graph, functional=True, specs=True)
