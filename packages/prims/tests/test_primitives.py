@@ -196,5 +196,5 @@ def test_the_checker_refuses_wrong_results_and_order() -> None:
         check_graph(Graph([a], [turned.producer], [turned]))
     with pytest.raises(GraphError, match="before it is defined"):
         check_graph(Graph([], [turned.producer], []))
-    with pytest.raises(GraphError, match="undefined"):
+    with pytest.raises(GraphError, match="is defined nowhere"):
         check_graph(Graph([a], [], [turned]))
