@@ -241,11 +241,28 @@ def test_threads() -> None:
     assert found == [wanted] * 80
 
 
-def test_checked_runs_keep_our_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLAMBEAU_CHECK", "1")
-    compiled = flambeau.compile(after_a_break)
+class _ClosedStream:
+    """A standard output that nothing can be written to."""
+
+    def write(self, text: str) -> int:
+        raise ValueError("closed")
+
+
+def prints(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print("shown")
+    return y
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_only_checked_runs_keep_our_frames(monkeypatch: pytest.MonkeyPatch, checked: bool) -> None:
+    if checked:
+        monkeypatch.setenv("FLAMBEAU_CHECK", "1")
+    compiled = flambeau.compile(prints)
+    compiled(torch.ones(2, 3))
+    monkeypatch.setattr(sys, "stdout", _ClosedStream())
     files = [str(item[0]) for item in _raised(compiled, torch.ones(2, 3)) if len(item) > 2]
-    assert any(file.startswith("<flambeau entry of") for file in files)
+    assert any(file.startswith("<flambeau entry of") for file in files) is checked
 
 
 def test_references_are_kept() -> None:
