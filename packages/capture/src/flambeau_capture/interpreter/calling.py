@@ -23,7 +23,12 @@ from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics.attribute_writes import store_attr
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.formatting import fill_in, formattable
-from flambeau_capture.interpreter.semantics.items import lazy_dict_has, lazy_dict_item, load_item
+from flambeau_capture.interpreter.semantics.items import (
+    check_receiver,
+    lazy_dict_has,
+    lazy_dict_item,
+    load_item,
+)
 from flambeau_capture.interpreter.semantics.native_functions import (
     BUILTIN_TYPES,
     is_pure,
@@ -102,7 +107,10 @@ def call(
     With `in_place` the calling instruction pushes just this value: the frame of a Python function
     may then be left and taken up again at a graph break inside it.
     """
-    if machine.user_overrides and (about := machine.user_overrides.get(id(function))) is not None:
+    if (
+        machine.operations.user_overrides
+        and (about := machine.operations.user_overrides.get(id(function))) is not None
+    ):
         return about(machine, function, args, kwargs)
     kind = type(function)
     way = _CALLS.get(kind) or of_bases(_CALLS_OF_SUBTYPES, kind, _call_instance)
@@ -211,7 +219,7 @@ def call_function(
     in_place: bool = False,
 ) -> Any:
     """Interpret a call of a Python function; `in_place` as in `call`."""
-    if function.__dict__ and id(function) not in machine.made_functions:
+    if function.__dict__ and id(function) not in machine.functions.made:
         disabled = disabled_reason(function)
         if disabled is not None:
             raise GraphBreak(*disabled)
@@ -222,8 +230,8 @@ def call_function(
         original = innermost(function)
         if original is not function:  # compiled by torch.compile: what it compiles is captured here
             return call(machine, original, args, kwargs, in_place=in_place)
-    machine.guard_function(function)
-    decoded = decode(function.__code__, machine.handlers)
+    machine.functions.follow(function)
+    decoded = decode(function.__code__, machine.operations.handlers)
     values = bind(machine, function, decoded, args, kwargs)
     frame = Frame(machine, decoded, function, values, machine.frame)
     frame.in_place = in_place
@@ -268,7 +276,7 @@ def _call_constant(
     """A function whose author marked its result as constant
     (`torch.compiler.assume_constant_result`): called as it is.
     """
-    machine.guard_function(function)
+    machine.functions.follow(function)
     with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
         result = function(*args, **kwargs)
     if not is_constant(result):
@@ -436,8 +444,8 @@ def _call_pure(machine: Machine, function: Any, receiver: Any, args: Args, kwarg
             raise GraphBreak("traceback", f"call of {module}.{name} with an exception")
         raise GraphBreak("unknown-c-function", f"call of {module}.{name}")
     if isinstance(receiver, dict) and machine.objects.is_known(receiver):
-        function = getattr(machine.whole_dict(receiver), function.__name__)
-    machine.check_receiver(receiver)
+        function = getattr(machine.objects.whole_dict(receiver), function.__name__)
+    check_receiver(machine, receiver)
     args, kwargs = prepare_arguments(machine, function, args, kwargs)
     if type(receiver) is str:
         return _call_str_method(machine, function, receiver, args, kwargs)
@@ -517,7 +525,7 @@ def _call_slot(machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_p
             f"call of {function.__objclass__.__qualname__}.{function.__name__}",
         )
     if args:
-        machine.check_receiver(args[0])
+        check_receiver(machine, args[0])
     prepared, kwargs = prepare_arguments(machine, function, args[1:], kwargs)
     return function(*args[:1], *prepared, **kwargs)
 

@@ -16,6 +16,7 @@ from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.code.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.exit.rebuild import Rebuilder
 from flambeau_capture.interpreter.exit.suspend import (
+    Locks,
     finish,
     left_to_interpreter,
     stop_steps,
@@ -27,7 +28,7 @@ from flambeau_capture.interpreter.opcodes import HANDLERS
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitutes import user_overrides
 from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
-from flambeau_capture.interpreter.values.deferred_strings import error_text
+from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
 from flambeau_capture.interpreter.values.strategy import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.reasons import GraphBreak
@@ -222,19 +223,19 @@ def _outcome(attempt: Attempt, machine: Machine) -> Outcome:
         machine.switches.restore(machine.tape.autocast_nesting)
     if not attempt.stop_step and (retry := _retry(attempt, machine, cause, question)) is not None:
         return retry
-    return Broken(cause, left_to_interpreter(machine), tuple(stop_steps(machine.broken)))
+    return Broken(cause, left_to_interpreter(machine), tuple(stop_steps(machine.breaks.frames)))
 
 
 def _cause(machine: Machine, error: BaseException) -> Break:
     """Why an interpretation ended, and where."""
     start = defined_at(machine.scope.function)
     if isinstance(error, GraphBreak):
-        return error.to_break(machine.break_where or machine.where or start)
+        return error.to_break(machine.breaks.where or machine.where or start)
     if isinstance(error, Unsupported):
-        return GraphBreak.of_unsupported(error).to_break(machine.break_where or start)
+        return GraphBreak.of_unsupported(error).to_break(machine.breaks.where or start)
     text = error_text(error)
     detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return GraphBreak("exception-escapes", detail).to_break(machine.error_where or start)
+    return GraphBreak("exception-escapes", detail).to_break(machine.breaks.error_where or start)
 
 
 def _retry(
@@ -252,9 +253,9 @@ def _retry(
         attempt.answers.find(machine.tape, *question)
         return Retry(attempt)
     if not attempt.options.fullgraph:
-        if machine.locks:
+        if machine.state_of(Locks).sources:
             return attempt.with_strategy(takes_locks=False)
-        if machine.shown_history:
+        if machine.state_of(ShownTensors).history:
             return attempt.with_strategy(shows_history=False)
     return None
 

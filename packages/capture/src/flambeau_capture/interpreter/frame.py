@@ -7,14 +7,19 @@ with the value in `frame.value`.
 
 from __future__ import annotations
 
+import dis
+import os
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode.resume_code import Raiser
 from flambeau_capture.interpreter.code.stack_use_analysis import Use
-from flambeau_capture.interpreter.tracebacks import raised_in
-from flambeau_capture.interpreter.values.deferred_strings import DeferredString
+from flambeau_capture.interpreter.tracebacks import made_part, raised_in
+from flambeau_capture.interpreter.values.deferred_strings import DeferredString, shows_tensors
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS, LazyValue, use_in
+from flambeau_capture.interpreter.values.numbers import name_plainly
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims import error_texts
+from flambeau_prims.unsupported import Unsupported
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame, Machine
@@ -60,6 +65,34 @@ class Stopped(BaseException):
             machine.suspend(frame)
 
 
+_DEFERRED_STRING_REFUSED = error_texts.type_refused(DeferredString)
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OWN_READS = (
+    "LOAD_GLOBAL",
+    "LOAD_NAME",
+    "LOAD_FAST",
+    "LOAD_FAST_CHECK",
+    "LOAD_ATTR",
+    "LOAD_METHOD",
+)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a name or attribute was missing in this package's own code.
+
+    What the program does is done for it by calls (getattr, descriptors) and explicit raises, never
+    by our own reads.
+    """
+    traceback = error.__traceback__
+    if traceback is None or made_part(error) is not None:
+        return False
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    opcode = dis.opname[code.co_code[traceback.tb_lasti]]
+    return code.co_filename.startswith(_PACKAGE) and opcode in _OWN_READS
+
+
 NULL = UNBOUND = Sentinel("NULL")
 """One thing, as in CPython: an inlined comprehension takes an unbound local to the stack, and
 stores it back.
@@ -97,15 +130,16 @@ def run(frame: Frame) -> int:
     """
     instructions = frame.code.instructions
     machine = frame.machine
+    progress = machine.progress
     step = 0
     previous, machine.frame = machine.frame, frame
     try:
         while True:
             try:
                 while True:
-                    machine.step = step = machine.step + 1
+                    progress.step = step = progress.step + 1
                     index = frame.ip
-                    if step >= machine.next_check and machine.check_progress(step):
+                    if step >= progress.next_check and progress.check(step):
                         raise Stopped(frame)
                     frame.ip = index + 1
                     handler, argument = instructions[index]
@@ -116,7 +150,7 @@ def run(frame: Frame) -> int:
                 stopped.take(machine)
                 raise
             except GraphBreak as error:
-                machine.note_break(frame, error, step)
+                machine.breaks.note(frame, error, step)
                 raise
             except BaseException as error:
                 unwind(frame, error, step)
@@ -130,10 +164,10 @@ def unwind(frame: Frame, error: BaseException, step: int = 0) -> None:
     """
     index = frame.ip - 1
     target = frame.code.unwinds[index]
-    error = frame.machine.translate_error(error, frame, step)
+    error = _translated(frame, error, step)
     error.__traceback__ = raised_in(frame, error)
     if target is None:
-        frame.machine.note_error(frame, error, step)
+        frame.machine.breaks.note_error(frame, error, step)
         raise error
     stack = frame.stack
     del stack[target.depth :]
@@ -141,3 +175,35 @@ def unwind(frame: Frame, error: BaseException, step: int = 0) -> None:
         stack.append(Raiser(frame.code.offsets[index]))
     stack.append(error)
     frame.ip = target.target
+
+
+def _translated(frame: Frame, error: BaseException, step: int) -> BaseException:
+    """The error as the program would see it, or a GraphBreak where the stack below could not do
+    what was asked.
+    """
+    machine = frame.machine
+    if isinstance(error, (NameError, AttributeError)) and _is_ours(error):
+        broken: GraphBreak | None = GraphBreak("internal-error", f"{type(error).__name__}: {error}")
+    elif isinstance(error, Unsupported):
+        broken = GraphBreak.of_unsupported(error)
+    elif isinstance(error, RecursionError):
+        broken = GraphBreak("inline-depth", "the interpreter's own recursion limit was reached")
+    elif shows_tensors(error):
+        broken = None
+    elif _DEFERRED_STRING_REFUSED.matches(error):
+        broken = GraphBreak("data-dependent", "the text of a tensor is read by a C function")
+    elif error_texts.SYMBOLIC_KEY_REFUSED.matches(error):
+        broken = GraphBreak("operator-unsupported", "a symbolic size is used as a key")
+    elif error_texts.SYMBOLIC_SIZES_REFUSED.matches(error):
+        broken = GraphBreak("operator-unsupported", str(error).partition("\n")[0])
+    else:
+        broken = None
+    if broken is not None:
+        machine.breaks.note(frame, broken, step)
+        raise broken from error
+    if isinstance(error, (TypeError, AttributeError)):
+        name_plainly(error)
+    handling = machine.handling
+    if handling is not None and handling is not error and error.__context__ is None:
+        error.__context__ = handling
+    return error

@@ -203,18 +203,18 @@ class InterpretedGenerator(Proxy):
         machine = self.frame.machine
         if not self.started or self.finished or self.running or not vars(machine):
             return
-        if machine.break_where or machine.suspended is not None or not self._handles_exit():
+        if machine.breaks.where or machine.suspended is not None or not self._handles_exit():
             return
-        broken, where = list(machine.broken), machine.break_where
+        broken, where = list(machine.breaks.frames), machine.breaks.where
         try:
             self.close()
         except GraphBreak as error:
-            machine.dropped_break = error
+            machine.breaks.dropped = error
         except BaseException as error:
-            machine.dropped_break = GraphBreak(
+            machine.breaks.dropped = GraphBreak(
                 "exception-escapes", f"{type(error).__name__} in a generator that is dropped"
             )
-        machine.broken[:], machine.break_where = broken, where
+        machine.breaks.frames[:], machine.breaks.where = broken, where
 
     def _handles_exit(self) -> bool:
         """Whether GeneratorExit, raised where it is suspended, runs any code of the program, or of

@@ -6,7 +6,7 @@ name nothing above their own floor. `machine.Machine` is the one implementation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import types
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
     Arguments = tuple[Any, ...]
     Keywords = dict[str, Any]
+
+
+State = TypeVar("State")
 
 
 class ActiveFrame(Protocol):
@@ -62,6 +65,7 @@ class KnownObjects(Protocol):
 
     known: dict[int, tuple[Any, Source]]
     classes_written: dict[tuple[type, str], tuple[Any]]
+    loading: Any
 
     @property
     def tracked_copies(self) -> dict[int, Any]: ...
@@ -74,6 +78,22 @@ class KnownObjects(Protocol):
     def wrap_for(self, value: Any, source: Source, use: Any) -> Any: ...
     def whole(self, value: Any) -> Any: ...
     def pending_writes_of(self, obj: Any) -> dict[str, Any] | None: ...
+
+
+class Classes(Protocol):
+    """The classes of a capture: `values.classes.ClassTable`."""
+
+    attributes: dict[Any, Any]
+    methods: dict[Any, Any]
+    made: dict[type, type]
+
+
+class Functions(Protocol):
+    """The functions of a capture: `values.program_functions.ProgramFunctions`."""
+
+    made: dict[int, Any]
+
+    def is_library(self, module_globals: dict[str, Any]) -> bool: ...
 
 
 class SubclassTable(Protocol):
@@ -162,15 +182,8 @@ class Recorder(Protocol):
 
     transforms: int
     backwards: int
-    shown_history: bool
     observed_is_compiling: bool
-    lazy_arguments: bool
-    dynamic_ints: bool
     addresses_read: dict[int, Any]
-    made_functions: dict[int, Any]
-    made_classes: dict[type, type]
-    class_cache: dict[Any, Any]
-    method_cache: dict[Any, Any]
 
     @property
     def scope(self) -> Scope: ...
@@ -183,6 +196,10 @@ class Recorder(Protocol):
     @property
     def switches(self) -> Switches: ...
     @property
+    def classes(self) -> Classes: ...
+    @property
+    def functions(self) -> Functions: ...
+    @property
     def foreign(self) -> Libraries: ...
     @property
     def objects(self) -> KnownObjects: ...
@@ -194,16 +211,10 @@ class Recorder(Protocol):
     def frame(self) -> ActiveFrame | None: ...
     @property
     def where(self) -> str: ...
-    @property
-    def loading(self) -> tuple[ActiveFrame, int] | None: ...
-    @loading.setter
-    def loading(self, value: Any) -> None: ...
-
+    def state_of(self, feature: type[State]) -> State: ...
     def guard(self, kind: str, source: Source, payload: Any = None) -> None: ...
     def depend_on_state(self, name: str) -> None: ...
-    def is_library(self, module_globals: dict[str, Any]) -> bool: ...
     def stands_in_tables(self, function: types.FunctionType) -> bool: ...
     def known_key(self, key: Any, others: Any) -> Any: ...
-    def note_attribute_write(self, obj: Any, name: str, *, raw: bool) -> None: ...
     def call(self, function: Any, args: Arguments, kwargs: Keywords) -> Any: ...
     def load(self, obj: Any, name: str) -> Any: ...

@@ -164,7 +164,7 @@ def _checked(machine: Machine, name: str, error: str, *args: Any) -> torch.Tenso
     when the graph has run.
     """
     found, status = machine.tape.call_function(getattr(torch.linalg, name), args)
-    machine.defer(raise_for_status, (status, error), {})
+    machine.objects.deferred.add(raise_for_status, (status, error), {})
     return found  # type: ignore[no-any-return]
 
 

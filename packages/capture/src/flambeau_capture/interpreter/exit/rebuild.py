@@ -83,6 +83,10 @@ _WRAPPERS = (LRU_CACHE, staticmethod, classmethod)
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
+class CachedCalls(dict[Any, tuple[Any, Any]]):
+    """Calls of functions with a cache that the frame has made: function and arguments, result."""
+
+
 class Rebuilder:
     """Makes recipes; objects that occur twice, or in a cycle, share one."""
 
@@ -131,9 +135,9 @@ class Rebuilder:
         source = objects.source_of(value)
         if source is not None:
             return FromSource(source)
-        if id(value) in self.machine.made_functions:
+        if id(value) in self.machine.functions.made:
             return self._function(value)
-        made_classes = self.machine.made_classes
+        made_classes = self.machine.classes.made
         if made_classes and (
             kind in made_classes or (isinstance(value, type) and value in made_classes)
         ):
@@ -143,7 +147,7 @@ class Rebuilder:
             receiver = value.__self__
             if isinstance(receiver, _CHANGEABLE) or objects.source_of(receiver) is not None:
                 return CallRecipe(getattr, (self.recipe(receiver), Const(value.__name__)))
-        if kind in _WRAPPERS and id(value.__wrapped__) in self.machine.made_functions:
+        if kind in _WRAPPERS and id(value.__wrapped__) in self.machine.functions.made:
             return self._wrapper(value, kind)
         if kind is types.GenericAlias:
             return alias_recipe(self, value)
@@ -291,7 +295,9 @@ class Rebuilder:
         function = self.recipe(value.__wrapped__)
         if kind is not LRU_CACHE:
             return CallRecipe(kind, (function,))
-        if any(called is value for (called, _, _), _ in self.machine.cached_calls.values()):
+        if any(
+            called is value for (called, _, _), _ in self.machine.state_of(CachedCalls).values()
+        ):
             raise GraphBreak(
                 "unsupported-result",
                 f"the cache of {value.__qualname__}, made and called in the frame, outlives it",

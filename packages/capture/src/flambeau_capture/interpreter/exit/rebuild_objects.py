@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from flambeau_capture.record import Recipe
 
 
+class RaisedGroups(dict[int, BaseException]):
+    """What `except*` has taken and a `raise` has named, by id."""
+
+    def named(self, error: BaseException) -> bool:
+        """Whether a `raise` has named this part of a group, which makes it another one."""
+        return id(error) in self
+
+
 class MachineRecipes(RecipeMaker, Protocol):
     """A maker of recipes, with the capture that it works for."""
 
@@ -55,7 +63,7 @@ def exception_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:
 
 def _untraced_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:
     kind = type(error)
-    if rebuild.machine.was_raised_by_name(error):
+    if rebuild.machine.state_of(RaisedGroups).named(error):
         raise GraphBreak("not-resumable", "which parts of a group were raised anew is not kept")
     args = MakeTuple(tuple(rebuild.recipe(item) for item in error.args))
     state: list[tuple[Recipe, Recipe]] = [
@@ -86,7 +94,7 @@ def _fields(rebuild: MachineRecipes, error: BaseException) -> list[tuple[Recipe,
         except GraphBreak:
             if name != "obj":  # for suggestions only: the object without the attribute
                 raise
-            rebuild.machine.forget_break()
+            rebuild.machine.breaks.forget()
     return found
 
 

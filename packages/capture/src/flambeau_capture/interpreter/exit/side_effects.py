@@ -90,12 +90,12 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
         found.append(
             StoreCell(rebuild.recipe(cell), None if value is DELETED else rebuild.recipe(value))
         )
-    if any(tensor._version != version for tensor, version in machine.deferred_tensors):
+    if any(tensor._version != version for tensor, version in machine.objects.deferred.tensors):
         raise GraphBreak("side-effect", "a tensor is changed after it was printed")
-    for target, what in machine.deferred_targets:
+    for target, what in machine.objects.deferred.targets:
         if objects.is_seen(target):
             raise GraphBreak("side-effect", f"{what} where the frame reads it")
-    for function, args, kwargs in machine.deferred:
+    for function, args, kwargs in machine.objects.deferred.calls:
         named = {name: rebuild.recipe(value) for name, value in kwargs.items()}
         found.append(CallSideEffect(function, tuple(rebuild.recipe(arg) for arg in args), named))
     return found + context_side_effects(machine, rebuild)
@@ -104,7 +104,7 @@ def side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
 def _attribute_side_effects(machine: Machine, rebuild: Rebuilder) -> Iterator[SideEffect]:
     """Attributes set and deleted, in the order in which they were last written."""
     objects = machine.objects
-    for (_, name), (obj, raw) in machine.attribute_writes.items():
+    for (_, name), (obj, raw) in machine.objects.attribute_writes.items():
         pending = objects.pending_writes_of(obj)
         assert pending is not None
         value = _last_written(machine, obj, name, pending[name])

@@ -11,7 +11,8 @@ A frame can be taken up again where its value is just what the instruction of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame, Machine
     from flambeau_capture.record import SideEffect
     from flambeau_capture.sources import Source
+
+
+@dataclass(slots=True)
+class Locks:
+    """The locks that the frame has taken."""
+
+    sources: dict[Any, Source] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)
+    """Those that it holds now, each as often as it holds it."""
 
 
 def suspend(machine: Machine, innermost: Frame) -> Capture:
@@ -58,8 +68,8 @@ def finish(
     machine: Machine, rebuild: Rebuilder, result: Recipe, suspended: list[SuspendedFrame]
 ) -> Capture:
     """The whole record, when the recipes of the result or of the suspended frames have been made."""
-    if machine.dropped_break is not None:
-        raise machine.dropped_break
+    if machine.breaks.dropped is not None:
+        raise machine.breaks.dropped
     locks = _locks(machine, suspended)
     guard_distinct(machine)
     # Hooks first, in their order: others may store their handles.
@@ -91,15 +101,16 @@ def _locks(machine: Machine, suspended: list[SuspendedFrame]) -> tuple[Source, .
     """The locks to hold around the graph and the side effects; GraphBreak where that is more than
     the program holds them for.
     """
-    if not machine.locks:
+    locks = machine.state_of(Locks)
+    if not locks.sources:
         return ()
-    if machine.locks_held or suspended:
+    if locks.held or suspended:
         raise GraphBreak("not-resumable", "a lock that the frame has taken is to be held in it")
     if any(call.untraced or isinstance(call.target, HigherOrder) for call in machine.tape.calls):
         raise GraphBreak(
             "unknown-c-function", "a lock is taken by a frame that calls what may want it, too"
         )
-    return tuple(machine.locks.values())
+    return tuple(locks.sources.values())
 
 
 def left_to_interpreter(machine: Machine) -> Capture:

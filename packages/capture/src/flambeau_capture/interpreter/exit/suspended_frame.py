@@ -39,7 +39,7 @@ class Original:
             )
         else:
             self.frame_code = self.resumed.frame_code
-            self.decoded = decode(self.frame_code.code, frame.machine.handlers)
+            self.decoded = decode(self.frame_code.code, frame.machine.operations.handlers)
         shift = 0 if self.resumed is None else self.resumed.shift
         count = self.frame_code.code.co_nlocals
         values = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flambeau_capture.interpreter.exit.rebuild_objects import RaisedGroups
 from flambeau_capture.interpreter.frame import Handled
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.operators import special_method
@@ -63,7 +64,7 @@ def _read_group(frame: Frame, error: Any) -> None:
 def PREP_RERAISE_STAR(frame: Frame, arg: Any) -> None:
     stack = frame.stack
     errors = stack.pop()
-    stack.append(to_reraise(stack.pop(), errors, frame.machine.was_raised_by_name))
+    stack.append(to_reraise(stack.pop(), errors, frame.machine.state_of(RaisedGroups).named))
 
 
 def RERAISE(frame: Frame, arg: int) -> None:
@@ -85,7 +86,7 @@ def RAISE_VARARGS(frame: Frame, arg: int) -> None:
             f"its traceback",
         )
     if error is machine.handling and isinstance(error, BaseExceptionGroup):
-        machine.groups_raised[id(error)] = error
+        machine.state_of(RaisedGroups)[id(error)] = error
     if arg == 2:
         error.__cause__ = cause
     handling = machine.handling

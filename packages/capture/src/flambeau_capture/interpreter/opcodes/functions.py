@@ -17,6 +17,7 @@ from flambeau_capture.interpreter.frame import NULL, RETURN, YIELD
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.opcodes.load_store import load_global
 from flambeau_capture.interpreter.semantics.attributes import load_attr
+from flambeau_capture.interpreter.semantics.formatting import Texts
 from flambeau_capture.interpreter.semantics.items import (
     EXHAUSTED,
     advance,
@@ -71,9 +72,9 @@ def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     else:
         kwargs = {}
     machine, given = frame.machine, tuple(args)
-    if machine.lazy_arguments:
+    if machine.objects.lazy_arguments:
         given, kwargs = realize_arguments(machine, function, given, kwargs)
-    if machine.texts_of_numbers:
+    if machine.state_of(Texts).of_numbers:
         given, kwargs = read_texts(machine, function, given, kwargs)
     stack.append(machine.call_in_place(function, given, kwargs))
 
@@ -94,7 +95,7 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
             raise_unpacking_error(machine, function, "*", "an iterable", args)
         args = tuple(items)
     kwargs = dict(kwargs)
-    if machine.texts_of_numbers:
+    if machine.state_of(Texts).of_numbers:
         args, kwargs = read_texts(machine, function, args, kwargs)
     stack.append(machine.call_in_place(function, args, kwargs))
 
@@ -138,13 +139,13 @@ def MAKE_FUNCTION(frame: Frame, arg: int | None) -> None:
     for flag in (4, 2, 1):
         if flags & flag:
             _set_part(function, flag, stack.pop())
-    frame.machine.made_functions[id(function)] = function
+    frame.machine.functions.made[id(function)] = function
     stack.append(function)
 
 
 def SET_FUNCTION_ATTRIBUTE(frame: Frame, arg: int) -> None:
     stack = frame.stack
-    if id(stack[-1]) not in frame.machine.made_functions:
+    if id(stack[-1]) not in frame.machine.functions.made:
         raise GraphBreak("unsupported-mutation", "parts of a function made before are set")
     function = stack.pop()
     value = stack.pop()
@@ -156,7 +157,7 @@ def SET_FUNCTION_ATTRIBUTE(frame: Frame, arg: int) -> None:
             function.__kwdefaults__,
             function.__annotations__,
         )
-        frame.machine.made_functions[id(made)] = made
+        frame.machine.functions.made[id(made)] = made
         function = made
     else:
         _set_part(function, arg, value)
@@ -221,7 +222,9 @@ def _load_cell_or(frame: Frame, namespace: Any, arg: int) -> None:
     name = frame.code.local_names[arg]
     value = _in_namespace(frame, namespace, name)
     if value is _ABSENT:
-        value = frame.machine.load_cell(frame.locals[arg], name, arg >= frame.code.free_start)
+        value = frame.machine.objects.load_cell(
+            frame.locals[arg], name, arg >= frame.code.free_start
+        )
     frame.stack.append(value)
 
 

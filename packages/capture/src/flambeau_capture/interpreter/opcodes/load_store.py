@@ -95,7 +95,7 @@ def MAKE_CELL(frame: Frame, arg: int) -> None:
 def COPY_FREE_VARS(frame: Frame, arg: int) -> None:
     cells = frame.function.__closure__
     assert cells is not None
-    frame.machine.register_closure(frame.function)
+    frame.machine.functions.register_closure(frame.function)
     start = frame.code.free_start
     frame.locals[start : start + arg] = cells
 
@@ -108,21 +108,21 @@ def LOAD_DEREF(frame: Frame, arg: int) -> None:
     machine = frame.machine
     expect_use(frame)
     frame.stack.append(
-        machine.load_cell(
+        machine.objects.load_cell(
             frame.locals[arg], frame.code.local_names[arg], arg >= frame.code.free_start
         )
     )
-    machine.loading = None
+    machine.objects.loading = None
 
 
 def STORE_DEREF(frame: Frame, arg: int) -> None:
-    frame.machine.store_cell(frame.locals[arg], frame.stack.pop())
+    frame.machine.objects.store_cell(frame.locals[arg], frame.stack.pop())
 
 
 def DELETE_DEREF(frame: Frame, arg: int) -> None:
     LOAD_DEREF(frame, arg)
     frame.stack.pop()
-    frame.machine.store_cell(frame.locals[arg], DELETED)
+    frame.machine.objects.store_cell(frame.locals[arg], DELETED)
 
 
 # ---------------------------------------------------------------- globals and names
@@ -132,7 +132,7 @@ def LOAD_GLOBAL(frame: Frame, arg: tuple[str, bool]) -> None:
     name, push_null = arg
     expect_use(frame)
     value = load_global(frame, name)
-    frame.machine.loading = None
+    frame.machine.objects.loading = None
     if push_null:
         frame.stack.extend((value, NULL) if NULL_AFTER else (NULL, value))
     else:
@@ -168,7 +168,7 @@ def _load_builtin(frame: Frame, name: str) -> Any:
 
 
 def STORE_GLOBAL(frame: Frame, arg: str) -> None:
-    frame.machine.write_global(frame.globals, arg, frame.stack.pop())
+    frame.machine.objects.write_global(frame.globals, arg, frame.stack.pop())
 
 
 def DELETE_GLOBAL(frame: Frame, arg: str) -> None:
@@ -181,7 +181,7 @@ def DELETE_GLOBAL(frame: Frame, arg: str) -> None:
         written = frame.globals, DELETED
     if written is not None and written[1] is DELETED:
         raise NameError(f"name {arg!r} is not defined", name=arg)
-    machine.write_global(frame.globals, arg, DELETED)
+    machine.objects.write_global(frame.globals, arg, DELETED)
 
 
 # ---------------------------------------------------------------- attributes and items
@@ -195,7 +195,7 @@ def LOAD_ATTR(frame: Frame, arg: tuple[str, bool]) -> None:
         stack = frame.stack
         expect_use(frame)
         stack[-1] = load_attr(frame.machine, stack[-1], name)
-        frame.machine.loading = None
+        frame.machine.objects.loading = None
 
 
 def LOAD_METHOD(frame: Frame, arg: str) -> None:
@@ -247,7 +247,7 @@ def BINARY_SUBSCR(frame: Frame, arg: Any) -> None:
     if type(stack[-1]) is EntryTarget:
         expect_use(frame)
         stack[-1] = stack[-1].item(key)
-        frame.machine.loading = None
+        frame.machine.objects.loading = None
     else:
         stack[-1] = load_item(frame.machine, stack[-1], key)
 

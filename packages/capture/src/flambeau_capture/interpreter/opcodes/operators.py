@@ -11,6 +11,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.interpreter.branches.raising_branches import as_condition
+from flambeau_capture.interpreter.exit.rebuild_objects import RaisedGroups
 from flambeau_capture.interpreter.frame import NULL
 from flambeau_capture.interpreter.opcodes.exceptions import to_reraise
 from flambeau_capture.interpreter.semantics.operators import (
@@ -230,7 +231,7 @@ INTRINSICS_1: dict[int, Callable[[Frame, Any], Any]] = {
 
 INTRINSICS_2: dict[int, Callable[[Frame, Any, Any], Any]] = {
     1: lambda frame, original, errors: to_reraise(
-        original, errors, frame.machine.was_raised_by_name
+        original, errors, frame.machine.state_of(RaisedGroups).named
     ),
     2: _bound_type_variable,
     3: _constrained_type_variable,

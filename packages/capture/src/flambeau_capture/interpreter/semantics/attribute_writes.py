@@ -81,7 +81,7 @@ def _store_module_global(machine: Machine, module: types.ModuleType, name: str, 
     if kind is not types.ModuleType and hasattr(type(lookup(machine, kind, name)), "__set__"):
         reason = "torch-state" if is_trusted(kind.__module__) else "unsupported-mutation"
         raise GraphBreak(reason, f"{module.__name__}.{name} is set")
-    machine.write_global(module.__dict__, name, value)
+    machine.objects.write_global(module.__dict__, name, value)
 
 
 def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
@@ -95,12 +95,11 @@ def _store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -
 
 def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) -> None:
     """What `type.__setattr__` does; for a class that existed before the call, replayed at exit."""
-    if cls in machine.made_classes:
+    if cls in machine.classes.made:
         type(cls).__setattr__(cls, name, value) if issubclass(
             type(cls), enum.EnumMeta
         ) else type.__setattr__(cls, name, value)
-        machine.class_cache.clear()
-        machine.method_cache.clear()
+        machine.classes.forget()
         return
     if (
         name.startswith("__")
@@ -111,8 +110,7 @@ def store_class_attribute(machine: Machine, cls: type, name: str, value: Any) ->
             "unsupported-mutation", f"attribute {name!r} of class {cls.__qualname__} is set"
         )
     machine.objects.classes_written[cls, name] = (value,)
-    machine.class_cache.clear()
-    machine.method_cache.clear()
+    machine.classes.forget()
 
 
 def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
@@ -148,7 +146,7 @@ def store_module_attribute(machine: Machine, obj: Any, name: str, value: Any) ->
     table_name = table_for(machine, obj, name, value)
     _check_table_entry(table_name, name, value)
     objects.add_pending_write(obj, name, value)
-    machine.note_attribute_write(obj, name, raw=False)
+    machine.objects.note_attribute_write(obj, name, raw=False)
     if table_name is None:
         update_tracked_dict(machine, obj, name, value)
         return
@@ -233,7 +231,7 @@ def generic_delete(machine: Machine, obj: Any, name: str) -> None:
         return
     _check_own(machine, obj, name, raw)
     objects.add_pending_write(obj, name, DELETED)
-    machine.note_attribute_write(obj, name, raw=not isinstance(obj, torch.nn.Module))
+    machine.objects.note_attribute_write(obj, name, raw=not isinstance(obj, torch.nn.Module))
     update_tracked_dict(machine, obj, name, DELETED)
 
 

@@ -39,7 +39,7 @@ from flambeau_capture.interpreter.values.classes import (
 )
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
 from flambeau_capture.interpreter.values.objects import DELETED
-from flambeau_capture.interpreter.values.program_functions import function_part
+from flambeau_capture.interpreter.values.program_functions import function_part, function_source
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import (
     MODULE_TABLES,
@@ -177,7 +177,7 @@ def _call_getattr(
         return machine.call(fallback, (obj, name), {})
     if (
         not is_trusted(kind.__module__)
-        and kind not in machine.made_classes
+        and kind not in machine.classes.made
         and lookup(machine, kind, name) is MISSING
     ):
         machine.guard("IS", TypeAttribute(Constant(kind), name), MISSING)
@@ -208,7 +208,7 @@ def generic_load(machine: Machine, obj: Any, name: str) -> Any:
     if name == "__traceback__" and isinstance(obj, BaseException):
         if not machine.objects.is_known(obj):
             return own_traceback(obj)
-        if machine.frame is not None and not machine.is_library(machine.frame.globals):
+        if machine.frame is not None and not machine.functions.is_library(machine.frame.globals):
             raise GraphBreak("traceback", f"__traceback__ of a {kind.__name__} is read")
     if name == "__class__" and isinstance(raw, types.GetSetDescriptorType):
         return kind
@@ -234,7 +234,7 @@ def instance_dict(machine: Machine, obj: Any) -> Any:
     seen = objects.tracked_copy_of.get(id(real))
     if seen is not None and not isinstance(obj, torch.nn.Module):
         return seen.copy
-    machine.loading = None  # attributes that the frame has written must be seen in it
+    machine.objects.loading = None  # attributes that the frame has written must be seen in it
     copy = objects.wrap(real, InstanceDict(source))
     if seen is None:
         for key in [key for key in objects.attribute_cache if key[0] == id(obj)]:
@@ -305,7 +305,7 @@ def own_attribute(
             machine.guard("ABSENT", base, name)
         return MISSING
     if name in MODULE_TABLES:
-        machine.loading = None  # what was set as attributes must be seen in it
+        machine.objects.loading = None  # what was set as attributes must be seen in it
     value = objects.wrap(own[name], DictEntry(base, name))
     if pending is not None and name in MODULE_TABLES:
         show_pending_in_tables(machine, obj)
@@ -374,18 +374,18 @@ def function_attribute(machine: Machine, function: types.FunctionType, name: str
     if pending is not None and name in pending:
         return pending[name]
     own = function.__dict__
-    if name in own and id(function) not in machine.made_functions:
+    if name in own and id(function) not in machine.functions.made:
         value = own[name]
         if is_trusted(function.__module__) and type(value) in IDENTITY_TYPES:
             return value
         return machine.objects.wrap(
-            value, DictEntry(InstanceDict(machine.function_source(function)), name)
+            value, DictEntry(InstanceDict(function_source(machine, function)), name)
         )
     if (
         lookup(machine, types.FunctionType, name) is MISSING
-        and id(function) not in machine.made_functions
+        and id(function) not in machine.functions.made
     ):
-        machine.guard("ABSENT", InstanceDict(machine.function_source(function)), name)
+        machine.guard("ABSENT", InstanceDict(function_source(machine, function)), name)
     return function_part(machine, function, name)
 
 
@@ -462,7 +462,7 @@ def _module_attribute(machine: Machine, module: types.ModuleType, name: str) -> 
 def load_global_value(machine: Machine, module_globals: dict[str, Any], name: str) -> Any:
     """A name in a module's globals (KeyError where there is none)."""
     key = (id(module_globals), name)
-    cache = machine.global_cache
+    cache = machine.objects.global_cache
     found = cache.get(key, MISSING)
     if found is not MISSING:
         return found
@@ -505,7 +505,7 @@ def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
         if (
             what is types.FunctionType
             and not is_trusted(cls.__module__)
-            and cls not in machine.made_classes
+            and cls not in machine.classes.made
         ):
             machine.guard("IS", TypeAttribute(Constant(cls), name), raw)
         if what is staticmethod:
@@ -555,15 +555,15 @@ def store_own_attribute(machine: Machine, obj: Any, name: str, value: Any) -> No
     """Set a slot or an entry of the instance dict, in the pending writes of a known object."""
     objects = machine.objects
     if objects.is_known(obj) or (
-        type(obj) is types.FunctionType and id(obj) not in machine.made_functions
+        type(obj) is types.FunctionType and id(obj) not in machine.functions.made
     ):
         if not objects.is_known(obj):
-            objects.register(obj, machine.function_source(obj))
+            objects.register(obj, function_source(machine, obj))
         _check_writable(obj, name)
         if (objects.pending_writes_of(obj) or {}).get(name) is DELETED:
             objects.set_anew.add((id(obj), name))
         objects.add_pending_write(obj, name, value)
-        machine.note_attribute_write(obj, name, raw=True)
+        machine.objects.note_attribute_write(obj, name, raw=True)
         update_tracked_dict(machine, obj, name, value)
     else:
         object.__setattr__(obj, name, value)

@@ -17,6 +17,7 @@ import re
 import string
 import sys
 import types
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -161,7 +162,7 @@ def formattable(machine: Machine, value: Any) -> Any:
         return InterpretedText(machine, value)
     if isinstance(value, dict):
         if machine.objects.is_known(value):
-            value = machine.whole_dict(value)
+            value = machine.objects.whole_dict(value)
         return _dict(machine, value)
     if kind in (list, tuple, set, frozenset, collections.deque):
         items = [formattable(machine, item) for item in value]
@@ -229,7 +230,7 @@ def _deferred_string(
         return text_of_text(value, conversion, spec)
     if isinstance(value, torch.Tensor):
         return text_of_tensor(machine, value, conversion, spec)
-    machine.texts_of_numbers = True
+    machine.state_of(Texts).of_numbers = True
     return text_of_number(value, conversion, spec)
 
 
@@ -267,6 +268,16 @@ def _text_of(
     return text.encode("ascii", "backslashreplace").decode() if conversion is ascii else text
 
 
+@dataclass(slots=True)
+class Texts:
+    """The texts that one capture makes."""
+
+    shown: list[Any] = field(default_factory=list)
+    """Containers whose text is being made, the outermost first."""
+    of_numbers: bool = False
+    """Whether a text was made of a symbolic number, which can still be looked at."""
+
+
 def _in_ascii(text: Any) -> Any:
     raise GraphBreak("data-dependent", "ascii() of an object that holds tensors")
 
@@ -275,15 +286,16 @@ def _text_of_holder(machine: Machine, value: Any, conversion: Callable[[Any], st
     """The text of a container with tensors in it, made of the texts of its items."""
     if conversion is ascii:
         return _in_ascii(value)
-    if any(value is outer for outer in machine.shown):
+    shown = machine.state_of(Texts).shown
+    if any(value is outer for outer in shown):
         return _WITHIN_ITSELF[type(value)]
     if isinstance(value, dict) and machine.objects.is_known(value):
-        value = machine.whole_dict(value)
-    machine.shown.append(value)
+        value = machine.objects.whole_dict(value)
+    shown.append(value)
     try:
         return _holder_text(machine, value)
     finally:
-        machine.shown.pop()
+        shown.pop()
 
 
 def _holder_text(machine: Machine, value: Any) -> Any:
@@ -490,10 +502,10 @@ def _filled_in(
     numbers: Iterator[int],
 ) -> Any:
     pieces: list[Any] = []
-    for literal, field, spec, conversion in string.Formatter().parse(template):
+    for literal, name, spec, conversion in string.Formatter().parse(template):
         pieces.append(literal)
-        if field is not None:
-            value = _field(machine, field, args, kwargs, numbers)
+        if name is not None:
+            value = _field(machine, name, args, kwargs, numbers)
             if spec and "{" in spec:
                 spec = _filled_in(machine, spec, args, kwargs, numbers)
             if conversion not in _CONVERSIONS:

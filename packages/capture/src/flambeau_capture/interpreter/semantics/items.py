@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.protocols import RecipeMaker
     from flambeau_capture.record import Recipe
 
+_READ_AT_ONCE = (
+    str, bytes, int, float, tuple, frozenset, types.MappingProxyType, type, types.ModuleType,
+)  # fmt: skip
+"""What native code may read whole: it does not change in a call, or is guarded in other ways."""
 _SEQUENCES = frozenset({list, tuple, str, bytes, bytearray, range, collections.deque, torch.Size})
 
 
@@ -62,7 +66,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
         if machine.objects.is_known(obj):
             return lazy_dict_item(machine, obj, key)
         return _dict_item(machine, obj, key)
-    machine.guard_native_read(obj)
+    guard_native_read(machine, obj)
     return obj[as_index(machine, key) if kind in _SEQUENCES else key]
 
 
@@ -275,7 +279,7 @@ def iterate(machine: Machine, obj: Any) -> Any:
         raise TypeError(f"{kind.__name__!r} object is not iterable")
     if machine.objects.is_known(obj):
         if isinstance(obj, dict):
-            return iter(machine.whole_dict(obj))
+            return iter(machine.objects.whole_dict(obj))
         if not isinstance(obj, (tuple, frozenset, types.MappingProxyType)):
             raise GraphBreak(
                 "unstable-iteration", f"a {kind.__name__} made outside the function is iterated"
@@ -376,3 +380,36 @@ def mapping_items(machine: Machine, mapping: Any) -> Any:
     """The entries of a mapping written in Python, as pairs."""
     keys = machine.call(load_attr(machine, mapping, "keys"), (), {})
     return [(key, load_item(machine, mapping, key)) for key in native_iterable(machine, keys)]
+
+
+# ---------------------------------------------------------------- native reads
+
+
+def guard_native_read(machine: Machine, obj: Any) -> None:
+    """Native code is about to read a whole object that existed before the call."""
+    found = machine.objects.known.get(id(obj))
+    if found is None or isinstance(obj, _READ_AT_ONCE):
+        return
+    if isinstance(obj, dict):
+        machine.guard("LENGTH", found[1], len(obj))
+        return
+    raise GraphBreak(
+        "unsupported-input",
+        f"contents of a {type(obj).__module__}.{type(obj).__qualname__} are read",
+    )
+
+
+def check_receiver(machine: Machine, receiver: Any) -> None:
+    """Methods of C types may read containers of the program that stand on the stack as they
+    are, but not change or advance them.
+    """
+    if not machine.objects.is_known(receiver):
+        return
+    if isinstance(receiver, (*_READ_AT_ONCE, types.FunctionType)):
+        return
+    if type(receiver).__module__ in ("re", "enum", "torch") or isinstance(receiver, dict):
+        return
+    raise GraphBreak(
+        "unknown-c-function",
+        f"a method of a {type(receiver).__name__} that existed before the call",
+    )

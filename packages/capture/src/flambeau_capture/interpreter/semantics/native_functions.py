@@ -534,7 +534,7 @@ def _iterable(machine: Machine, arg: Any, mapping: bool) -> Any:
     if isinstance(arg, torch.Tensor):
         return native_iterable(machine, arg) if arg.ndim else arg
     if kind is dict and machine.objects.is_known(arg):
-        return machine.whole_dict(arg)
+        return machine.objects.whole_dict(arg)
     if (
         python_method(machine, kind, "__iter__") is None
         and python_method(machine, kind, "__next__") is None

@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.interpreter.semantics.formatting import percent
-from flambeau_capture.interpreter.semantics.items import lazy_dict_has, native_iterable
+from flambeau_capture.interpreter.semantics.items import (
+    guard_native_read,
+    lazy_dict_has,
+    native_iterable,
+)
 from flambeau_capture.interpreter.values import numbers
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
@@ -198,7 +202,7 @@ def _attempt(machine: Machine, receiver: Any, name: str, other: Any) -> Any:
         raise TypeError("'NoneType' object is not callable")
     if type(raw) is not types.WrapperDescriptorType or raw.__objclass__ is object:
         return NotImplemented
-    machine.guard_native_read(receiver)
+    guard_native_read(machine, receiver)
     return raw(receiver, other)
 
 
@@ -368,7 +372,7 @@ def truth(machine: Machine, value: Any) -> bool:
         return True  # whatever it holds
     if lookup(machine, kind, "__bool__") is MISSING and lookup(machine, kind, "__len__") is MISSING:
         return True
-    machine.guard_native_read(value)
+    guard_native_read(machine, value)
     return bool(value)
 
 
@@ -386,7 +390,7 @@ def length(machine: Machine, value: Any) -> Any:
     method = python_method(machine, kind, "__len__")
     if method is not None:
         return accept(len, "__len__", machine.call(method, (value,), {}))
-    machine.guard_native_read(value)
+    guard_native_read(machine, value)
     return len(value)
 
 
@@ -411,7 +415,7 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
             entry is item or truth(machine, compare(machine, eq, entry, item))
             for entry in native_iterable(machine, container)
         )
-    machine.guard_native_read(container)
+    guard_native_read(machine, container)
     if kind is list or kind is tuple:
         _tell_from_items(machine, container, item)
     if isinstance(container, (dict, set, frozenset)):

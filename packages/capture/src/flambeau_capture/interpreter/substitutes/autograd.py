@@ -297,7 +297,7 @@ class _Application:
             is_eagers = isinstance(error, (Exception, _WrongGradients))
             if needed or not (inner or is_eagers):
                 raise
-            machine.forget_break()
+            machine.breaks.forget()
             return None
         finally:
             machine.backwards -= 1

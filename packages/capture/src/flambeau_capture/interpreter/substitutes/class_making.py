@@ -120,7 +120,7 @@ def _prepare(
 
 
 def _run_body(machine: Machine, body: types.FunctionType, namespace: Any) -> Any:
-    code = decode(body.__code__, machine.handlers)
+    code = decode(body.__code__, machine.operations.handlers)
     frame = Frame(machine, code, body, [UNBOUND] * code.n_locals, machine.frame)
     frame.namespace = namespace
     handling = machine.handling
@@ -210,12 +210,11 @@ def _calls_program(function: Any) -> bool:
 
 def adopt_class(machine: Machine, made: type) -> None:
     """Note that a class, and the functions in it, belong to the frame."""
-    machine.made_classes[made] = made
-    machine.class_cache.clear()
-    machine.method_cache.clear()
+    machine.classes.made[made] = made
+    machine.classes.forget()
     for value in list(made.__dict__.values()):
         for function in _functions_of(value):
-            machine.made_functions.setdefault(id(function), function)
+            machine.functions.made.setdefault(id(function), function)
 
 
 _FUNCTION_PARTS = ("__func__", "func", "fget", "fset", "fdel", "__wrapped__")
@@ -284,7 +283,7 @@ def _abc_register(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 def _check_made(machine: Machine, cls: type, what: str) -> None:
-    if cls not in machine.made_classes:
+    if cls not in machine.classes.made:
         raise GraphBreak(
             "class-statement", f"class {cls.__qualname__}, made outside the frame, is {what}"
         )
@@ -302,7 +301,7 @@ def _process_class(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 def _is_made(machine: Machine, function: Any) -> bool:
-    return id(getattr(function, "__func__", function)) in machine.made_functions
+    return id(getattr(function, "__func__", function)) in machine.functions.made
 
 
 _MADE_BY_ENUM = ("__new__", "__init__", "_generate_next_value_", "_missing_")

@@ -55,7 +55,9 @@ def _copy(machine: Machine, args: Any, kwargs: Any) -> Any:
         collections.deque,
     ):
         return copy.copy(
-            machine.whole_dict(obj) if kind is dict and machine.objects.is_known(obj) else obj
+            machine.objects.whole_dict(obj)
+            if kind is dict and machine.objects.is_known(obj)
+            else obj
         )
     if isinstance(obj, (type, types.FunctionType, types.ModuleType)):
         return obj
@@ -183,7 +185,7 @@ def _on_plain_data(function: Any) -> None:
         args, kwargs = concrete(args), concrete(kwargs)
         if any(kwargs.get(name) is not None for name in _HOOKS):
             return machine.interpret(function, args, kwargs)
-        args = tuple(machine.whole_dict(arg) if type(arg) is dict else arg for arg in args)
+        args = tuple(machine.objects.whole_dict(arg) if type(arg) is dict else arg for arg in args)
         if not is_plain_data(args):
             raise GraphBreak(
                 "unknown-c-function", f"json.{function.__name__} of other than plain data"

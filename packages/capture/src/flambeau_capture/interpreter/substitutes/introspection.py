@@ -249,7 +249,7 @@ def _locals(machine: Machine, args: Any, kwargs: Any) -> Any:
         value = whole_local(frame, slot)
         if isinstance(value, types.CellType):
             try:
-                value = machine.load_cell(value, name, False)
+                value = machine.objects.load_cell(value, name, False)
             except (NameError, UnboundLocalError):
                 value = UNBOUND
         if value is UNBOUND:
@@ -278,6 +278,6 @@ def _exc_info(machine: Machine, args: Any, kwargs: Any) -> Any:
         return None, None, None
     if not machine.objects.is_known(error):
         return type(error), error, own_traceback(error)
-    if machine.frame is not None and not machine.is_library(machine.frame.globals):
+    if machine.frame is not None and not machine.functions.is_library(machine.frame.globals):
         raise GraphBreak("traceback", "call of sys.exc_info")
     return type(error), error, error.__traceback__

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +18,14 @@ import torch.nn.modules.module as module_file
 from torch.optim.optimizer import Optimizer, _get_value, _use_grad_for_differentiable
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
+from flambeau_capture.interpreter.exit.rebuild import CachedCalls
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import load_item
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_for_code
 from flambeau_capture.interpreter.torch_calls.hooks import note
 from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
 from flambeau_capture.interpreter.values.lazy_values import realize_arguments
+from flambeau_capture.interpreter.values.program_functions import function_source
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf, DictEntry, Global, InstanceDict
 
@@ -49,11 +52,11 @@ def call_module(
     """`module(*args, **kwargs)`, as `nn.Module._wrapped_call_impl` and `_call_impl` do it."""
     module = args[0]
     if _has_hooks(machine, module):
-        if machine.lazy_arguments:
+        if machine.objects.lazy_arguments:
             args, kwargs = realize_arguments(machine, torch.nn.Module._call_impl, args, kwargs)
         return machine.interpret(torch.nn.Module._call_impl, args, kwargs)
     forward = load_attr(machine, module, "forward")
-    if machine.lazy_arguments:
+    if machine.objects.lazy_arguments:
         given, kwargs = realize_arguments(machine, forward, args[1:], kwargs)
         args = (module, *given)
     if in_place:
@@ -61,12 +64,22 @@ def call_module(
     return machine.call(forward, args[1:], kwargs)
 
 
+@dataclass(slots=True)
+class HookChecks:
+    """What is guarded of the hooks of modules."""
+
+    guarded: bool = False
+    """Whether the hooks of all modules are."""
+    hookless: set[int] = field(default_factory=set)
+    """Ids of modules that are guarded to have none."""
+
+
 def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
     own = module.__dict__
-    objects = machine.objects
+    objects, checks = machine.objects, machine.state_of(HookChecks)
     known = objects.is_known(module)
-    if known and not machine.hooks_guarded:
-        machine.hooks_guarded = True
+    if known and not checks.guarded:
+        checks.guarded = True
         for name in GLOBAL_HOOKS:
             machine.guard(
                 "LENGTH", Global(vars(module_file), name), len(getattr(module_file, name))
@@ -79,8 +92,8 @@ def _has_hooks(machine: Machine, module: torch.nn.Module) -> bool:
         tracked = objects.tracked_copy_of.get(id(hooks))
         if name in pending or (tracked is not None and tracked.copy) or hooks:
             return True
-    if known and id(module) not in machine.hookless:
-        machine.hookless.add(id(module))
+    if known and id(module) not in checks.hookless:
+        checks.hookless.add(id(module))
         source = objects.source_of(module)
         assert source is not None
         base = InstanceDict(source)
@@ -103,7 +116,7 @@ def _dispatch(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
     """Which implementation a class gets, as long as none is registered."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
     registry = cells["registry"].cell_contents
-    count = CallOf(_registered, (machine.function_source(function),))
+    count = CallOf(_registered, (function_source(machine, function),))
     machine.guard("EQUALS", count, len(registry))
     return function(*args)
 
@@ -128,10 +141,10 @@ def call_cached(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
     if (getattr(wrapped, "__module__", None) or "").rpartition(".")[
         2
     ] == "logging" and wrapped.__name__.endswith("_once"):
-        machine.defer(function, args, kwargs)
+        machine.objects.deferred.add(function, args, kwargs)
         return None
     key = _cache_key(function, args, kwargs)
-    found = machine.cached_calls.get(key) if key is not None else None
+    found = machine.state_of(CachedCalls).get(key) if key is not None else None
     if found is not None:
         return found[1]
     before = side_effects_so_far(machine)
@@ -143,7 +156,7 @@ def call_cached(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
             f"before the call",
         )
     if key is not None:
-        machine.cached_calls[key] = ((function, args, kwargs), value)
+        machine.state_of(CachedCalls)[key] = ((function, args, kwargs), value)
     return value
 
 

@@ -75,7 +75,7 @@ def _pending(machine: Machine, value: Any) -> Any:
     try:
         return to_text(machine, value, str)
     except GraphBreak:
-        machine.forget_break()
+        machine.breaks.forget()
         if is_pending(value) and not isinstance(value, torch.Tensor):
             raise
         return None
@@ -85,7 +85,7 @@ def _write_at_exit(machine: Machine, target: Any, what: str) -> None:
     """Note that a deferred call writes to an object; a break, if the frame reads it before."""
     if machine.objects.is_seen(target):
         raise GraphBreak("side-effect", f"{what} where the frame reads it")
-    machine.deferred_targets.append((target, what))
+    machine.objects.deferred.targets.append((target, what))
 
 
 @substitute_for(print)
@@ -110,11 +110,13 @@ def _print(machine: Machine, args: Any, kwargs: Any) -> None:
         if text is not None:
             shown.append(text)
         elif holds_tensor(arg):
-            machine.deferred_tensors.extend((part, part._version) for part in _tensors_in(arg))
+            machine.objects.deferred.tensors.extend(
+                (part, part._version) for part in _tensors_in(arg)
+            )
             shown.append(_as_of_now(arg))
         else:
             shown.append(to_text(machine, arg, str))
-    machine.defer(print, tuple(shown), kwargs)
+    machine.objects.deferred.add(print, tuple(shown), kwargs)
 
 
 @substitute_for(
@@ -170,7 +172,7 @@ def _check_raises_nothing(machine: Machine, category: type) -> None:
     payload = _no_error(category)
     set_to_raise = any(
         function in _SETTERS and "error" in (*args, *kwargs.values())
-        for function, args, kwargs in machine.deferred
+        for function, args, kwargs in machine.objects.deferred.calls
     )
     if set_to_raise or not payload[0](warnings):
         raise GraphBreak("side-effect", f"a {category.__name__} that a filter makes an error")
@@ -195,12 +197,12 @@ def _warn(
     level = max(named.get("stacklevel", 1), 2 if prefixes else 1)
     frame, above = _frame_at(machine.frame, level, prefixes)
     if frame is None:
-        machine.defer(_warn_above, (message, category, above), {})
+        machine.objects.deferred.add(_warn_above, (message, category, above), {})
     else:
         place = functools.partial(
             _warn_at, frame.globals, frame.code.filename, frame.code.line(max(frame.ip - 1, 0))
         )
-        machine.defer(place, (message, category), {})
+        machine.objects.deferred.add(place, (message, category), {})
 
 
 def _frame_at(
@@ -238,17 +240,19 @@ def _warn_above(message: Any, category: Any, levels: int) -> None:
 def _enter_catch(machine: Machine, args: Any, kwargs: Any) -> None:
     if args[0]._record:
         raise GraphBreak("side-effect", "warnings.catch_warnings(record=True)")
-    machine.defer(warnings.catch_warnings.__enter__, args, {})
+    machine.objects.deferred.add(warnings.catch_warnings.__enter__, args, {})
 
 
 @substitute_for(warnings.catch_warnings.__exit__)
 def _exit_catch(machine: Machine, args: Any, kwargs: Any) -> None:
-    machine.defer(warnings.catch_warnings.__exit__, (args[0], None, None, None), {})
+    machine.objects.deferred.add(warnings.catch_warnings.__exit__, (args[0], None, None, None), {})
 
 
 def _deferred(function: Any) -> None:
     substitute_for(function)(
-        lambda machine, args, kwargs: machine.defer(function, _as_of_now(args), kwargs)
+        lambda machine, args, kwargs: machine.objects.deferred.add(
+            function, _as_of_now(args), kwargs
+        )
     )
 
 
@@ -313,7 +317,9 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
         message, values = percent(machine, message, given), []
     frame, _ = _frame_at(machine.frame, kwargs.get("stacklevel", 1), ())
     if frame is None or type(logger)._log is not logging.Logger._log:
-        machine.defer(function, (logger, *first, message, *values), _as_of_now(kwargs))
+        machine.objects.deferred.add(
+            function, (logger, *first, message, *values), _as_of_now(kwargs)
+        )
     else:
         code = frame.code
         place = functools.partial(
@@ -321,7 +327,7 @@ def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: 
         )
         number = first[0] if level is None else level
         extra = _as_of_now(kwargs.get("extra"))
-        machine.defer(place, (logger, number, message, tuple(values), extra), {})
+        machine.objects.deferred.add(place, (logger, number, message, tuple(values), extra), {})
 
 
 def _log_at(

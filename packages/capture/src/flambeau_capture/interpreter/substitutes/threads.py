@@ -19,6 +19,7 @@ from flambeau_capture.interpreter.exit.side_effects import (
     variable_source,
     written,
 )
+from flambeau_capture.interpreter.exit.suspend import Locks
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import CallOf
@@ -32,33 +33,35 @@ _LOCK, _RLOCK = type(threading.Lock()), type(threading.RLock())
 @substitute_for(_LOCK.__enter__, _LOCK.acquire, _RLOCK.__enter__, _RLOCK.acquire)
 def _take(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     lock = args[0]
+    locks = machine.state_of(Locks)
     source = machine.objects.source_of(lock)
     if not machine.strategy.takes_locks or source is None:
         raise GraphBreak("unknown-c-function", f"call of {type(lock).__qualname__}.acquire")
     if args[1:] or kwargs:
         raise GraphBreak("unknown-c-function", "a lock is taken if it is free, or for a time")
-    if lock in machine.locks_held:
+    if lock in locks.held:
         if isinstance(lock, _LOCK):
             raise GraphBreak("unknown-c-function", "a lock is taken that the frame holds")
-    elif lock not in machine.locks:
-        if machine.locks and not machine.locks_held:
+    elif lock not in locks.sources:
+        if locks.sources and not locks.held:
             # Both would be held at once, which the program avoids.
             raise GraphBreak(
                 "unknown-c-function", "a second lock is taken after another was given back"
             )
-        for known in machine.locks.values():
+        for known in locks.sources.values():
             machine.guard("NOT_ALIAS", known, source)
-        machine.locks[lock] = source
-    machine.locks_held.append(lock)
+        locks.sources[lock] = source
+    locks.held.append(lock)
     return True
 
 
 @substitute_for(_LOCK.__exit__, _LOCK.release, _RLOCK.__exit__, _RLOCK.release)
 def _give_back(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     lock = args[0]
-    if lock not in machine.locks_held:
+    locks = machine.state_of(Locks)
+    if lock not in locks.held:
         raise GraphBreak("unknown-c-function", f"call of {type(lock).__qualname__}.release")
-    machine.locks_held.remove(lock)
+    locks.held.remove(lock)
 
 
 # ---------------------------------------------------------------- context variables

@@ -408,7 +408,7 @@ def _makes(function: Any, name: str, transform: Callable[..., Any]) -> None:
         if code is None:
             raise _break(f"call of {function.__module__}.{function.__name__}")
         made = function(*args, **kwargs)
-        machine.made_functions[id(made)] = made
+        machine.functions.made[id(made)] = made
         return made
 
     if code is None:
@@ -416,10 +416,10 @@ def _makes(function: Any, name: str, transform: Callable[..., Any]) -> None:
 
     @substitute_for_code(code)
     def call(machine: Machine, made: types.FunctionType, args: Any, kwargs: Any) -> Any:
-        machine.guard_function(made)
-        machine.register_closure(made)
+        machine.functions.follow(made)
+        machine.functions.register_closure(made)
         cells = zip(code.co_freevars, made.__closure__ or (), strict=True)
-        options = {key: machine.load_cell(cell, key, is_free=True) for key, cell in cells}
+        options = {key: machine.objects.load_cell(cell, key, is_free=True) for key, cell in cells}
         return transform(machine, options, args, kwargs)
 
 

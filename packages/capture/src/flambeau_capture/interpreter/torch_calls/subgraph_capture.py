@@ -76,7 +76,7 @@ def side_effects_so_far(machine: TapeRecorder) -> list[Any]:
     after a function that must do nothing.
     """
     objects = machine.objects
-    found: list[Any] = [len(machine.deferred)]
+    found: list[Any] = [len(machine.objects.deferred.calls)]
     found += [
         (key, name, value is DELETED or id(value))
         for key, (_, pending) in objects.pending_writes.items()

@@ -139,8 +139,6 @@ def _check_written(function: Any, outs: Any, written: list[torch.Tensor]) -> Non
 class TapeRecorder(Recorder, Protocol):
     """A capture as the modules above the tape see it."""
 
-    deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]
-
     @property
     def objects(self) -> Objects: ...
     @property

@@ -154,7 +154,7 @@ def store_tensor_attribute(
         raise GraphBreak("tensor-attribute", f"attribute {name!r} of a tensor is set")
     machine.objects.add_pending_write(tensor, name, value)
     if machine.tape.input_of(tensor) is not None:
-        machine.note_attribute_write(tensor, name, raw=False)
+        machine.objects.note_attribute_write(tensor, name, raw=False)
 
 
 def delete_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str) -> None:

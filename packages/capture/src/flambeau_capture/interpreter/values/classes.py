@@ -1,8 +1,8 @@
 """What classes define: raw lookup along the MRO, and special methods written in Python.
 
-Type attributes are looked up once for each capture (`Machine.class_cache`), with a guard on those
-of the program's own classes. Some types need no guards on their objects' attributes: their objects
-are guarded by value, or by identity.
+Type attributes are looked up once for each capture (`ClassTable`), with a guard on those of the
+program's own classes. Some types need no guards on their objects' attributes: their objects are
+guarded by value, or by identity.
 
 `len(x)` calls `__len__`, which is interpreted. Its answer goes through `len` once more, behind an
 object that just gives that answer. So the checks, their order and their messages are CPython's.
@@ -63,10 +63,26 @@ def of_bases(table: Mapping[type, Entry], kind: type, default: Entry) -> Entry:
     return default
 
 
+class ClassTable:
+    """What one capture has looked up in classes, and the classes that the frame has made."""
+
+    __slots__ = ("attributes", "made", "methods")
+
+    def __init__(self) -> None:
+        self.attributes: dict[Any, Any] = {}
+        self.methods: dict[Any, Any] = {}
+        self.made: dict[type, type] = {}
+
+    def forget(self) -> None:
+        """Look everything up again: a class has changed."""
+        self.attributes.clear()
+        self.methods.clear()
+
+
 def lookup(machine: Recorder, cls: type, name: str) -> Any:
     """The raw attribute of a class, or MISSING; guarded where the class is the program's own."""
     key = (cls, name)
-    cache = machine.class_cache
+    cache = machine.classes.attributes
     found = cache.get(key, cache)
     if found is cache:
         found = MISSING
@@ -83,7 +99,7 @@ def lookup(machine: Recorder, cls: type, name: str) -> Any:
         own = name == "forward" or not is_trusted(
             owner.__module__ if found is not MISSING else cls.__module__
         )
-        if own and owner not in machine.made_classes and _guardable(found):
+        if own and owner not in machine.classes.made and _guardable(found):
             machine.guard("IS", TypeAttribute(Constant(cls), name), found)
     return found
 
@@ -92,7 +108,7 @@ def is_written(machine: Recorder, cls: type, name: str) -> bool:
     """Whether the attribute that `lookup` finds was set by the frame itself, or stands in a class
     that the frame made.
     """
-    written, made = machine.objects.classes_written, machine.made_classes
+    written, made = machine.objects.classes_written, machine.classes.made
     if not written and not made:
         return False
     for owner in _mro_of(cls):
@@ -117,7 +133,7 @@ def _guardable(found: Any) -> bool:
 def python_method(machine: Recorder, cls: type, name: str) -> types.FunctionType | None:
     """A special method of `cls` if it is written in Python, else None."""
     key = (cls, name, None)
-    cache = machine.method_cache
+    cache = machine.classes.methods
     found = cache.get(key, cache)
     if found is cache:
         found = None

@@ -12,6 +12,7 @@ frame is in the graph.
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -367,6 +368,14 @@ def text_of_number(
     return _formatting(number, conversion, spec, may_be_empty=bool(conversion and spec))
 
 
+@dataclass(slots=True)
+class ShownTensors:
+    """The tensors of which one capture has made text."""
+
+    history: bool = False
+    """Whether one has a gradient function, as such checks have that do not fail."""
+
+
 def text_of_tensor(
     machine: Recorder, tensor: torch.Tensor, conversion: Callable[[Any], str] | None, spec: str
 ) -> DeferredString:
@@ -382,7 +391,7 @@ def text_of_tensor(
     with_history = has_history(machine, tensor)
     if with_history and not machine.strategy.shows_history:
         raise _names_its_history()
-    machine.shown_history |= with_history
+    machine.state_of(ShownTensors).history |= with_history
     _check_print_options(machine)
     format("", spec)
     shown = ShownTensor(machine, tensor, kind, torch.get_default_dtype())

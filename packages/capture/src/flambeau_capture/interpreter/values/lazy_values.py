@@ -151,7 +151,7 @@ def _is_plain_key(key: Any) -> bool:
 def expect_use(frame: ActiveFrame | None) -> None:
     """Before a load: what it gives may be read in part, as the code that follows says."""
     if frame is not None:
-        frame.machine.loading = (frame, frame.ip)
+        frame.machine.objects.loading = (frame, frame.ip)
 
 
 def expected_use(frame: ActiveFrame | None, loading: tuple[ActiveFrame, int] | None) -> Use | None:

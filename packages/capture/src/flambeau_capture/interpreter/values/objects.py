@@ -43,6 +43,7 @@ from flambeau_capture.sources import (
     Argument,
     Attribute,
     CallOf,
+    CellContents,
     Constant,
     DictEntry,
     DictEntryOf,
@@ -54,7 +55,7 @@ from flambeau_capture.sources import (
 )
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.protocols import Recorder
+    from flambeau_capture.interpreter.protocols import ActiveFrame, Recorder
 
 VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (str, str.__str__),
@@ -115,6 +116,23 @@ class TrackedCopy:
         )
 
 
+class DeferredCalls:
+    """Calls that are replayed at exit for their side effects."""
+
+    __slots__ = ("calls", "targets", "tensors")
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.tensors: list[tuple[torch.Tensor, int]] = []
+        """What the calls show, and its version when they were made."""
+        self.targets: list[tuple[Any, str]] = []
+        """What the calls write to, and how."""
+
+    def add(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Replay a call at exit."""
+        self.calls.append((function, args, kwargs))
+
+
 class Objects:
     """The side tables of one capture."""
 
@@ -132,6 +150,13 @@ class Objects:
         self.cells_written: dict[int, tuple[types.CellType, Any]] = {}
         self.append_targets: dict[int, AppendTarget] = {}
         self.read_in_part: list[tuple[Any, Source]] = []
+        self.attribute_writes: dict[tuple[int, str], tuple[Any, bool]] = {}
+        self.global_cache: dict[tuple[int, str], Any] = {}
+        self.deferred = DeferredCalls()
+        self.loading: tuple[ActiveFrame, int] | None = None
+        """The instruction whose load may be read in part (lazy_values.py)."""
+        self.lazy_arguments = False
+        """Whether a call may have been given arguments that were not looked at."""
 
     # ------------------------------------------------------------ sources
 
@@ -156,7 +181,7 @@ class Objects:
     def wrap(self, value: Any, source: Source) -> Any:
         """The value as the frame may see it, with a guard on what it is."""
         kind = type(value)
-        loading, self.machine.loading = self.machine.loading, None
+        loading, self.loading = self.loading, None
         if kind in SCALARS:
             return self._wrap_scalar(value, kind, source)
         if isinstance(value, torch.Tensor):
@@ -203,7 +228,7 @@ class Objects:
     def _text(self, value: str, source: Source, use: Use) -> Any:
         """A stand-in for a text that has changed, where its use does not need its characters."""
         if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
-            self.machine.lazy_arguments |= use is Use.ARGUMENT
+            self.lazy_arguments |= use is Use.ARGUMENT
             return LazyValue(value, source)
         return (
             given_text(self.machine, value, source) if use is Use.TEXT else self.wrap(value, source)
@@ -220,7 +245,7 @@ class Objects:
         if use is Use.TEXT:
             return None
         if use in (Use.LOCAL, Use.ARGUMENT, Use.RETURN):
-            self.machine.lazy_arguments |= use is Use.ARGUMENT
+            self.lazy_arguments |= use is Use.ARGUMENT
             return LazyValue(value, source)
         if kind is list and use is not Use.ENTRY:
             return self._append_target(value, source)
@@ -300,10 +325,67 @@ class Objects:
         """A value, to be used in whatever way; what was read in part gets its tracked copy."""
         if type(value) not in PARTIAL_READS:
             return value
-        self.machine.loading = None
+        self.loading = None
         return self.wrap(value.value if type(value) is LazyValue else value.real, value.source)
 
+    # ------------------------------------------------------------ cells, globals, attributes
+
+    def load_cell(self, cell: types.CellType, name: str, is_free: bool) -> Any:
+        """What a cell holds."""
+        written = self.cells_written.get(id(cell))
+        if written is not None:
+            value = written[1]
+        else:
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                value = DELETED
+            source = self.source_of(cell)
+            if source is not None:
+                if value is DELETED:
+                    self.machine.guard("CELL_EMPTY", source)
+                elif not (name == "__class__" and isinstance(value, type)):
+                    value = self.wrap(value, CellContents(source))
+        if value is DELETED:
+            if is_free:
+                raise NameError(
+                    f"cannot access free variable {name!r} where it is not associated with "
+                    f"a value in enclosing scope",
+                    name=name,
+                )
+            raise UnboundLocalError(
+                f"cannot access local variable {name!r} where it is not associated with a value"
+            )
+        return value
+
+    def store_cell(self, cell: types.CellType, value: Any) -> None:
+        """Set (or with DELETED, empty) a cell."""
+        if self.is_known(cell):
+            self.cells_written[id(cell)] = (cell, value)
+        elif value is DELETED:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def write_global(self, module_globals: dict[str, Any], name: str, value: Any) -> None:
+        """Set (or with DELETED, delete) a global, replayed at exit."""
+        key = (id(module_globals), name)
+        self.globals_written[key] = (module_globals, value)
+        self.global_cache.pop(key, None)
+
+    def note_attribute_write(self, obj: Any, name: str, *, raw: bool) -> None:
+        """Remember that an attribute of a known object is to be written at exit."""
+        self.attribute_writes.pop((id(obj), name), None)
+        self.attribute_writes[(id(obj), name)] = (obj, raw)
+
     # ------------------------------------------------------------ tracked copies
+
+    def whole_dict(self, mapping: dict[Any, Any]) -> dict[Any, Any]:
+        """A tracked copy of a big dict that existed before the call, guarded whole."""
+        if not self.is_known(mapping):
+            return mapping
+        _, source = self.known.pop(id(mapping))
+        return self.track_dict(mapping, source)
 
     def _add_tracked_copy(self, real: Any, source: Source, copy: Any, snapshot: Any) -> TrackedCopy:
         tracked = TrackedCopy(real, source, copy, snapshot)
@@ -316,7 +398,7 @@ class Objects:
         if (
             kind in _CONSTANT_TUPLES
             and _is_constant(value)
-            and not (machine.dynamic_ints and is_of_argument(source))
+            and not (machine.dynamic.mode is not False and is_of_argument(source))
             and not machine.dynamic.has_changed_within(source)
         ):
             machine.guard("EQUALS", source, value)

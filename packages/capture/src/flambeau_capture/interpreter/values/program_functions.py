@@ -31,6 +31,7 @@ from flambeau_capture.interpreter.values.classes import (
 from flambeau_capture.sources import (
     Attribute,
     CallOf,
+    Closure,
     Constant,
     DictEntry,
     FunctionField,
@@ -110,7 +111,7 @@ def default_value(
     machine: Recorder, function: types.FunctionType, field: Any, key: Any, value: Any
 ) -> Any:
     """A default, of `defaults` by position or of `kwdefaults` by name, as the frame may see it."""
-    if id(function) in machine.made_functions:
+    if id(function) in machine.functions.made:
         return value
     kind = type(value)
     if is_trusted(function.__globals__.get("__name__")) and (
@@ -198,7 +199,11 @@ def address_read(machine: Recorder, value: Any) -> None:
     another address.
     """
     frame = machine.frame
-    if frame is None or machine.is_library(frame.globals) or type(value) in _OF_THE_PROGRAM:
+    if (
+        frame is None
+        or machine.functions.is_library(frame.globals)
+        or type(value) in _OF_THE_PROGRAM
+    ):
         return
     source = _source_of(machine, value)
     if source is None:
@@ -223,3 +228,50 @@ def _source_of(machine: Recorder, value: Any) -> Source | None:
         found = machine.tape.input_of(value)
         return None if found is None else found[1].source
     return machine.objects.source_of(value)
+
+
+# ---------------------------------------------------------------- the functions of a capture
+
+
+class ProgramFunctions:
+    """The functions that one capture has met, and those that the frame has made."""
+
+    def __init__(self, machine: Recorder) -> None:
+        self._machine = machine
+        self.made: dict[int, Any] = {}
+        self._closures: set[int] = set()
+        self._followed: dict[int, types.FunctionType] = {}
+        self._library_globals: dict[int, bool] = {}
+
+    def is_library(self, module_globals: dict[str, Any]) -> bool:
+        """Whether code with these globals is torch's or the standard library's."""
+        found = self._library_globals.get(id(module_globals))
+        if found is None:
+            found = self._library_globals[id(module_globals)] = is_trusted(
+                module_globals.get("__name__")
+            )
+        return found
+
+    def register_closure(self, function: types.FunctionType) -> None:
+        """Note where the cells of a pre-existing function are."""
+        if id(function) in self.made or id(function) in self._closures:
+            return
+        self._closures.add(id(function))
+        cells = function.__closure__ or ()
+        if function is self._machine.scope.function:
+            for index, name in enumerate(function.__code__.co_freevars):
+                self._machine.objects.register(cells[index], Closure(name, index))
+            return
+        base = FunctionField(function_source(self._machine, function), "closure")
+        for index, cell in enumerate(cells):
+            self._machine.objects.register(cell, Item(base, index))
+
+    def follow(self, function: types.FunctionType) -> None:
+        """A function of the program is about to be followed: its code and defaults must stay."""
+        key = id(function)
+        if key in self._followed or key in self.made:
+            return
+        self._followed[key] = function
+        if self.is_library(function.__globals__):
+            return
+        guard_followed(self._machine, function)
