@@ -44,15 +44,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.indexing.expressions import Integer, free_names
 
 if TYPE_CHECKING:
     import sympy
     import torch
 
 Number: TypeAlias = "bool | int | float"
-Integer: TypeAlias = "int | sympy.Expr"
-"""An int, or an expression over size symbols."""
 
 
 # 1. Statements.  `name` is the value that a statement defines ("v0"); operands are names.

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from flambeau_inductor.codegen.cpp.backend import write_source
-from flambeau_inductor.codegen.cpp.kernel import is_checked
+from flambeau_inductor.codegen.cpp.writer import is_checked
 from flambeau_inductor.evaluate import run_kernel
 from flambeau_inductor.indexing.expressions import symbol
 from flambeau_inductor.ir import Axis, Kernel, Param

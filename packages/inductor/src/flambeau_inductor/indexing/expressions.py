@@ -7,14 +7,15 @@ Everything is nonnegative, so floor division is C's `/` and modulus is C's `%`.
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sympy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_inductor.ir import Integer
+Integer: TypeAlias = "int | sympy.Expr"
+"""An int, or an expression over size symbols."""
 
 
 @cache

@@ -5,20 +5,21 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import sympy
 
-    from flambeau_inductor.lowering.elements import Elements
     from flambeau_prims.graph import Node
 
-    ElementRule = Callable[[Elements, Node, tuple[sympy.Expr, ...]], str]
+    ElementRule = Callable[[Any, Node, tuple[sympy.Expr, ...]], str]
 
 ELEMENT_RULES: dict[str, ElementRule] = {}
-"""Primitive name -> rule(elements, node, index): the value name of the result's element at `index`.
+"""Primitive name -> rule(elements, node, index): the value of the result's element at `index`.
+
+`elements` is the `Elements` of the nest; its module reads this table, so its type is not named.
 """
 
 FAMILIES = ("pointwise", "view", "index", "factory", "layout")

@@ -28,8 +28,8 @@ from flambeau_inductor.ir import CheckIndex, Store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.codegen.cpp.kernel import KernelWriter
     from flambeau_inductor.codegen.cpp.reductions import Accumulator
+    from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import Statement
     from flambeau_inductor.scheduler.phases import Phase
 
@@ -40,7 +40,7 @@ take longer than the row.
 
 
 def write_accumulation_loop(
-    writer: KernelWriter, phase: Phase, accumulators: dict[str, Accumulator], begin: str, end: str
+    writer: LoopWriter, phase: Phase, accumulators: dict[str, Accumulator], begin: str, end: str
 ) -> None:
     """The loop of a phase along the innermost inner axis."""
     axis = writer.kernel.inner[-1]
@@ -68,7 +68,7 @@ def write_accumulation_loop(
 
 
 def _write_lanes(
-    writer: KernelWriter,
+    writer: LoopWriter,
     phase: Phase,
     accumulators: dict[str, Accumulator],
     inside: Sequence[Statement],
@@ -104,7 +104,7 @@ def _write_lanes(
             _join_lanes(writer, key, accumulator)
 
 
-def _join_lanes(writer: KernelWriter, key: str, accumulator: Accumulator) -> None:
+def _join_lanes(writer: LoopWriter, key: str, accumulator: Accumulator) -> None:
     """The lanes of a part, joined to the whole."""
     whole = places("s", f"{key}_all")
     if accumulator.pairs is not None:
@@ -120,7 +120,7 @@ def _join_lanes(writer: KernelWriter, key: str, accumulator: Accumulator) -> Non
 
 
 def _write_plain(
-    writer: KernelWriter,
+    writer: LoopWriter,
     phase: Phase,
     accumulators: dict[str, Accumulator],
     inside: Sequence[Statement],
@@ -146,7 +146,7 @@ def _write_plain(
 
 
 def _write_takes(
-    writer: KernelWriter, takes: Sequence[str], name: str, value: str, where: dict[str, str]
+    writer: LoopWriter, takes: Sequence[str], name: str, value: str, where: dict[str, str]
 ) -> None:
     for text in takes:
         writer.line(
@@ -154,7 +154,7 @@ def _write_takes(
         )
 
 
-def _write_body(writer: KernelWriter, phase: Phase, inside: Sequence[Statement]) -> None:
+def _write_body(writer: LoopWriter, phase: Phase, inside: Sequence[Statement]) -> None:
     """The statements of one element, between what is read from kept rows and what is kept."""
     position = writer.position()
     for name in phase.fetches:

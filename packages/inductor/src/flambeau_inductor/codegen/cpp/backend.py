@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.base import Emitted, unique_kernels
-from flambeau_inductor.codegen.cpp.kernel import is_checked, write_kernel
+from flambeau_inductor.codegen.cpp.kernel import write_kernel
 from flambeau_inductor.codegen.cpp.prelude import prelude
+from flambeau_inductor.codegen.cpp.writer import is_checked
 from flambeau_inductor.ir import format_kernel
 from flambeau_runtime.program import Kernel as ProgramKernel
 from flambeau_runtime.program import Launch, Source

@@ -24,7 +24,7 @@ from flambeau_inductor.ir import Compute, Load, Store, defined_name, operands
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_inductor.codegen.cpp.kernel import KernelWriter
+    from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import Axis, Statement
 
 CHUNK = 256
@@ -123,9 +123,7 @@ def _casts(
     return operand is not None and operand.dtype is source  # type: ignore[union-attr]
 
 
-def write_chunks(
-    writer: KernelWriter, rows: Float16Rows, vector: Axis, begin: str, end: str
-) -> None:
+def write_chunks(writer: LoopWriter, rows: Float16Rows, vector: Axis, begin: str, end: str) -> None:
     """The loop in chunks."""
     name = vector.symbol.name
     for row in (*rows.widened, *rows.narrowed):
@@ -139,7 +137,7 @@ def write_chunks(
         _convert(writer, rows.narrowed, name, "narrow_float16({row}, {place}, last - chunk);")
 
 
-def _convert(writer: KernelWriter, rows: Sequence[Row], index: str, call: str) -> None:
+def _convert(writer: LoopWriter, rows: Sequence[Row], index: str, call: str) -> None:
     """A call for each row, where the loop's index stands at the beginning of the chunk."""
     if not rows:
         return

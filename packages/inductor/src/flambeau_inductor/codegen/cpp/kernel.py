@@ -13,15 +13,12 @@ EXPORT void k(void *const *buffers, const int64_t *ints) { ... k_part(buffers, i
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeGuard
-
-import torch
 
 from flambeau_inductor.codegen.cpp.accumulation_loops import write_accumulation_loop
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type, value_type
-from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
-from flambeau_inductor.codegen.cpp.peel import peel, write_peeled
+from flambeau_inductor.codegen.cpp.peel import peel, write_peeled, write_vector_loop
 from flambeau_inductor.codegen.cpp.plan import (
     COLUMN_BLOCK,
     COLUMN_UNIT,
@@ -35,13 +32,13 @@ from flambeau_inductor.codegen.cpp.plan import (
     stride_along,
     varies,
 )
-from flambeau_inductor.codegen.cpp.printer import CppPrinter
 from flambeau_inductor.codegen.cpp.reductions import (
     accumulator_of,
     column_final,
     column_take,
     places,
 )
+from flambeau_inductor.codegen.cpp.writer import LoopWriter
 from flambeau_inductor.indexing.expressions import FloorDiv, free_names, symbol, sympify
 from flambeau_inductor.ir import (
     Axis,
@@ -49,14 +46,11 @@ from flambeau_inductor.ir import (
     Load,
     Reduce,
     Store,
-    defined_name,
-    index_of,
 )
-from flambeau_inductor.scalar_ops import Replay
 from flambeau_inductor.scheduler.phases import split_phases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from flambeau_inductor.codegen.cpp.reductions import Accumulator
     from flambeau_inductor.ir import Body, Kernel, Statement
@@ -86,84 +80,16 @@ def write_kernel(kernel: Kernel, name: str, threads: int = 0) -> str:
     return KernelWriter(kernel, name, threads).write()
 
 
-def is_checked(kernel: Kernel) -> bool:
-    """Whether the kernel returns a status: nonzero if an index was out of bounds."""
-    return any(isinstance(statement, CheckIndex) for statement in kernel.body)
-
-
-class KernelWriter:
-    """The state of writing one kernel."""
+class KernelWriter(LoopWriter):
+    """Writes one kernel."""
 
     def __init__(self, kernel: Kernel, name: str, threads: int) -> None:
-        self.kernel = kernel
+        super().__init__(kernel)
         self.threads = threads
         self.name = name
         self.plan = choose_plan(kernel)
-        self.printer = CppPrinter()
-        self.replay = Replay(self.printer)
-        self.text: list[str] = []
-        self.depth = 0
-        self.checked = is_checked(kernel)
-        self.checks = {s.value: s for s in kernel.body if isinstance(s, CheckIndex)}
-        self.dtypes = {
-            s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))
-        }
         self.phases: tuple[Phase, ...] = ()
         self.keep_rows = False
-        self.staged: dict[str, str] = {}
-
-    # Text
-
-    def line(self, text: str) -> None:
-        self.text.append("  " * self.depth + text)
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        """`head {` ... `}`; what was renamed inside is forgotten after."""
-        self.line(f"{head} {{" if head else "{")
-        self.depth += 1
-        renamed, guards = dict(self.printer.renamed), dict(self.printer.guards)
-        yield
-        self.printer.renamed, self.printer.guards = renamed, guards
-        self.depth -= 1
-        self.line("}")
-
-    def loop(self, variable: str, begin: str, end: str):  # type: ignore[no-untyped-def]
-        """A counting loop."""
-        return self.block(f"for (int64_t {variable} = {begin}; {variable} < {end}; ++{variable})")
-
-    def size(self, axis: Axis) -> str:
-        """The size of an axis in C++."""
-        text = self.printer.index_text(axis.size)
-        return text if text.isalnum() else f"({text})"
-
-    def product(self, axes: Sequence[Axis]) -> str:
-        """The number of points of some axes in C++."""
-        static = static_product(tuple(axes))
-        if static is not None:
-            return f"INT64_C({static})" if static >= 1 << 31 else str(static)
-        return " * ".join(self.size(axis) for axis in axes)
-
-    def statements(self, statements: Iterable[Statement]) -> None:
-        """Replay statements here. An index that some CheckIndex elsewhere guards is made safe in
-        every scope that loads by it.
-        """
-        for statement in statements:
-            index = index_of(statement)
-            for name in sorted(free_names(index)) if index is not None else ():
-                if name in self.checks and name not in self.printer.guards:
-                    self.printer.make_safe(name, self.checks[name].size)
-            if isinstance(statement, Load) and statement.name in self.staged:
-                test = " != 0" if statement.dtype == torch.bool else ""
-                self.replay.values[statement.name] = self.printer.bind(
-                    statement, self.staged[statement.name] + test
-                )
-                self.replay.dtypes[statement.name] = statement.dtype
-            else:
-                self.replay.step(statement)
-        for text in self.printer.lines:
-            self.line(text)
-        self.printer.lines = []
 
     # The kernel
 
@@ -300,32 +226,8 @@ class KernelWriter:
         if peeled is not None:
             write_peeled(self, peeled, vector, begin, end, known)
         elif inside:
-            self.plain_loop(vector, begin, end, inside, known)
+            write_vector_loop(self, vector, begin, end, inside, known)
         self.statements(stores)
-
-    def plain_loop(
-        self, vector: Axis, begin: str, end: str, body: Body, known: Collection[str]
-    ) -> None:
-        """One vector loop; what does not vary along it, and is not `known` yet, stands before it in
-        a block of its own.
-        """
-        moving = dependents(body, {vector.symbol.name})
-        before = [s for s in body if not varies(s, moving) and defined_name(s) not in known]
-        inside = [s for s in body if varies(s, moving)]
-        with self.block("") if before else nullcontext():
-            self.statements(before)
-            rows = None if self.checked or is_short(begin, end) else on_rows(inside, vector)
-            if rows is not None and not self.staged:
-                write_chunks(self, rows, vector, begin, end)
-                return
-            self.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
-            with self.loop(vector.symbol.name, begin, end):
-                self.statements(inside)
-
-    def simd(self, *clauses: tuple[str, str] | None) -> None:
-        """The pragma, with its reductions."""
-        text = "".join(f" reduction({sign}:{name})" for name, sign in filter(None, clauses))
-        self.line(f"#pragma omp simd{text}")
 
     @contextmanager
     def lead_loops(self, lead: Sequence[Axis]) -> Iterator[None]:
@@ -429,14 +331,6 @@ class KernelWriter:
         write_accumulation_loop(self, phase, accumulators, *bounds)
         for context in reversed(opened):
             context.__exit__(None, None, None)
-
-    def position(self) -> str:
-        """The row-major position in the inner axes."""
-        text = ""
-        for axis in self.kernel.inner:
-            name = axis.symbol.name
-            text = f"({text}) * {self.size(axis)} + {name}" if text else name
-        return text
 
     # Whole
 

@@ -1,5 +1,5 @@
-"""Loops over masked loads, peeled: the border of an image is told from its inside, whose loop has
-no conditions left.
+"""Vector loops, peeled where loads are masked: the loop over the inside of an image has no
+conditions left.
 
 A window of three over a padded row, in a loop over i1 that GCC would not vectorise:
 
@@ -19,20 +19,22 @@ Conditions on outer indices are the same at all points of the loop, and choose b
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flambeau_inductor.codegen.cpp.cpp_types import storage_type
+from flambeau_inductor.codegen.cpp.float16_rows import is_short, on_rows, write_chunks
 from flambeau_inductor.codegen.cpp.masks import Conditions, simplify_masks
 from flambeau_inductor.codegen.cpp.plan import dependents, varies
 from flambeau_inductor.indexing.expressions import free_names, symbol
-from flambeau_inductor.ir import Compute, Load, Store, index_of
+from flambeau_inductor.ir import CheckIndex, Compute, Load, Store, defined_name, index_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from flambeau_inductor.codegen.cpp.kernel import KernelWriter
     from flambeau_inductor.codegen.cpp.masks import Range
+    from flambeau_inductor.codegen.cpp.writer import LoopWriter
     from flambeau_inductor.ir import Axis, Body
 
 STAGED_ROW = 256
@@ -168,8 +170,28 @@ def _stage(
     return border, tuple(staged)
 
 
+def write_vector_loop(
+    writer: LoopWriter, vector: Axis, begin: str, end: str, body: Body, known: Collection[str]
+) -> None:
+    """One vector loop; what does not vary along it, and is not `known` yet, stands before it in
+    a block of its own.
+    """
+    moving = dependents(body, {vector.symbol.name})
+    before = [s for s in body if not varies(s, moving) and defined_name(s) not in known]
+    inside = [s for s in body if varies(s, moving)]
+    with writer.block("") if before else nullcontext():
+        writer.statements(before)
+        rows = None if writer.checked or is_short(begin, end) else on_rows(inside, vector)
+        if rows is not None and not writer.staged:
+            write_chunks(writer, rows, vector, begin, end)
+            return
+        writer.simd(("bad", "|") if any(isinstance(s, CheckIndex) for s in inside) else None)
+        with writer.loop(vector.symbol.name, begin, end):
+            writer.statements(inside)
+
+
 def write_peeled(
-    writer: KernelWriter, peeled: Peeled, vector: Axis, begin: str, end: str, known: set[str]
+    writer: LoopWriter, peeled: Peeled, vector: Axis, begin: str, end: str, known: set[str]
 ) -> None:
     """The loops; `known` names the values that stand before them."""
     low, high = begin, end
@@ -177,13 +199,13 @@ def write_peeled(
         low, high = _write_ends(writer, peeled.ranges, begin, end)
         _write_outside(writer, peeled.outside, vector, (begin, low, high, end), known)
     if not peeled.across:
-        writer.plain_loop(vector, low, high, peeled.inside, known)
+        write_vector_loop(writer, vector, low, high, peeled.inside, known)
         return
     with writer.block(f"if ({' && '.join(peeled.across)})"):
-        writer.plain_loop(vector, low, high, peeled.inside, known)
+        write_vector_loop(writer, vector, low, high, peeled.inside, known)
     with writer.block("else"):
         if not peeled.staged:
-            writer.plain_loop(vector, low, high, peeled.border, known)
+            write_vector_loop(writer, vector, low, high, peeled.border, known)
             return
         for row in peeled.rows:
             writer.line(
@@ -196,14 +218,14 @@ def write_peeled(
             )
             for staged in peeled.staged:
                 with writer.block(f"if ({staged.condition})"):
-                    writer.plain_loop(vector, "part", "stop", staged.true, known)
+                    write_vector_loop(writer, vector, "part", "stop", staged.true, known)
                 with writer.block("else"):
-                    writer.plain_loop(vector, "part", "stop", staged.false, known)
-            writer.plain_loop(vector, "part", "stop", peeled.border, known)
+                    write_vector_loop(writer, vector, "part", "stop", staged.false, known)
+            write_vector_loop(writer, vector, "part", "stop", peeled.border, known)
 
 
 def _write_ends(
-    writer: KernelWriter, ranges: Sequence[Range], begin: str, end: str
+    writer: LoopWriter, ranges: Sequence[Range], begin: str, end: str
 ) -> tuple[str, str]:
     """Where the common range of the conditions begins and ends: begin <= low <= high <= end."""
     begins = [r.begin for r in ranges if r.begin is not None]
@@ -223,15 +245,15 @@ def _write_ends(
 
 
 def _write_outside(
-    writer: KernelWriter, body: Body, vector: Axis, ends: tuple[str, str, str, str], known: set[str]
+    writer: LoopWriter, body: Body, vector: Axis, ends: tuple[str, str, str, str], known: set[str]
 ) -> None:
     """The points before and behind the range."""
     begin, low, high, end = ends
     if begin == low or high == end:
         sides = (low, begin) if high == end else (end, high)
         if sides[0] != sides[1]:
-            writer.plain_loop(vector, sides[1], sides[0], body, known)
+            write_vector_loop(writer, vector, sides[1], sides[0], body, known)
         return
     with writer.loop("side", "0", "2"):
         writer.line(f"const int64_t from = side ? {high} : {begin}, to = side ? {end} : {low};")
-        writer.plain_loop(vector, "from", "to", body, known)
+        write_vector_loop(writer, vector, "from", "to", body, known)

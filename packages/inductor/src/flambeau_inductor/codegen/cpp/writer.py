@@ -1,0 +1,108 @@
+"""The text of one kernel as it grows: lines, blocks, loops and statements."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from flambeau_inductor.codegen.cpp.plan import static_product
+from flambeau_inductor.codegen.cpp.printer import CppPrinter
+from flambeau_inductor.indexing.expressions import free_names
+from flambeau_inductor.ir import Axis, CheckIndex, Load, Store, index_of
+from flambeau_inductor.scalar_ops import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from flambeau_inductor.ir import Kernel, Statement
+
+
+def is_checked(kernel: Kernel) -> bool:
+    """Whether the kernel returns a status: nonzero if an index was out of bounds."""
+    return any(isinstance(statement, CheckIndex) for statement in kernel.body)
+
+
+class LoopWriter:
+    """Writes the loops and statements of a kernel. `staged` holds the C++ of loads that a tile
+    holds.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.printer = CppPrinter()
+        self.replay = Replay(self.printer)
+        self.text: list[str] = []
+        self.depth = 0
+        self.checked = is_checked(kernel)
+        self.checks = {s.value: s for s in kernel.body if isinstance(s, CheckIndex)}
+        self.dtypes = {
+            s.name: s.dtype for s in kernel.body if not isinstance(s, (Store, CheckIndex))
+        }
+        self.staged: dict[str, str] = {}
+
+    def line(self, text: str) -> None:
+        """Append a line, indented."""
+        self.text.append("  " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """`head {` ... `}`; what was renamed inside is forgotten after."""
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        renamed, guards = dict(self.printer.renamed), dict(self.printer.guards)
+        yield
+        self.printer.renamed, self.printer.guards = renamed, guards
+        self.depth -= 1
+        self.line("}")
+
+    def loop(self, variable: str, begin: str, end: str):  # type: ignore[no-untyped-def]
+        """A counting loop."""
+        return self.block(f"for (int64_t {variable} = {begin}; {variable} < {end}; ++{variable})")
+
+    def size(self, axis: Axis) -> str:
+        """The size of an axis in C++."""
+        text = self.printer.index_text(axis.size)
+        return text if text.isalnum() else f"({text})"
+
+    def product(self, axes: Sequence[Axis]) -> str:
+        """The number of points of some axes in C++."""
+        static = static_product(tuple(axes))
+        if static is not None:
+            return f"INT64_C({static})" if static >= 1 << 31 else str(static)
+        return " * ".join(self.size(axis) for axis in axes)
+
+    def statements(self, statements: Iterable[Statement]) -> None:
+        """Replay statements here. An index that some CheckIndex elsewhere guards is made safe in
+        every scope that loads by it.
+        """
+        for statement in statements:
+            index = index_of(statement)
+            for name in sorted(free_names(index)) if index is not None else ():
+                if name in self.checks and name not in self.printer.guards:
+                    self.printer.make_safe(name, self.checks[name].size)
+            if isinstance(statement, Load) and statement.name in self.staged:
+                test = " != 0" if statement.dtype == torch.bool else ""
+                self.replay.values[statement.name] = self.printer.bind(
+                    statement, self.staged[statement.name] + test
+                )
+                self.replay.dtypes[statement.name] = statement.dtype
+            else:
+                self.replay.step(statement)
+        for text in self.printer.lines:
+            self.line(text)
+        self.printer.lines = []
+
+    def simd(self, *clauses: tuple[str, str] | None) -> None:
+        """The pragma, with its reductions."""
+        text = "".join(f" reduction({sign}:{name})" for name, sign in filter(None, clauses))
+        self.line(f"#pragma omp simd{text}")
+
+    def position(self) -> str:
+        """The row-major position in the inner axes."""
+        text = ""
+        for axis in self.kernel.inner:
+            name = axis.symbol.name
+            text = f"({text}) * {self.size(axis)} + {name}" if text else name
+        return text
