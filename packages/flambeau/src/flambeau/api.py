@@ -42,23 +42,24 @@ def compile(
     """Compile a function or module; usable as a decorator, with or without arguments.
 
     model: what to compile. A module gives a module (`CompiledModule`); a class is given a compiled
-    `__call__` and returned; a staticmethod,
-        classmethod or property gives one around the compiled function; anything else gives a
-        callable with the same signature. What is compiled already, by this function or by
-        torch.compile, or was given to `disable`, is compiled anew from the original.
-    fullgraph: what cannot be captured as one graph is an error rather than run by the interpreter.
+        `__call__` and returned; a staticmethod, classmethod or property gives one around the
+        compiled function; anything else gives a callable of the same signature. What this function,
+        torch.compile or `disable` returned is compiled from the original.
+    fullgraph: what cannot be captured as one graph is an error, not run by the interpreter.
     dynamic: True makes every size symbolic, so that one compilation serves all; False none; None
-    those seen to change. backend: a name (`list_backends()`), or `backend(gm, example_inputs) ->
-    callable returning a tuple`; `get_default_backend()` by default. mode: a named set of options
-    (torch.compile's names); exclusive with `options`. options: fields of the packages' option
-    dataclasses, by name. disable: return `model` as it is. name: what reports call this region; the
-    function's own name by default. recompile_limit: how many entries the callable may have; the
-    option of that name. isolate_recompiles: accepted; what one call of `compile` returns always has
-    entries of its own. dynamic_shapes: sizes of tensors by where they are read, `{"x": {0: True, 1:
-    (2, 64)}, "L['self'].bias": {0: "maybe"}}`: True must be
-        dynamic, (min, max) in this range, "unbacked" and nothing may depend on it, "maybe" where
-        that costs nothing, False static. What `mark_dynamic` and `mark_unbacked` say of a tensor,
-        said beforehand.
+        those seen to change.
+    backend: a name (`list_backends()`), or `backend(gm, example_inputs) -> callable returning a
+        tuple`; `get_default_backend()` by default.
+    mode: a named set of options (torch.compile's names); exclusive with `options`.
+    options: fields of the packages' option dataclasses, by name.
+    disable: return `model` as it is.
+    name: what reports call this region; the function's own name by default.
+    recompile_limit: how many entries the callable may have; the option of that name.
+    isolate_recompiles: accepted; entries always belong to one call of `compile`.
+    dynamic_shapes: sizes of tensors by where they are read, `{"x": {0: True, 1: (2, 64)},
+        "L['self'].bias": {0: "maybe"}}`: True is dynamic, (min, max) dynamic in this range,
+        "unbacked" a size that nothing may depend on, "maybe" dynamic where that costs nothing,
+        False static. It says beforehand what `mark_dynamic` and `mark_unbacked` say of a tensor.
 
     Raises ValueError for an unknown backend, mode or option (the known ones are listed), TypeError
     if `model` is not callable, or an argument or option is of the wrong type. Nothing is compiled

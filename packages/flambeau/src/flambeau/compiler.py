@@ -82,10 +82,10 @@ def disable(
     as a decorator, with or without arguments.
 
     fn: a function, method or other callable gives a callable of the same signature; a module gives
-    a module around it, whose calls
-        are not captured; a class has its `__init__` and `__call__` disabled and is returned.
-    recursive: what the function calls is left alone, too; without it, frames below it that can be
-    captured are. reason: stands in the reason of the break.
+        a module around it, whose calls are not captured; a class has its `__init__` and `__call__`
+        disabled and is returned.
+    recursive: leave what the function calls alone, too; else frames below it may be captured.
+    reason: stands in the reason of the break.
 
     Of `disable` and `compile` around one function, the outer one decides.
     """

@@ -17,26 +17,22 @@ the rows of a matrix:
 Laws:
 
 1. Every point of the outer axes is independent of the others; `outer[-1]` and `inner[-1]` are
-innermost.
+   innermost.
 2. A statement is *inner* if it depends on an inner axis, directly or through its operands, and then
-holds for every point of
-   the inner axes; a Reduce reduces an inner value over all of them and is itself a *row* statement,
-   as is everything that depends on outer axes only. A pure pointwise kernel has no inner axes. The
-   order of the body is one valid order of evaluation.
-3. A value may be used by statements behind a Reduce that it feeds (v3 above): whoever generates
-code keeps the row, or computes
-   it again.  `scheduler.phases.split_phases` cuts a body into loops for those who cannot keep it.
+   holds for every point of the inner axes; a Reduce reduces an inner value over all of them and is
+   itself a *row* statement, as is everything that depends on outer axes only. A pure pointwise
+   kernel has no inner axes. The order of the body is one valid order of evaluation.
+3. A value may be used by statements behind a Reduce that it feeds (v3 above): a code generator
+   keeps the row, or computes it again. `scheduler.phases.split_phases` cuts a body into loops for
+   those that cannot keep it.
 4. Each buffer is a parameter once. Different parameters never overlap in memory, unless all that
-overlap are only read.
-   A parameter that is "update" is read and written at the same place by the same point of the loop
-   nest.
+   overlap are only read. A parameter that is "update" is read and written at the same place by the
+   same point of the loop nest.
 5. Index expressions are sympy: integer and nonnegative, over axis symbols, size symbols, and
-symbols that bear the name of an
-   earlier int64 value (an indirect index); made of + * FloorDiv Mod only. An index counts elements
-   from the buffer's data pointer.
+   symbols that bear the name of an earlier int64 value (an indirect index); made of + * FloorDiv
+   Mod only. An index counts elements from the buffer's data pointer.
 6. Operands of a Compute have one dtype, which is the operator's; `where` has a bool condition
-first; `cast` converts.
-   float16 and bfloat16 values are only moved, selected and cast.
+   first; `cast` converts. float16 and bfloat16 values are only moved, selected and cast.
 """
 
 from __future__ import annotations
