@@ -134,7 +134,7 @@ def written_parameters(node: Node) -> tuple[str, ...]:
 
 
 def argument_named(node: Node, name: str) -> Any:
-    """The argument that `node` passes for the schema's parameter `name`, or None if it is left out."""
+    """The argument that `node` passes for the parameter `name`, or None if it is left out."""
     if name in node.kwargs:
         return node.kwargs[name]
     for position, parameter in enumerate(node.op._schema.arguments):

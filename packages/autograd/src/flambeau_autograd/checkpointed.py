@@ -2,7 +2,7 @@
 program checkpointed.
 
     [region 1]  a = mm(x, w); b = tanh(a)       b is read outside: it may be kept
-                y = sum(b)                      a must not: the backward computes it again, from x and w
+                y = sum(b)                      a must not: the backward recomputes it from x, w
 
 Random draws are the exception: they are kept, and so are what the region's forward drew.
 """

@@ -2,7 +2,8 @@
 they are differentiated.
 
     y = c(x);  g, = torch.autograd.grad(y.sum(), x, create_graph=True)
-    torch.autograd.grad(g.sum(), x)       ->      RuntimeError, since g is computed from x, by kernels that autograd does not see
+    torch.autograd.grad(g.sum(), x)     ->     RuntimeError: g is computed from x by kernels that
+                                               autograd does not see
 
 A gradient is an error only to what it depends on: that of `x @ w` to x depends on w alone, and that
 of `x * 2` on nothing, so that it does not even require grad, as in eager. Autograd goes back only

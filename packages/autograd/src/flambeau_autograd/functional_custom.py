@@ -1,7 +1,8 @@
 """Functional forms of custom operators that write to their arguments: an operator that copies those
 first, and returns the copies.
 
-    mylib::push(Tensor(a!) x, int n) -> Tensor      ->      flambeau::mylib_push(Tensor x, int n) -> (Tensor, Tensor)
+    mylib::push(Tensor(a!) x, int n) -> Tensor
+       ->  flambeau::mylib_push(Tensor x, int n) -> (Tensor, Tensor)
 
 The new operator is registered with torch, so that compiled graphs call it as they call any other;
 it is made once in a process.

@@ -4,7 +4,7 @@ aten.add_.Tensor(self, other)            aten.add.Tensor(self, other)           
 aten.add.out(self, other, out=out)       aten.add.Tensor(self, other)                       -> out
 aten.normal_(self, mean, std)            aten.normal_functional(self, mean, std)            -> self
 aten.native_batch_norm(x, ..., mean, var, True, ...)
-                                         aten._native_batch_norm_legit_functional(...)      -> mean, var
+                                         aten._native_batch_norm_legit_functional(...) -> mean, var
 mylib.push(x, n)                         flambeau.mylib_push(x, n)                          -> x
 """
 

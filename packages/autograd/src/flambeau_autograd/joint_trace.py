@@ -1,8 +1,9 @@
 """Trace a graph of torch calls, and its backward through the eager autograd engine, onto one tape
 of ATen calls.
 
-    gm(x, w): y = torch.nn.functional.linear(x, w)      ->      t = aten.t(w); y = aten.mm(x, t)                   (forward)
-                                                                g = aten.t(tangent); gw = aten.mm(g, x); ...      (backward)
+    gm(x, w): y = torch.nn.functional.linear(x, w)
+      ->  t = aten.t(w); y = aten.mm(x, t)                  (forward)
+          g = aten.t(tangent); gw = aten.mm(g, x); ...      (backward)
 
 The graph's calls run in order on fake tensors under a `flambeau_prims.tracer.Tracer`, in the grad
 mode of the caller, with what the graph itself changes (`torch._C._set_grad_enabled`, autocast)
@@ -494,7 +495,7 @@ class _JointTracer:
 
 
 def _tangent_spec(spec: Spec) -> Spec:
-    """The layout in which a result's tangent is expected: its own, or row-major if that has gaps."""
+    """The layout that a result's tangent must have: its own, or row-major if that has gaps."""
     stride = spec.stride if dense_order(spec) is not None else None
     return Spec.of(spec.shape, stride=stride, dtype=spec.dtype, device=spec.device)
 

@@ -2,7 +2,8 @@
 the data, which of them is not.
 
     x[mask] = e         x.copy_(torch.where(mask, e, x)),  with the mask's shape ended by 1s
-    x[mask] = rows      the same, of rows[k] at the k-th element that the mask selects; that there are as many is checked
+    x[mask] = rows      the same, of rows[k] at the k-th element that the mask selects; the number
+                        of rows is checked
 
 Eager's gradient of `e` is the sum of the selected rows of x's gradient, a tensor as long as the
 mask has True elements; that of `where` is the same sum over all rows, those that are not selected

@@ -1,8 +1,8 @@
 """Partition a joint graph into a forward and a backward graph.
 
-    joint(x, w, tangent) {                      forward(x, w) { a = mm(x, w); y = tanh(a); return (y, ) }
-      a = mm(x, w)                              backward(x, w, y, tangent) { ... }
-      y = tanh(a)                        ->
+    joint(x, w, tangent) {                forward(x, w) { a = mm(x, w); y = tanh(a); return (y,) }
+      a = mm(x, w)                   ->   backward(x, w, y, tangent) { ... }
+      y = tanh(a)
       ... gradients ...
       return (y, grad_x, grad_w)
     }
@@ -137,7 +137,7 @@ def _forward_nodes(joint: _Joint) -> list[Node]:
 
 
 def _read_by_backward(joint: _Joint) -> dict[Value, None]:
-    """Values free of tangents that calls after the tangents read, or that are gradients themselves."""
+    """Values free of tangents that the backward's calls read, or that are gradients."""
     found: dict[Value, None] = {}
     for node in joint.graph.nodes:
         if joint.is_after(node):

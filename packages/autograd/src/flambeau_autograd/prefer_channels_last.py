@@ -1,11 +1,16 @@
 """Run convolutions in channels-last layout, and what lies between them too.
 
-    c: f32[2, 8, 9, 9] = aten.convolution(x, w, ...)           xl: stride [243, 1, 27, 3] = aten.clone(x, channels_last)
-    r: f32[2, 8, 9, 9] = aten.relu(c)                    ->    c: stride [648, 1, 72, 8] = aten.convolution(xl, w, ...)
-    return (r,)                                                r: stride [648, 1, 72, 8] =
-                                                               aten.relu(c) rc: f32[2, 8, 9, 9] =
-                                                               aten.clone(r, contiguous_format)
-                                                               return (rc,)
+    c: f32[2, 8, 9, 9] = aten.convolution(x, w, ...)
+    r: f32[2, 8, 9, 9] = aten.relu(c)
+    return (r,)
+
+      ->
+
+    xl: stride [243, 1, 27, 3] = aten.clone(x, channels_last)
+    c: stride [648, 1, 72, 8] = aten.convolution(xl, w, ...)
+    r: stride [648, 1, 72, 8] = aten.relu(c)
+    rc: f32[2, 8, 9, 9] = aten.clone(r, contiguous_format)
+    return (rc,)
 
 Convolution libraries work on channels-last data; given other data they convert on every call. The
 pass relies on the shape rules: the Specs behind a changed operand are those that eager would give

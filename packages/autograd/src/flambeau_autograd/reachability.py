@@ -2,11 +2,11 @@
 
 Which results a gradient comes from: where none of them has a tangent, eager defines no gradient.
 
-y, z = x * w, torch.ceil(v)             w: {y}    v: {z}, though its gradient is zero and computed from no tangent
+y, z = x * w, torch.ceil(v)             w: {y}    v: {z}, though its gradient is a constant zero
 
 Which results have no kept tensors in common: a backward of one leaves those of the other alone.
 
-y, z = x * w, (x + 1) * w               y: {y}    z: {z}    (each keeps an operand, which is another's)
+y, z = x * w, (x + 1) * w               y: {y}    z: {z}    (each keeps another operand)
 """
 
 from __future__ import annotations

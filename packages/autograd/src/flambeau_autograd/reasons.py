@@ -73,7 +73,10 @@ class UnbackedNumbers(Unsupported):
     """
 
     reason = "unbacked-numbers"
-    hint = "the graph runs operator by operator; masks and torch.where in place of selections would be compiled"
+    hint = (
+        "the graph runs operator by operator; masks and torch.where in place of selections "
+        "would be compiled"
+    )
 
 
 class UntracedCalls(Unsupported):
@@ -82,7 +85,10 @@ class UntracedCalls(Unsupported):
     """
 
     reason = "untraced-calls"
-    hint = "the graph runs operator by operator; such calls outside of what calls torch.autograd.grad are compiled around"
+    hint = (
+        "the graph runs operator by operator; such calls outside of what calls "
+        "torch.autograd.grad are compiled around"
+    )
 
 
 REASONS: dict[str, type[Unsupported]] = {

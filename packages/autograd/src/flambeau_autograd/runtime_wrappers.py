@@ -57,8 +57,9 @@ class Call:
 
     `inputs` is the graph's inputs (constants and tangents left out), `passed` the positions among
     the caller's arguments that they are (None: all). `outputs` is the plan for the caller's
-    outputs; `constants` are passed after the arguments; `copies` lists (input, result,
-    writes): inputs to be overwritten under autograd's eyes, by how many writes of the program. `grad_mode` is the mode to leave behind, or None.
+    outputs; `constants` are passed after the arguments; `copies` lists (input, result, writes):
+    inputs to be overwritten so that autograd records it, by how many writes of the program.
+    `grad_mode` is the mode to leave behind, or None.
     `no_autocast`: the graph spells its casts out, so autocast must not add its own. `no_grad`: the
     arguments may require grad, and the graph must not be recorded. `inference`: positions of the
     graph's arguments that are inference tensors.

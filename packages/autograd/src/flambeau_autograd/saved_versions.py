@@ -147,7 +147,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_versions(records: Iterable[Recorded], spent: frozenset[int]) -> None:
-    """Raise as eager does if a tensor that the gradients of the results `spent` need has changed."""
+    """Raise as eager does if a tensor that gradients of the results `spent` need has changed."""
     for holder, version, results in records:
         tensor = holder()
         if tensor is not None and tensor._version != version and not results.isdisjoint(spent):

@@ -2,7 +2,7 @@
 calls share.
 
     b = prims.clone(a)             (a has offset 4, b none)
-    c = prims.reshape(b, (2, 2))        ->      c = prims.reshape(a, (2, 2))       (c has offset 4 now)
+    c = prims.reshape(b, (2, 2))     ->     c = prims.reshape(a, (2, 2))     (c has offset 4 now)
 
 A view's Spec describes the memory of its operand, so a view of a Value that gave way to one
 elsewhere in memory begins elsewhere, too.
@@ -28,7 +28,7 @@ class Substitution:
         self._moved: set[Value] = set()
 
     def replace(self, old: Value, new: Value) -> None:
-        """Have `new` stand for `old` from here on; it holds the same elements, in the same layout."""
+        """Let `new` stand for `old` from now on: same elements, same layout."""
         self._replaced[old] = new
         if old.spec.offset is not new.spec.offset and old.spec.offset != new.spec.offset:
             self._moved.add(new)

@@ -151,7 +151,7 @@ _REFUSED = frozenset({"binary_cross_entropy", "binary_cross_entropy_loss"})
 def cast_arguments(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a torch function as autocast has them; as they are for functions on no list."""
+    """The arguments of a torch function as autocast casts them."""
     name = getattr(func, "__name__", "")
     if name.startswith("__"):
         name = name.strip("_")

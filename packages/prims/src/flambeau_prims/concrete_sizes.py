@@ -1,7 +1,7 @@
 """Calls of torch whose C++ takes no symbolic sizes: what they are given becomes concrete, and that
 is guarded, or assumed.
 
-F.interpolate(x, size=(n, m), antialias=True)      n and m are what they are on this call from here on
+    F.interpolate(x, size=(n, m), antialias=True)     n and m are constants from this call on
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def with_concrete_sizes(
 
 
 def concrete(value: Any) -> Any:
-    """The value with every symbolic number in it (in tuples, lists and dicts, too) made concrete."""
+    """The value with every symbolic number in it (also in containers) made concrete."""
     kind = type(value)
     if kind is torch.SymInt:
         return int(value)

@@ -1,8 +1,8 @@
 """Whether a call's tensors are on devices that eager accepts together.
 
-    aten.gather(f32[8] cuda:0, 0, i64[2] cpu)      RuntimeError: Expected all tensors to be on the same device ...
-    aten.add(f32[8] cuda:0, f32[] cpu)             accepted: elementwise loops take 0-dim tensors of the CPU
-    aten.index(f32[8] cuda:0, [i64[2] cpu])        accepted: the indices are copied
+    aten.gather(f32[8] cuda:0, 0, i64[2] cpu)   RuntimeError: Expected all tensors to be on the ...
+    aten.add(f32[8] cuda:0, f32[] cpu)          accepted: elementwise loops take 0-dim tensors
+    aten.index(f32[8] cuda:0, [i64[2] cpu])     accepted: the indices are copied
 
 An operator that has a kernel for each device refuses tensors of several devices, unless
 native_functions.yaml says `device_check: NoCheck` for it.  A view or an operator composed of others

@@ -1,8 +1,8 @@
 """What eager says of an operator's arguments: its own kernels, run on stand-ins for the tensors.
 
-    aten.softshrink(f32[8, 4], -0.5)      elementwise: run on one element   -> RuntimeError: lambda must be in range ...
-    aten.clamp(b8[8, 4], 0, 1)                                              -> NotImplementedError: "clamp_cpu" not implemented for 'Bool'
-    aten.cumsum(f8[80], 0)                run on eight zeros                -> NotImplementedError: ... not implemented for 'Float8_e4m3fn'
+    aten.softshrink(f32[8, 4], -0.5)    on one element    RuntimeError: lambda must be in range ...
+    aten.clamp(b8[8, 4], 0, 1)          on one element    NotImplementedError: "clamp_cpu" not ...
+    aten.cumsum(f8[80], 0)              on eight zeros    NotImplementedError: ... 'Float8_e4m3fn'
 
 A shape rule says what a valid call gives.  Which dtypes a kernel exists for, and which numbers it
 takes, is asked of the kernel itself.  An elementwise operator's answer does not depend on sizes,

@@ -118,7 +118,7 @@ def replacements(device: torch.device) -> Mapping[Any, Callable[..., Any]]:
 
 
 def check(condition: Any, message: Any = None, error: type[Exception] = RuntimeError) -> None:
-    """torch._check and its kin: raise unless the condition holds (of symbolic sizes: with a guard)."""
+    """torch._check and its kin: raise unless the condition holds; of sizes, guard it."""
     if not bool(condition):
         raise error(message() if callable(message) else message or "Expected cond to be True")
 
@@ -289,7 +289,7 @@ _NUMBERS = (int, torch.SymInt)
 
 
 def _index_dtype(items: Sequence[Any]) -> torch.dtype | None:
-    """int64 for an empty sequence, which torch.tensor makes a float one; else what its items say."""
+    """int64 for an empty sequence, of which torch.tensor makes floats; else its items' dtype."""
     return None if len(items) else torch.int64
 
 

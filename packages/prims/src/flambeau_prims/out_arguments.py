@@ -1,9 +1,9 @@
 """out= arguments: which of them a graph may write to as they are, which it makes anew, and which
 are left to eager.
 
-    torch.mul(x, y, out=o)           o of the result's shape          -> compiled
-    torch.mul(x, y, out=empty(0))    made in the graph                -> the empty tensor becomes one of the result's shape
-    torch.sum(x, out=o)              o of another dtype               -> OutArgument: eager computes otherwise, or raises
+    torch.mul(x, y, out=o)           o of the result's shape    -> compiled
+    torch.mul(x, y, out=empty(0))    made in the graph          -> it takes the result's shape
+    torch.sum(x, out=o)              o of another dtype         -> OutArgument: eager runs it
 
 Before eager computes, it resizes what has another shape, and refuses dtypes, devices and overlaps
 by rules that differ from operator to operator. Only calls that every such rule accepts are

@@ -342,7 +342,7 @@ class ExprEnv:
 
     @property
     def guards(self) -> list[SizeGuard]:
-        """The relations that the traced program depends on; symbols' lower bounds are among them."""
+        """The relations that the traced program depends on, symbols' lower bounds among them."""
         return self.ranges.guards()
 
     def evaluate(self, size: Size, values: Mapping[str, int]) -> int:

@@ -2,7 +2,8 @@
 being traced.
 
     n = x.sum().item()          n is u0, of which nothing is known
-    if n > 3:                   the oracle tells that u0 is 5 now: yes, and `u0 > 3` is assumed, for the program to check as it runs
+    if n > 3:                   the oracle says that u0 is 5 now: yes. `u0 > 3` is assumed, and the
+                                program checks it as it runs
 
 A SizeEnv has an oracle only while somebody traces who can tell values and deal with checks that
 fail (`SizeEnv.oracle`).

@@ -116,7 +116,7 @@ class Ranges:
         self._require_non_negative(non_negative)
 
     def assume_non_negative(self, difference: Expr) -> bool:
-        """Take difference >= 0 as a fact that the program checks; False if it is known not to hold."""
+        """Take difference >= 0 as a fact that the program checks; False if it cannot hold."""
         lower, upper = self.bounds(difference)
         if lower is not None and lower >= 0:
             return True

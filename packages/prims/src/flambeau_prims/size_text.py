@@ -8,7 +8,7 @@ The grammar is what `format` of Expr, FloatExpr and Condition writes: a subset o
 
     condition = "not" condition | condition ("and" | "or") condition | number relation number
     relation  = "==" | "!=" | "<" | "<=" | ">" | ">="
-    number    = symbol | int | float | "-" number | number operator number | function "(" numbers ")"
+    number    = symbol | int | float | "-" number | number operator number | function(number, ...)
     operator  = "+" | "-" | "*" | "//" | "%" | "/" | "**"
     function  = "min" | "max" | "abs" | "float" | "math.sqrt" | ... (`size_floats.FUNCTIONS`)
 

@@ -85,8 +85,8 @@ __all__ = [
 
 
 class SizeEnv(ExprEnv):
-    """The symbols of one compile, the guards that its trace has taken, and the tables that its Exprs
-    are interned in.
+    """The symbols of one compile, the guards that its trace has taken, and the tables that its
+    Exprs are interned in.
     """
 
     def __init__(self) -> None:

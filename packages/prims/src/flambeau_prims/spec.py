@@ -86,7 +86,7 @@ class Spec:
         return product
 
     def replace(self, **changes: object) -> Spec:
-        """This Spec with some fields changed; changing `shape` alone makes the result contiguous."""
+        """This Spec with some fields changed; a new shape alone makes it contiguous."""
         if "shape" in changes and "stride" not in changes:
             changes["stride"] = None
         fields = {

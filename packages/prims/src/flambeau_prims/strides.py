@@ -33,7 +33,7 @@ _CHANNELS_LAST_ORDER = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
 
 
 def wrap_dim(dim: int, ndim: int) -> int:
-    """The dimension counted from 0; a 0-dim tensor has dimensions 0 and -1, as everywhere in ATen."""
+    """The dimension counted from 0; a 0-dim tensor has dimensions 0 and -1, as in ATen."""
     extent = max(ndim, 1)
     if not -extent <= dim < extent:
         raise IndexError(

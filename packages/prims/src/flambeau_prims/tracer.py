@@ -165,7 +165,7 @@ class Tracer(TorchDispatchMode):
         return fake
 
     def constant(self, real: torch.Tensor) -> FakeTensor:
-        """The FakeTensor that stands for a real tensor met while tracing; the same one each time."""
+        """The one FakeTensor that stands for a real tensor met while tracing."""
         found = self._fake_constants.get(id(real))
         if found is not None:
             return found[1]

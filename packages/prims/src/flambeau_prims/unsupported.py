@@ -40,7 +40,10 @@ class DataDependentSize(DataDependent):
     length of `x.nonzero()`).
     """
 
-    hint = "torch._check(condition) states what always holds, and the program checks it as it runs; or decide by torch.where"
+    hint = (
+        "torch._check(condition) states what always holds, and the program checks it as it runs; "
+        "or decide by torch.where"
+    )
 
 
 class DataDependentControlFlow(DataDependent):
@@ -49,7 +52,10 @@ class DataDependentControlFlow(DataDependent):
     """
 
     reason = "data-dependent-control-flow"
-    hint = "use torch.where inside function transforms and custom Functions; elsewhere the graph is cut there"
+    hint = (
+        "use torch.where inside function transforms and custom Functions; elsewhere the graph is "
+        "cut there"
+    )
 
 
 class NoRule(Unsupported):
@@ -76,7 +82,10 @@ class OutArgument(Unsupported):
     """
 
     reason = "out-argument"
-    hint = "give a tensor of the result's own shape and dtype, which shares no memory with the operands"
+    hint = (
+        "give a tensor of the result's own shape and dtype, which shares no memory with the "
+        "operands"
+    )
 
 
 class OutsideKnownMemory(Unsupported):

@@ -16,7 +16,8 @@ aten = torch.ops.aten
 
 
 @decomposition(
-    aten.clone.default, aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.lift.default, aten.contiguous.default,
+    aten.clone.default, aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.lift.default,
+    aten.contiguous.default,
     aten.alias_copy.default, aten.detach_copy.default,
 )  # fmt: skip
 def clone(b: Builder, x: Value, *, memory_format: Any = None) -> Value:

@@ -67,7 +67,8 @@ def fill(b: Builder, x: Value, value: Value) -> Value:
 
 
 @decomposition(
-    aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
+    aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default,
+    aten.empty_strided.default,
     aten.new_empty_strided.default, aten.empty_permuted.default,
 )  # fmt: skip
 def empty(b: Builder, *args: Any, **options: Any) -> Value:
@@ -77,7 +78,7 @@ def empty(b: Builder, *args: Any, **options: Any) -> Value:
 
 
 # Progressions
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.arange.default)

@@ -51,8 +51,10 @@ def _register(name: str, per_tensor: OpOverload, *which: str) -> None:
 
 
 for _name in (
-    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma", "log", "log10",
-    "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
+    "frac", "lgamma", "log", "log10",
+    "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc",
 ):  # fmt: skip
     _register(_name, getattr(aten, _name).default, "default")
 _register("zero", aten.zero.default, "default")

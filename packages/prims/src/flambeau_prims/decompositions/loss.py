@@ -35,7 +35,7 @@ def _scaled_gradient(b: Builder, grad: Value, x: Value, reduction: int) -> Value
 
 
 # Regression
-# -------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.mse_loss.default)
@@ -121,7 +121,7 @@ def soft_margin_loss_backward(
 
 
 # Binary cross entropy
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten.binary_cross_entropy.default)
@@ -175,7 +175,7 @@ def binary_cross_entropy_with_logits(
 
 
 # Negative log likelihood
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _chosen(
@@ -216,7 +216,8 @@ def nll_loss_forward(
 
 @decomposition(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(
-    b: Builder, grad: Value, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: Size,
+    b: Builder, grad: Value, x: Value, target: Value, weight: Value | None, reduction: int,
+    ignore_index: Size,
     total_weight: Value,
 ) -> Value:  # fmt: skip
     """-weight[target] * grad at each target's class, 0 elsewhere."""

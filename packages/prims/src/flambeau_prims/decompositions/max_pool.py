@@ -39,7 +39,8 @@ aten = torch.ops.aten
 
 
 def max_pool(
-    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
     dilation: Sequence[int] = (1,), ceil_mode: bool = False, *, ndim: int,
 ) -> Any:  # fmt: skip
     """Maxima of windows of the last `ndim` dims, and where each stands in its plane or volume."""
@@ -50,7 +51,8 @@ def max_pool(
 
 
 def max_pool_backward(
-    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int],
     dilation: Sequence[int], ceil_mode: bool, indices: Value, *, ndim: int,
 ) -> Any:  # fmt: skip
     """For each place the gradients of those windows whose greatest element it is."""
@@ -67,8 +69,10 @@ def adaptive_max_pool_backward(
 
 
 for _ndim, _forward, _backward, _adaptive_backward in (
-    (2, aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward, aten.adaptive_max_pool2d_backward),
-    (3, aten.max_pool3d_with_indices, aten.max_pool3d_with_indices_backward, aten.adaptive_max_pool3d_backward),
+    (2, aten.max_pool2d_with_indices, aten.max_pool2d_with_indices_backward,
+     aten.adaptive_max_pool2d_backward),
+    (3, aten.max_pool3d_with_indices, aten.max_pool3d_with_indices_backward,
+     aten.adaptive_max_pool3d_backward),
 ):  # fmt: skip
     decomposition(_forward.default)(partial(max_pool, ndim=_ndim))
     decomposition(_backward.default)(partial(max_pool_backward, ndim=_ndim))
@@ -90,7 +94,7 @@ def adaptive_max_pool(b: Builder, x: Value, output_size: Sequence[Size]) -> Any:
 
 
 # Forward
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[Value, Value]:
@@ -139,7 +143,8 @@ def _least(dtype: torch.dtype) -> float:
 
 
 def _to_first_element(
-    b: Builder, windows: Sequence[Windows], scales: Sequence[Size], shape: tuple[Size, ...], dtype: torch.dtype,
+    b: Builder, windows: Sequence[Windows], scales: Sequence[Size], shape: tuple[Size, ...],
+    dtype: torch.dtype,
     device: torch.device,
 ) -> Value:  # fmt: skip
     """How far behind its beginning each window's first element stands: further than 0 where it
@@ -191,7 +196,7 @@ def _folded_maxima(b: Builder, x: Value, windows: tuple[Windows, ...]) -> tuple[
 
 
 # Backward
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _gather_pays(result: Spec, windows: Sequence[Windows]) -> bool:

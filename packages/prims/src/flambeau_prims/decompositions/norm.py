@@ -66,7 +66,7 @@ def _weighted(b: Builder, grad: Value, weight: Value | None, dims: Sequence[int]
 
 
 # Batch norm
-# -----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _batch_dims(x: Value) -> tuple[int, ...]:
@@ -111,7 +111,8 @@ def _batch_norm_train(
 
 @decomposition(aten._native_batch_norm_legit_functional.default)
 def batch_norm_functional(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
+    running_var: Value,
     training: bool, momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
     """Batch norm that returns the new running statistics."""
@@ -135,10 +136,11 @@ def _moving_average(b: Builder, running: Value, new: Value, momentum: float) -> 
 
 @decomposition(aten._batch_norm_with_update_functional.default)
 def batch_norm_with_update(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
+    running_var: Value,
     momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
-    """Batch norm in training that also returns (unused) workspace and the new running statistics."""
+    """Batch norm in training that also returns (unused) workspace and the new statistics."""
     y, average, rstd, new_mean, new_var = batch_norm_functional(
         b, x, weight, bias, running_mean, running_var, True, momentum, eps
     )
@@ -156,7 +158,8 @@ def batch_norm_with_update(
 
 @decomposition(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_no_training(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
+    running_var: Value,
     momentum: float, eps: float,
 ) -> tuple[Value, ...]:  # fmt: skip
     """Batch norm by running statistics."""
@@ -179,7 +182,8 @@ def batch_norm_no_stats(
 
 @decomposition(aten.native_batch_norm.default)
 def batch_norm(
-    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None, running_var: Value | None,
+    b: Builder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None,
     training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
     """Batch norm where it updates nothing; when it does, functionalization must have chosen the
@@ -195,8 +199,10 @@ def batch_norm(
 
 @decomposition(aten.native_batch_norm_backward.default)
 def batch_norm_backward(
-    b: Builder, grad: Value, x: Value, weight: Value | None, running_mean: Value | None, running_var: Value | None,
-    save_mean: Value | None, save_invstd: Value | None, train: bool, eps: float, output_mask: Sequence[bool],
+    b: Builder, grad: Value, x: Value, weight: Value | None, running_mean: Value | None,
+    running_var: Value | None,
+    save_mean: Value | None, save_invstd: Value | None, train: bool, eps: float,
+    output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
     """Gradients of x, weight and bias."""
     dims = _batch_dims(x)
@@ -230,7 +236,7 @@ def _masked(mask: Sequence[bool], *values: Value) -> tuple[Value | None, ...]:
 
 
 # Layer and RMS norm
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _inner_dims(x: Value, normalized_shape: Sequence[Size]) -> tuple[int, ...]:
@@ -261,7 +267,8 @@ def layer_norm(
 
 @decomposition(aten.native_layer_norm_backward.default)
 def layer_norm_backward(
-    b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], average: Value, rstd: Value,
+    b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], average: Value,
+    rstd: Value,
     weight: Value | None, bias: Value | None, output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
     """Gradients of x, weight and bias."""
@@ -291,7 +298,8 @@ def rms_norm(
 
 @decomposition(aten._fused_rms_norm_backward.default)
 def rms_norm_backward(
-    b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], rstd: Value, weight: Value | None,
+    b: Builder, grad: Value, x: Value, normalized_shape: Sequence[Size], rstd: Value,
+    weight: Value | None,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:  # fmt: skip
     """Gradients of x and weight."""
@@ -304,7 +312,7 @@ def rms_norm_backward(
 
 
 # Group norm
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _grouped(b: Builder, x: Value, group: int) -> Value:
@@ -359,7 +367,7 @@ def group_norm_backward(
 
 
 # Weight norm
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @decomposition(aten._weight_norm_interface.default)

@@ -78,8 +78,10 @@ def _divides(part: Size, whole: Size) -> bool:
 
 
 def avg_pool(
-    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None, *, ndim: int,
+    b: Builder, x: Value, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+    *, ndim: int,
 ) -> Any:  # fmt: skip
     """Means over windows of the last `ndim` dims, as a sum of shifted slices; those of integers are
     rounded toward zero.
@@ -101,7 +103,8 @@ def avg_pool(
 
 
 def _divisor(
-    b: Builder, x: Value, shape: tuple[Size, ...], windows: tuple[Windows, ...], include_pad: bool, given: int | None
+    b: Builder, x: Value, shape: tuple[Size, ...], windows: tuple[Windows, ...],
+    include_pad: bool, given: int | None
 ) -> Any:  # fmt: skip
     """By what sums over windows are divided: a number, or a tensor where windows at the border
     count for less.
@@ -136,7 +139,8 @@ def _is_whole(window: Windows, include_pad: bool) -> bool:
 
 
 def avg_pool_backward(
-    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    b: Builder, grad: Value, x: Value, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int],
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, *, ndim: int,
 ) -> Any:  # fmt: skip
     """For each place the sum of its windows' gradients, each shared out."""

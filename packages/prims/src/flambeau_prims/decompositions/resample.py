@@ -52,13 +52,13 @@ def upsample_nearest(
 def _ratio(
     size: int, wanted: int, scales: Sequence[float | None], d: int, device: torch.device
 ) -> float:
-    """How many places of the source there are to one of the result; a float32 number, as in eager."""
+    """Source elements per element of the result; a float32 number, as in eager."""
     given = scales[d] if d < len(scales) and not _ignores_scale(size, wanted, device) else None
     return torch.tensor(1.0 / given if given else size / wanted, dtype=torch.float32).item()
 
 
 def _ignores_scale(size: Size, wanted: Size, device: torch.device) -> bool:
-    """On a CPU a dim that keeps its size, or doubles it, does just that, whatever scale is given."""
+    """On a CPU a dim that keeps or doubles its size ignores the scale."""
     return device.type == "cpu" and (
         sizes.known_eq(wanted, size) or sizes.known_eq(wanted, 2 * size)
     )

@@ -105,7 +105,7 @@ def empty_permuted(
     device: torch.device | None = None,
     **_options: Any,
 ) -> Spec:
-    """Dense, with dimensions from the outermost to the innermost as `physical_layout` lists them."""
+    """Dense, with dimensions in the order of `physical_layout`, the outermost first."""
     if sorted(physical_layout) != list(range(len(size))):
         raise RuntimeError(
             f"Number of dimensions in size {list(size)} does not match a permutation "

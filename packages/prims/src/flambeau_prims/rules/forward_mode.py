@@ -39,7 +39,7 @@ def has_same_storage_numel(self: Spec, other: Spec) -> bool:
 def new_zeros_with_same_feature_meta(
     self: Spec, other: Spec, *, self_num_batch_dims: int = 0
 ) -> Spec:
-    """Like `other` within storage as large as its own, once for each element of self's batch dims."""
+    """Like `other`, within storage as large, for each element of self's batch dims."""
     batch = self.shape[:self_num_batch_dims]
     strides: list[Size] = []
     step = _reach(other)

@@ -617,7 +617,7 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
 
 @rule(aten.roll.default)
 def roll(self: Spec, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Spec:
-    """Row-major, but one dimension of a channels_last tensor on CPU, where two slices are joined."""
+    """Row-major, but where a CPU joins two slices of a channels_last tensor's dimension."""
     if (not dims and len(shifts) != 1) or (dims and len(dims) != len(shifts)):
         raise RuntimeError(
             f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}"
@@ -703,7 +703,7 @@ def tril_(self: Spec, diagonal: Size = 0) -> Spec:
 
 @rule(aten.diag_embed.default)
 def diag_embed(self: Spec, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Spec:
-    """The last dimension on the diagonal of two new ones: a view of a permuted, row-major tensor."""
+    """The last dimension on the diagonal of two new ones: a view of a permuted tensor."""
     ndim = self.ndim + 1
     first, second = wrap_dim(dim1, ndim), wrap_dim(dim2, ndim)
     if first == second:

@@ -41,7 +41,7 @@ def mkldnn_rnn_layer(
     batch_first: bool,
     train: bool,
 ) -> tuple[Spec, Spec, Spec, Spec | None]:
-    """output [t, b, hidden], the last hidden and cell states, and in training oneDNN's workspace."""
+    """output [t, b, hidden], the last hidden and cell states; in training, workspace."""
     steps, batch, features = input.shape
     output = Spec.of((steps, batch, hidden_size), dtype=input.dtype, device=input.device)
     workspace = None

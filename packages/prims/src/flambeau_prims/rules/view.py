@@ -145,8 +145,8 @@ def view_stride(
 
 
 def _fills(viewed: Size, chunk: Size) -> bool:
-    """Whether a chunk of memory is used up: of data-dependent sizes that is known only where they are
-    known to be equal.
+    """Whether a chunk of memory is used up: of data-dependent sizes that is known only where they
+    are known to be equal.
     """
     difference = viewed - chunk
     if isinstance(difference, Expr) and difference.env.is_unbacked(difference):
