@@ -1,5 +1,4 @@
-"""One interpreted frame: its locals, value stack and position; the run loop, and unwinding by the
-exception table.
+"""The run loop of one interpreted frame, and unwinding by the exception table.
 
 A handler takes (frame, argument) and returns None, or a signal that ends the run: RETURN or YIELD,
 with the value in `frame.value`.

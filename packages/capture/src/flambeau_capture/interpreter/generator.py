@@ -47,7 +47,7 @@ class InterpretedGenerator(Proxy):
         self.qualified_name = frame.function.__qualname__
 
     def seen_attribute(self, name: str) -> Any:
-        """What a real generator has: an AttributeError, or a break, is right for everything else."""
+        """What a real generator has; for everything else an AttributeError, or a break."""
         if name not in _ATTRIBUTES:
             raise AttributeError(
                 f"'generator' object has no attribute {name!r}", name=name, obj=self

@@ -1,5 +1,7 @@
-"""The state of one capture: the frame being run, the tape, guards, side tables, and calls of Python
-functions.
+"""The state of one capture (`Machine`) and of one interpreted frame (`Frame`).
+
+The floors above define what Python's operations do; `capture.py` hands them over as `Operations`.
+The state of one feature is an object of a class in the feature's module (`Machine.state_of`).
 
 One Machine captures one call. It belongs to one thread and is dropped when its record has been
 made.
@@ -50,7 +52,7 @@ MOST_GUARDS = 50_000
 
 
 class Frame:
-    """The state of one activation of a Python function. `ip` is the index of the next instruction."""
+    """One activation of a Python function. `ip` is the index of the next instruction."""
 
     __slots__ = (
         "builtins",
@@ -130,7 +132,7 @@ class Breaks:
         """Why a generator that the frame has dropped could not be closed."""
 
     def note(self, frame: Frame, error: GraphBreak, step: int) -> None:
-        """Remember the innermost place of a break, and the step that each frame it leaves was at."""
+        """Note the innermost line of a break, and the step that each frame it leaves was at."""
         if self._noted is not error:
             self._noted = error
             self.frames.clear()

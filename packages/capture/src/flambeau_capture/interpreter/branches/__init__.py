@@ -1,4 +1,4 @@
-"""Branches on data: branches of which one way raises, and branches taken on an assumption that the graph checks.
+"""Branches on data: one way only raises, or an assumption is made that the graph checks.
 
-Uses values, torch_calls and semantics.
+May use semantics, the run loop and machine, and what these use.
 """

@@ -1,4 +1,4 @@
-"""Decoded bytecode, and what is known about it before it runs: liveness, and how a loaded value is used.
+"""Decoded bytecode, and what is known of it before it runs: liveness, and uses of loaded values.
 
-Uses nothing else of the interpreter.
+May use nothing else of the interpreter.
 """

@@ -1,4 +1,4 @@
-"""What happens when a frame ends or is suspended: side effects, recipes of its results, the record of the rest.
+"""What happens when a frame ends or is suspended: side effects, and recipes of what leaves it.
 
-Uses values, torch_calls, semantics and branches.
+May use semantics, generators, the run loop and machine, and what these use; not branches.
 """

@@ -1,7 +1,7 @@
 """Opcode handlers, named as the opcodes, for CPython 3.11, 3.12 and 3.13; one file per concern.
 
 `HANDLERS[op]` is the handler of opcode number `op` on the running Python; opcodes without one break
-the graph.
+the graph. May use branches and exit, and what these use; not substitutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """What Python's operations mean: attributes, items, operators, formatting, calls of C functions.
 
-Uses values and torch_calls.
+May use the run loop and machine, and what these use.
 """

@@ -1,7 +1,7 @@
 """Substitutes of functions whose native form sees too little or does too much.
 
 These are introspection, attribute access, callbacks, output, and the functions by which libraries
-ask whether they are being compiled.
+ask whether they are being compiled. May use branches and exit, and what these use; not opcodes.
 """
 
 from __future__ import annotations

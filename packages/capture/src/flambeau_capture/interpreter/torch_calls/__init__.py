@@ -1,4 +1,4 @@
-"""Calls of torch: the tape that records them, its inputs, the thread state that they read.
+"""Calls of torch: the tape that records them, its inputs, and the state of torch that they read.
 
-Uses values and code.
+May use foreign_types and values, and what these use. A capture is a `protocols.Recorder` here.
 """

@@ -1,4 +1,4 @@
-"""How the interpreter represents values: tracked objects, lazy values, symbolic numbers, deferred strings.
+"""Values in a frame: tracked objects, lazy values, symbolic numbers, deferred strings.
 
-Uses code and nothing above it.
+May use protocols and code. A capture is a `protocols.Recorder` here.
 """
