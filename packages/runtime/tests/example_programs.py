@@ -6,7 +6,6 @@ import math
 
 from flambeau_runtime.program import (
     Allocate,
-    Expr,
     Extern,
     Float,
     Free,
@@ -14,6 +13,7 @@ from flambeau_runtime.program import (
     Launch,
     Program,
     Ref,
+    SizeExpr,
     Source,
     Symbol,
     Tensor,
@@ -150,12 +150,14 @@ def mixed() -> Program:
             Free("r2"),
             View("tail", "joined"),
             Extern(
-                "aten.mul.Scalar", (Ref("tail"), Expr("s1*2 - 7//2 - -s1 % 2")), outputs=("scaled",)
+                "aten.mul.Scalar",
+                (Ref("tail"), SizeExpr("s1*2 - 7//2 - -s1 % 2")),
+                outputs=("scaled",),
             ),
             View("bits", "scaled"),
             Launch("add_one", ("acc",), (3,)),
         ),
-        outputs=("scaled", Expr("s0*2 + min(s1, 3)"), None, "tail", "bits", "acc"),
+        outputs=("scaled", SizeExpr("s0*2 + min(s1, 3)"), None, "tail", "bits", "acc"),
         mutated=("acc",),
         name="mixed",
     )

@@ -11,7 +11,7 @@ from flambeau_inductor.options import InductorOptions
 from flambeau_inductor.pipeline import schedule_graph
 
 if TYPE_CHECKING:
-    from flambeau_inductor.codegen.base import Backend
+    from flambeau_inductor.codegen.base import KernelBackend
     from flambeau_inductor.scheduler.fusion import Refusal
     from flambeau_prims.graph import Graph
     from flambeau_runtime.program import Program
@@ -21,7 +21,7 @@ def compile_graph(
     graph: Graph,
     options: InductorOptions | None = None,
     *,
-    backends: dict[str, Backend] | None = None,
+    backends: dict[str, KernelBackend] | None = None,
 ) -> Program:
     """The Program that computes a functional graph of primitives and ATen calls (border 2 of
     docs/architecture.md).

@@ -20,7 +20,7 @@ from flambeau_prims.size_floats import FloatExpr, as_float
 from flambeau_runtime import program as rt
 
 if TYPE_CHECKING:
-    from flambeau_inductor.codegen.base import Backend
+    from flambeau_inductor.codegen.base import KernelBackend
     from flambeau_inductor.ir import ScheduledKernel
     from flambeau_inductor.options import InductorOptions
     from flambeau_inductor.schedule import Schedule
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def emit_program(
-    schedule: Schedule, options: InductorOptions, backends: dict[str, Backend] | None = None
+    schedule: Schedule, options: InductorOptions, backends: dict[str, KernelBackend] | None = None
 ) -> rt.Program:
     """The Program of a schedule. `backends` (device type -> generator) replaces the registered code
     generators.
@@ -52,7 +52,7 @@ def build_kernels(schedule: Schedule, options: InductorOptions) -> dict[int, Sch
 
 class _Emitter:
     def __init__(
-        self, schedule: Schedule, options: InductorOptions, backends: dict[str, Backend]
+        self, schedule: Schedule, options: InductorOptions, backends: dict[str, KernelBackend]
     ) -> None:
         self.schedule = schedule
         self.lowered = schedule.lowered
@@ -188,7 +188,7 @@ class _Emitter:
                 return rt.Ref(self.tensor(arg))
             case SizeRef(size):
                 dim = self.sizes.dim_of(size)
-                return dim if isinstance(dim, int) else rt.Expr(dim)
+                return dim if isinstance(dim, int) else rt.SizeExpr(dim)
             case list() | tuple():
                 return type(arg)(self.argument(item) for item in arg)
             case FloatExpr(symbol=str(name)):
@@ -207,8 +207,8 @@ class _Emitter:
                 return arg
         raise TypeError(f"an argument that Programs cannot hold: {arg!r}")
 
-    def output(self, out: TensorRef | SizeRef | None) -> str | rt.Expr | None:
+    def output(self, out: TensorRef | SizeRef | None) -> str | rt.SizeExpr | None:
         """An entry of the program's result."""
         if isinstance(out, TensorRef):
             return self.tensor(out)
-        return None if out is None else rt.Expr(str(self.sizes.dim_of(out.size)))
+        return None if out is None else rt.SizeExpr(str(self.sizes.dim_of(out.size)))

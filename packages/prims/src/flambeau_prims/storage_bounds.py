@@ -2,8 +2,8 @@
 no Spec has.
 
 x: f32[3, 4]        x.as_strided((9,), (9,))       needs 292 bytes of 48: eager's error
-x = big[0]          x.as_strided((9,), (1,))       needs more than x has: capture guards the memory's
-                                                   size; other callers refuse
+x = big[0]          x.as_strided((9,), (1,))       needs more than x has: capture guards its
+                                                   size; others refuse
 x: f32[s0]          x.as_strided((4,), (2,))       guards that s0 >= 7
 
 Relies on `fake.StorageRecord`: the geometry of the first tensor over a memory, and how to ask for

@@ -35,13 +35,13 @@ from flambeau_runtime.externs import (
 from flambeau_runtime.program import (
     Allocate,
     Dim,
-    Expr,
     Extern,
     Float,
     Free,
     Launch,
     Program,
     Ref,
+    SizeExpr,
     Step,
     Tensor,
     View,
@@ -166,14 +166,14 @@ class Assembler:
                     dict.fromkeys(dim for dim in (*step.ints, *step.grid) if isinstance(dim, str))
                 )
             elif isinstance(step, Extern):
-                given = markers_in((step.args, step.kwargs), Expr)
+                given = markers_in((step.args, step.kwargs), SizeExpr)
                 found.update(dict.fromkeys(expression.text for expression in given))
             elif isinstance(step, View):
                 moved = difference(self.tensors[step.name].offset, self.tensors[step.base].offset)
                 if isinstance(moved, str):
                     found[moved] = None
         for out in self.program.outputs:
-            if isinstance(out, Expr):
+            if isinstance(out, SizeExpr):
                 found[out.text] = None
         for text in found:
             if text not in self.symbols:
@@ -359,7 +359,7 @@ class Assembler:
     def _tree(self, arg: Any) -> tuple[str, Any]:
         if isinstance(arg, Ref):
             return ("t", self.slots[arg.name])
-        if isinstance(arg, Expr):
+        if isinstance(arg, SizeExpr):
             return self._int_tree(arg.text)
         if isinstance(arg, Float):
             return ("f", self._value(arg.text))
@@ -379,7 +379,7 @@ class Assembler:
         for out in self.program.outputs:
             if out is None:
                 flat += [OUT_NONE, 0]
-            elif isinstance(out, Expr):
+            elif isinstance(out, SizeExpr):
                 flat += [OUT_INT, self._value(out.text)]
             else:
                 flat += [OUT_SLOT, self.slots[out]]

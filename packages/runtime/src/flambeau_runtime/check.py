@@ -15,12 +15,12 @@ from flambeau_runtime.externs import markers_in, refs_of
 from flambeau_runtime.program import (
     Allocate,
     Dim,
-    Expr,
     Extern,
     Float,
     Free,
     Launch,
     Program,
+    SizeExpr,
     Step,
     Tensor,
     View,
@@ -61,7 +61,7 @@ def check_program(program: Program) -> None:
             )
             raise ProgramError(f"{program.name}: {error}, in `{shown}`") from None
     for out in program.outputs:
-        if isinstance(out, Expr):
+        if isinstance(out, SizeExpr):
             _check_dims((out.text,), symbols)
         elif out is not None and out not in live:
             raise ProgramError(f"{program.name}: output {out} is not there at the end")

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from flambeau_runtime.program import Device, Dtype, Expr, Float, Layout, MemoryFormat, Ref
+from flambeau_runtime.program import Device, Dtype, Float, Layout, MemoryFormat, Ref, SizeExpr
 
-Marker = TypeVar("Marker", Ref, Expr, Float)
+Marker = TypeVar("Marker", Ref, SizeExpr, Float)
 
 _LAYOUTS: dict[str, torch.layout] = {
     "strided": torch.strided,
@@ -64,11 +64,11 @@ def is_constant(arg: Any) -> bool:
     """Does a (nested) argument hold no tensor and no symbolic number?"""
     if isinstance(arg, (list, tuple)):
         return all(is_constant(item) for item in arg)
-    return not isinstance(arg, (Ref, Expr, Float))
+    return not isinstance(arg, (Ref, SizeExpr, Float))
 
 
 def markers_in(arg: Any, kind: type[Marker]) -> list[Marker]:
-    """The markers of one kind (Ref, Expr, Float) in a (nested) argument, in order."""
+    """The markers of one kind (Ref, SizeExpr, Float) in a (nested) argument, in order."""
     if isinstance(arg, kind):
         return [arg]
     if isinstance(arg, dict):
@@ -83,11 +83,11 @@ def refs_of(arg: Any) -> list[str]:
     return [ref.name for ref in markers_in(arg, Ref)]
 
 
-def map_argument(arg: Any, fn: Callable[[Ref | Expr | Float], Any]) -> Any:
-    """A (nested) argument with each Ref, Expr and Float replaced by `fn` of it and each marker by
+def map_argument(arg: Any, fn: Callable[[Ref | SizeExpr | Float], Any]) -> Any:
+    """A (nested) argument with each Ref, SizeExpr and Float replaced by `fn` of it and each marker by
     its torch object.
     """
-    if isinstance(arg, (Ref, Expr, Float)):
+    if isinstance(arg, (Ref, SizeExpr, Float)):
         return fn(arg)
     if isinstance(arg, list):
         return [map_argument(item, fn) for item in arg]

@@ -18,7 +18,6 @@ from flambeau_runtime.program import (
     Device,
     Dim,
     Dtype,
-    Expr,
     Extern,
     Float,
     Free,
@@ -27,6 +26,7 @@ from flambeau_runtime.program import (
     MemoryFormat,
     Program,
     Ref,
+    SizeExpr,
     Step,
     Tensor,
     View,
@@ -93,7 +93,7 @@ def _call(program: Program, tensors: dict[str, Tensor]) -> str:
         lines.append(f"    {symbol.name} = {f'bits_of({name})' if symbol.is_float else size}")
     for step in program.steps:
         lines += [f"    {line}" for line in _step(step, program, tensors)]
-    outputs = [out.text if isinstance(out, Expr) else str(out) for out in program.outputs]
+    outputs = [out.text if isinstance(out, SizeExpr) else str(out) for out in program.outputs]
     lines.append(f"    return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})")
     return "\n".join(lines) + "\n"
 
@@ -150,7 +150,7 @@ def _extern(step: Extern) -> list[str]:
 def _argument(arg: Any) -> str:
     if isinstance(arg, Ref):
         return arg.name
-    if isinstance(arg, Expr):
+    if isinstance(arg, SizeExpr):
         return arg.text
     if isinstance(arg, Float):
         return f"float_of({arg.text})"

@@ -137,7 +137,7 @@ class Extern:
     """Call an ATen overload, named "aten.mm.out" or "aten.convolution.default".
 
     `args` and `kwargs` nest Ref, int, float, bool, str, None, lists and tuples, and these markers:
-    Expr("s0*2") for a symbolic int, Float("f1") for a given float, Dtype("float32"), Device("cpu"),
+    SizeExpr("s0*2") for a symbolic int, Float("f1") for a given float, Dtype("float32"), Device("cpu"),
     Layout("strided"), MemoryFormat("channels_last"). `outputs` names the results (None: dropped).
     If `out` is set the overload is an out= variant that writes the named, already allocated
     tensors, given under these keyword names; then `outputs` is empty.
@@ -158,7 +158,7 @@ class Free:
 
 
 @dataclass(frozen=True)
-class Expr:
+class SizeExpr:
     """A symbolic int as an argument of an extern call."""
 
     text: str
@@ -209,7 +209,7 @@ Step: TypeAlias = Allocate | View | Launch | Extern | Free
 class Program:
     """A compiled graph. Calling it takes one argument per `inputs` entry (tensors, and ints or
     floats for number inputs) and returns a tuple with one entry per `outputs` entry: a tensor's
-    name, a Dim under Expr (an int result), or None.
+    name, a Dim under SizeExpr (an int result), or None.
 
     Inputs that a step writes to are mutated in place; `mutated` names them, and the executor bumps
     their version counters, each as often as `write_counts` says, which has an entry for each of
@@ -222,7 +222,7 @@ class Program:
     sources: tuple[Source, ...]
     kernels: tuple[Kernel, ...]
     steps: tuple[Step, ...]
-    outputs: tuple[str | Expr | None, ...]
+    outputs: tuple[str | SizeExpr | None, ...]
     mutated: tuple[str, ...] = ()
     name: str = "program"
     write_counts: tuple[int, ...] = ()

@@ -11,7 +11,6 @@ from flambeau_runtime.program import (
     Device,
     Dim,
     Dtype,
-    Expr,
     Extern,
     Float,
     Free,
@@ -20,6 +19,7 @@ from flambeau_runtime.program import (
     MemoryFormat,
     Program,
     Ref,
+    SizeExpr,
     Step,
     Tensor,
     View,
@@ -46,7 +46,7 @@ def format_program(program: Program) -> str:
         lines.append(f"  mutated {', '.join(program.mutated)}")
     if any(count != 1 for count in program.write_counts):
         lines.append(f"  write counts {', '.join(map(str, program.write_counts))}")
-    outputs = [out.text if isinstance(out, Expr) else str(out) for out in program.outputs]
+    outputs = [out.text if isinstance(out, SizeExpr) else str(out) for out in program.outputs]
     lines += [f"  return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})", "}"]
     return "\n".join(lines)
 
@@ -105,7 +105,7 @@ def _format_extern(step: Extern) -> str:
 def _argument(arg: Any) -> str:
     if isinstance(arg, (Ref, Dtype, Device, Layout, MemoryFormat)):
         return arg.name
-    if isinstance(arg, (Expr, Float)):
+    if isinstance(arg, (SizeExpr, Float)):
         return arg.text
     if isinstance(arg, list):
         return f"[{', '.join(map(_argument, arg))}]"

@@ -23,13 +23,13 @@ from flambeau_runtime.externs import (
 from flambeau_runtime.program import (
     Allocate,
     Dim,
-    Expr,
     Extern,
     Float,
     Free,
     Launch,
     Program,
     Ref,
+    SizeExpr,
     Step,
     Symbol,
     View,
@@ -92,7 +92,7 @@ class PythonExecutor:
                 torch.autograd.graph.increment_version(values[name])
         return tuple(
             evaluate(out.text, sizes)
-            if isinstance(out, Expr)
+            if isinstance(out, SizeExpr)
             else None
             if out is None
             else values[out]
@@ -128,7 +128,7 @@ class PythonExecutor:
             values[step.name] = view_of(values[step.base], dtype, shape, stride, offset)
 
     def _call(self, step: Extern, values: dict[str, Any], sizes: dict[str, int]) -> None:
-        def bind(arg: Ref | Expr | Float) -> Any:
+        def bind(arg: Ref | SizeExpr | Float) -> Any:
             if isinstance(arg, Ref):
                 return values[arg.name]
             number = evaluate(arg.text, sizes)

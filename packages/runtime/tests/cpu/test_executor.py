@@ -20,13 +20,13 @@ from flambeau_runtime.program import (
     Allocate,
     Device,
     Dtype,
-    Expr,
     Extern,
     Free,
     Kernel,
     Launch,
     Program,
     Ref,
+    SizeExpr,
     Source,
     Symbol,
     Tensor,
@@ -403,9 +403,11 @@ def test_symbols_in_extern_and_outputs(options):
         sources=(),
         kernels=(),
         steps=(
-            Extern("aten.reshape.default", (Ref("x"), [Expr("s1"), Expr("s0")]), outputs=("y",)),
+            Extern(
+                "aten.reshape.default", (Ref("x"), [SizeExpr("s1"), SizeExpr("s0")]), outputs=("y",)
+            ),
         ),
-        outputs=("y", Expr("s0*s1"), Expr("(s0 + s1)//2 % 3")),
+        outputs=("y", SizeExpr("s0*s1"), SizeExpr("(s0 + s1)//2 % 3")),
     )
     run = load(program, options)
     for shape in ((2, 3), (5, 4), (0, 7)):

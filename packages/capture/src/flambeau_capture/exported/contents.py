@@ -58,7 +58,7 @@ class GraphInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class SizeSymbol:
     """A size that varies: its name, the example's value, its range, where it is read first, and
     whether a Dim named it.
     """
@@ -80,7 +80,7 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class SizeCondition:
     """A condition on sizes under which the graph is right, and the line of the program that made it
     ("" for declared ones).
     """
@@ -161,8 +161,8 @@ class GraphContents:
     """By leaf of the arguments: what a tensor must look like; an Expr for an int that may vary."""
     result: Tree
     state: dict[str, torch.Tensor]
-    symbols: tuple[Symbol, ...]
-    conditions: tuple[Condition, ...]
+    symbols: tuple[SizeSymbol, ...]
+    conditions: tuple[SizeCondition, ...]
     guards: tuple[str, ...]
     mutations: tuple[Mutation, ...]
     ambient: Ambient

@@ -27,7 +27,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from flambeau_capture.entries.entry import all_guards, current_state, graph_of, written_inputs
-from flambeau_capture.exported.contents import Ambient, Condition, GraphInput, Mutation, Symbol
+from flambeau_capture.exported.contents import (
+    Ambient,
+    GraphInput,
+    Mutation,
+    SizeCondition,
+    SizeSymbol,
+)
 from flambeau_capture.exported.dims import Dim, check_promises
 from flambeau_capture.exported.graph import ExportedGraph
 from flambeau_capture.exported.signature import bind_call, frame_sources, local_indices
@@ -336,21 +342,21 @@ class Lifter:
 
     # ------------------------------------------------------------ sizes
 
-    def _symbols(self) -> Iterator[Symbol]:
+    def _symbols(self) -> Iterator[SizeSymbol]:
         if self.symbols is None:
             return
         env = self.symbols.env
         for name, source in self.symbols.sources.items():
             lower, upper = getattr(source.dim, "min", 2), getattr(source.dim, "max", None)
             named = isinstance(source.dim, Dim)
-            yield Symbol(name, env.symbols[name].hint, lower, upper, source.path, named)
+            yield SizeSymbol(name, env.symbols[name].hint, lower, upper, source.path, named)
 
-    def _conditions(self) -> Iterator[Condition]:
+    def _conditions(self) -> Iterator[SizeCondition]:
         if self.capture.size_env is not None:
             known = set() if self.symbols is None else self.symbols.sources.keys()
             for guard in self.capture.size_env.guards:
                 if condition_of(guard).symbols() <= known:
-                    yield Condition(str(guard), guard.where)
+                    yield SizeCondition(str(guard), guard.where)
 
     # ------------------------------------------------------------ mutations
 

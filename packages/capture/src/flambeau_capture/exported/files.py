@@ -40,11 +40,11 @@ from flambeau_capture.exported.codec import (
 )
 from flambeau_capture.exported.contents import (
     Ambient,
-    Condition,
     GraphContents,
     GraphInput,
     Mutation,
-    Symbol,
+    SizeCondition,
+    SizeSymbol,
 )
 from flambeau_capture.exported.signature import CallSignature, Parameter
 from flambeau_capture.exported.tree import class_name
@@ -231,7 +231,7 @@ def _read(
     positional, keywords = data["called_with"]
     graph = decode_graph(data["graph"], symbols)
     input_specs = tuple(decode_spec(spec, symbols) for spec in data["input_specs"])
-    conditions = tuple(Condition(*condition) for condition in data["conditions"])
+    conditions = tuple(SizeCondition(*condition) for condition in data["conditions"])
     hints = {name: hint for name, hint, *_ in data["symbols"]}
     for condition in conditions:
         check(holds(condition.text, hints), f"{condition.text} does not hold for the example")
@@ -248,7 +248,7 @@ def _read(
         input_specs=input_specs,
         result=trees.read(data["result"]),
         state=_state(archive, data["state"]),
-        symbols=tuple(Symbol(*symbol) for symbol in data["symbols"]),
+        symbols=tuple(SizeSymbol(*symbol) for symbol in data["symbols"]),
         conditions=conditions,
         guards=tuple(data["guards"]),
         mutations=tuple(Mutation(*mutation) for mutation in data["mutations"]),

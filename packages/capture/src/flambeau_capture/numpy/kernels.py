@@ -21,7 +21,6 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
-Kernel = Callable[["Loop", Any], Any]
 KERNELS: dict[str, Callable[..., Any]] = {}
 
 

@@ -38,7 +38,7 @@ class Emitted:
     launches: tuple[Launch, ...]
 
 
-class Backend(Protocol):
+class KernelBackend(Protocol):
     """A code generator.  Stateless: one instance serves all threads."""
 
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
@@ -54,7 +54,7 @@ optional dependency).
 """
 
 
-def backend_for(device: str) -> Backend:
+def backend_for(device: str) -> KernelBackend:
     """The code generator for a device ("cpu", "cuda:0")."""
     kind = device.partition(":")[0]
     if kind not in BACKENDS:

@@ -23,7 +23,7 @@ SOURCE_KERNELS = 12
 
 
 class CppBackend:
-    """`codegen.base.Backend` for CPUs."""
+    """`codegen.base.KernelBackend` for CPUs."""
 
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
         """Sources of up to SOURCE_KERNELS kernels, and a launch for each scheduled kernel."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TritonBackend:
-    """`codegen.base.Backend` for CUDA devices."""
+    """`codegen.base.KernelBackend` for CUDA devices."""
 
     def emit(self, scheduled: Sequence[ScheduledKernel], options: InductorOptions) -> Emitted:
         """A source and a kernel for each distinct Kernel; grids from each launch's sizes."""
