@@ -1,9 +1,9 @@
 """Questions about data that exist only when the graph runs, answered as they are on the call being
 captured.
 
-    if x.max() > 0:                 gt = x.max() > 0              the graph so far is run once on this call's inputs (branches/observation.py): it is true
-        x = x.log()           ->    _assert_async(gt, "...")      what was assumed is checked as the graph runs
-    return x                        return x.log()                so the branch is taken
+    if x.max() > 0:                 gt = x.max() > 0            true on this call (observation.py)
+        x = x.log()           ->    _assert_async(gt, "...")    checks that as the graph runs
+    return x                        return x.log()              so the branch is taken
 
 Where a check fails as the graph runs, the call is recompiled or served by another entry
 (`entries/eager_replay.py`, `compiled.py`) and the line is blocklisted: from then on it is a graph

@@ -41,7 +41,7 @@ _LOCK = fork_safe_lock()
 
 
 def sees_locals(code: types.CodeType) -> bool:
-    """Whether the code may look at its local variables by name, so that slots of ours would show."""
+    """Whether the code may read its local variables by name, which would show our slots."""
     return not _SEES_LOCALS.isdisjoint(code.co_names)
 
 

@@ -1,10 +1,9 @@
 """What code does with a value that an instruction has just pushed, as far as the instructions that
 follow say.
 
-    config["lr"]                 LOAD_FAST config, LOAD_CONST 'lr', BINARY_SUBSCR:  of config only one entry is read
-    f"{name}: {loss}"            LOAD_FAST name, FORMAT_VALUE:                      of name nothing is read
-    self.losses.append(x)        LOAD_ATTR losses, LOAD_ATTR append:                the list is only
-                                 appended to
+    config["lr"]             LOAD_FAST config, LOAD_CONST 'lr', BINARY_SUBSCR   reads one entry
+    f"{name}: {loss}"        LOAD_FAST name, FORMAT_VALUE                       reads nothing
+    self.losses.append(x)    LOAD_ATTR losses, LOAD_ATTR append                 only appends
 
 The instructions between the load and the one that takes the value are followed as long as they are
 straight and simple.

@@ -1,8 +1,8 @@
 """Recipes of generators: a suspended interpreted frame as a real generator, suspended at the same
 yield.
 
-def gen(): ...; yield a; ...      ->      a generator function whose prologue restores the frame and yields once, where gen did;
-                                          advanced to there, it goes on as gen would
+def gen(): ...; yield a; ...    ->    a generator function whose prologue restores the frame and
+                                      yields once, where gen did; from there it goes on as gen would
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def alias_recipe(rebuild: MachineRecipes, alias: types.GenericAlias) -> Recipe:
 
 
 def typing_recipe(rebuild: MachineRecipes, value: Any) -> Recipe | None:
-    """An object of the typing module, as it pickles itself; None for what the frame may have made."""
+    """An object of the typing module, as it pickles; None for what the frame may have made."""
     reduced = value.__reduce__()
     if isinstance(reduced, str):
         module = sys.modules.get(value.__module__)

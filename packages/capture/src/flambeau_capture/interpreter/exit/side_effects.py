@@ -1,7 +1,8 @@
 """What the frame did to objects that existed before the call, as side effects that its entry
 replays at exit.
 
-self.steps = self.steps + 1; cache["x"] = y     ->     SetAttr(self, 'steps', s0 + 1); ReplaceDict(cache, [..., ('x', y)])
+self.steps = self.steps + 1    ->    SetAttr(self, 'steps', s0 + 1)
+cache["x"] = y                 ->    ReplaceDict(cache, [..., ('x', y)])
 
 What the frame has set of context variables (`contextvars`): nothing is really set before its exit.
 """

@@ -1,9 +1,9 @@
 """A graph break: the frames from the captured function down to the break, as they must be rebuilt
 to go on from there.
 
-    def outer(x):                    outer   suspended in its call of inner; its stack and live locals as recipes
-        y = x + 1                    inner   suspended before `print(y.sum())`, which is performed by the interpreter;
-        return inner(y) * y                  both go on compiled
+    def outer(x):              outer   suspended in its call of inner: stack and locals as recipes
+        y = x + 1              inner   suspended before `print(y.sum())`, which CPython performs;
+        return inner(y) * y            both go on compiled
 
 A frame can be taken up again where its value is just what the instruction of the frame above pushes
 (`Frame.in_place`).
@@ -67,7 +67,7 @@ def suspend(machine: Machine, innermost: Frame) -> Capture:
 def finish(
     machine: Machine, rebuild: Rebuilder, result: Recipe, suspended: list[SuspendedFrame]
 ) -> Capture:
-    """The whole record, when the recipes of the result or of the suspended frames have been made."""
+    """The whole record, from the recipes of the result or of the suspended frames."""
     if machine.breaks.dropped is not None:
         raise machine.breaks.dropped
     locks = _locks(machine, suspended)

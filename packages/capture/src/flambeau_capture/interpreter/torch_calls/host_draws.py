@@ -1,8 +1,8 @@
 """Draws from generators of the host, as a frame makes them: recorded as calls of the graph, or,
 where the frame knows the state, known.
 
-    p = random.random()                     an unbacked float in [0, 1), which draw(_inst, "random") of the graph defines
-    random.seed(3); p = random.random()     0.2379...; the graph gives _inst the state that it is left in
+    p = random.random()                     an unbacked float in [0, 1): draw(_inst, "random")
+    random.seed(3); p = random.random()     0.2379...; the graph gives _inst its last state
 
 While a frame is interpreted nothing is drawn from the program's generators. What a draw would give,
 its type, and the errors that it raises are found with a generator of our own of the same kind
@@ -60,7 +60,7 @@ def is_known(value: Any) -> bool:
 
 
 def guess(value: Any) -> Any:
-    """An argument of a draw as the scratch generator is given it: symbolic numbers by their hints."""
+    """An argument of a draw for the scratch generator: symbolic numbers by their hints."""
     if type(value) in (tuple, list, torch.Size):
         return [guess(item) for item in value] if type(value) is list else tuple(map(guess, value))
     return _likely(from_symbolic(value)) if type(value) in SYMBOLIC else value
@@ -100,7 +100,13 @@ def draw_number(
 
 
 def draw_numbers(
-    machine: TapeRecorder, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], examples: list[Any], lower: Any, upper: Any
+    machine: TapeRecorder,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    examples: list[Any],
+    lower: Any,
+    upper: Any,
 ) -> list[Any]:  # fmt: skip
     """The numbers in the list that a draw gives, each between these bounds."""
     made = [_new_number(machine, example, lower, upper, closed=True) for example in examples]
@@ -122,7 +128,13 @@ def _new_number(
 
 
 def _record(
-    machine: TapeRecorder, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, *, can_raise: bool
+    machine: TapeRecorder,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    made: Any,
+    *,
+    can_raise: bool,
 ) -> None:  # fmt: skip
     """Record the call that defines unbacked numbers."""
     tape = machine.tape

@@ -494,7 +494,7 @@ class Tape(Inputs):
         *,
         receiver: bool,
     ) -> Any:
-        """The result of a call on fake tensors; the tracer notes what it writes, draws and checks."""
+        """The result of a call on fake tensors; the tracer notes its writes, draws and checks."""
         tracer = self.tracer
         tracer.start_call()
         if receiver and type(args[0]) is FakeTensor:

@@ -4,7 +4,7 @@ set it.
 Errors that torch raises on fake tensors say what they say eagerly: sizes by number, where the text
 has symbols.
 
-The size of tensor a (s1) must match ...    ->    The size of tensor a (3) must match ...        and a guard that s1 is 3
+The size of tensor a (s1) must ...    ->    The size of tensor a (3) must ..., and a guard s1 == 3
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def call_builtin(
 
 
 def _expression(depth: int) -> str:
-    """A pattern of sums and products of numbers and symbols, with this many levels of parentheses."""
+    """A pattern of sums and products of numbers and symbols, so many parentheses deep."""
     term = r"-?(?:\d+|[su]\d+)(?:\*\*\d+)?"
     if depth:
         term = rf"(?:{term}|-?\({_expression(depth - 1)}\))"

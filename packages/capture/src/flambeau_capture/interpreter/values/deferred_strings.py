@@ -1,7 +1,7 @@
 """Text of what the graph computes: a str that is known when the graph has run.
 
-    text = f"loss {loss:.3f}"           clone = loss.clone()                        (in the graph; not of an input that stays as it is)
-    log.append(text)              ->    text = joined("loss ", formatted(clone, None, ".3f"));
+    text = f"loss {loss:.3f}"     clone = loss.clone()   (in the graph; not of an unchanged input)
+    log.append(text)        ->    text = joined("loss ", formatted(clone, None, ".3f"));
                                   log.extend([text])
 
 The program holds it as a `str`: it puts it together with other text, stores it and hands it on.
@@ -312,7 +312,10 @@ def _known(arg: Any) -> Any:
 
 def needs_characters(what: str) -> GraphBreak:
     """The break at an operation that looks at a text."""
-    hint = "store, print, log or return the text as it is; what looks at its characters belongs outside the compiled function"
+    hint = (
+        "store, print, log or return the text as it is; what looks at its characters belongs "
+        "outside the compiled function"
+    )
     return GraphBreak("data-dependent", what, hint=hint)
 
 
@@ -379,7 +382,7 @@ class ShownTensors:
 def text_of_tensor(
     machine: Recorder, tensor: torch.Tensor, conversion: Callable[[Any], str] | None, spec: str
 ) -> DeferredString:
-    """`format(conversion(tensor), spec)`: of a tensor without dimensions, the text of its number."""
+    """`format(conversion(tensor), spec)`; without dimensions, the text of the number."""
     kind = shown_class(machine, tensor)
     as_number = conversion is None and kind is torch.Tensor and not tensor.dim()
     if as_number and not tensor.is_meta:
@@ -491,7 +494,7 @@ def shows_tensors(error: BaseException) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """The message of an exception, for those who read reports; what is not known of it is left out."""
+    """The message of an exception, for reports; unknown parts are left out."""
     if shows_tensors(error):
         parts = [
             "".join(part if isinstance(part, str) else "..." for part in arg.parts)
@@ -515,7 +518,7 @@ def _formatted_text(value: Any, conversion: Callable[[Any], str] | None, spec: s
 
 
 def _as_shown(tensor: torch.Tensor, kind: type, requires_grad: bool) -> torch.Tensor:
-    """A tensor as it shows itself where it has no history: without a subclass's or a node's name."""
+    """A tensor's text where it has no history: without the name of a subclass or node."""
     tensor = tensor.detach()
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad)

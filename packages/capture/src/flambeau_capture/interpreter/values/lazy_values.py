@@ -1,7 +1,7 @@
 """Containers of the program that a frame reads or extends in part: only what is read of them is
 guarded.
 
-    config["lr"]                 the entry 'lr' of a dict, or that there is none; other keys may come and go
+    config["lr"]                 the entry 'lr' of a dict, or its absence; other keys may change
     self.losses.append(x)        the list's contents and length are neither read nor guarded
 
 Where the code that follows a load (code/stack_use_analysis.py) takes but one entry of a container,
@@ -58,7 +58,7 @@ class LazyValue:
 
 
 class AppendTarget(Proxy):
-    """Stands for a list that existed before the call, `real`; `items` were appended in the frame."""
+    """Stands for a list from before the call, `real`; the frame has appended `items`."""
 
     __slots__ = ("items", "real", "source", "tracked")
 

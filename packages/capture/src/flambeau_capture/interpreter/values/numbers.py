@@ -1,7 +1,7 @@
 """Numbers of the program that are inputs of the graph instead of constants: ints and floats that
 were seen to change.
 
-    self.scale = 0.5; then 0.7           first capture: EQUALS 0.5.  Second: the float f0, any value of which this entry serves
+    self.scale = 0.5; then 0.7           first capture: EQUALS 0.5. Second: any float f0
 
 An int is a symbol of the SizeEnv, a float a symbolic float (`size_floats.float_symbol`); Python's
 control flow on them takes guards. What a torch function is given is a float symbol or a size: a
@@ -13,7 +13,7 @@ guards its value.
 
 Tensors that stand where an operator takes a number.
 
-    p.addcdiv_(a, b, value=t)       p.add_(a / b * t)              optimizers need this: their step counters are tensors
+    p.addcdiv_(a, b, value=t)       p.add_(a / b * t)         for step counters of optimizers
     F.pad(x, (0, t))                n = t.item(); F.pad(x, (0, n))
 
 Eager reads the number out of the tensor. While capturing there is no number to read, so the call is
@@ -153,7 +153,7 @@ _PRODUCTS = {"addcdiv": "div", "addcmul": "mul"}
 
 
 def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
-    """Whether a method call's factor is a tensor that torch takes as a number, of unknown contents."""
+    """Whether a method's factor is a tensor of unknown contents that torch takes as a number."""
     factor = kwargs.get(_FACTORS.get(name.rstrip("_"), ""))
     if not isinstance(factor, torch.Tensor) or factor.ndim or factor.requires_grad:
         return False
@@ -163,7 +163,7 @@ def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
 def with_numbers(
     tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any], taken: Sequence[torch.Tensor]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with unbacked numbers for the tensors whose number it has `taken`."""
+    """The arguments of a call, with unbacked numbers for the tensors that it has `taken`."""
     numbers: dict[int, Any] = {}
 
     def replaced(arg: Any) -> Any:

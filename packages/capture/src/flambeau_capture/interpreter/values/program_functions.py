@@ -1,8 +1,8 @@
 """Functions that existed before the call: what is guarded of them, and where their parts are.
 
-    model.act = lambda x: x * scale         a function made afresh for each call is the same program as long as its code, its module's
-                                            globals and what is read of its cells and defaults are
-                                            the same
+    model.act = lambda x: x * scale     a function made for each call is the same program while its
+                                        code, its module's globals and what is read of its cells
+                                        and defaults are the same
 
 So a function of the program is guarded by its code, and its defaults and cells as they are read.
 Its identity is guarded where the program observes it (values/program_functions.py), and of what

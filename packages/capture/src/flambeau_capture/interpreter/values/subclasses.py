@@ -71,7 +71,7 @@ def with_attributes(tensor: torch.Tensor, attributes: dict[str, Any]) -> torch.T
 
 
 def is_admitted(cls: type) -> bool:
-    """Whether a subclass of torch.Tensor changes what torch functions do in Python only, if at all."""
+    """Whether a subclass of torch.Tensor changes torch functions in Python only, if at all."""
     return (
         issubclass(cls, torch.Tensor)
         and not issubclass(cls, (FakeTensor, UninitializedTensorMixin))
@@ -234,7 +234,7 @@ class Subclasses:
     def default(
         self, cls: type, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """`torch.Tensor.__torch_function__`: the function itself, its results as tensors of `cls`."""
+        """`torch.Tensor.__torch_function__`: calls the function; its results become `cls`."""
         tape = self.machine.tape
         mark = tape.values_made()
         with self.off():

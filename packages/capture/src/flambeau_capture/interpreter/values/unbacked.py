@@ -6,7 +6,7 @@ or the size of a tensor that the call makes.
 
     n = mask.sum().item()           u0 = sum_1.item()
     y = x[mask]                     y = x[mask]; u1 = sym_size(y, 0)
-    z = x[:3] + x[mask]             ...; _assert_scalar(u1 == 3, ...): what was assumed of it is checked as the graph runs
+    z = x[:3] + x[mask]             ...; _assert_scalar(u1 == 3, ...) checks the assumption
 
 Indices of tensors that only the graph knows: `x[n]` where n is in the data, or drawn at random.
 
@@ -112,7 +112,7 @@ class UnbackedNumbers:
         ]
 
     def result(self, inner: Any) -> Any:
-        """A symbolic number among the results of a call: a new graph value if the call defines it."""
+        """A symbolic number that a call returns: a new graph value if the call defines it."""
         number = inner.args[0] if isinstance(inner, Condition) and inner.op == "!=" else inner
         name = symbol_name(number)
         if name is None or name not in self.fresh():
