@@ -5,14 +5,14 @@ A folder uses only what stands above it; import-linter checks that.
 
 code/             decode.py: code objects -> instructions; liveness.py; stack_use_analysis.py: what
                   the code after a load reads of the loaded value
-protocols.py      what the lower floors ask of the upper ones
+protocols.py      what the lower floors ask of the upper ones; strategies of capture
 values/           objects.py: sources, tracked copies, pending writes, and `wrap`, through which
                   each value from outside enters a frame; program_functions.py: guards on functions
                   and on identity; classes.py: attributes and special methods of classes;
                   lazy_values.py: values and containers that are not read yet, or in part;
                   numbers.py, unbacked.py: symbolic numbers; deferred_strings.py: text made after
                   the graph; subclasses.py: tensor subclasses; keys.py: hashes and equality;
-                  weak_references.py; strategy.py
+                  weak_references.py
 foreign_types.py  the registry of libraries whose objects a room captures
 substitute_registry.py    functions of the program's libraries that have a replacement
 tracebacks.py     tracebacks of interpreted frames, with the program's names and lines

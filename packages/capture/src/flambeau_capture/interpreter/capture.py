@@ -25,12 +25,12 @@ from flambeau_capture.interpreter.exit.suspend import (
 from flambeau_capture.interpreter.frame import UNBOUND, Stopped, run
 from flambeau_capture.interpreter.machine import Frame, Machine, Operations
 from flambeau_capture.interpreter.opcodes import HANDLERS
+from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitutes import user_overrides
 from flambeau_capture.interpreter.torch_calls.contexts import leave_inference_modes
 from flambeau_capture.interpreter.values.deferred_strings import ShownTensors, error_text
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_TYPES, LazyValue
-from flambeau_capture.interpreter.values.strategy import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Break, Capture, defined_at
 from flambeau_capture.sources import Argument

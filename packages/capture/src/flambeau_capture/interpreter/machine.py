@@ -17,6 +17,7 @@ import torch
 
 from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter.foreign_types import OpenLibraries
+from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.interpreter.substitute_registry import CODE_SUBSTITUTES, SUBSTITUTES
 from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
 from flambeau_capture.interpreter.torch_calls.tape import Tape
@@ -25,7 +26,6 @@ from flambeau_capture.interpreter.values.classes import ClassTable
 from flambeau_capture.interpreter.values.keys import check_key, hashes_in_python, native_key
 from flambeau_capture.interpreter.values.objects import Objects
 from flambeau_capture.interpreter.values.program_functions import ProgramFunctions
-from flambeau_capture.interpreter.values.strategy import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import (

@@ -6,6 +6,7 @@ name nothing above their own floor. `machine.Machine` is the one implementation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -166,13 +167,20 @@ class Libraries(Protocol):
     def owner(self, kind: type) -> Any: ...
 
 
-class Strategy(Protocol):
-    """The way in which a frame is interpreted: `values.strategy.CaptureStrategy`."""
+@dataclass(frozen=True, slots=True)
+class CaptureStrategy:
+    """`compiling`: what `is_compiling()` answers. `takes_locks`: the entry takes the locks that the
+    frame takes; else that is a graph break. `shows_history`: text of tensors that have a gradient
+    function may be made, which cannot leave the frame; else that is a graph break.
+    """
 
-    @property
-    def compiling(self) -> bool: ...
-    @property
-    def shows_history(self) -> bool: ...
+    compiling: bool = True
+    takes_locks: bool = True
+    shows_history: bool = True
+
+
+DEFAULT_STRATEGY = CaptureStrategy()
+"""The first strategy with which a frame is tried."""
 
 
 class Recorder(Protocol):
@@ -192,7 +200,7 @@ class Recorder(Protocol):
     @property
     def dynamic(self) -> DynamicDims: ...
     @property
-    def strategy(self) -> Strategy: ...
+    def strategy(self) -> CaptureStrategy: ...
     @property
     def switches(self) -> Switches: ...
     @property
