@@ -11,15 +11,14 @@ compare(make)                       calls it several times each way; returns the
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 import flambeau
 import flambeau_capture
+from tests.same import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,48 +75,3 @@ def _run(
 def kinds(compiled: Any) -> list[str]:
     """What happened to a compiled callable: "capture", "recompile", "break", "limit"."""
     return [event.kind for event in flambeau_capture.state_of(compiled).events]
-
-
-def same(got: Any, want: Any, path: str) -> None:
-    """Equal in type at every level; tensors to within rounding, with their gradients."""
-    assert type(got) is type(want), f"{path}: {type(got)}, not {type(want)}"
-    if isinstance(want, torch.Tensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            same_tensor(got, want, path)
-    elif isinstance(want, nn.Module):
-        same(dict(got.named_buffers()), dict(want.named_buffers()), f"{path} (buffers)")
-        same(list(got.parameters()), list(want.parameters()), f"{path} (parameters)")
-        mine, other = (
-            {name: value for name, value in vars(module).items() if not name.startswith("_")}
-            for module in (got, want)
-        )
-        same(mine, other, path)
-    elif isinstance(want, (list, tuple)):
-        assert len(got) == len(want), path
-        for at, (a, b) in enumerate(zip(got, want, strict=True)):
-            same(a, b, f"{path}[{at}]")
-    elif isinstance(want, dict):
-        assert len(got) == len(want), f"{path}: {list(got)}, not {list(want)}"
-        for (mine, a), (other, b) in zip(got.items(), want.items(), strict=True):
-            assert not isinstance(other, (str, int)) or mine == other, path
-            same(a, b, f"{path}[{other if isinstance(other, (str, int)) else '...'}]")
-    elif isinstance(want, (str, int, float, type(None), torch.dtype, torch.device)):
-        assert got == want or (got != got and want != want), f"{path}: {got!r}, not {want!r}"
-    elif isinstance(want, type):
-        assert got is want, f"{path}: {got!r}, not {want!r}"
-    elif dataclasses.is_dataclass(want):
-        same(vars(got), vars(want), path)
-    else:
-        raise TypeError(f"{path}: no way to compare {type(want)} is known here")
-
-
-def same_tensor(got: torch.Tensor, want: torch.Tensor, path: str) -> None:
-    """Equal values (NaNs too), metadata and gradients."""
-    assert got.stride() == want.stride() or got.numel() < 2, f"{path}: strides"
-    assert got.requires_grad == want.requires_grad, f"{path}: requires_grad"
-    assert got.is_inference() == want.is_inference(), f"{path}: is_inference"
-    torch.testing.assert_close(
-        got.detach(), want.detach(), equal_nan=True, msg=lambda text: f"{path}: {text}"
-    )
-    if want.is_leaf and want.requires_grad:
-        same(got.grad, want.grad, f"{path}.grad")

@@ -13,7 +13,7 @@ import torch
 import flambeau
 from flambeau_capture import state_of
 from tests.programs.checks_of_data import Refused
-from tests.worlds import same
+from tests.same import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import flambeau
+from tests.same import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,24 +213,13 @@ def outcome(program: Callable[..., Any], x: torch.Tensor, w: torch.Tensor) -> li
     return [described(result), w.grad, list(LOG)]
 
 
-def same(got: Any, want: Any) -> None:
-    if isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-    elif isinstance(want, (tuple, list)):
-        assert len(got) == len(want)
-        for one, other in zip(got, want, strict=True):
-            same(one, other)
-    else:
-        assert got == want
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", WHOLE, ids=lambda program: program.__name__)
 def test_hooks_in_one_graph(program: Callable[..., Any], backend: str) -> None:
     compiled = flambeau.compile(program, backend=backend, fullgraph=True)
     for _ in range(2):
         x, w = torch.randn(3, 3), torch.randn(3, 3)
-        same(outcome(compiled, x, w), outcome(program, x, w))
+        same(outcome(compiled, x, w), outcome(program, x, w), tolerance=1e-4, strides=False)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -240,7 +230,7 @@ def test_hooks_between_graphs(program: Callable[..., Any], backend: str) -> None
     compiled = flambeau.compile(program, backend=backend)
     for _ in range(2):
         x, w = torch.randn(3, 3), torch.randn(3, 3)
-        same(outcome(compiled, x, w), outcome(program, x, w))
+        same(outcome(compiled, x, w), outcome(program, x, w), tolerance=1e-4, strides=False)
     assert len(flambeau.explain(compiled).breaks) == 1
 
 
@@ -324,7 +314,7 @@ def test_modules_with_hooks(name: str, backend: str) -> None:
             result.backward()
             gradients = [parameter.grad for parameter in module.parameters()]
             found.append([result.detach(), given.grad, gradients, list(LOG)])
-        same(*found)
+        same(*found, tolerance=1e-4, strides=False)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -341,7 +331,7 @@ def test_hooks_of_all_modules(backend: str) -> None:
             LOG.clear()
             module(x.clone().requires_grad_()).backward()
             logs.append(list(LOG))
-        same(*logs)
+        same(*logs, tolerance=1e-4, strides=False)
         assert len(logs[0]) == 5
     finally:
         handle.remove()

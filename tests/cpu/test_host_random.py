@@ -18,6 +18,7 @@ from torch import nn
 
 import flambeau
 from flambeau_capture import state_of
+from tests.same import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -346,20 +347,6 @@ def outcome(program: Callable[..., Any], seed: int, *args: Any) -> tuple[list[An
     """What a call gives, and the generators' states afterwards."""
     set_states(seed)
     return list(parts(program(*args))), states()
-
-
-def same(got: tuple[list[Any], list[Any]], want: tuple[list[Any], list[Any]]) -> None:
-    for found, expected in zip(got, want, strict=True):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert type(one) is type(other)
-            if isinstance(other, torch.Tensor):
-                torch.testing.assert_close(one, other)
-            elif isinstance(other, np.ndarray):
-                assert one.dtype == other.dtype and one.strides == other.strides
-                np.testing.assert_allclose(one, other, rtol=1e-12)
-            else:
-                assert one == other
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -15,6 +15,7 @@ from flambeau_autograd import aot
 from flambeau_inductor import InductorOptions, compile_graph
 from flambeau_runtime.program import Extern, Launch
 from tests.programs.checks_of_data import CHECKED, Refused, ambiguous, data_sizes, handles, raises
+from tests.same import same
 from tests.worlds import kinds
 
 if TYPE_CHECKING:
@@ -40,18 +41,6 @@ def outcome(function: Callable[..., Any], x: torch.Tensor, log: list[Any]) -> An
         return function(x, log)
     except (AssertionError, Refused) as error:
         return type(error), error.args, error.__suppress_context__
-
-
-def same(got: Any, want: Any) -> None:
-    assert type(got) is type(want)
-    if isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want, equal_nan=True)
-    elif isinstance(want, (list, tuple)):
-        assert len(got) == len(want)
-        for mine, yours in zip(got, want, strict=True):
-            same(mine, yours)
-    else:
-        assert got == want
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

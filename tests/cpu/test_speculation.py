@@ -16,6 +16,7 @@ import torch
 
 import flambeau
 from flambeau_capture import CaptureError, state_of
+from tests.same import same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,17 +31,6 @@ def kinds(compiled: Any) -> list[str]:
 def texts(compiled: Any, kind: str) -> list[str]:
     events = state_of(getattr(compiled, "_compiled", compiled)).events
     return [event.text for event in events if event.kind == kind]
-
-
-def same(got: Any, want: Any) -> None:
-    if isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
-    elif isinstance(want, (list, tuple)):
-        assert type(got) is type(want) and len(got) == len(want)
-        for mine, yours in zip(got, want, strict=True):
-            same(mine, yours)
-    else:
-        assert type(got) is type(want) and got == want
 
 
 # ------------------------------------ programs that go two ways, by the sign of what they are given

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import flambeau
-from tests.worlds import kinds, same
+from tests.same import same
+from tests.worlds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

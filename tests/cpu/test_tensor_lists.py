@@ -12,7 +12,7 @@ import flambeau
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 
 
-def same(program, *arguments, fullgraph=True):
+def as_eager(program, *arguments, fullgraph=True):
     expected = program(*arguments)
     compiled = flambeau.compile(program, fullgraph=fullgraph)
     for _ in range(2):
@@ -44,7 +44,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_lists_with_tensors_are_captured(program):
     x = torch.tensor([1.5, -2.0, 3.25], requires_grad=True)
-    found = same(program, x)
+    found = as_eager(program, x)
     if found.requires_grad:
         (expected,) = torch.autograd.grad(program(x).sum(), x)
         (gradient,) = torch.autograd.grad(found.sum(), x)
@@ -68,7 +68,7 @@ OTHERS = (True, 3, 2.5, 1.5j, *ELEMENTS.values())
 def test_the_dtype_is_eagers(name):
     for other in OTHERS:
         for swapped in (False, True):
-            same(
+            as_eager(
                 lambda x, s=swapped, o=other: torch.tensor([o, x] if s else [x, o]), ELEMENTS[name]
             )
 

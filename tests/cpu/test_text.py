@@ -16,7 +16,8 @@ import torch
 
 import flambeau
 from flambeau_capture import CaptureError, state_of
-from tests.worlds import kinds, same
+from tests.same import same
+from tests.worlds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

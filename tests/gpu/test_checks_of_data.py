@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import flambeau
 from flambeau_capture import state_of
-from tests.worlds import kinds, same
+from tests.same import same
+from tests.worlds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,8 @@ import torch
 import flambeau
 from flambeau_capture import state_of
 from tests.cpu import test_speculation
-from tests.cpu.test_speculation import BACKENDS, TWO_WAYS, kinds, same
+from tests.cpu.test_speculation import BACKENDS, TWO_WAYS, kinds
+from tests.same import same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

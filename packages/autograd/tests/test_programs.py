@@ -9,6 +9,8 @@ import torch
 from recording import clones, compile_program
 from torch.nn import functional as F
 
+from tests.same import same
+
 
 def inputs():
     """x [4, 6] and w [6, 5] that require grad, buffer b [4, 6] and index i [4] that do not."""
@@ -314,7 +316,7 @@ def compare(program, compiled, given, exact=True):
         out_theirs = out_theirs if isinstance(out_theirs, tuple) else (out_theirs,)
         assert len(out_mine) == len(out_theirs)
         for a, b in zip((*out_mine, *mine), (*out_theirs, *theirs), strict=True):
-            same(a, b, exact)
+            same(a, b, tolerance=0 if exact else 2e-5)
         everything_mine, everything_theirs = [*out_mine, *mine], [*out_theirs, *theirs]
         assert sharing(everything_mine) == sharing(everything_theirs)
         assert [x._version > 0 for x in mine] == [x._version > 0 for x in theirs]
@@ -326,21 +328,7 @@ def compare(program, compiled, given, exact=True):
             assert (a.grad is None) == (b.grad is None)
             if a.grad is not None:
                 # Views regenerated outside add their gradients up in another order.
-                same(a.grad, b.grad, exact=False)
-
-
-def same(a, b, exact):
-    if not isinstance(b, torch.Tensor):
-        assert a == b
-        return
-    assert a.dtype == b.dtype and a.shape == b.shape
-    assert a.requires_grad == b.requires_grad
-    if b.numel() > 1:
-        assert a.stride() == b.stride()
-    if exact:
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
-    else:
-        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6)
+                same(a.grad, b.grad, tolerance=2e-5, strides=False)
 
 
 def sharing(values):

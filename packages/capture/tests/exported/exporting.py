@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from typing import Any
 
 import torch
@@ -24,23 +23,3 @@ class Net(nn.Module):
             y = y * mask
         self.calls = self.calls + 1
         return {"y": y, "rows": x.shape[0] * 2, "x": x}
-
-
-def same(found: Any, expected: Any) -> None:
-    """Equal structure, types, values, dtypes and strides."""
-    assert type(found) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-        assert found.stride() == expected.stride()
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for key in expected:
-            same(found[key], expected[key])
-    elif isinstance(expected, (list, tuple, collections.deque)):
-        assert len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            same(ours, theirs)
-    elif hasattr(expected, "__dict__"):
-        same(vars(found), vars(expected))
-    else:
-        assert found == expected

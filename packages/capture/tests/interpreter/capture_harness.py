@@ -4,11 +4,7 @@ arguments, and later calls.
 
 from __future__ import annotations
 
-import collections
 import copy
-import functools
-import operator
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +18,7 @@ from flambeau_capture.compiled import compile_callable
 from flambeau_capture.interpreter import capture
 from flambeau_capture.record import Capture, CaptureFrame, DynamicDims
 from flambeau_capture.sources import Scope
+from tests.same import same
 
 
 def compiled(
@@ -85,49 +82,6 @@ def _gets_nowhere(scope: Scope, found: Capture) -> bool:
 
 def clone(value: Any) -> Any:
     return copy.deepcopy(value)
-
-
-def same(got: Any, want: Any, path: str = "result") -> None:
-    """Equal in type at every level; tensors to within rounding."""
-    assert type(got) is type(want), f"{path}: {type(got)} instead of {type(want)}"
-    if isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want, msg=lambda text: f"{path}: {text}")
-        assert got.requires_grad == want.requires_grad, path
-    elif isinstance(want, (list, tuple)):
-        assert len(got) == len(want), f"{path}: {len(got)} items instead of {len(want)}"
-        for at, (a, b) in enumerate(zip(got, want, strict=True)):
-            same(a, b, f"{path}[{at}]")
-    elif isinstance(want, collections.deque):
-        assert got.maxlen == want.maxlen, path
-        same(list(got), list(want), path)
-    elif isinstance(want, dict):
-        keys = (
-            collections.OrderedDict.keys if isinstance(want, collections.OrderedDict) else dict.keys
-        )
-        assert list(keys(got)) == list(keys(want)), f"{path}: {list(got)} instead of {list(want)}"
-        for key in dict.keys(want):
-            same(dict.__getitem__(got, key), dict.__getitem__(want, key), f"{path}[{key!r}]")
-    elif isinstance(want, type):
-        assert got is want or got.__qualname__ == want.__qualname__, f"{path}: {got!r}"
-    elif isinstance(want, BaseException):
-        same(got.args, want.args, f"{path}.args")
-    elif isinstance(want, types.FunctionType):
-        assert got.__code__ is want.__code__, f"{path}: {got!r} instead of {want!r}"
-        same(got.__defaults__, want.__defaults__, f"{path}.__defaults__")
-    elif isinstance(want, types.MethodType):
-        same((got.__func__, got.__self__), (want.__func__, want.__self__), path)
-    elif isinstance(want, functools.partial):
-        same((got.func, got.args, got.keywords), (want.func, want.args, want.keywords), path)
-    elif isinstance(want, (operator.itemgetter, operator.attrgetter, operator.methodcaller)):
-        same(got.__reduce__(), want.__reduce__(), path)
-    elif hasattr(want, "__dict__") and type(want).__module__ != "builtins":
-        same(vars(got), vars(want), path)
-    elif hasattr(type(want), "__slots__") and type(want).__module__ != "builtins":
-        for name in type(want).__slots__:
-            assert hasattr(got, name) == hasattr(want, name), f"{path}.{name}"
-            same(getattr(got, name, None), getattr(want, name, None), f"{path}.{name}")
-    else:
-        assert got == want or (got != got and want != want), f"{path}: {got!r} instead of {want!r}"
 
 
 def check(fn: Callable[..., Any], *args: Any, dynamic: bool | None = False, **kwargs: Any) -> Any:

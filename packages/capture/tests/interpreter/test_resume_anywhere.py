@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import capture_harness
 import pytest
-from test_effects import *  # noqa: F403
 from test_language import *  # noqa: F403
+from test_side_effects import *  # noqa: F403
 from test_unusual import *  # noqa: F403
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import collections
 import functools
 
-import effect_programs as programs
 import pytest
+import side_effect_programs as programs
 import torch
 from capture_harness import check, clone, compiled, same
 
