@@ -22,7 +22,7 @@ def same(
 ) -> None:
     """Equal in type at every level; tensors also in strides, history and gradients.
 
-    `tolerance` is relative and absolute; 0 demands equal bits, None takes `assert_close`'s defaults.
+    `tolerance` is relative and absolute; 0 demands equal bits, None takes `assert_close`'s.
     Gradients need not have eager's strides: `strides=False` where the results contain some.
     """
     _Comparison(tolerance, strides).same(got, want, path)
