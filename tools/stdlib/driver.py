@@ -168,7 +168,8 @@ def _child(job: _Job, path: Path, scratch: str, only: tuple[str, ...]) -> None:
     except BaseException:
         cause = traceback.format_exc().strip().splitlines()[-1][:300]
         tell("<file>", {"status": "fail", "cause": cause})
-    os._exit(0)
+    finally:  # a test may have closed the file or used up the stack: nothing may leave this frame
+        os._exit(0)
 
 
 def _news(process: _Process) -> Iterator[tuple[str, Row]]:
