@@ -175,7 +175,7 @@ class CompiledState:
         return state.new_callable()
 
     def _frame_state(self, function: types.FunctionType) -> CompiledState:
-        """What stands behind a function that is reached below one of this callable's graph breaks."""
+        """The state of a function that is reached below a graph break of this callable."""
         state = CompiledState(function, self.capture_frame, self.backend, self.options)
         state.listener = self._note
         state.resolve_backend = self.resolve_backend
@@ -381,7 +381,7 @@ class CompiledState:
         return violation(captured, self.options.dynamic_shapes)
 
     def on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
-        """`on_miss` for a frame that the hook offers: its function may have other cells each time."""
+        """`on_miss` for a frame that the hook offers; its function may have new cells."""
         with self._lock:
             self.function = function
             try:
@@ -420,7 +420,10 @@ class CompiledState:
         if failing.kind in OF_NUMBERS:
             captured = self._capture_for_all(entries, scope, reasons)
         if captured is not None:
-            text = f"{name} was compiled {limit} times (recompile_limit); now once for all sizes and numbers. The guard that kept failing: {failing.text}"
+            text = (
+                f"{name} was compiled {limit} times (recompile_limit); now once for all sizes and "
+                f"numbers. The guard that kept failing: {failing.text}"
+            )
             self._note(Event("generalise", text, failures=reasons))
             warnings.warn(f"flambeau: {text}", RuntimeWarning, stacklevel=3)
             return self._compile(compiled, entries, scope, reasons, captured=captured)

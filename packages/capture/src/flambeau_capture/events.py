@@ -53,7 +53,7 @@ class EntryInfo:
         return [guard_text(guard) for guard in self.guards]
 
     def is_dead(self) -> bool:
-        """Whether an object that the entry was made for has died, so that it can never serve again."""
+        """Whether an object that the entry was made for has died: the entry is useless."""
         return any(
             isinstance(guard.payload, Held) and guard.payload.get() is guard.payload
             for guard in self.guards

@@ -1,7 +1,7 @@
 """Frames reached below a graph break: what the frame hook offers is captured like a compiled
 callable of its own.
 
-    sorted(items, key=score)         breaks the graph, and calls score(item) from C: each frame of score is served by entries
+    sorted(items, key=score)      breaks the graph; C code calls score, whose frames use entries
 
 One object stands behind one compiled callable; it knows what to do with each code object it has
 met.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Interning(type):
-    """Metaclass: calling the class gives the interned object of these fields, made at first need."""
+    """Metaclass: a call of the class returns the one object with these fields."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if kwargs:

@@ -193,7 +193,8 @@ def bound(size: Expr, mark: Mark, source: Source, dim: int) -> None:
         mark.max is None or size.hint <= mark.max
     )
     if not within:
-        limits = f"{'-inf' if mark.min is None else mark.min} to {'inf' if mark.max is None else mark.max}"
+        lower = "-inf" if mark.min is None else mark.min
+        limits = f"{lower} to {'inf' if mark.max is None else mark.max}"
         raise GraphBreak(
             "dynamic-mark",
             f"dimension {dim} of {source.text()} is marked as dynamic from {limits}, but "

@@ -138,7 +138,8 @@ class Assumption:
     @property
     def violation(self) -> str:
         """What the check says that finds something else."""
-        return f"{self.where}: {self.what} was assumed when the function was compiled, and does not hold"
+        assumed = f"{self.what} was assumed when the function was compiled"
+        return f"{self.where}: {assumed}, and does not hold"
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
@@ -163,7 +164,7 @@ class FromGraph:
 
 @dataclass(eq=False, slots=True)
 class Const:
-    """An object known at capture time: immutable scalars, types, functions that outlive the call."""
+    """An object known at capture time: an immutable scalar, a type, a lasting function."""
 
     value: Any
 
@@ -455,7 +456,7 @@ def defined_at(function: types.FunctionType) -> str:
 
 
 class CaptureError(Exception):
-    """Raised to the user when a frame must be captured whole (`fullgraph=True`) and could not be."""
+    """Raised if a frame must be one graph (`fullgraph=True`) and cannot be captured whole."""
 
     def __init__(self, reason: Break) -> None:
         super().__init__(str(reason))

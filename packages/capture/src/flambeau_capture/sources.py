@@ -1,6 +1,7 @@
 """Sources: where a value that existed before the call can be fetched from, again, on a later call.
 
-    L['self'].layers[0].weight   =   DictEntry(DictEntry(InstanceDict(Item(...)), '_parameters'), 'weight')
+    L['self'].layers[0].weight
+    =   DictEntry(DictEntry(InstanceDict(Item(...)), '_parameters'), 'weight')
 
 A source is an expression over the arguments of one call, the captured function, and objects that
 outlive the call. Its leaves are arguments, globals, closure cells, constants and weak references;

@@ -146,8 +146,9 @@ class set_stance:
         "default"                 compile what was asked to be compiled
         "force_eager"             run compiled callables as if they had not been compiled
         "eager_on_recompile"      serve calls from what is compiled already; run all others eagerly
-        "fail_on_recompile"       raise RuntimeError where something would have to be compiled, with the guards that failed
-        "eager_then_compile"      run each callable's first call eagerly; compile at the second, dynamic where the two calls differ
+        "fail_on_recompile"       raise RuntimeError instead of compiling, with the failed guards
+        "eager_then_compile"      run each callable's first call eagerly; compile at the second,
+                                  dynamic where the two calls differ
         "aot_eager_then_compile"  the same, with the first call run by the backend "aot_eager"
     skip_guard_eval_unsafe: accepted; guards are evaluated all the same, since they are cheap and a
     wrong result is not. force_backend: with the default stance, the backend (a name or a callable)

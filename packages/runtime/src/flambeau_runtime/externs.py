@@ -84,8 +84,8 @@ def refs_of(arg: Any) -> list[str]:
 
 
 def map_argument(arg: Any, fn: Callable[[Ref | SizeExpr | Float], Any]) -> Any:
-    """A (nested) argument with each Ref, SizeExpr and Float replaced by `fn` of it and each marker by
-    its torch object.
+    """A (nested) argument with each Ref, SizeExpr and Float replaced by `fn` of it, and each marker
+    by its torch object.
     """
     if isinstance(arg, (Ref, SizeExpr, Float)):
         return fn(arg)

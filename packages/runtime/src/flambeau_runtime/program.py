@@ -137,8 +137,9 @@ class Extern:
     """Call an ATen overload, named "aten.mm.out" or "aten.convolution.default".
 
     `args` and `kwargs` nest Ref, int, float, bool, str, None, lists and tuples, and these markers:
-    SizeExpr("s0*2") for a symbolic int, Float("f1") for a given float, Dtype("float32"), Device("cpu"),
-    Layout("strided"), MemoryFormat("channels_last"). `outputs` names the results (None: dropped).
+    SizeExpr("s0*2") for a symbolic int, Float("f1") for a given float, Dtype("float32"),
+    Device("cpu"), Layout("strided"), MemoryFormat("channels_last"). `outputs` names the results
+    (None: dropped).
     If `out` is set the overload is an out= variant that writes the named, already allocated
     tensors, given under these keyword names; then `outputs` is empty.
     """

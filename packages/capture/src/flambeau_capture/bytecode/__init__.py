@@ -1,4 +1,4 @@
-"""Bytecode as data: instructions, their tables, and the code objects that resume a frame in its middle.
+"""Bytecode as data: instructions, their tables, and code objects that resume a frame midway.
 
 Uses nothing else of the package but `core`.
 """

@@ -46,7 +46,7 @@ _SLOT = _READS_CELL | {
 
 
 def check_code(code: types.CodeType) -> None:
-    """Raises ValueError where the code object is not one that CPython's compiler could have made."""
+    """Raise ValueError for a code object that CPython's compiler could not have made."""
     problem = next(_problems(code), None)
     if problem is not None:
         raise ValueError(f"{code.co_qualname}: {problem}")
@@ -145,7 +145,7 @@ def _name_index(item: Instruction) -> int:
 
 
 def _tables(code: types.CodeType, listing: list[Instruction]) -> Iterator[str]:
-    """Handlers protect and begin at instructions; each unit has its place, or none, in the source."""
+    """Handlers protect and begin at instructions; each unit has a source position or none."""
     units = len(code.co_code) // 2
     starts = {item.start for item in listing}
     for protected in read_exception_table(code):

@@ -76,7 +76,7 @@ class FrameCode:
 
 
 class Raiser(int):
-    """Where the instruction that raised the exception above stands in the frame's code, in units."""
+    """The offset, in units, of the instruction that raised the exception above."""
 
     __slots__ = ()
 
@@ -262,7 +262,7 @@ class _Maker:
                 self.emit("MAKE_CELL", slot)
 
     def restore(self, *, is_generator: bool = False) -> None:
-        """Locals and stack as they were when the frame was suspended; the frame alone holds them."""
+        """Restore locals and stack of the suspended frame; only the frame holds them."""
         self.declare_cells()
         if is_generator:
             self.emit("RETURN_GENERATOR")
@@ -414,7 +414,7 @@ class _Maker:
         self.emit("RETURN_VALUE")
 
     def _covered(self, index: int, start: int, end: int) -> None:
-        """Units [start, end) raise to where the original instruction raises to, and show its place."""
+        """Units [start, end) have the handler and the position of the original instruction."""
         instruction = instructions(self.code)[index]
         self.locations.append((start, self._first_line))
         self.locations.append((end, position_of(self.code, instruction.unit)))

@@ -1,4 +1,4 @@
-"""Compiled versions of one callable: how an entry is made, called, replayed eagerly and resumed behind a graph break.
+"""Compiled versions of one callable: how an entry is made, called, replayed eagerly, resumed.
 
 Uses guards, graphs and bytecode; never the interpreter.
 """

@@ -178,7 +178,7 @@ class _Changes:
                 yield now + text[len(before) :], dims
 
     def _varies(self, number: Any) -> bool:
-        """Whether a number is computed from one that the graph defines, or that is known to change."""
+        """Whether a number depends on one that the graph defines or that is known to change."""
         return isinstance(number, (Expr, FloatExpr)) and any(
             name in self._unbacked or self._is_changed(number.env.symbols[name].source)
             for name in number.symbols()

@@ -1,11 +1,13 @@
 """A graph that raises for what its tensors hold: the call is replayed eagerly from its start, in
 the interpreter.
 
-    def entry(x, i):                             log.append("one"); y = x[i]; log.append("two")
+    program:  log.append("one"); y = x[i]; log.append("two")
+
+    def entry(x, i):
         try:
-            out0, = graph(x, i)          ->      IndexError: nothing has been appended yet, so the function itself runs now: it
-        except ...:                              appends "one", raises the program's own IndexError at its own line, and whatever
-            raise GraphFailed(...)               handler the program has handles that
+            out0, = graph(x, i)      IndexError: nothing is appended yet, so the original function
+        except ...:                  runs: it appends "one" and raises the program's own IndexError
+            raise GraphFailed(...)   at its own line, inside the program's own handlers
         log.extend(["one", "two"])
 
 Python side effects come after the graph, so a call whose graph has raised has changed nothing of

@@ -496,7 +496,8 @@ _FUNCTION_PARTS = ("defaults", "kwdefaults", "annotations", "doc", "module", "ty
 
 def _function(code: EntryCode, recipe: MakeFunction) -> str:
     closure = "None" if recipe.closure is None else f"({code.items(recipe.closure)},)"
-    made = f"new_function({code.constant(recipe.code)}, {code.constant(recipe.globals)}, {recipe.name!r}, None, {closure})"
+    constants = f"{code.constant(recipe.code)}, {code.constant(recipe.globals)}"
+    made = f"new_function({constants}, {recipe.name!r}, None, {closure})"
 
     def fill(name: str) -> None:
         code.line(f"{name}.__qualname__ = {recipe.qualname!r}")

@@ -2,9 +2,9 @@
 the side effects are done.
 
     with self.lock:                    take self.lock
-        self.calls += 1       ->       check the guards again: self.calls may have changed while it waited
+        self.calls += 1       ->       check the guards again: self.calls may have changed
         return x * self.scale          run the entry: graph, side effects
-                                       give self.lock back
+                                       release self.lock
 
 So what the program reads and writes under its lock, no other thread changes in between.
 """

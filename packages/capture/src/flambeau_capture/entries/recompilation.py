@@ -1,8 +1,8 @@
 """What happens when a callable has been compiled often enough: which guard kept failing, and
 whether a capture is more general than it.
 
-capture n == 1, recompile n == 2, n == 3, ...      at the limit: one entry for every n, and for every size; where that cannot be
-                                                    had, calls that no entry serves run eagerly
+    capture n == 1, recompile n == 2, n == 3, ...   at the limit: one entry for all n and all sizes;
+                                                    if there is none, unmatched calls run eagerly
 
 Which sizes and numbers were seen to change from call to call: in captures from then on they are
 symbols, not constants.

@@ -1,7 +1,8 @@
 """What is saved before a graph runs that may raise when it has changed something, and restored when
 it has (`entries/eager_replay.py`).
 
-    graph draws from _inst, writes to x, may raise     ->     before = save(x, _inst); try: graph(...); except: ... before.restore()
+    graph draws from _inst, writes to x, may raise
+    ->  before = save(x, _inst); try: graph(...); except: ... before.restore()
 
 Random generators are saved before graphs that draw and of which something may raise; inputs before
 those of which something may still raise when they have been written to. Nothing is saved before

@@ -1,4 +1,4 @@
-"""What a captured graph consists of: the GraphModule, its symbolic sizes, and the functions that its nodes call.
+"""Captured graphs: the GraphModule, its symbolic sizes, and the functions that its nodes call.
 
 Uses sources, records and flambeau_prims.
 """

@@ -1,8 +1,7 @@
 """Calls of a capture record -> a torch.fx.GraphModule of torch-level calls.
 
-    calls:  v1 = torch.cos(v0); v2 = torch.sin(v1)          graph():  x = placeholder; cos =
-            torch.cos(x)
-    wanted: [v2]                                      ->              sin = torch.sin(cos); return (sin,)
+    calls:  v1 = torch.cos(v0); v2 = torch.sin(v1); wanted: [v2]
+    ->  graph():  x = placeholder; cos = torch.cos(x); sin = torch.sin(cos); return (sin,)
 
 Calls without side effect whose results nobody uses are dropped; so are inputs that nothing reads.
 The module has no parameters: what the user's modules hold are placeholders, with their source and

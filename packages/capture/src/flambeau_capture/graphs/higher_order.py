@@ -1,6 +1,6 @@
 """Nodes that hold graphs: what a captured graph calls where the program passed functions to torch.
 
-    x, w -> MyFunction = torch.autograd.Function of two captured graphs      ->      MyFunction(x, w)
+    MyFunction, a torch.autograd.Function, as two captured graphs   ->   MyFunction(x, w)
     x, w -> torch.vmap(lambda row: torch.sin(row @ w))(x)                    ->      vmap(x, w)
 
 Each is a callable on flat tensors that does what eager torch does, with captured graphs in the

@@ -43,7 +43,7 @@ def pass_hooks(*tensors: torch.Tensor) -> Any:
 
 
 def register_on_node(tensor: torch.Tensor, method: str, hook: Any) -> Any:
-    """Register a hook (`method`: register_hook or register_prehook) on the node that made a tensor."""
+    """Register a hook on the node that made a tensor; `method` names the node's method."""
     return getattr(tensor.grad_fn, method)(hook)
 
 

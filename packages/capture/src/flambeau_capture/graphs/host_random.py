@@ -1,7 +1,8 @@
 """Random generators of the host, `random`'s and NumPy's, as a graph uses them: a draw is a call of
 the graph, made when it runs.
 
-    p = random.random(); i = np.random.choice(9, 2)    ->    p = draw(random._inst, "random"); i = draw_array(_rand, "choice", 9, 2)
+    p = random.random(); i = np.random.choice(9, 2)
+    ->  p = draw(random._inst, "random"); i = draw_array(_rand, "choice", 9, 2)
 
 The graph is given the program's own generators (`record.Opaque` inputs), so that they end in the
 state in which eager leaves them. What a frame draws after it has seeded a generator itself is known

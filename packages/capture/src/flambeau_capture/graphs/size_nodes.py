@@ -27,8 +27,8 @@ _OPAQUE: dict[str, Callable[..., Any]] = {
 
 
 def symbol_sources(inputs: Iterable[Input]) -> dict[str, Source]:
-    """Where each symbol's int is read from: the int input that it is, or the first input tensor with
-    it as a size or stride, or with a size that it is the root of.
+    """Where each symbol's int is read from: an int input, or the first input tensor with it as a
+    size or stride, or with a size that it is the root of.
     """
     items = list(inputs)
     reads = symbol_reads([item.spec for item in items], strides=True, derived=True)

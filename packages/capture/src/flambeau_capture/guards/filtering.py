@@ -74,7 +74,7 @@ GuardFilter = Callable[[list[GuardEntry]], Sequence[bool]]
 
 
 def filtered(guards: Sequence[Guard], keep: GuardFilter | None, scope: Scope) -> tuple[Guard, ...]:
-    """The guards that a filter keeps. ValueError if it answers for more or fewer than it was given."""
+    """The guards that a filter keeps. ValueError if it returns another number of answers."""
     if keep is None:
         return tuple(guards)
     entries = [_entry(guard, scope) for guard in guards]

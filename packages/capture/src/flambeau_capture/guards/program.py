@@ -165,7 +165,7 @@ class ProgramBuilder:
             self._call_check(holds, (self.load(guard.source),))
 
     def symbol(self, source: Source) -> int:
-        """Index of the symbol that holds the int at `source`: a size, a stride, or an int itself."""
+        """Index of the symbol for the int at `source`: a size, a stride, or an int itself."""
         found = self.symbols.get(source)
         if found is None:
             found = self.symbols[source] = len(self.symbols)

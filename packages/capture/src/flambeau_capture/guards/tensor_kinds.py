@@ -76,7 +76,8 @@ class TENSOR(GuardKind):
     @classmethod
     def text(cls, guard: Guard) -> str:
         payload: TensorPayload = guard.payload
-        return f"is {type_name(payload.type)} {payload.spec!r}{' requires_grad' if payload.requires_grad else ''}"
+        suffix = " requires_grad" if payload.requires_grad else ""
+        return f"is {type_name(payload.type)} {payload.spec!r}{suffix}"
 
     @classmethod
     def found(cls, value: Any, guard: Guard) -> str:
@@ -100,7 +101,7 @@ class TENSOR(GuardKind):
                 not _extents_match(then, now or ()) if name in ("shape", "stride") else then != now
             )
             if differs and name == "dispatch keys":
-                return "is another sort of tensor (a wrapper, conjugated, sparse, or made in inference mode)"
+                return "is a wrapper, conjugated, sparse, or a tensor made in inference mode"
             if differs:
                 return f"has {name} {_extents_text(now)}, had {_extents_text(then)}"
         return "changed"
