@@ -66,8 +66,17 @@ class _Comparison:
             same(got.grad, want.grad, f"{path}.grad", tolerance=self.tolerance, strides=False)
 
     def parts(self, got: Any, want: Any, path: str) -> None:
-        """Containers, functions and objects, part by part; anything else by `==`."""
-        if isinstance(want, (list, tuple, collections.deque)):
+        """Containers, modules, functions and objects, part by part; anything else by `==`."""
+        if isinstance(want, torch.nn.Module):
+            # Hooks have numbers, and parametrised modules classes, that no two modules share.
+            self.same(dict(got.named_buffers()), dict(want.named_buffers()), f"{path} (buffers)")
+            self.same(list(got.parameters()), list(want.parameters()), f"{path} (parameters)")
+            own, other = (
+                {name: value for name, value in vars(module).items() if not name.startswith("_")}
+                for module in (got, want)
+            )
+            self.same(own, other, path)
+        elif isinstance(want, (list, tuple, collections.deque)):
             assert len(got) == len(want), f"{path}: {len(got)} items, not {len(want)}"
             if isinstance(want, collections.deque):
                 assert got.maxlen == want.maxlen, path
