@@ -65,11 +65,13 @@ class HookedFrames:
         lowered, leaves it no stack.
         """
         try:
-            return self._on_frame(function, arguments)
+            return self._on_frame(function, arguments, sys._getframe(1).f_code)
         except RecursionError:
             return None
 
-    def _on_frame(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
+    def _on_frame(
+        self, function: types.FunctionType, arguments: tuple[Any, ...], caller: types.CodeType
+    ) -> Any:
         """An entry for the frame, None to run it, False to run every frame of its code, True to
         leave all that they call alone, too.
         """
@@ -82,7 +84,7 @@ class HookedFrames:
             return False
         if not any(_holds_tensors(argument) for argument in arguments):
             return None
-        if sys._getframe(1).f_code.co_name == "nonrecursive_disable_wrapper":
+        if caller.co_name == "nonrecursive_disable_wrapper":
             # torch.compiler.disable(recursive=False): the function itself, not what it calls
             return None
         key = id(function.__code__)
