@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import types
 from abc import ABCMeta
 
 import torch
@@ -278,7 +279,192 @@ def dtypes_that_kernels_refuse(x):
     return [raised(call) for call in calls]
 
 
+LEVEL = 0
+
+
+class Meta(type):
+    def __new__(cls, name, bases, namespace):
+        made = super().__new__(cls, name, bases, {**namespace, "level": LEVEL})
+        made.twin = type(name, (), namespace)
+        return made
+
+    def __init__(cls, name, bases, namespace):
+        cls.initialised = True
+
+
+class MetaWithKeywords(type):
+    def __new__(cls, name, bases, namespace):
+        return super().__new__(cls, name=name, bases=bases, dict=namespace)
+
+
+class MetaWithoutInit(type):
+    def __init__(cls, name, bases, namespace, **kwargs):
+        super().__init__(name, bases, namespace, **kwargs)
+
+    def __new__(cls, name, bases, namespace, **kwargs):
+        return super().__new__(cls, name, bases, namespace)
+
+
+class MetaInitByKeyword(MetaWithoutInit):
+    def __init__(cls, name, bases, namespace, **kwargs):
+        type.__init__(cls, name, **kwargs)
+
+
+def classes_of_too_many_or_few_arguments(x):
+    calls = [
+        type,
+        lambda: type("A", ()),
+        lambda: type("A", (), {}, 1),
+        lambda: type(name="A", bases=(), dict={}),
+        lambda: type(x.ndim, key=1),
+        lambda: type.__new__(type),
+        lambda: type.__new__(int, "A", (), {}),
+        lambda: type.__init__(type),
+        lambda: type.__init__(type, "A", key=1),
+    ]
+    return [raised(call) for call in calls], type("A", (object,), {"x": 1}).x
+
+
+def classes_of_arguments_of_wrong_types(x):
+    calls = [
+        lambda: type(1, (), {}),
+        lambda: type("A", [], {}),
+        lambda: type("A", (), [()]),
+        lambda: type("A", (x.ndim,), {}),
+        lambda: type("A", (int, str), {}),
+    ]
+    return [raised(call) for call in calls]
+
+
+def bases_with_entries(x):
+    class Entries:
+        def __mro_entries__(self, bases):
+            return (int,)
+
+    return raised(lambda: type("A", (Entries(),), {}))
+
+
+def class_statements_that_metaclasses_refuse(x):
+    def keywords():
+        class A(metaclass=MetaWithKeywords):
+            pass
+
+    def initialised_by_keyword():
+        class A(metaclass=MetaInitByKeyword, key=1):
+            pass
+
+    def wrong_cell():
+        class A(metaclass=Meta):
+            def f(self):
+                return __class__
+
+    def cell_of_none():
+        class A(metaclass=lambda name, bases, namespace: type(name, bases, {})):
+            def f(self):
+                return __class__
+
+    return [raised(f) for f in (keywords, initialised_by_keyword, cell_of_none)], raised(
+        wrong_cell
+    )[:1]
+
+
+class Prepared(type):
+    @classmethod
+    def __prepare__(cls, name, bases, namespace=None):
+        return namespace
+
+
+class Preparing:
+    def __prepare__(self, name, bases=()):
+        return None
+
+    def __call__(self, name, bases, namespace):
+        return name
+
+
+def namespaces_that_are_no_mappings(x):
+    def by_class():
+        class A(metaclass=Prepared):
+            pass
+
+    def by_number():
+        class A(metaclass=Prepared, namespace=x.ndim):
+            pass
+
+    def by_instance():
+        class A(metaclass=Preparing()):
+            pass
+
+    return [raised(f) for f in (by_class, by_number, by_instance)]
+
+
+def classes_of_a_more_derived_metaclass(x):
+    global LEVEL
+
+    class Base(metaclass=Meta):
+        pass
+
+    LEVEL = x.ndim + 4
+    made = type("Made", (Base,), {"x": 1})
+    LEVEL = 0
+    return type(made) is Meta, made.level, made.initialised, made.x, made.twin.__name__
+
+
+class Refused:
+    def __set_name__(self, owner, name):
+        raise ZeroDivisionError(name)
+
+    def __repr__(self):
+        return "Refused()"
+
+
+class RefusedWithoutArguments:
+    def __set_name__(self):  # noqa: PLE0302
+        pass
+
+    def __repr__(self):
+        return "RefusedWithoutArguments()"
+
+
+def members_that_refuse_their_name(x):
+    def error_of(kind):
+        try:
+
+            class A:
+                member = kind()
+        except Exception as error:
+            cause = repr(error.__cause__)
+            return type(error).__name__, str(error), cause, getattr(error, "__notes__", None)
+
+    return error_of(Refused), error_of(RefusedWithoutArguments)
+
+
+module = types.ModuleType("module")
+module.module = print
+
+
+class Modules(types.ModuleType):
+    pass
+
+
+others = Modules("others")
+others.others = print
+
+
+def calls_of_what_is_not_callable(x):
+    values = [1, "a", None, x, x.ndim, [1], types, module, others, Equal()]
+    return [raised(lambda value=value: value()) for value in values]
+
+
 PROGRAMS = [
+    classes_of_too_many_or_few_arguments,
+    classes_of_arguments_of_wrong_types,
+    bases_with_entries,
+    class_statements_that_metaclasses_refuse,
+    namespaces_that_are_no_mappings,
+    classes_of_a_more_derived_metaclass,
+    members_that_refuse_their_name,
+    calls_of_what_is_not_callable,
     methods_that_are_none,
     virtual_subclasses_are_asked_second,
     names_of_generators,

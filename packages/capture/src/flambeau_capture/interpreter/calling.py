@@ -9,6 +9,7 @@ import enum
 import functools
 import math
 import operator
+import sys
 import types
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -203,8 +204,20 @@ def _call_instance(
     if library is not None:
         return library.call(function, args, kwargs)
     if not callable(function):
-        raise TypeError(f"{kind.__name__!r} object is not callable")
+        _raise_not_callable(machine, function)
     raise GraphBreak("unknown-c-function", f"call of a {kind.__module__}.{kind.__qualname__}")
+
+
+def _raise_not_callable(machine: Machine, value: Any) -> NoReturn:
+    """Raise what calling `value` raises; for modules Python may suggest a function of theirs."""
+    if type(value) is types.ModuleType and sys.version_info >= (3, 12):
+        name = load_attr(machine, value, "__name__")
+        stand_in = types.ModuleType(name)
+        with contextlib.suppress(AttributeError):
+            vars(stand_in)[name] = load_attr(machine, value, name)
+        value = stand_in
+    value()
+    raise AssertionError(f"a {type(value).__name__} was called")
 
 
 # ---------------------------------------------------------------- functions written in Python

@@ -13,21 +13,22 @@ from __future__ import annotations
 import _abc
 import builtins
 import collections
+import contextlib
 import dataclasses
 import enum
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from flambeau_capture.interpreter.code.decode import decode
-from flambeau_capture.interpreter.frame import UNBOUND, run
+from flambeau_capture.interpreter.frame import UNBOUND, Stopped, run
 from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics import attribute_writes, attributes, operators
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
-from flambeau_capture.interpreter.values.classes import is_trusted, python_method
+from flambeau_capture.interpreter.values.classes import MISSING, is_trusted, lookup, python_method
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -54,16 +55,17 @@ def build_class(
             else _most_derived(meta, resolved)
         )
     namespace = _prepare(machine, meta, name, resolved, kwds)
+    if lookup(machine, type(namespace), "__getitem__") is MISSING:
+        maker = meta.__name__ if isinstance(meta, type) else "<metaclass>"
+        raise TypeError(
+            f"{maker}.__prepare__() must return a mapping, not {type(namespace).__name__}"
+        )
     cell = _run_body(machine, body, namespace)
     if resolved is not bases and "__orig_bases__" not in namespace:
         namespace["__orig_bases__"] = bases
     made = machine.call(meta, (name, resolved, namespace), kwds)
     if isinstance(cell, types.CellType) and isinstance(made, type):
-        if not _holds(cell, made):
-            raise RuntimeError(
-                f"__class__ not set defining {name!r} as {made!r}. Was __classcell__ "
-                f"propagated to type.__new__?"
-            )
+        _check_class_cell(cell, name, made)
     return made
 
 
@@ -131,11 +133,18 @@ def _run_body(machine: Machine, body: types.FunctionType, namespace: Any) -> Any
     return frame.value
 
 
-def _holds(cell: types.CellType, made: type) -> bool:
-    try:
-        return cell.cell_contents is made
-    except ValueError:
-        return False
+def _check_class_cell(cell: types.CellType, name: str, made: type) -> None:
+    """Raise what `__build_class__` raises where `__class__` in the body is not the class made."""
+    held: Any = MISSING
+    with contextlib.suppress(ValueError):
+        held = cell.cell_contents
+    if held is MISSING:
+        raise RuntimeError(
+            f"__class__ not set defining {name!r} as {made!r}. Was __classcell__ "
+            f"propagated to type.__new__?"
+        )
+    if held is not made:
+        raise TypeError(f"__class__ set to {held!r} defining {name!r} as {made!r}")
 
 
 # ---------------------------------------------------------------- making the class
@@ -143,7 +152,13 @@ def _holds(cell: types.CellType, made: type) -> bool:
 
 def new_class(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`type.__new__(meta, name, bases, namespace, **kwds)`."""
+    if not _makes_class(args):
+        return type.__new__(*args, **kwargs)  # which raises
     meta, name, bases, namespace = args
+    winner = _most_derived(meta, bases)
+    if winner is not meta and winner.__new__ is not type.__new__:
+        maker = load_attr(machine, winner, "__new__")
+        return machine.call(maker, (winner, name, bases, namespace), kwargs)
     if issubclass(meta, type) and any(issubclass(base, torch.Tensor) for base in bases):
         raise GraphBreak("tensor-subclass", f"class {name} derives from Tensor")
     if bases[:1] != (_NoHook,) and any(has_program_hook(base) for base in bases):
@@ -154,12 +169,25 @@ def new_class(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if _calls_program(python_method(machine, type(value), "__set_name__"))
     }
     plain = {key: None if key in named else value for key, value in namespace.items()}
+    assert machine.frame is not None
+    if "__name__" in machine.frame.globals:
+        plain.setdefault("__module__", machine.frame.globals["__name__"])
     made = type.__new__(meta, name, bases, plain, **kwargs)
     adopt_class(machine, made)
     for key, value in named.items():
         type.__setattr__(made, key, value)
     _set_names(machine, made, named)
     return made
+
+
+def _makes_class(args: tuple[Any, ...]) -> bool:
+    """Whether the arguments of `type.__new__` are of the types that it takes."""
+    return (
+        len(args) == 4
+        and all(map(isinstance, args, (type, str, tuple, dict)))
+        and issubclass(args[0], type)
+        and all(isinstance(base, type) for base in args[2])
+    )
 
 
 def _new_class_with_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,7 +211,25 @@ def _new_class_with_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[s
 def _set_names(machine: Machine, made: type, named: dict[str, Any]) -> None:
     for key, value in named.items():
         method = python_method(machine, type(value), "__set_name__")
-        machine.call(method, (value, made, key), {})
+        try:
+            machine.call(method, (value, made, key), {})
+        except (GraphBreak, Stopped):
+            raise
+        except BaseException as error:
+            _raise_set_name_error(error, made, key, value)
+
+
+def _raise_set_name_error(error: BaseException, made: type, key: str, value: Any) -> NoReturn:
+    """Raise what `type.__new__` makes of an error of a `__set_name__`: a class of the same name,
+    with such a member, is made natively.
+    """
+
+    def set_name(*args: Any) -> None:
+        raise error
+
+    stand_in = type(type(value).__name__, (), {"__set_name__": set_name})
+    type(made.__name__, (), {key: stand_in()})
+    raise AssertionError("__set_name__ of the stand-in was not called")
 
 
 class _NoHook:
@@ -246,7 +292,8 @@ def _new_class(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(type.__init__)
 def _init_class(machine: Machine, args: Any, kwargs: Any) -> None:
-    """Nothing: `type.__new__` has done all."""
+    """Only the arguments are checked: `type.__new__` has done all."""
+    type.__init__(*args, **kwargs)
 
 
 @substitute_for(type.__instancecheck__)

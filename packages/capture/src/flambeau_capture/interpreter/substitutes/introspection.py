@@ -47,8 +47,10 @@ def _isinstance(machine: Machine, args: Any, kwargs: Any) -> bool:
 
 @substitute_for(type)
 def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
-    if len(args) != 1:
-        return new_class(machine, (type, *args), kwargs)
+    if len(args) == 3:
+        return _call_type(machine, args, kwargs)
+    if len(args) != 1 or kwargs:
+        return type(*args, **kwargs)  # which raises
     (obj,) = args
     if isinstance(obj, torch.Tensor):
         return machine.tape.real_type(obj)
@@ -63,6 +65,15 @@ def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
             else types.GeneratorType
         )
     return SYMBOLIC_NUMBERS.get(kind, kind)
+
+
+def _call_type(machine: Machine, args: Any, kwargs: Any) -> Any:
+    """`type(name, bases, namespace)`, whose bases may have a metaclass."""
+    made = new_class(machine, (type, *args), kwargs)
+    init = python_method(machine, type(made), "__init__") if isinstance(made, type) else None
+    if init is not None:
+        machine.call(init, (made, *args), kwargs)
+    return made
 
 
 @substitute_for(getattr)
