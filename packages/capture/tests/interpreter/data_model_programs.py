@@ -674,7 +674,29 @@ def attributes_of_generators(x):
     return x + 1, found, list(generator), generator.gi_frame
 
 
+class EqualByGlobal:
+    def __eq__(self, other):
+        return KEYS_ARE_EQUAL or self is other
+
+    def __hash__(self):
+        return 0
+
+
+class HashedByGlobal:
+    def __hash__(self):
+        return KEYS_HASH
+
+
+def keys_that_read_new_globals(x):
+    global KEYS_ARE_EQUAL, KEYS_HASH
+    KEYS_ARE_EQUAL, KEYS_HASH = False, x.ndim
+    found = [len({EqualByGlobal() for _ in range(3)}), len({HashedByGlobal(), HashedByGlobal()})]
+    del KEYS_ARE_EQUAL, KEYS_HASH
+    return found, x + 1
+
+
 PROGRAMS = [
+    keys_that_read_new_globals,
     extremes,
     copies_of_generators,
     function_of_an_extension,

@@ -18,7 +18,7 @@ from flambeau_capture.interpreter.values.program_functions import observe, tell_
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from flambeau_capture.interpreter.protocols import Recorder
 
@@ -36,9 +36,9 @@ def native_key(machine: Recorder, key: Any, others: Iterable[Any] = ()) -> Any:
     key = concrete_key(key)
     observe(machine, key)
     if hashes_in_python(machine, key):
-        if _interpreted_hash(machine, key) != hash(key):
+        wanted = _interpreted_hash(machine, key)
+        if wanted != _natively(hash, key):
             raise _changed(key)
-        wanted = hash(key)
         for other in others:
             if other is not key and type(other) not in _PLAIN and hash(other) == wanted:
                 _check_equality(machine, other, key)
@@ -78,8 +78,9 @@ def hashes_in_python(machine: Recorder, value: Any) -> bool:
 def _interpreted_hash(machine: Recorder, value: Any) -> int:
     if type(value) in _CONTAINERS:
         for item in value:
-            if hashes_in_python(machine, item) and _interpreted_hash(machine, item) != hash(item):
-                raise _changed(item)
+            if hashes_in_python(machine, item):
+                if _interpreted_hash(machine, item) != _natively(hash, item):
+                    raise _changed(item)
         return hash(value)
     method = python_method(machine, type(value), "__hash__")
     if method is None:
@@ -119,13 +120,25 @@ def _check_equality(machine: Recorder, left: Any, right: Any) -> None:
     if method is None or type(left) in _CONTAINERS:
         return
     answer = machine.call(method, (left, right), {})
-    if answer is not NotImplemented and bool(answer) is not bool(left == right):
+    if answer is not NotImplemented and bool(answer) is not _natively(_equal, left, right):
         raise _changed(left)
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return bool(left == right)
+
+
+def _natively(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """What native code gets of methods that raised nothing when they were interpreted."""
+    try:
+        return function(value, *others)
+    except Exception as error:  # the methods read what the frame has changed
+        raise _changed(value) from error
 
 
 def _changed(value: Any) -> GraphBreak:
     return GraphBreak(
         "unknown-c-function",
-        f"a {type(value).__qualname__}, whose attributes the frame has changed, is hashed "
+        f"a {type(value).__qualname__}, whose methods read what the frame has changed, is hashed "
         f"or compared by native code",
     )
