@@ -222,14 +222,29 @@ done:
     return taken;
 }
 
+/* Frames that run one in another while a handler is in force.  CPython runs a call of a Python function in the loop of its caller
+ * unless a hook is installed; then each takes C stack, which a raised recursion limit does not bound, and of which 3.12 and later
+ * count 1,500 calls. */
+#define MOST_NESTED 600
+static __thread int nested;
+
 static PyObject *
-evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
+without_handler(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
 {
-    FrameHandler *handler = current;
+    PyObject *former = hook_switch(NULL);
+    PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    hook_restore(former);
+    return result;
+}
+
+static PyObject *
+with_handler(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
+{
     PyObject *result;
-    if (LIKELY(handler == NULL) || !is_eligible(tstate, frame, throwflag)) {
+    if (!is_eligible(tstate, frame, throwflag)) {
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
+    FrameHandler *handler = current;
     Py_INCREF(handler);
     Service taken = serve(handler, frame, &result);
     Py_DECREF(handler);
@@ -237,12 +252,24 @@ evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag
         return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
     if (taken == RUNS_EAGERLY) {
-        PyObject *former = hook_switch(NULL);
-        result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
-        hook_restore(former);
-        return result;
+        return without_handler(tstate, frame, throwflag);
     }
     drop_frame(tstate, frame);
+    return result;
+}
+
+static PyObject *
+evaluate(PyThreadState *tstate, struct _PyInterpreterFrame *frame, int throwflag)
+{
+    if (LIKELY(current == NULL)) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    if (nested >= MOST_NESTED) {
+        return without_handler(tstate, frame, throwflag);
+    }
+    nested++;
+    PyObject *result = with_handler(tstate, frame, throwflag);
+    nested--;
     return result;
 }
 

@@ -383,3 +383,19 @@ def test_the_standard_library_runs_replaced():
     replacing = Replacing()
     assert replacing.call(program) == program()
     assert len(replacing.offered) > 50
+
+
+def test_recursion_that_a_raised_limit_allows_is_not_bounded_by_the_c_stack():
+    def count(n):
+        return 1 + count(n - 1) if n else 0
+
+    seen = []
+    handler = core.FrameHandler(lambda function, arguments: seen.append(function))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        assert call_with_handler(handler, count, 60_000) == 60_000
+    finally:
+        sys.setrecursionlimit(limit)
+    assert seen
+    assert call_with_handler(handler, count, 5) == 5
