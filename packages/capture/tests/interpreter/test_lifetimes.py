@@ -13,7 +13,8 @@ from captured import compiled
 
 
 class Plain:
-    pass
+    def method(self) -> None:
+        pass
 
 
 def dropped_after_a_break() -> Any:
@@ -100,7 +101,133 @@ def freed_in_a_call() -> Any:
     return drop(held, reference)
 
 
+def held_by_a_dead_variable() -> Any:
+    obj = Plain()
+    reference = weakref.ref(obj)
+    gc.collect()
+    return reference() is None
+
+
+def held_behind_a_weak_method() -> Any:
+    obj = Plain()
+    gc.collect()
+    reference = weakref.WeakMethod(obj.method)
+    gc.collect()
+    return reference() is None
+
+
+def held_by_a_caller_behind_a_weak_method() -> Any:
+    def inner(reference: Any) -> Any:
+        gc.collect()
+        return reference() is None
+
+    obj = Plain()
+    gc.collect()
+    reference = weakref.WeakMethod(obj.method)
+    first = inner(reference)
+    return first, inner(reference)
+
+
+def held_in_a_dead_list_behind_a_weak_method() -> Any:
+    held = [Plain()]
+    gc.collect()
+    reference = weakref.WeakMethod(held[0].method)
+    gc.collect()
+    return reference() is None
+
+
+def held_behind_a_weak_method_in_a_handler() -> Any:
+    obj = Plain()
+    gc.collect()
+    reference = weakref.WeakMethod(obj.method)
+    try:
+        gc.collect()
+        raise ValueError
+    except ValueError:
+        gc.collect()
+        return reference() is None
+
+
+def held_in_a_dead_list() -> Any:
+    held = [Plain()]
+    reference = weakref.ref(held[0])
+    gc.collect()
+    return reference() is None
+
+
+def held_by_a_caller() -> Any:
+    def inner(reference: Any) -> Any:
+        gc.collect()
+        return reference() is None
+
+    obj = Plain()
+    reference = weakref.ref(obj)
+    first = inner(reference)
+    return first, inner(reference)
+
+
+def held_in_a_weak_set() -> Any:
+    members: Any = weakref.WeakSet()
+    obj = Plain()
+    members.add(obj)
+    gc.collect()
+    return len(members)
+
+
+def held_in_a_weak_dictionary() -> Any:
+    members: Any = weakref.WeakValueDictionary()
+    obj = Plain()
+    members["key"] = obj
+    gc.collect()
+    return len(members)
+
+
+def held_until_bound_again() -> Any:
+    obj: Any = Plain()
+    reference = weakref.ref(obj)
+    gc.collect()
+    before = reference() is None
+    obj = None
+    gc.collect()
+    return before, reference() is None
+
+
+def held_while_an_exception_is_handled() -> Any:
+    obj = Plain()
+    reference = weakref.ref(obj)
+    try:
+        gc.collect()
+        raise ValueError
+    except ValueError:
+        gc.collect()
+        return reference() is None
+
+
+def held_by_a_generator() -> Any:
+    def values() -> Any:
+        obj = Plain()
+        reference = weakref.ref(obj)
+        gc.collect()
+        yield reference() is None
+        gc.collect()
+        yield reference() is None
+
+    return list(values())
+
+
 PROGRAMS = [
+    held_by_a_dead_variable,
+    held_behind_a_weak_method,
+    held_by_a_caller_behind_a_weak_method,
+    held_in_a_dead_list_behind_a_weak_method,
+    held_behind_a_weak_method_in_a_handler,
+    held_in_a_dead_list,
+    held_by_a_caller,
+    held_in_a_weak_set,
+    held_in_a_weak_dictionary,
+    held_until_bound_again,
+    held_while_an_exception_is_handled,
+    held_by_a_generator,
     dropped_after_a_break,
     dropped_between_breaks,
     dropped_behind_a_proxy,

@@ -25,6 +25,7 @@ from flambeau_capture.interpreter.exit.side_effects import guard_distinct, side_
 from flambeau_capture.interpreter.exit.suspended_frame import Original, stack_recipes
 from flambeau_capture.interpreter.torch_calls.contexts import reenter_side_effects
 from flambeau_capture.interpreter.torch_calls.hooks import hook_side_effects
+from flambeau_capture.interpreter.values.lifetimes import may_be_watched
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallSideEffect, Capture, Const, Recipe, SuspendedFrame
 from flambeau_capture.torch_switches import Switches, nesting_settings
@@ -204,9 +205,10 @@ def _suspended(
     elif handler is not None:
         live |= live_slots(decoded, handler.target)
     bound = original.bound
+    held = {slot for slot, value in bound.items() if may_be_watched(value)}
     if is_last:  # references to what is performed are counted as in eager
-        live |= {slot for slot in bound if any(bound[slot] is item for item in frame.stack)}
-    layout = Layout(tuple(sorted(live & bound.keys())), kinds)
+        held |= {slot for slot in bound if any(bound[slot] is item for item in frame.stack)}
+    layout = Layout(tuple(sorted((live & bound.keys()) | held)), kinds)
     kept = set(bound)
     if is_last and decoded.names_at[index] == "DELETE_FAST":
         kept.discard(decoded.instructions[index][1])
@@ -220,7 +222,7 @@ def _suspended(
         following=[
             (
                 item,
-                Layout(tuple(sorted(live_slots(decoded, item.index) & kept)), item.stack),
+                Layout(tuple(sorted((live_slots(decoded, item.index) | held) & kept)), item.stack),
             )
             for item in following
         ],
