@@ -9,7 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from captured import compiled
+
+import flambeau_capture
 
 
 class Plain:
@@ -244,3 +247,24 @@ def test_objects_die_where_eager_frees_them(program: Callable[[], Any]) -> None:
     fn = compiled(program)
     expected = program()
     assert [fn() for _ in range(3)] == [expected] * 3
+
+
+def test_a_dead_class_does_not_hinder_capture() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        class Local:
+            number = 2
+
+        y = x + Local.number
+        gc.collect()
+        return y * 2
+
+    graphs: list[Any] = []
+
+    def backend(module: Any, example_inputs: list[Any]) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    fn = flambeau_capture.compile(program, backend=backend)
+    x = torch.ones(2)
+    assert torch.equal(fn(x), program(x))
+    assert len(graphs) == 2

@@ -34,17 +34,20 @@ _ATOMS = frozenset(
         types.BuiltinFunctionType,
     }
 )
+_UNWATCHED = (type, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def may_be_watched(value: Any) -> bool:
-    """Whether the program may see when a value dies. Tensors do not count: a dead intermediate
-    result would become an output of the graph.
+    """Whether the program may see when a value dies.
+
+    Tensors do not count: a dead intermediate result would become an output of the graph. Classes do
+    not: they hold themselves, and only the collector frees them.
     """
     seen: set[int] = set()
     pending = [value]
     while pending:
         item = pending.pop()
-        if type(item) in _ATOMS or isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat)):
+        if type(item) in _ATOMS or isinstance(item, _UNWATCHED):
             continue
         if id(item) in seen:
             continue
