@@ -87,3 +87,16 @@ def test_a_function_that_breaks_does_not_grow() -> None:
         tracemalloc.stop()
     assert len(gc.get_objects()) - objects < 100
     assert grown < 100_000
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_generator_that_dies_with_the_capture_says_nothing():
+    def program(x: torch.Tensor) -> torch.Tensor:
+        items = (item for item in [1, 2, 3])
+        y = x + next(items)
+        gc.collect()
+        return y * 2
+
+    x = torch.ones(2)
+    assert torch.equal(compiled(program)(x), program(x))
+    gc.collect()

@@ -294,7 +294,8 @@ class Machine:
         """Drop every reference: machine, tables and tape form cycles, which would keep the call's
         tensors until the next collection.
         """
-        for part in (self.breaks, self.functions, self.objects, self.tape, self):
+        # Itself first: generators that die with a part see that the capture is over.
+        for part in (self, self.breaks, self.functions, self.objects, self.tape):
             part.__dict__.clear()
 
     def suspend(self, frame: Frame) -> None:
