@@ -12,7 +12,7 @@ values/           objects.py: sources, tracked copies, pending writes, and `wrap
                   lazy_values.py: values and containers that are not read yet, or in part;
                   numbers.py, unbacked.py: symbolic numbers; deferred_strings.py: text made after
                   the graph; subclasses.py: tensor subclasses; keys.py: hashes and equality;
-                  weak_references.py
+                  weak_references.py; lifetimes.py: dead locals that the program may watch
 foreign_types.py  the registry of libraries whose objects a room captures
 substitute_registry.py    functions of the program's libraries that have a replacement
 tracebacks.py     tracebacks of interpreted frames, with the program's names and lines
