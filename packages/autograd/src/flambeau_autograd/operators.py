@@ -32,64 +32,24 @@ class Work(enum.Enum):
 
 
 _PRIM_WORK = {
-    Kind.POINTWISE: Work.POINTWISE,
-    Kind.REDUCTION: Work.REDUCTION,
-    Kind.VIEW: Work.VIEW,
-    Kind.INDEX: Work.POINTWISE,
-    Kind.FACTORY: Work.FACTORY,
-    Kind.LAYOUT: Work.POINTWISE,
+    Kind.POINTWISE: Work.POINTWISE, Kind.REDUCTION: Work.REDUCTION, Kind.VIEW: Work.VIEW,
+    Kind.INDEX: Work.POINTWISE, Kind.FACTORY: Work.FACTORY, Kind.LAYOUT: Work.POINTWISE,
     Kind.SCATTER: Work.HEAVY,
-}
+}  # fmt: skip
 
 _FUSIBLE = {
-    "clone",
-    "_to_copy",
-    "cat",
-    "stack",
-    "constant_pad_nd",
-    "gelu",
-    "silu",
-    "where",
-    "slice_backward",
-    "select_backward",
-    "native_dropout_backward",
-    "masked_fill",
-    "flip",
-    "roll",
-    "repeat",
-    "copy",
-    "slice_scatter",
-    "select_scatter",
-    "lerp",
-    "gelu_backward",
-    "threshold_backward",
-    "tanh_backward",
-    "sigmoid_backward",
-    "silu_backward",
-    "hardswish_backward",
-    "addcmul",
-    "addcdiv",
-    "triu",
-    "tril",
-}
+    "clone", "_to_copy", "cat", "stack", "constant_pad_nd", "gelu", "silu", "where",
+    "slice_backward", "select_backward", "native_dropout_backward", "masked_fill", "flip", "roll",
+    "repeat", "copy", "slice_scatter", "select_scatter", "lerp", "gelu_backward",
+    "threshold_backward", "tanh_backward", "sigmoid_backward", "silu_backward",
+    "hardswish_backward", "addcmul", "addcdiv", "triu", "tril",
+}  # fmt: skip
 """ATen operators that work element by element though not tagged so."""
 
 _REDUCTIONS = {
-    "sum",
-    "mean",
-    "amax",
-    "amin",
-    "prod",
-    "var",
-    "var_mean",
-    "std",
-    "any",
-    "all",
-    "argmax",
-    "argmin",
-    "logsumexp",
-    "linalg_vector_norm",
-}
+    "sum", "mean", "amax", "amin", "prod", "var", "var_mean", "std", "any", "all", "argmax",
+    "argmin", "logsumexp", "linalg_vector_norm",
+}  # fmt: skip
 
 
 @cache

@@ -94,15 +94,7 @@ class UntracedCalls(Unsupported):
 REASONS: dict[str, type[Unsupported]] = {
     kind.reason: kind
     for kind in (
-        AliasedMutation,
-        AliasedOutputs,
-        NoFunctionalForm,
-        ViewWrite,
-        MutationInBackward,
-        BackwardFailed,
-        LeafInside,
-        TrainingOnlyMutation,
-        UnbackedNumbers,
-        UntracedCalls,
+        AliasedMutation, AliasedOutputs, NoFunctionalForm, ViewWrite, MutationInBackward,
+        BackwardFailed, LeafInside, TrainingOnlyMutation, UnbackedNumbers, UntracedCalls,
     )
-}
+}  # fmt: skip

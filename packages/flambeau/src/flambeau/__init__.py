@@ -20,19 +20,7 @@ from flambeau_capture import CaptureError
 from flambeau_capture.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
 
 __all__ = [
-    "CaptureError",
-    "CompiledModule",
-    "Explanation",
-    "__version__",
-    "compile",
-    "compile_in_place",
-    "compiler",
-    "explain",
-    "list_backends",
-    "mark_dynamic",
-    "mark_static",
-    "mark_unbacked",
-    "maybe_mark_dynamic",
-    "register_backend",
-    "reset",
-]
+    "CaptureError", "CompiledModule", "Explanation", "__version__", "compile", "compile_in_place",
+    "compiler", "explain", "list_backends", "mark_dynamic", "mark_static", "mark_unbacked",
+    "maybe_mark_dynamic", "register_backend", "reset",
+]  # fmt: skip

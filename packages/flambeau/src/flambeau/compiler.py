@@ -43,33 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "allow_in_graph",
-    "assume_constant_result",
-    "compile",
-    "cudagraph_mark_step_begin",
-    "disable",
-    "disallow_in_graph",
-    "get_default_backend",
-    "graph_break",
-    "is_compiling",
-    "is_dynamo_compiling",
-    "is_exporting",
-    "keep_portable_guards_unsafe",
-    "keep_tensor_guards_unsafe",
-    "list_backends",
-    "load_cache_artifacts",
-    "nested_compile_region",
-    "reset",
-    "save_cache_artifacts",
-    "set_default_backend",
-    "set_stance",
-    "skip_all_guards_unsafe",
-    "skip_guard_on_all_nn_modules_unsafe",
-    "skip_guard_on_globals_unsafe",
-    "skip_guard_on_inbuilt_nn_modules_unsafe",
-    "substitute_in_graph",
-    "wrap_numpy",
-]
+    "allow_in_graph", "assume_constant_result", "compile", "cudagraph_mark_step_begin", "disable",
+    "disallow_in_graph", "get_default_backend", "graph_break", "is_compiling",
+    "is_dynamo_compiling", "is_exporting", "keep_portable_guards_unsafe",
+    "keep_tensor_guards_unsafe", "list_backends", "load_cache_artifacts", "nested_compile_region",
+    "reset", "save_cache_artifacts", "set_default_backend", "set_stance", "skip_all_guards_unsafe",
+    "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe",
+    "skip_guard_on_inbuilt_nn_modules_unsafe", "substitute_in_graph", "wrap_numpy",
+]  # fmt: skip
 
 
 def disable(

@@ -47,13 +47,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 """By the name of a sympy class: what it says of sizes."""
 
 _RELATIONS = {
-    "Equality": "==",
-    "Unequality": "!=",
-    "StrictLessThan": "<",
-    "LessThan": "<=",
-    "StrictGreaterThan": ">",
-    "GreaterThan": ">=",
-}
+    "Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=",
+    "StrictGreaterThan": ">", "GreaterThan": ">=",
+}  # fmt: skip
 _CONNECTIVES = {"And": "and", "Or": "or", "Not": "not"}
 
 

@@ -20,15 +20,10 @@ if TYPE_CHECKING:
     from flambeau_capture.events import Event
 
 _OF_EVENT = {
-    "capture": "captures",
-    "recompile": "recompiles",
-    "break": "graph_breaks",
-    "limit": "graph_breaks",
-    "generalise": "recompiles",
-    "eager": "graph_breaks",
-    "eager_replay": "graph_breaks",
-    "violated": "recompiles",
-}
+    "capture": "captures", "recompile": "recompiles", "break": "graph_breaks",
+    "limit": "graph_breaks", "generalise": "recompiles", "eager": "graph_breaks",
+    "eager_replay": "graph_breaks", "violated": "recompiles",
+}  # fmt: skip
 
 
 def emit(topic: str, text: str, environment: Environment) -> None:

@@ -8,10 +8,6 @@ from flambeau_inductor.compile import Explanation, compile_graph, explain_graph
 from flambeau_inductor.options import InductorOptions
 
 __all__ = [
-    "BorderError",
-    "Explanation",
-    "InductorOptions",
-    "__version__",
-    "compile_graph",
+    "BorderError", "Explanation", "InductorOptions", "__version__", "compile_graph",
     "explain_graph",
-]
+]  # fmt: skip

@@ -19,24 +19,9 @@ from flambeau_prims.tracer import Tracer
 from flambeau_prims.unsupported import Unsupported
 
 __all__ = [
-    "PRIMS",
-    "Expr",
-    "FakeTensor",
-    "Graph",
-    "GraphError",
-    "Node",
-    "Prim",
-    "SizeEnv",
-    "Spec",
-    "Tracer",
-    "Unsupported",
-    "Value",
-    "__version__",
-    "check_graph",
-    "decompose",
-    "fake_like",
-    "run_graph",
-    "spec_of",
-]
+    "PRIMS", "Expr", "FakeTensor", "Graph", "GraphError", "Node", "Prim", "SizeEnv", "Spec",
+    "Tracer", "Unsupported", "Value", "__version__", "check_graph", "decompose", "fake_like",
+    "run_graph", "spec_of",
+]  # fmt: skip
 
 rule_for_others(fake_kernel)  # here, since it needs the tracer, which needs the rules

@@ -23,62 +23,24 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-_POINTWISE_THAT_CHECK = frozenset(
-    {
-        "clamp.Tensor",
-        "clamp_max.Tensor",
-        "clamp_min.Tensor",
-        "equal",
-        "gcd",
-        "gelu_backward",
-        "igamma",
-        "igammac",
-        "lcm",
-        "logaddexp",
-        "logaddexp2",
-        "logit_backward",
-        "native_dropout_backward",
-        "nextafter",
-        "sigmoid_backward",
-        "silu_backward",
-        "tanh_backward",
-        "threshold_backward",
-    }
-)
+_POINTWISE_THAT_CHECK = frozenset({
+    "clamp.Tensor", "clamp_max.Tensor", "clamp_min.Tensor", "equal", "gcd", "gelu_backward",
+    "igamma", "igammac", "lcm", "logaddexp", "logaddexp2", "logit_backward",
+    "native_dropout_backward", "nextafter", "sigmoid_backward", "silu_backward",
+    "tanh_backward", "threshold_backward",
+})  # fmt: skip
 """Pointwise operators without `device_check: NoCheck`."""
 
-_OTHERS_WITHOUT_CHECK = frozenset(
-    {
-        "_index_put_impl",
-        "bernoulli",
-        "binomial",
-        "copysign",
-        "fill",
-        "floor_divide",
-        "heaviside",
-        "index",
-        "index_fill",
-        "is_set_to",
-        "rsub",
-        "set",
-    }
-)
+_OTHERS_WITHOUT_CHECK = frozenset({
+    "_index_put_impl", "bernoulli", "binomial", "copysign", "fill", "floor_divide", "heaviside",
+    "index", "index_fill", "is_set_to", "rsub", "set",
+})  # fmt: skip
 """Operators that are not tagged pointwise and have `device_check: NoCheck`."""
 
-_THAT_CHECK_INSIDE = frozenset(
-    {
-        "binary_cross_entropy",
-        "dist",
-        "embedding",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "masked_fill",
-        "mse_loss",
-        "smooth_l1_loss",
-        "stack",
-    }
-)
+_THAT_CHECK_INSIDE = frozenset({
+    "binary_cross_entropy", "dist", "embedding", "logical_and", "logical_or", "logical_xor",
+    "masked_fill", "mse_loss", "smooth_l1_loss", "stack",
+})  # fmt: skip
 """Operators whose own code, or its first step, takes no tensors of several devices, not even 0-dim
 ones.
 """

@@ -22,15 +22,10 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _SIZES = {
-    aten.size.default,
-    aten.stride.default,
-    aten.sym_size.default,
-    aten.sym_stride.default,
-    aten.numel.default,
-    aten.sym_numel.default,
-    aten.storage_offset.default,
+    aten.size.default, aten.stride.default, aten.sym_size.default, aten.sym_stride.default,
+    aten.numel.default, aten.sym_numel.default, aten.storage_offset.default,
     aten.sym_storage_offset.default,
-}
+}  # fmt: skip
 _CONTENTS = {
     aten._local_scalar_dense.default,
     aten.item.default,
@@ -69,23 +64,10 @@ class OperatorFacts:
     """Facts of one overload; see the attributes."""
 
     __slots__ = (
-        "aliases",
-        "any_geometry",
-        "changes_metadata",
-        "checks_overlap",
-        "functional",
-        "lazy",
-        "mutated",
-        "op",
-        "out",
-        "positions",
-        "random",
-        "returns_list",
-        "special",
-        "stem",
-        "view",
+        "aliases", "any_geometry", "changes_metadata", "checks_overlap", "functional", "lazy",
+        "mutated", "op", "out", "positions", "random", "returns_list", "special", "stem", "view",
         "view_form",
-    )
+    )  # fmt: skip
 
     def __init__(self, op: OpOverload) -> None:
         schema = op._schema

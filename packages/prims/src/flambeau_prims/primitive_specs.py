@@ -23,18 +23,10 @@ if TYPE_CHECKING:
     from flambeau_prims.spec import Size
 
 WIDE_FLOATS = frozenset({torch.float32, torch.float64})
-INTEGERS = frozenset(
-    {
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.uint8,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-    }
-)
+INTEGERS = frozenset({
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32,
+    torch.uint64,
+})  # fmt: skip
 
 
 # Pointwise

@@ -50,20 +50,10 @@ if TYPE_CHECKING:
 # 0. Dtypes
 # --------------------------------------------------------------------------------------------------
 
-DTYPES = frozenset(
-    {
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-    }
-)
+DTYPES = frozenset({
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8, torch.uint8, torch.bool,
+})  # fmt: skip
 """The dtypes that primitives take. Operators on tensors of others (complex, float8, uint16 and
 wider) stay calls of ATen; `clone`, which only moves, takes them too.
 """

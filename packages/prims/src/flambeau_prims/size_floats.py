@@ -28,20 +28,9 @@ if TYPE_CHECKING:
 Number: TypeAlias = "int | float | Expr | FloatExpr"
 
 _MATH = [
-    "sqrt",
-    "cos",
-    "cosh",
-    "sin",
-    "sinh",
-    "tan",
-    "tanh",
-    "acos",
-    "asin",
-    "atan",
-    "log2",
-    "exp",
+    "sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "log2", "exp",
     "log",
-]
+]  # fmt: skip
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
     "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
@@ -243,13 +232,9 @@ _RELATIONS: dict[
     ">=": (sizes.ge, sizes.known_ge, sizes.known_lt),
 }
 PLAIN: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
     ">=": operator.ge,
-}
+}  # fmt: skip
 
 
 class Condition:

@@ -50,38 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "Atom",
-    "Expr",
-    "ExprEnv",
-    "Monomial",
-    "Size",
-    "SizeEnv",
-    "SizeGuard",
-    "as_int",
-    "ceil_div",
-    "current",
-    "eq",
-    "expect",
-    "format_size",
-    "ge",
-    "gt",
-    "hint_of",
-    "is_symbolic",
-    "known_eq",
-    "known_ge",
-    "known_gt",
-    "known_le",
-    "known_lt",
-    "known_ne",
-    "le",
-    "likely_eq",
-    "likely_ge",
-    "lt",
-    "ne",
-    "ordered_terms",
-    "size_max",
-    "size_min",
-]
+    "Atom", "Expr", "ExprEnv", "Monomial", "Size", "SizeEnv", "SizeGuard", "as_int", "ceil_div",
+    "current", "eq", "expect", "format_size", "ge", "gt", "hint_of", "is_symbolic", "known_eq",
+    "known_ge", "known_gt", "known_le", "known_lt", "known_ne", "le", "likely_eq", "likely_ge",
+    "lt", "ne", "ordered_terms", "size_max", "size_min",
+]  # fmt: skip
 
 
 class SizeEnv(ExprEnv):

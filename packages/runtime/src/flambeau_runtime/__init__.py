@@ -21,24 +21,8 @@ from flambeau_runtime.program import Program
 from flambeau_runtime.program_text import format_program
 
 __all__ = [
-    "Cache",
-    "CacheError",
-    "CacheUse",
-    "CompileError",
-    "CompilerNotFound",
-    "CompilerUnusable",
-    "EnvironmentProblem",
-    "KernelNotLoadable",
-    "Program",
-    "ProgramError",
-    "RuntimeOptions",
-    "SanitizerNotLoaded",
-    "__version__",
-    "check_arguments",
-    "check_program",
-    "default_cache_dir",
-    "format_program",
-    "load",
-    "output_code",
-    "recording_cache_use",
-]
+    "Cache", "CacheError", "CacheUse", "CompileError", "CompilerNotFound", "CompilerUnusable",
+    "EnvironmentProblem", "KernelNotLoadable", "Program", "ProgramError", "RuntimeOptions",
+    "SanitizerNotLoaded", "__version__", "check_arguments", "check_program", "default_cache_dir",
+    "format_program", "load", "output_code", "recording_cache_use",
+]  # fmt: skip

@@ -42,21 +42,11 @@ FLOAT_OPS = {
     **{
         f"math.{name}": name
         for name in (
-            "sqrt",
-            "cos",
-            "cosh",
-            "sin",
-            "sinh",
-            "tan",
-            "tanh",
-            "acos",
-            "asin",
-            "atan",
-            "exp",
+            "sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "exp",
             "log",
         )
     },
-}
+}  # fmt: skip
 """Operator of a symbolic float -> scalar operator."""
 
 

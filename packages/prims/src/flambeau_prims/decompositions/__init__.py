@@ -10,22 +10,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 MODULES = (
-    "pointwise",
-    "activation",
-    "copy",
-    "factory",
-    "view",
-    "index",
-    "reduction",
-    "softmax",
-    "norm",
-    "loss",
-    "dropout",
-    "pool",
-    "max_pool",
-    "resample",
-    "foreach",
-)
+    "pointwise", "activation", "copy", "factory", "view", "index", "reduction", "softmax", "norm",
+    "loss", "dropout", "pool", "max_pool", "resample", "foreach",
+)  # fmt: skip
 
 _LOADED: list[bool] = []
 

@@ -39,32 +39,10 @@ def overloads(name: str, *which: str) -> list[OpOverload]:
 # ---------------------------------------------------------------------------
 
 FLOAT_UNARY = (
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "lgamma",
-)
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",
+    "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf",
+    "erfc", "lgamma",
+)  # fmt: skip
 """Integers are taken in the default floating dtype."""
 
 ROUNDING = ("floor", "ceil", "round", "trunc")

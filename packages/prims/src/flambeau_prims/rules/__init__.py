@@ -11,31 +11,10 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 MODULES: tuple[str, ...] = (
-    "attention",
-    "convolution",
-    "copy",
-    "factory",
-    "foreach",
-    "forward_mode",
-    "fourier",
-    "histogram",
-    "index",
-    "linalg",
-    "loss",
-    "matmul",
-    "norm",
-    "pointwise",
-    "pool",
-    "quantize",
-    "random",
-    "reduction",
-    "resample",
-    "rnn",
-    "softmax",
-    "sort",
-    "special",
-    "view",
-)
+    "attention", "convolution", "copy", "factory", "foreach", "forward_mode", "fourier",
+    "histogram", "index", "linalg", "loss", "matmul", "norm", "pointwise", "pool", "quantize",
+    "random", "reduction", "resample", "rnn", "softmax", "sort", "special", "view",
+)  # fmt: skip
 
 _LOADED: list[bool] = []
 

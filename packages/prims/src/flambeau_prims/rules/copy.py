@@ -110,26 +110,11 @@ def _row_major(spec: Spec) -> Spec:
     return Spec.of(spec.shape, dtype=spec.dtype, device=spec.device)
 
 
-for _name in [
-    "alias",
-    "as_strided",
-    "detach",
-    "diagonal",
-    "expand",
-    "permute",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "t",
-    "transpose",
-    "unbind",
-    "unfold",
-    "unsqueeze",
-    "view_as_complex",
-    "view_as_real",
-]:
+_VIEWS = (
+    "alias as_strided detach diagonal expand permute select slice split split_with_sizes squeeze t "
+    "transpose unbind unfold unsqueeze view_as_complex view_as_real"
+)
+for _name in _VIEWS.split():
     for _op in overloads(f"{_name}_copy"):
         rule(_op)(_copy_of(getattr(getattr(aten, _name), _op._overloadname)))
 

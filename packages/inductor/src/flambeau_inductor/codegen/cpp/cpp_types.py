@@ -13,17 +13,10 @@ if TYPE_CHECKING:
 # float16 and bfloat16 are only moved, selected and cast (ir, law 6), so their values are their
 # bits.
 _STORAGE = {
-    torch.float64: "double",
-    torch.float32: "float",
-    torch.float16: "uint16_t",
-    torch.bfloat16: "uint16_t",
-    torch.int64: "int64_t",
-    torch.int32: "int32_t",
-    torch.int16: "int16_t",
-    torch.int8: "int8_t",
-    torch.uint8: "uint8_t",
-    torch.bool: "uint8_t",
-}
+    torch.float64: "double", torch.float32: "float", torch.float16: "uint16_t",
+    torch.bfloat16: "uint16_t", torch.int64: "int64_t", torch.int32: "int32_t",
+    torch.int16: "int16_t", torch.int8: "int8_t", torch.uint8: "uint8_t", torch.bool: "uint8_t",
+}  # fmt: skip
 
 _INTEGER_LIMITS = {
     torch.int64: ("INT64_MIN", "INT64_MAX"),

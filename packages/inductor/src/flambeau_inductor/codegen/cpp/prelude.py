@@ -48,24 +48,9 @@ INLINE int64_t share(int64_t n, int64_t t, int64_t count, int64_t step) {
 # libm functions with vector variants: since glibc 2.22, and since 2.35.
 MVEC_22 = ("sin", "cos", "exp", "log")
 MVEC_35 = (
-    "tan",
-    "exp2",
-    "expm1",
-    "log2",
-    "log10",
-    "log1p",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-)
+    "tan", "exp2", "expm1", "log2", "log10", "log1p", "asin", "acos", "atan", "sinh", "cosh",
+    "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
+)  # fmt: skip
 SCALAR_ONLY = ("lgamma",)
 
 _SIMD = """\
@@ -450,23 +435,13 @@ INLINE void narrow_float16(const float *from, uint16_t *to, int64_t n) {
 _WORD = re.compile(r"[A-Za-z_]\w*")
 # What to look for, where a helper's name is not the name of its entry.
 _PROVIDES = {
-    "SIMD_22": "SIMD",
-    "SIMD_35": "SIMD",
-    "from_bfloat16": "bfloat16",
-    "to_bfloat16": "bfloat16",
-    "from_float16": "float16",
-    "to_float16": "float16",
-    "int_fmod": "int_divide",
-    "int_remainder": "int_divide",
-    "int_floor_divide": "int_divide",
-    "float_mod": "float_remainder",
-    "widen_float16": "rows_of_halves",
-    "narrow_float16": "rows_of_halves",
-    "shift_right": "shift_left",
-    "float_of": "double_of",
-    "sum_in_pairs": "in_pairs",
+    "SIMD_22": "SIMD", "SIMD_35": "SIMD", "from_bfloat16": "bfloat16", "to_bfloat16": "bfloat16",
+    "from_float16": "float16", "to_float16": "float16", "int_fmod": "int_divide",
+    "int_remainder": "int_divide", "int_floor_divide": "int_divide", "float_mod": "float_remainder",
+    "widen_float16": "rows_of_halves", "narrow_float16": "rows_of_halves",
+    "shift_right": "shift_left", "float_of": "double_of", "sum_in_pairs": "in_pairs",
     "prod_in_pairs": "in_pairs",
-}
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1024)

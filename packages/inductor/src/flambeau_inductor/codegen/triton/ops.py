@@ -20,30 +20,16 @@ if TYPE_CHECKING:
     from flambeau_inductor.ir import Integer, Number, Statement
 
 TRITON_TYPES = {
-    torch.float64: "tl.float64",
-    torch.float32: "tl.float32",
-    torch.float16: "tl.float16",
-    torch.bfloat16: "tl.bfloat16",
-    torch.int64: "tl.int64",
-    torch.int32: "tl.int32",
-    torch.int16: "tl.int16",
-    torch.int8: "tl.int8",
-    torch.uint8: "tl.uint8",
-    torch.bool: "tl.int1",
-}
+    torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16", torch.int64: "tl.int64", torch.int32: "tl.int32",
+    torch.int16: "tl.int16", torch.int8: "tl.int8", torch.uint8: "tl.uint8", torch.bool: "tl.int1",
+}  # fmt: skip
 
 POINTER_TYPES = {
-    torch.float64: "*fp64",
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    torch.int16: "*i16",
-    torch.int8: "*i8",
-    torch.uint8: "*u8",
-    torch.bool: "*u8",
-}
+    torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16",
+    torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8",
+    torch.uint8: "*u8", torch.bool: "*u8",
+}  # fmt: skip
 """Types in a Triton signature. A bool tensor is bytes: loads compare with zero, stores write 0 or
 1.
 """
@@ -278,42 +264,16 @@ def _install_regular() -> None:
         **{
             name: f"libdevice.{name}"
             for name in (
-                "trunc",
-                "rsqrt",
-                "expm1",
-                "log10",
-                "log1p",
-                "tan",
-                "asin",
-                "acos",
-                "atan",
-                "sinh",
-                "cosh",
-                "tanh",
-                "asinh",
-                "acosh",
-                "atanh",
-                "erfc",
-                "lgamma",
+                "trunc", "rsqrt", "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh",
+                "cosh", "tanh", "asinh", "acosh", "atanh", "erfc", "lgamma",
             )
         },
-    }
+    }  # fmt: skip
     infix = {
-        "add": "+",
-        "sub": "-",
-        "mul": "*",
-        "eq": "==",
-        "ne": "!=",
-        "lt": "<",
-        "le": "<=",
-        "gt": ">",
-        "ge": ">=",
-        "bitwise_and": "&",
-        "bitwise_or": "|",
-        "bitwise_xor": "^",
-        "shift_left": "<<",
-        "shift_right": ">>",
-    }
+        "add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=",
+        "gt": ">", "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+        "shift_left": "<<", "shift_right": ">>",
+    }  # fmt: skip
 
     def unary(function: str) -> Any:
         return lambda self, x, dtype: f"{function}({x})"
