@@ -9,8 +9,8 @@ import torch
 
 from flambeau_capture.core import core
 from flambeau_capture.events import failure_of
-from flambeau_capture.guards import check, kinds, program, tensor_layout
-from flambeau_capture.guards.tensor_kinds import TensorPayload
+from flambeau_capture.guards import kinds, program, tensor_layout
+from flambeau_capture.guards.kinds import TensorPayload
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import (
     Argument,
@@ -65,12 +65,12 @@ def verdict(
     """Index of the failing guard. C and the reference must agree on whether there is one; C may
     meet another of several first.
     """
-    reference = check.first_failing(guards, Scope(called, arguments))
+    reference = program.first_failing(guards, Scope(called, arguments))
     made = program.guard_program(guards, (), len(arguments))
     for _ in range(2):  # the second time by what the first remembered of dicts
         found = made.failed(called, arguments)
         assert (found is None) == (reference is None), [kinds.guard_text(guard) for guard in guards]
-        assert found is None or not check.holds(guards[found], Scope(called, arguments)), (
+        assert found is None or not program.holds(guards[found], Scope(called, arguments)), (
             kinds.guard_text(guards[found])
         )
     if reference is not None:

@@ -15,8 +15,7 @@ import pytest
 
 from flambeau_capture.core import core
 from flambeau_capture.entries.entry import new_entry
-from flambeau_capture.guards.check import PythonProgram
-from flambeau_capture.guards.program import guard_program
+from flambeau_capture.guards.program import PythonProgram, guard_program
 from flambeau_capture.python_core import PythonCompiled, PythonEntry
 from flambeau_capture.sources import Argument
 

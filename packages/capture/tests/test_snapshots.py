@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from flambeau_capture.guards import check, kinds, program
+from flambeau_capture.guards import kinds, program
 from flambeau_capture.record import Guard
 from flambeau_capture.sources import (
     Argument,
@@ -175,7 +175,7 @@ def test_random_changes(seed: int, calls_python: bool) -> None:
         attribute(DictEntry(attribute(ROOT, "children"), "n3"), "pair"),
     ]
     made = program.guard_program(guards, inputs, 1)
-    reference = check.PythonProgram(guards, inputs)
+    reference = program.PythonProgram(guards, inputs)
     held = 0
     for _ in range(600):
         for _ in range(random.choice((0, 0, 1, 1, 2))):
@@ -392,7 +392,7 @@ def test_entries_wherever_they_are_kept(kind: type, seed: int) -> None:
         guards += [Guard(kind, what, kinds.KINDS[kind].prepare(fact)) for kind, what, fact in facts]
     inputs = [attribute(Item(ROOT, 3), "b"), DictEntry(attribute(Item(ROOT, 5), "table"), "y")]
     program_made = program.guard_program(guards, inputs, 1)
-    reference = check.PythonProgram(guards, inputs)
+    reference = program.PythonProgram(guards, inputs)
     held = 0
     for _ in range(1500):
         if random.random() < 0.6:

@@ -7,9 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flambeau_capture.guards import check
-from flambeau_capture.guards.kind import KINDS, Held
-from flambeau_capture.guards.kinds import guard_text
+from flambeau_capture.guards.kinds import KINDS, Held, guard_text
+from flambeau_capture.guards.program import first_failing
 from flambeau_capture.sources import SourceLost
 
 if TYPE_CHECKING:
@@ -117,20 +116,20 @@ def assumption_violated(assumption: Assumption) -> GuardFailure:
 
 def failure_of(guards: Sequence[Guard], scope: Scope) -> GuardFailure:
     """The first of these guards that does not hold on a call."""
-    failing = check.first_failing(guards, scope)
+    failing = first_failing(guards, scope)
     if failing is None:
         return GuardFailure("all guards hold")
     guard = guards[failing]
     kind = KINDS[guard.kind]
     try:
-        found = kind.found(guard.source.load(scope), guard)
+        found = kind.difference(guard.source.load(scope), guard.payload)
     except SourceLost:
         found = "is no longer there"
     return GuardFailure(
         text=f"{guard.source.text()} {found}",
         kind=guard.kind,
         source=guard.source.text(),
-        expected=kind.text(guard),
+        expected=kind.text(guard.payload),
         found=found,
         where=guard.where,
     )

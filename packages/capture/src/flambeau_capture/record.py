@@ -114,7 +114,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """`kind` (in CAPS, declared in guards/kinds.py or tensor_kinds.py) says what must hold of
+    """`kind` (in CAPS, declared in guards/kinds.py) says what must hold of
     `source`, with `payload` as its operand.
 
     `where` is the user's "file.py:12" whose reading of the source made the guard.

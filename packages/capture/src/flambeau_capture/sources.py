@@ -18,6 +18,8 @@ identity.
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import types
 import weakref
 from collections import OrderedDict
@@ -51,20 +53,37 @@ class SourceLost(LookupError):
 class Source(metaclass=Interning):
     """Base of all sources. Subclasses are frozen dataclasses; constructing one returns the interned
     object.
+
+    A subclass gives its text as a `template` over its fields. Its `read` gets the values of the
+    fields that are sources, in their order.
     """
 
     __slots__ = ("__weakref__",)
 
+    template: ClassVar[str]
     bases: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that hold sources."""
 
+    def __init_subclass__(cls) -> None:
+        fields = inspect.get_annotations(cls)
+        held = tuple(name for name, kind in fields.items() if "Source" in kind)
+        cls.bases = held or cls.bases
+
     def text(self) -> str:
         """This source as an expression in the user's terms."""
+        return self.template.format(self)
+
+    def read(self, *values: Any) -> Any:
+        """The value, from the values of the sources that it is read from."""
         raise NotImplementedError
 
     def load(self, scope: Scope) -> Any:
-        """The value on this call; raises OriginLost where there is none."""
-        raise NotImplementedError
+        """The value on this call; raises SourceLost if there is none."""
+        values = [parent.load(scope) for parent in self.parents()]
+        try:
+            return self.read(*values)
+        except Exception as error:
+            raise SourceLost(self.text()) from error
 
     def parents(self) -> Iterator[Source]:
         """The sources this one reads from."""
@@ -88,9 +107,7 @@ class Argument(Source):
 
     name: str
     index: int
-
-    def text(self) -> str:
-        return f"L[{self.name!r}]"
+    template = "L[{0.name!r}]"
 
     def load(self, scope: Scope) -> Any:
         return scope.arguments[self.index]
@@ -98,36 +115,29 @@ class Argument(Source):
 
 @interned
 class Global(Source):
-    """A name in a module's globals (a dict, held strongly: modules outlive the functions made in
-    them).
+    """A name in a module's globals, a dict that is held strongly: modules outlive their
+    functions.
     """
 
     module_globals: dict[str, Any]
     name: str
+    template = "G[{0.name!r}]"
 
-    def text(self) -> str:
-        return f"G[{self.name!r}]"
-
-    def load(self, scope: Scope) -> Any:
-        try:
-            return self.module_globals[self.name]
-        except KeyError:
-            raise SourceLost(self.text()) from None
+    def read(self) -> Any:
+        return self.module_globals[self.name]
 
 
 @interned
 class GlobalsDict(Source):
-    """A module's globals dict itself (for guards that a name is absent there, so that builtins are
-    searched).
+    """A module's globals dict itself, for guards that a name is absent there and builtins are
+    searched.
     """
 
     module_globals: dict[str, Any]
     module_name: str
+    template = "vars({0.module_name})"
 
-    def text(self) -> str:
-        return f"vars({self.module_name})"
-
-    def load(self, scope: Scope) -> Any:
+    def read(self) -> Any:
         return self.module_globals
 
 
@@ -139,9 +149,7 @@ class Closure(Source):
 
     name: str
     index: int
-
-    def text(self) -> str:
-        return f"cell({self.name})"
+    template = "cell({0.name})"
 
     def load(self, scope: Scope) -> Any:
         closure = scope.function.__closure__
@@ -152,12 +160,10 @@ class Closure(Source):
 
 @interned
 class CapturedFunction(Source):
-    """The function being captured itself (its defaults and attributes hang below it)."""
+    """The captured function itself, from which its defaults and attributes are read."""
 
     name: str
-
-    def text(self) -> str:
-        return self.name
+    template = "{0.name}"
 
     def load(self, scope: Scope) -> Any:
         return scope.function
@@ -176,11 +182,8 @@ class Constant(Source):
             return f"{self.value.__module__}.{self.value.__qualname__}"
         if isinstance(self.value, types.ModuleType):
             return self.value.__name__
-        return (
-            repr(self.value)
-            if type(self.value) in COMPARED_BY_VALUE
-            else f"<{type(self.value).__name__}>"
-        )
+        kind = type(self.value)
+        return repr(self.value) if kind in COMPARED_BY_VALUE else f"<{kind.__name__}>"
 
     def load(self, scope: Scope) -> Any:
         return self.value
@@ -196,20 +199,18 @@ class WeakrefTo(Source):
 
     reference: weakref.ref[Any]
     name: str
+    template = "{0.name}"
 
     @classmethod
     def of(cls, obj: Any, name: str = "") -> WeakrefTo:
         """The source of `obj`; TypeError where its type allows no weak references."""
         return cls(weakref.ref(obj), name or f"<{type(obj).__qualname__}>")
 
-    def text(self) -> str:
-        return self.name
-
     def load(self, scope: Scope) -> Any:
-        found = self.reference()
-        if found is None:
+        value = self.reference()
+        if value is None:
             raise SourceLost(self.text())
-        return found
+        return value
 
 
 # ---------------------------------------------------------------- parts of a base
@@ -226,16 +227,10 @@ class Attribute(Source):
 
     base: Source
     name: str
-    bases = ("base",)
+    template = "{0.base}.{0.name}"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.{self.name}"
-
-    def load(self, scope: Scope) -> Any:
-        try:
-            return getattr(self.base.load(scope), self.name)
-        except AttributeError:
-            raise SourceLost(self.text()) from None
+    def read(self, base: Any) -> Any:
+        return getattr(base, self.name)
 
 
 @interned
@@ -243,19 +238,12 @@ class InstanceDict(Source):
     """`base.__dict__`, an instance's own attributes, past any `__getattribute__` of its class."""
 
     base: Source
-    bases = ("base",)
+    template = "{0.base}.__dict__"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.__dict__"
-
-    def load(self, scope: Scope) -> Any:
-        obj = self.base.load(scope)
-        if isinstance(obj, type):
-            raise SourceLost(f"{self.text()}: a class has no instance dict")
-        try:
-            return object.__getattribute__(obj, "__dict__")
-        except AttributeError:
-            raise SourceLost(self.text()) from None
+    def read(self, base: Any) -> Any:
+        if isinstance(base, type):
+            raise TypeError("a class has no instance dict")
+        return object.__getattribute__(base, "__dict__")
 
 
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -269,54 +257,42 @@ class DictEntry(Source):
     """`base[key]` of a dict (or a subclass: read as dict reads, past `__getitem__` and
     `__missing__`).
 
-    The key is a constant, held strongly and found by its own hash and equality.
+    The key is a constant, held strongly and looked up by its own hash and equality.
     """
 
     base: Source
     key: Any
-    bases = ("base",)
 
     def text(self) -> str:
-        base = self.base
-        if isinstance(base, InstanceDict) and isinstance(self.key, str):
-            return f"{base.base.text()}.{self.key}"
-        if (
-            isinstance(base, DictEntry)
-            and isinstance(base.base, InstanceDict)
-            and base.key in MODULE_TABLES
-            and isinstance(self.key, str)
-        ):
-            owner = base.base.base.text()
-            return f"{owner}.{self.key}" if self.key.isidentifier() else f"{owner}[{self.key}]"
-        return f"{base.text()}[{_key_text(self.key)}]"
+        base, key = self.base, self.key
+        if isinstance(key, str):
+            if isinstance(base, InstanceDict):
+                return f"{base.base}.{key}"
+            if isinstance(base, DictEntry) and base.key in MODULE_TABLES:
+                if isinstance(base.base, InstanceDict):
+                    return f"{base.base.base}{f'.{key}' if key.isidentifier() else f'[{key}]'}"
+        if type(key) in COMPARED_BY_VALUE:
+            return f"{base}[{key!r}]"
+        return f"{base}[{getattr(key, '__name__', f'<{type(key).__name__}>')}]"
 
-    def load(self, scope: Scope) -> Any:
-        try:
-            return dict.__getitem__(self.base.load(scope), self.key)
-        except (KeyError, TypeError):
-            raise SourceLost(self.text()) from None
+    def read(self, base: Any) -> Any:
+        return dict.__getitem__(base, self.key)
 
 
 @interned
 class DictKeyAt(Source):
-    """The `index`-th key of a dict (or a subclass but OrderedDict, which keeps an order of its
-    own), in its order.
+    """The `index`-th key of a dict in its order, or of a subclass except OrderedDict, which keeps a
+    second order.
     """
 
     base: Source
     index: int
-    bases = ("base",)
+    template = "list({0.base})[{0.index}]"
 
-    def text(self) -> str:
-        return f"list({self.base.text()})[{self.index}]"
-
-    def load(self, scope: Scope) -> Any:
-        table = self.base.load(scope)
-        if isinstance(table, dict) and not isinstance(table, OrderedDict):
-            for at, key in enumerate(dict.__iter__(table)):
-                if at == self.index:
-                    return key
-        raise SourceLost(self.text())
+    def read(self, base: Any) -> Any:
+        if isinstance(base, OrderedDict):
+            raise TypeError("an OrderedDict keeps a second order")
+        return next(itertools.islice(dict.__iter__(base), self.index, None))
 
 
 @interned
@@ -327,16 +303,10 @@ class DictEntryOf(Source):
 
     base: Source
     key: Source
-    bases = ("base", "key")
+    template = "{0.base}[{0.key}]"
 
-    def text(self) -> str:
-        return f"{self.base.text()}[{self.key.text()}]"
-
-    def load(self, scope: Scope) -> Any:
-        try:
-            return dict.__getitem__(self.base.load(scope), self.key.load(scope))
-        except (KeyError, TypeError):
-            raise SourceLost(self.text()) from None
+    def read(self, base: Any, key: Any) -> Any:
+        return dict.__getitem__(base, key)
 
 
 @interned
@@ -347,18 +317,11 @@ class Item(Source):
 
     base: Source
     index: int
-    bases = ("base",)
+    template = "{0.base}[{0.index}]"
 
-    def text(self) -> str:
-        return f"{self.base.text()}[{self.index}]"
-
-    def load(self, scope: Scope) -> Any:
-        obj = self.base.load(scope)
-        reader = list if isinstance(obj, list) else tuple
-        try:
-            return reader.__getitem__(obj, self.index)
-        except (IndexError, TypeError):
-            raise SourceLost(self.text()) from None
+    def read(self, base: Any) -> Any:
+        reader = list if isinstance(base, list) else tuple
+        return reader.__getitem__(base, self.index)
 
 
 @interned
@@ -366,50 +329,36 @@ class TypeOf(Source):
     """`type(base)`."""
 
     base: Source
-    bases = ("base",)
+    template = "type({0.base})"
 
-    def text(self) -> str:
-        return f"type({self.base.text()})"
-
-    def load(self, scope: Scope) -> Any:
-        return type(self.base.load(scope))
+    def read(self, base: Any) -> Any:
+        return type(base)
 
 
 @interned
 class TypeAttribute(Source):
-    """The raw attribute `name` found along the MRO of the class `base`, without binding it
+    """The raw attribute `name` along the MRO of the class `base`, without binding it
     (`_PyType_Lookup`).
     """
 
     base: Source
     name: str
-    bases = ("base",)
+    template = "{0.base}.{0.name}"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.{self.name}"
-
-    def load(self, scope: Scope) -> Any:
-        return lookup_in_type(self.base.load(scope), self.name)
+    def read(self, base: Any) -> Any:
+        return lookup_in_type(base, self.name)
 
 
 @interned
 class FunctionField(Source):
-    """A part of a Python function: its code, defaults, kwdefaults, closure tuple, globals or own
-    `__dict__`.
-    """
+    """A part of a Python function: its code, defaults, kwdefaults, closure tuple or globals."""
 
     base: Source
     field: Literal["code", "defaults", "kwdefaults", "closure", "globals"]
-    bases = ("base",)
+    template = "{0.base}.__{0.field}__"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.__{self.field}__"
-
-    def load(self, scope: Scope) -> Any:
-        function = self.base.load(scope)
-        if type(function) is not types.FunctionType:
-            raise SourceLost(self.text())
-        return getattr(function, f"__{self.field}__")
+    def read(self, base: Any) -> Any:
+        return getattr(types.FunctionType, f"__{self.field}__").__get__(base)
 
 
 @interned
@@ -418,16 +367,10 @@ class MethodPart(Source):
 
     base: Source
     part: Literal["func", "self"]
-    bases = ("base",)
+    template = "{0.base}.__{0.part}__"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.__{self.part}__"
-
-    def load(self, scope: Scope) -> Any:
-        method = self.base.load(scope)
-        if type(method) is not types.MethodType:
-            raise SourceLost(self.text())
-        return method.__func__ if self.part == "func" else method.__self__
+    def read(self, base: Any) -> Any:
+        return getattr(types.MethodType, f"__{self.part}__").__get__(base)
 
 
 @interned
@@ -435,23 +378,12 @@ class CellContents(Source):
     """What a closure cell holds."""
 
     base: Source
-    bases = ("base",)
 
     def text(self) -> str:
-        return (
-            self.base.name
-            if isinstance(self.base, Closure)
-            else f"{self.base.text()}.cell_contents"
-        )
+        return self.base.name if isinstance(self.base, Closure) else f"{self.base}.cell_contents"
 
-    def load(self, scope: Scope) -> Any:
-        cell = self.base.load(scope)
-        if type(cell) is not types.CellType:
-            raise SourceLost(self.text())
-        try:
-            return cell.cell_contents
-        except ValueError:
-            raise SourceLost(self.text()) from None
+    def read(self, base: Any) -> Any:
+        return types.CellType.cell_contents.__get__(base)  # type: ignore[attr-defined]
 
 
 @interned
@@ -460,16 +392,10 @@ class TensorSize(Source):
 
     base: Source
     dim: int
-    bases = ("base",)
+    template = "{0.base}.size({0.dim})"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.size({self.dim})"
-
-    def load(self, scope: Scope) -> Any:
-        tensor = self.base.load(scope)
-        if not isinstance(tensor, torch.Tensor) or not 0 <= self.dim < tensor.ndim:
-            raise SourceLost(self.text())
-        return tensor.size(self.dim)
+    def read(self, base: Any) -> Any:
+        return torch.Tensor.size(base, self.dim)
 
 
 @interned
@@ -482,16 +408,15 @@ class RootOfSize(Source):
     dim: int
     scale: int
     shift: int
-    bases = ("base",)
 
     def text(self) -> str:
-        size = f"{self.base.text()}.size({self.dim})"
+        size = f"{self.base}.size({self.dim})"
         if self.shift:
             size = f"({size} - {self.shift})" if self.shift > 0 else f"({size} + {-self.shift})"
         return size if self.scale == 1 else f"{size} // {self.scale}"
 
-    def load(self, scope: Scope) -> Any:
-        return (TensorSize(self.base, self.dim).load(scope) - self.shift) // self.scale
+    def read(self, base: Any) -> Any:
+        return (torch.Tensor.size(base, self.dim) - self.shift) // self.scale
 
 
 @interned
@@ -500,16 +425,10 @@ class TensorStride(Source):
 
     base: Source
     dim: int
-    bases = ("base",)
+    template = "{0.base}.stride({0.dim})"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.stride({self.dim})"
-
-    def load(self, scope: Scope) -> Any:
-        tensor = self.base.load(scope)
-        if not isinstance(tensor, torch.Tensor) or not 0 <= self.dim < tensor.ndim:
-            raise SourceLost(self.text())
-        return tensor.stride(self.dim)
+    def read(self, base: Any) -> Any:
+        return torch.Tensor.stride(base, self.dim)
 
 
 @interned
@@ -517,16 +436,10 @@ class GradOf(Source):
     """`base.grad` of a tensor (a tensor or None)."""
 
     base: Source
-    bases = ("base",)
+    template = "{0.base}.grad"
 
-    def text(self) -> str:
-        return f"{self.base.text()}.grad"
-
-    def load(self, scope: Scope) -> Any:
-        tensor = self.base.load(scope)
-        if not isinstance(tensor, torch.Tensor):
-            raise SourceLost(self.text())
-        return tensor.grad
+    def read(self, base: Any) -> Any:
+        return torch.Tensor.grad.__get__(base)  # type: ignore[union-attr]
 
 
 @interned
@@ -537,18 +450,13 @@ class CallOf(Source):
 
     function: Callable[..., Any]
     arguments: tuple[Source, ...]
-    bases = ("arguments",)
 
     def text(self) -> str:
         name = getattr(self.function, "__name__", repr(self.function))
-        return f"{name}({', '.join(argument.text() for argument in self.arguments)})"
+        return f"{name}({', '.join(map(str, self.arguments))})"
 
-    def load(self, scope: Scope) -> Any:
-        values = [argument.load(scope) for argument in self.arguments]
-        try:
-            return self.function(*values)
-        except Exception as error:
-            raise SourceLost(self.text()) from error
+    def read(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
 
 
 @interned
@@ -597,11 +505,3 @@ def module_table_entry(base: Source, table: str, name: str) -> DictEntry:
     '_buffers' or '_modules'.
     """
     return DictEntry(DictEntry(InstanceDict(base), table), name)
-
-
-def _key_text(key: Any) -> str:
-    return (
-        repr(key)
-        if type(key) in COMPARED_BY_VALUE
-        else getattr(key, "__name__", f"<{type(key).__name__}>")
-    )

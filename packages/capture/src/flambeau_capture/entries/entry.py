@@ -31,7 +31,7 @@ from flambeau_capture.graphs.size_nodes import symbol_sources
 from flambeau_capture.guards import kinds, program, torch_state
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.filtering import GuardFilter, filtered
-from flambeau_capture.guards.tensor_kinds import TensorPayload
+from flambeau_capture.guards.kinds import TensorPayload
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.python_core import PythonEntry
 from flambeau_capture.record import (

@@ -10,6 +10,9 @@ in order.
 A source is loaded when the first guard (or input) needs it, so a failing early check costs little:
 put guards that tell calls apart first (`order`). A load that finds nothing fails as the guard that
 needed it.
+
+`PythonProgram` is the reference: it evaluates guards one by one through their sources. The C
+programs agree with it. It explains failures, and serves calls where the C core is not built.
 """
 
 from __future__ import annotations
@@ -22,17 +25,15 @@ from typing import Any, Protocol
 from flambeau_capture import sources
 from flambeau_capture.core import core
 from flambeau_capture.guards import constants
-from flambeau_capture.guards.check import PythonProgram
-from flambeau_capture.guards.kind import KINDS
-from flambeau_capture.guards.tensor_kinds import distinct_storages
+from flambeau_capture.guards.kinds import KINDS, distinct_storages
 from flambeau_capture.guards.tensor_layout import configure
 from flambeau_capture.record import Guard
-from flambeau_capture.sources import Source
+from flambeau_capture.sources import Scope, Source, SourceLost
 from flambeau_prims.size_floats import is_float_symbol
 
 
 class GuardProgram(Protocol):
-    """What the C core's GuardProgram and `check.PythonProgram` both are."""
+    """What the C core's GuardProgram and `PythonProgram` both are."""
 
     def failed(self, function: FunctionType, arguments: tuple[Any, ...]) -> int | None:
         """Index of the first guard that fails on this call; None when all hold."""
@@ -62,6 +63,50 @@ def guard_program(
     if core is not None:
         return ProgramBuilder(guards, inputs).build(arguments)
     return PythonProgram(guards, inputs)
+
+
+# ---------------------------------------------------------------- the reference check
+
+
+def holds(guard: Guard, scope: Scope) -> bool:
+    """Whether one guard holds on a call."""
+    try:
+        # The condition of a RELATION, and the state of torch, are not about the source's value.
+        has_value = guard.kind not in ("RELATION", "TORCH_STATE", "STATE")
+        value = guard.source.load(scope) if has_value else None
+        return KINDS[guard.kind].holds(value, guard.payload, scope)
+    except SourceLost:
+        return False
+
+
+def first_failing(guards: Sequence[Guard], scope: Scope) -> int | None:
+    """Index of the first guard that does not hold on a call, or None."""
+    return next((at for at, guard in enumerate(guards) if not holds(guard, scope)), None)
+
+
+class PythonProgram:
+    """A guard program run in Python; see `GuardProgram`."""
+
+    def __init__(self, guards: Sequence[Guard], inputs: Sequence[Source]) -> None:
+        self._guards = tuple(guards)
+        self._inputs = tuple(inputs)
+
+    def failed(self, function: FunctionType, arguments: tuple[Any, ...]) -> int | None:
+        """Index of the first guard that fails on this call; None when all hold."""
+        return first_failing(self._guards, Scope(function, arguments))
+
+    def load(self, function: FunctionType, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The values of the inputs, or None when a guard fails or an input is lost."""
+        scope = Scope(function, arguments)
+        if first_failing(self._guards, scope) is not None:
+            return None
+        try:
+            return tuple(source.load(scope) for source in self._inputs)
+        except SourceLost:
+            return None
+
+
+# ---------------------------------------------------------------- programs for the C core
 
 
 def order(guards: Sequence[Guard]) -> list[Guard]:
@@ -218,29 +263,20 @@ class ProgramBuilder:
         self._call_check(holds, (gathered,))
 
     def _call_check(self, holds: Callable[..., bool], sources: tuple[int, ...]) -> None:
-        register = self._new_register(object())
-        self.ops.append((self.codes["CALL"], register, 0, self.at, 0, (_as_bool(holds), sources)))
+        register = self._call(_as_bool(holds), sources)
         self.ops.append((self.codes["IS"], 0, register, self.at, 0, True))
+
+    def _call(self, function: Callable[..., Any], sources: tuple[int, ...]) -> int:
+        """The register of what a Python function returns."""
+        register = self._new_register(object())
+        self.ops.append((self.codes["CALL"], register, 0, self.at, 0, (function, sources)))
+        return register
 
     def _gather(self, registers: list[int]) -> int:
         """A register that holds a tuple of others (a CALL takes at most four sources)."""
-        gathered = self._new_register(object())
-        self.ops.append(
-            (self.codes["CALL"], gathered, 0, self.at, 0, (_as_tuple, tuple(registers[:4])))
-        )
+        gathered = self._call(_as_tuple, tuple(registers[:4]))
         for start in range(4, len(registers), 3):
-            following = self._new_register(object())
-            self.ops.append(
-                (
-                    self.codes["CALL"],
-                    following,
-                    0,
-                    self.at,
-                    0,
-                    (_append, (gathered, *registers[start : start + 3])),
-                )
-            )
-            gathered = following
+            gathered = self._call(_append, (gathered, *registers[start : start + 3]))
         return gathered
 
     def _new_register(self, key: Any) -> int:
@@ -249,69 +285,59 @@ class ProgramBuilder:
 
     def load(self, source: Source) -> int:
         """The register that holds the object at `source`."""
-        found = self.registers.get(source)
-        if found is not None:
-            return found
-        name, source_register, number, payload = self._load_operation(source)
-        register = self._new_register(source)
-        self.ops.append((self.codes[name], register, source_register, self.at, number, payload))
+        register = self.registers.get(source)
+        if register is None:
+            name, base_register, number, payload = self._load_operation(source)
+            register = self._new_register(source)
+            self.ops.append((self.codes[name], register, base_register, self.at, number, payload))
         return register
 
     def _load_operation(self, source: Source) -> tuple[str, int, int, Any]:
         """(operation, source register, number, payload) of the load; its bases are loaded first."""
+        if type(source) in _LOADS:
+            name, number, payload = _LOADS[type(source)]
+            bases = [self.load(base) for base in source.parents()]
+            return (
+                name,
+                bases[0] if bases else 0,
+                getattr(source, number) if number else 0,
+                getattr(source, payload) if payload else None,
+            )
         match source:
-            case sources.Argument(index=index):
-                return "ARGUMENT", 0, index, None
-            case sources.Constant(value=value) | sources.GlobalsDict(module_globals=value):
-                return "CONSTANT", 0, 0, value
-            case sources.CapturedFunction():
-                return "FUNCTION", 0, 0, None
-            case sources.WeakrefTo(reference=reference):
-                return "WEAKREF", 0, 0, reference
             case sources.Global(module_globals=module_globals, name=name):
                 return "DICT_ENTRY", self.load(sources.Constant(module_globals)), 0, name
             case sources.Closure(index=index):
                 closure = sources.FunctionField(sources.CapturedFunction(""), "closure")
                 return "ITEM", self.load(closure), index, None
-            case sources.InstanceDict(base=base):
-                return "INSTANCE_DICT", self.load(base), 0, None
-            case sources.DictEntry(base=base, key=key):
-                return "DICT_ENTRY", self.load(base), 0, key
-            case sources.DictKeyAt(base=base, index=index):
-                return "DICT_KEY_AT", self.load(base), index, None
-            case sources.DictEntryOf(base=base, key=of):
-                return "CALL", 0, 0, (dict.__getitem__, (self.load(base), self.load(of)))
-            case sources.Item(base=base, index=index):
-                return "ITEM", self.load(base), index, None
-            case sources.TypeOf(base=base):
-                return "TYPE_OF", self.load(base), 0, None
-            case sources.TypeAttribute(base=base, name=name):
-                return "TYPE_ATTRIBUTE", self.load(base), 0, name
             case sources.FunctionField(base=base, field=field):
                 return "FUNCTION_FIELD", self.load(base), _FUNCTION_FIELDS.index(field), None
             case sources.MethodPart(base=base, part=part):
                 return "METHOD_PART", self.load(base), int(part == "self"), None
-            case sources.CellContents(base=base):
-                return "CELL_CONTENTS", self.load(base), 0, None
-            case sources.Attribute(base=base, name=name):
-                return "GETATTR", self.load(base), 0, name
             case sources.GradOf(base=base):
                 return "GETATTR", self.load(base), 0, "grad"
-            case sources.CallOf(function=function, arguments=arguments) if len(arguments) <= 4:
-                return (
-                    "CALL",
-                    0,
-                    0,
-                    (function, tuple(self.load(argument) for argument in arguments)),
-                )
-            case sources.CallOf(function=function, arguments=arguments):
-                gathered = self._gather([self.load(argument) for argument in arguments])
-                return "CALL", 0, 0, (lambda values: function(*values), (gathered,))
-            case sources.TensorSize(base=base, dim=dim):
-                return "CALL", 0, 0, (lambda tensor: tensor.size(dim), (self.load(base),))
-            case sources.TensorStride(base=base, dim=dim):
-                return "CALL", 0, 0, (lambda tensor: tensor.stride(dim), (self.load(base),))
-        raise TypeError(f"origin {type(source).__name__} has no load operation")
+        function = source.function if isinstance(source, sources.CallOf) else source.read
+        registers = [self.load(parent) for parent in source.parents()]
+        if len(registers) <= 4:
+            return "CALL", 0, 0, (function, tuple(registers))
+        return "CALL", 0, 0, (lambda values: function(*values), (self._gather(registers),))
+
+
+_LOADS: dict[type[Source], tuple[str, str, str]] = {
+    sources.Argument: ("ARGUMENT", "index", ""),
+    sources.Attribute: ("GETATTR", "", "name"),
+    sources.CapturedFunction: ("FUNCTION", "", ""),
+    sources.CellContents: ("CELL_CONTENTS", "", ""),
+    sources.Constant: ("CONSTANT", "", "value"),
+    sources.DictEntry: ("DICT_ENTRY", "", "key"),
+    sources.DictKeyAt: ("DICT_KEY_AT", "index", ""),
+    sources.GlobalsDict: ("CONSTANT", "", "module_globals"),
+    sources.InstanceDict: ("INSTANCE_DICT", "", ""),
+    sources.Item: ("ITEM", "index", ""),
+    sources.TypeAttribute: ("TYPE_ATTRIBUTE", "", "name"),
+    sources.TypeOf: ("TYPE_OF", "", ""),
+    sources.WeakrefTo: ("WEAKREF", "", "reference"),
+}
+"""The operation that loads a source, and the fields that are its number and its payload."""
 
 
 @functools.cache

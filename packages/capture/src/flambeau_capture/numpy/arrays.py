@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from flambeau_capture.guards.kinds import array_flags
 from flambeau_capture.interpreter.foreign_types import ForeignProxy
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.numpy import layout
@@ -29,9 +30,6 @@ from flambeau_capture.sources import CallOf, Constant, MemoryOf, Source, scalar_
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.torch_calls.tape import Tape
-
-ALIGNED, WRITEABLE = 0x100, 0x400
-"""Bits of `PyArrayObject.flags` (NumPy's C API)."""
 
 
 class _Memory:
@@ -69,11 +67,6 @@ def converter(flips: frozenset[int], writeable: bool) -> Callable[[Any], torch.T
     if flips:
         return tensor_of_reversed(flips, writeable)
     return torch.from_numpy if writeable else tensor_of_readonly
-
-
-def array_flags(array: Any) -> int:
-    """What a graph depends on of an array's flags."""
-    return ALIGNED * array.flags.aligned | WRITEABLE * array.flags.writeable
 
 
 def scalar_tensor(scalar: Any) -> torch.Tensor:
