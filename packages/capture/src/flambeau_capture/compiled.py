@@ -20,9 +20,11 @@ from typing import Any
 
 import torch
 
+from flambeau_capture import torch_state
 from flambeau_capture.bytecode.successors import NotResumable
 from flambeau_capture.core import core_is_native
 from flambeau_capture.entries.continuations import Continuations
+from flambeau_capture.entries.eager_replay import VIOLATED
 from flambeau_capture.entries.entry import (
     Backend,
     EntryInfo,
@@ -40,10 +42,9 @@ from flambeau_capture.entries.recompilation import (
     is_more_general,
     kept_failing,
 )
-from flambeau_capture.entries.violated_assumptions import VIOLATED
 from flambeau_capture.events import Event, GuardFailure, assumption_violated, failure_of
 from flambeau_capture.frame_hook import CAPTURING, capturing
-from flambeau_capture.guards import kinds, torch_state
+from flambeau_capture.guards import kinds
 from flambeau_capture.guards.program import TooManyGuards
 from flambeau_capture.hooked_frames import HookedFrames, without_closure
 from flambeau_capture.marks import violation

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -286,19 +287,61 @@ def _signature_facts(signature: inspect.Signature) -> list[tuple[Any, ...]]:
     ]
 
 
+# ---------------------------------------------------------------- what the program has said so far
+
+
 @dataclass(frozen=True, slots=True)
 class OverriddenFunctions:
-    """Functions that the program has said something about."""
+    """What the program has said about functions, here or through torch's functions: ids of those
+    allowed and disallowed in graphs, and (original, substitute).
+    """
 
-    allowed: tuple[Any, ...]
-    disallowed: tuple[Any, ...]
+    allowed: frozenset[int]
+    disallowed: frozenset[int]
     substituted: tuple[tuple[Any, types.FunctionType], ...]
-    """(original, substitute)."""
+    """Those of torch first: ours take precedence."""
+    invoke_subgraph: Any
+    """The function that torch.compiler.nested_compile_region has its regions called by."""
 
 
 def overridden_functions() -> OverriddenFunctions:
-    """What was said so far."""
+    """What was said so far. Torch's tables are read where torch has loaded them, never imported."""
+    rules = "torch._dynamo.trace_rules"
     with _TABLES_LOCK:
         return OverriddenFunctions(
-            tuple(_ALLOWED.values()), tuple(_DISALLOWED.values()), tuple(_SUBSTITUTED.values())
+            _ids(_loaded(rules, "_allowed_callable_ids")) | _ALLOWED.keys(),
+            _ids(_loaded(rules, "_disallowed_callable_ids")) | _DISALLOWED.keys(),
+            (*_substituted_for_torch(), *_SUBSTITUTED.values()),
+            _loaded("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"),
         )
+
+
+def _loaded(module: str, name: str) -> Any:
+    """An attribute of one of torch's modules, or None where the program has not loaded it."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def _ids(table: Any) -> frozenset[int]:
+    return frozenset(getattr(table, "function_ids", None) or ())
+
+
+def _substituted_for_torch() -> tuple[tuple[Any, types.FunctionType], ...]:
+    """What the program has registered by torch.compiler.substitute_in_graph; the substitutes that
+    torch ships are not used.
+    """
+    kind = _loaded("torch._dynamo.variables", "PolyfilledFunctionVariable")
+    return () if kind is None else _of_the_programs(kind, len(kind._get_polyfill_handlers()))
+
+
+@functools.lru_cache(maxsize=1)
+def _of_the_programs(kind: Any, size: int) -> tuple[tuple[Any, types.FunctionType], ...]:
+    """The program's among the `size` substitutes that exist: the table only grows, and is read
+    again when it has.
+    """
+    pairs = []
+    for original, wrapped in list(kind._get_polyfill_handlers().items()):
+        substitute = getattr(wrapped, "__torch_dynamo_polyfill__", None)
+        if isinstance(substitute, types.FunctionType):
+            if not (substitute.__module__ or "").startswith("torch."):
+                pairs.append((original, substitute))
+    return tuple(pairs)

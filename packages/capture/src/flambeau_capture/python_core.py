@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flambeau_capture.bytecode.tails import run_to_end
-from flambeau_capture.core import core
+from flambeau_capture.core import core, run_to_end
 from flambeau_capture.frame_hook import call_with_handler
 from flambeau_capture.stance import redirected
 

@@ -478,7 +478,7 @@ class Capture:
     result: Recipe = field(default_factory=lambda: Const(None))
     size_env: SizeEnv | None = None
     torch_state: dict[str, Any] = field(default_factory=dict)
-    """Names (guards/torch_state.py) and values of the states of torch that this capture depends on
+    """Names (torch_state.py) and values of the states of torch that this capture depends on
     beyond the usual.
     """
     unbacked: dict[str, GraphValue] = field(default_factory=dict)

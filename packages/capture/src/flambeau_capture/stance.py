@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flambeau_capture.core import core
-from flambeau_capture.interop_dynamo import dynamo_stance
 from flambeau_prims.fork_safety import fork_safe_lock
 
 STANCES = (
@@ -111,7 +111,12 @@ _PROCESS = _Process()
 def current_stance() -> Stance:
     """The stance in force in this context; torch.compile's own counts where none of ours is set."""
     stance = _innermost()
-    return stance if stance != _DEFAULT else Stance(dynamo_stance())
+    if stance != _DEFAULT:
+        return stance
+    # Read where torch has loaded its compiler, which is never imported here.
+    dynamo = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
+    name = getattr(dynamo, "stance", "default")
+    return Stance(name if isinstance(name, str) else "default")
 
 
 def _innermost() -> Stance:

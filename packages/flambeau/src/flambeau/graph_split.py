@@ -21,8 +21,8 @@ from torch import fx
 
 import flambeau_capture
 from flambeau_capture import CaptureOptions, state_of
+from flambeau_capture.graphs.autograd_calls import hook_point
 from flambeau_capture.graphs.higher_order import Conditional, Loop
-from flambeau_capture.graphs.hook_points import hook_point
 from flambeau_prims.size_floats import Condition, FloatExpr
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec

@@ -19,11 +19,12 @@ from flambeau_capture.bytecode.instructions import (
     ENDS,
     VERSION,
     Instruction,
+    Protected,
     cell_slots,
     instructions,
+    read_exception_table,
 )
 from flambeau_capture.bytecode.resume_code import _Maker
-from flambeau_capture.bytecode.tables import Protected, read_exception_table
 
 if TYPE_CHECKING:
     import types

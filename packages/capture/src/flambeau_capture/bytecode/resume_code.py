@@ -31,9 +31,14 @@ from flambeau_capture.bytecode.instructions import (
     PAST_END_FOR,
     VERSION,
     Instruction,
+    Protected,
     cell_slots,
     instructions,
     instructions_in,
+    location_entries,
+    position_of,
+    read_exception_table,
+    write_exception_table,
 )
 from flambeau_capture.bytecode.successors import (
     HANDLED,
@@ -45,14 +50,7 @@ from flambeau_capture.bytecode.successors import (
     is_truth_jump,
     pushes_null,
 )
-from flambeau_capture.bytecode.tables import (
-    Protected,
-    location_entries,
-    position_of,
-    read_exception_table,
-    write_exception_table,
-)
-from flambeau_capture.bytecode.tails import Tail, release_arguments
+from flambeau_capture.core import Tail, release_arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ saved-tensors hook raises: it is no operator's error, and the hook has counted i
 from __future__ import annotations
 
 import functools
+import threading
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +39,7 @@ from flambeau_capture.entries.state_snapshot import Saved, may_raise
 from flambeau_capture.events import Event
 from flambeau_capture.graphs.graph_module import values_in
 from flambeau_capture.record import CaptureError
-from flambeau_capture.torch_switches import Switches
+from flambeau_capture.torch_state import Switches
 from flambeau_prims.error_texts import HOST_MEMORY_EXHAUSTED
 from flambeau_prims.sizes import Expr
 from flambeau_prims.spec import Spec
@@ -45,6 +47,7 @@ from flambeau_prims.spec import Spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flambeau_capture.events import EntryInfo, GuardFailure
     from flambeau_capture.record import Assumption, Capture, GraphValue
 
 
@@ -186,3 +189,35 @@ def _code_of(hook: Any) -> types.CodeType | None:
         hook = type(hook).__call__
     code = getattr(hook, "__code__", None)
     return code if isinstance(code, types.CodeType) else None
+
+
+# ---------------------------------------------------------------- entries that did not serve a call
+
+
+class _Violated(threading.local):
+    """Per thread: for whose entries, and why each did not serve. It keeps no state alive: another
+    entry may have served the call.
+    """
+
+    def __init__(self) -> None:
+        self._state: Callable[[], Any] = lambda: None
+        self._failures: dict[EntryInfo, GuardFailure] = {}
+
+    def add(self, state: Any, info: EntryInfo, failure: GuardFailure) -> None:
+        """Note that an entry of this state (a CompiledState) did not serve the call under way."""
+        if self._state() is not state:
+            failures: dict[EntryInfo, GuardFailure] = {}
+            self._state = weakref.ref(state, lambda _: failures.clear())
+            self._failures = failures
+        self._failures[info] = failure
+
+    def take(self, state: Any) -> dict[EntryInfo, GuardFailure]:
+        """The entries of this state that did not serve the call under way, which are then
+        forgotten.
+        """
+        found = self._failures if self._state() is state else {}
+        self._state, self._failures = lambda: None, {}
+        return found
+
+
+VIOLATED = _Violated()

@@ -4,6 +4,14 @@ the entry calls.
 An entry whose result is the graph's and that has no side effects calls the backend's callable
 directly, with the tensors that the guard program loaded: no Python frame of ours runs. Any other
 calls a function made by `entry_code`.
+
+Entries of frames that take locks: the locks are held from before the guards are checked until the
+side effects are done. No other thread changes what the program reads and writes under its lock.
+
+    with self.lock:                    take self.lock
+        self.calls += 1       ->       check the guards again: self.calls may have changed
+        return x * self.scale          run the entry: graph, side effects
+                                       release self.lock
 """
 
 from __future__ import annotations
@@ -11,24 +19,25 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from flambeau_capture import torch_state
 from flambeau_capture.core import core
 from flambeau_capture.entries.continuations import Continuations, frame_functions
 from flambeau_capture.entries.eager_replay import OnError, unused_that_raise
 from flambeau_capture.entries.entry_code import EntryCode, recipes_in
-from flambeau_capture.entries.locks import UnderLocks, call_sources
 from flambeau_capture.entries.state_snapshot import StateSnapshot, state_snapshot
 from flambeau_capture.events import EntryInfo, Event
 from flambeau_capture.frame_hook import flat_function
+from flambeau_capture.graphs.autograd_calls import enter_inference_mode, leaving_after_errors
 from flambeau_capture.graphs.graph_module import build_graph_module
-from flambeau_capture.graphs.reverse_mode import enter_inference_mode, leaving_after_errors
 from flambeau_capture.graphs.size_nodes import symbol_sources
-from flambeau_capture.guards import kinds, program, torch_state
+from flambeau_capture.guards import kinds, program
 from flambeau_capture.guards.constants import EXTENT, Relation
 from flambeau_capture.guards.filtering import GuardFilter, filtered
 from flambeau_capture.guards.kinds import TensorPayload
@@ -49,6 +58,7 @@ from flambeau_capture.record import (
 )
 from flambeau_capture.sources import (
     Argument,
+    CapturedFunction,
     Constant,
     MemoryOf,
     Scope,
@@ -285,6 +295,36 @@ def _target(
         capture, graph, frames, may_run_again=may_run_again, state_snapshot=saved
     )
     return function, code.inputs, WHOLE_RESULT, code.text
+
+
+# ---------------------------------------------------------------- locks
+
+
+class UnderLocks:
+    """The target of such an entry, in front of the entry that it would be without locks."""
+
+    def __init__(self, locks: tuple[Source, ...], entry: PythonEntry) -> None:
+        self._locks = locks
+        self._entry = entry
+
+    def __call__(self, function: types.FunctionType, *arguments: Any) -> Any:
+        scope = Scope(function, arguments)
+        with ExitStack() as held:
+            for source in self._locks:
+                held.enter_context(source.load(scope))
+            holds, result = self._entry.run(function, arguments)
+            if holds:
+                return result
+        return flat_function(function)(*arguments)
+
+
+def call_sources(scope: Scope) -> list[Source]:
+    """What an `UnderLocks` is called with: the function and its bound arguments."""
+    names = scope.function.__code__.co_varnames
+    return [
+        CapturedFunction(scope.function.__name__),
+        *(Argument(names[at], at) for at in range(len(scope.arguments))),
+    ]
 
 
 # ---------------------------------------------------------------- guards

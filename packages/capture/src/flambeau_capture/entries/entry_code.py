@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from flambeau_capture.bytecode.tails import Tail
+from flambeau_capture.core import Tail
 from flambeau_capture.entries.eager_replay import GraphFailed
 from flambeau_capture.entries.state_snapshot import StateSnapshot
 from flambeau_capture.record import (

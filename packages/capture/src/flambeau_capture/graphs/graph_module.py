@@ -10,24 +10,29 @@ Spec in `meta`.
 
 from __future__ import annotations
 
+import ast
+import functools
 import keyword
+import linecache
 import operator
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from flambeau_capture.graphs.readable import annotated
 from flambeau_capture.graphs.size_nodes import SizeNodes, symbol_sources
 from flambeau_capture.record import Call, Capture, GraphValue, Input
 from flambeau_capture.sources import RootOfSize, Source, TensorSize, TensorStride
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.size_floats import FloatExpr
 from flambeau_prims.sizes import Expr
+from flambeau_prims.sizes_node import to_symint
+from flambeau_prims.spec import Spec
 
 Lifted: TypeAlias = "GraphValue | Expr | FloatExpr"
 """What a subgraph reads of the graph around it."""
@@ -384,3 +389,73 @@ def _specs(result: Any) -> Any:
     if isinstance(result, dict):
         return {key: _specs(item) for key, item in result.items()}
     return result
+
+
+# ---------------------------------------------------------------- print_readable
+
+_PRINTED = ("tensor_meta", "val", "stack_trace")
+
+
+@contextmanager
+def annotated(graph: torch.fx.Graph) -> Iterator[None]:
+    """Give the nodes of a graph the meta that torch.fx prints."""
+    before = [(node, {name: node.meta.get(name) for name in _PRINTED}) for node in graph.nodes]
+    try:
+        for node, _ in before:
+            node.meta.update(_printed_meta(node))
+        yield
+    finally:
+        for node, meta in before:
+            for name, value in meta.items():
+                node.meta[name] = value
+                if value is None:
+                    del node.meta[name]
+
+
+def _printed_meta(node: torch.fx.Node) -> Iterator[tuple[str, Any]]:
+    from torch.fx.passes.shape_prop import TensorMetadata
+
+    spec = node.meta.get("spec")
+    if isinstance(spec, Spec):
+        yield (
+            "tensor_meta",
+            TensorMetadata(
+                torch.Size(spec.shape) if spec.env is None else spec.shape,  # type: ignore[arg-type]
+                spec.dtype,
+                bool(node.meta.get("requires_grad")),
+                spec.stride,  # type: ignore[arg-type]
+                None,
+                False,
+                {},
+            ),
+        )
+    elif isinstance(spec, Expr):
+        yield "val", to_symint(spec)
+    file, _, line = str(node.meta.get("where", "")).rpartition(":")
+    if file and line.isdigit():
+        code = linecache.getline(file, int(line)).strip() or "?"
+        yield (
+            "stack_trace",
+            f'File "{file}", line {line}, in {_function_at(file, int(line))}\n    {code}',
+        )
+
+
+def _function_at(file: str, line: int) -> str:
+    """The name of the innermost function or class of a file that holds a line."""
+    holders = [
+        item for item in _functions("".join(linecache.getlines(file))) if item[0] <= line <= item[1]
+    ]
+    return max(holders)[2] if holders else "<module>"
+
+
+@functools.lru_cache(maxsize=16)
+def _functions(source: str) -> tuple[tuple[int, int, str], ...]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return ()
+    return tuple(
+        (node.lineno, node.end_lineno or node.lineno, getattr(node, "name", "<lambda>"))
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda))
+    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
-from flambeau_capture.graphs.reverse_mode import jacobian, pull_back
+from flambeau_capture.graphs.autograd_calls import jacobian, pull_back
 from flambeau_prims.fake import FakeTensor
 from flambeau_prims.tracer import is_recording
 from flambeau_prims.unsupported import DataDependentControlFlow

@@ -5,6 +5,5 @@ kinds.py          every kind of guard: what it means, how it is checked in Pytho
 constants.py      constants compared exactly and printed briefly; conditions on symbolic sizes
 program.py        a list of guards as a flat program for the C core; the reference check in Python
 filtering.py      guards shown to the user's filter, and left out where it says so
-torch_state.py    states of torch that a capture may depend on
 tensor_layout.py  finds where libtorch keeps a tensor's fields
 """

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
-from flambeau_capture.guards import torch_state
+from flambeau_capture import torch_state
 from flambeau_capture.guards.constants import brief, constants_equal, type_name
 from flambeau_capture.sources import CallOf, Scope, Source
 from flambeau_prims.sizes import Expr

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from flambeau_capture import torch_state
 from flambeau_capture.bytecode.resume_code import resumed_from
-from flambeau_capture.guards import torch_state
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.branches.speculation import Answers, NeedsObservation, Speculation
 from flambeau_capture.interpreter.code.decode import decode

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from flambeau_capture.guards import torch_state
+from flambeau_capture import torch_state
 from flambeau_capture.interpreter.foreign_types import OpenLibraries
 from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStrategy
 from flambeau_capture.interpreter.substitute_registry import CODE_SUBSTITUTES, SUBSTITUTES
@@ -31,7 +31,7 @@ from flambeau_capture.record import Guard
 from flambeau_capture.sources import (
     Source,
 )
-from flambeau_capture.torch_switches import Switches
+from flambeau_capture.torch_state import Switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

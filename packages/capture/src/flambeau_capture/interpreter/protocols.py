@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Scope,
     )
     from flambeau_capture.sources import Source
-    from flambeau_capture.torch_switches import Switches
+    from flambeau_capture.torch_state import Switches
     from flambeau_prims.sizes import SizeEnv
     from flambeau_prims.tracer import Tracer
 

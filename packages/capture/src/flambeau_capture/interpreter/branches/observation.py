@@ -21,11 +21,11 @@ import torch
 from torch import fx
 
 from flambeau_capture.entries.state_snapshot import autocast_nesting, generators_before
+from flambeau_capture.graphs.autograd_calls import leaving_inference_modes
 from flambeau_capture.graphs.graph_module import build_graph_module, live_calls
-from flambeau_capture.graphs.reverse_mode import leaving_inference_modes
 from flambeau_capture.interpreter.values.classes import is_trusted
 from flambeau_capture.record import Capture
-from flambeau_capture.torch_switches import Switches
+from flambeau_capture.torch_state import Switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,7 +23,7 @@ from flambeau_capture.interpreter.branches.raising_branches import check
 from flambeau_capture.interpreter.code.liveness import following
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Assumption
-from flambeau_capture.torch_switches import Switches, nesting_settings
+from flambeau_capture.torch_state import Switches, nesting_settings
 from flambeau_prims.size_oracle import Oracle
 
 if TYPE_CHECKING:

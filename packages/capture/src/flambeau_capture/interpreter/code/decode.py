@@ -11,8 +11,7 @@ import dis
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode.instructions import VERSION
-from flambeau_capture.bytecode.tables import read_exception_table
+from flambeau_capture.bytecode.instructions import VERSION, read_exception_table
 from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:

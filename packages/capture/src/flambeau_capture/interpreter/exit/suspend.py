@@ -28,7 +28,7 @@ from flambeau_capture.interpreter.torch_calls.hooks import hook_side_effects
 from flambeau_capture.interpreter.values.lifetimes import may_be_watched
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallSideEffect, Capture, Const, Recipe, SuspendedFrame
-from flambeau_capture.torch_switches import Switches, nesting_settings
+from flambeau_capture.torch_state import Switches, nesting_settings
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame, Machine

@@ -28,9 +28,9 @@ import torch
 from torch.autograd.function import BackwardCFunction, Function, FunctionCtx, once_differentiable
 from torch.nn.modules._functions import BackwardHookFunction
 
+from flambeau_capture.graphs.autograd_calls import pass_hooks
 from flambeau_capture.graphs.graph_module import build_subgraph
 from flambeau_capture.graphs.higher_order import Backward, CustomFunction, Kept
-from flambeau_capture.graphs.hook_points import pass_hooks
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.interpreter.torch_calls.hooks import GradFn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils._config_module as config_module
 
-from flambeau_capture import compiler_functions, interop_dynamo, marks, stance
+from flambeau_capture import compiler_functions, marks, stance
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import load_item
 from flambeau_capture.interpreter.substitute_registry import (
@@ -141,20 +141,16 @@ def _call_optimized_module(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 def user_overrides() -> dict[int, CodeSubstitute]:
-    """What stands in, by id, for the functions that the program has said something about by now, to
-    us or to torch.
-    """
-    ours, theirs = compiler_functions.overridden_functions(), interop_dynamo.overridden_functions()
-    found: dict[int, CodeSubstitute] = {}
-    for key in (*theirs.disallowed, *map(id, ours.disallowed)):
-        found[key] = _disallowed
-    for key in (*theirs.allowed, *map(id, ours.allowed)):
-        found[key] = _opaque
-    for original, traceable in (*theirs.substituted, *ours.substituted):
-        found[id(original)] = _followed(traceable)
-    if theirs.invoke_subgraph is not None:
-        found[id(theirs.invoke_subgraph)] = _region
-    return found
+    """What stands in, by id, for the functions that the program has said something about so far."""
+    said = compiler_functions.overridden_functions()
+    substitutes: dict[int, CodeSubstitute] = {
+        **dict.fromkeys(said.disallowed, _disallowed),
+        **dict.fromkeys(said.allowed, _opaque),
+        **{id(original): _followed(traceable) for original, traceable in said.substituted},
+    }
+    if said.invoke_subgraph is not None:
+        substitutes[id(said.invoke_subgraph)] = _region
+    return substitutes
 
 
 def _disallowed(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:

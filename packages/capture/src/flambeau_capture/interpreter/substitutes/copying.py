@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.bytecode.tails import release_arguments
+from flambeau_capture.core import release_arguments
 from flambeau_capture.interpreter.semantics import attributes
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
 from flambeau_capture.interpreter.values.classes import python_method

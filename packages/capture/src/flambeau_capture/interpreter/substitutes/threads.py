@@ -1,6 +1,6 @@
 """Locks of `threading`, and context variables.
 
-A frame that takes locks and releases them takes them before its graph runs (`entries/locks.py`). A
+A frame that takes locks and releases them takes them before its graph runs (`entries/entry.py`). A
 frame that has a graph break takes them itself, in the interpreter.
 
 Context variables (`contextvars`) are read under guards, and set in a table of the capture.

@@ -28,14 +28,13 @@ from torch.utils import _device
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flambeau_capture.guards.torch_state import function_modes
 from flambeau_capture.interpreter.substitute_registry import (
     breaking,
     substitute_for,
     substitute_if_new,
 )
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.torch_switches import cudnn_flags, set_cudnn_flags
+from flambeau_capture.torch_state import cudnn_flags, function_modes, set_cudnn_flags
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine

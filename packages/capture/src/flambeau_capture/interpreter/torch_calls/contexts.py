@@ -12,7 +12,7 @@ the graph.
 
 What the frame makes inside are inference tensors to torch's own checks, which raise as they do in
 eager. Inside a graph the mode is entered and left by calls that no tracer may see through
-(`flambeau_capture.graphs.reverse_mode`): what stands between is compiled by itself.
+(`flambeau_capture.graphs.autograd_calls`): what stands between is compiled by itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._device import _device_constructors
 
-from flambeau_capture.graphs.reverse_mode import enter_inference_mode, leave_inference_mode
+from flambeau_capture.graphs.autograd_calls import enter_inference_mode, leave_inference_mode
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, CallSideEffect, Const
-from flambeau_capture.torch_switches import Switches
+from flambeau_capture.torch_state import Switches
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder

@@ -3,7 +3,7 @@ frame's graph has run.
 
 What the program holds is a `HookHandle`, by which it may remove the hook again in the frame, and
 which becomes torch's own handle when it leaves the frame. A tensor that the graph computes is
-marked in it (`flambeau_capture.graphs.hook_points`).
+marked in it (`flambeau_capture.graphs.autograd_calls`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from flambeau_capture.graphs.hook_points import hook_point, register_on_node, removed_handle
+from flambeau_capture.graphs.autograd_calls import hook_point, register_on_node, removed_handle
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, CallSideEffect, Const

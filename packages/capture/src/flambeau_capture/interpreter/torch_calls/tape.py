@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from flambeau_capture.graphs.autograd_calls import FailingCall, pass_hooks
 from flambeau_capture.graphs.graph_module import values_in
-from flambeau_capture.graphs.hook_points import FailingCall, pass_hooks
 from flambeau_capture.graphs.host_random import KnownState, is_host_generator_type
 from flambeau_capture.interpreter import foreign_types
 from flambeau_capture.interpreter.protocols import Recorder

@@ -174,7 +174,7 @@ _READER_STATES = {
     "is_anomaly_enabled": "anomaly_mode",
     "_get_float32_matmul_precision": "float32_matmul_precision",
 }
-"""The state (guards/torch_state.py) behind a reader, beyond what every entry guards."""
+"""The state (torch_state.py) behind a reader, beyond what every entry guards."""
 
 SETTERS = _by_name(
     torch._C,

@@ -1,0 +1,203 @@
+"""States of torch: those that a capture may depend on, by name, and those that a program may set.
+
+The usual ones are part of every entry's TORCH_STATE guard, which C reads in a few nanoseconds from
+libtorch's thread-local words. Others cost a call each, so an entry guards only those that its frame
+depends on (`Capture.torch_state`), by a STATE guard.
+
+The switches that a captured program may set are grad mode, autocast, attention kernels, cuDNN's
+flags and the default dtype. They are really set while the program is interpreted, and restored
+afterwards. The entry sets what a frame leaves set after its graph has run; the graph itself
+restores them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.utils._device import DeviceContext
+
+
+def cudnn_flags() -> tuple[Any, ...]:
+    """The flags of cuDNN, in the order in which `torch.backends.cudnn.set_flags` takes them."""
+    return tuple(torch.backends.cudnn.set_flags(_fp32_precision=None))
+
+
+def set_cudnn_flags(flags: tuple[Any, ...]) -> None:
+    """Set them all; None leaves one as it is."""
+    torch.backends.cudnn.set_flags(*flags)
+
+
+_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch._C._get_math_sdp_enabled, torch._C._set_sdp_use_math),
+    (torch._C._get_flash_sdp_enabled, torch._C._set_sdp_use_flash),
+    (torch._C._get_mem_efficient_sdp_enabled, torch._C._set_sdp_use_mem_efficient),
+    (torch._C._get_cudnn_sdp_enabled, torch._C._set_sdp_use_cudnn),
+    (torch._C._get_overrideable_sdp_enabled, torch._C._set_sdp_use_overrideable),
+    (cudnn_flags, set_cudnn_flags),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    (torch.get_default_dtype, torch._C._set_default_dtype),
+)
+_DEVICES = ("cpu", "cuda")
+
+Setting = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and its arguments: the call that sets a switch."""
+
+
+class Switches:
+    """The switches of this thread as they are now."""
+
+    def __init__(self) -> None:
+        self.values = [read() for read, _ in _SWITCHES]
+        self.autocast = {
+            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in _DEVICES
+        }
+
+    @property
+    def grad_enabled(self) -> bool:
+        """Whether gradients are on."""
+        return bool(self.values[0])
+
+    def settings_from(self, other: Switches) -> Iterator[Setting]:
+        """The calls that bring a thread from `other` to these."""
+        for (_, write), value, before in zip(_SWITCHES, self.values, other.values, strict=True):
+            if value != before:
+                yield write, (value,)
+        for device, (enabled, dtype) in self.autocast.items():
+            enabled_before, dtype_before = other.autocast[device]
+            if enabled != enabled_before:
+                yield torch.set_autocast_enabled, (device, enabled)
+            if dtype != dtype_before:
+                yield torch.set_autocast_dtype, (device, dtype)
+
+    def set_by(self, setters: Collection[Any]) -> list[Setting]:
+        """The calls that set these values, of those switches alone that one of `setters` sets."""
+        found: list[Setting] = [
+            (write, (value,))
+            for (_, write), value in zip(_SWITCHES, self.values, strict=True)
+            if write in setters
+        ]
+        for device, (enabled, dtype) in self.autocast.items():
+            if torch.set_autocast_enabled in setters:
+                found.append((torch.set_autocast_enabled, (device, enabled)))
+            if torch.set_autocast_dtype in setters:
+                found.append((torch.set_autocast_dtype, (device, dtype)))
+        return found
+
+    def restore(self, autocast_nesting: int) -> None:
+        """Set back what differs, and leave (or enter again) the autocast blocks that the frame did
+        not leave.
+        """
+        for step, args in nesting_settings(-autocast_nesting):
+            step(*args)
+        for write, args in self.settings_from(Switches()):
+            write(*args)
+
+
+def nesting_settings(count: int) -> Iterator[Setting]:
+    """The calls that enter `count` autocast blocks, or leave as many."""
+    for _ in range(abs(count)):
+        yield (
+            (torch.autocast_increment_nesting if count > 0 else torch.autocast_decrement_nesting),
+            (),
+        )
+
+
+# ---------------------------------------------------------------- states that are guarded
+
+
+def function_modes() -> list[Any]:
+    """This thread's torch function modes, the outermost first."""
+    return [
+        torch._C._get_function_stack_at(at) for at in range(torch._C._len_torch_function_stack())
+    ]
+
+
+def sees_no_program_mode() -> bool:
+    """Whether every torch function mode is one of `with torch.device(...)`: others are the
+    program's and see all that is called.
+    """
+    return all(type(mode) is DeviceContext for mode in function_modes())
+
+
+def _mode_key(mode: Any) -> Any:
+    """What must be equal for two modes to do the same: the device of `with torch.device(...)`,
+    which is a new mode each time.
+    """
+    return str(mode.device) if type(mode) is DeviceContext else weakref.ref(mode)
+
+
+DEFAULT_STRATEGY: dict[str, Callable[[], Any]] = {
+    "grad_enabled": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "dispatch_keys_included": lambda: torch._C._dispatch_tls_local_include_set().raw_repr(),
+    "dispatch_keys_excluded": lambda: torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+    "torch_function_modes": torch._C._len_torch_function_stack,
+    "default_dtype": torch.get_default_dtype,
+}
+
+EXTRA: dict[str, Callable[[], Any]] = {
+    "autocast_cpu_dtype": lambda: torch.get_autocast_dtype("cpu"),
+    "autocast_cuda_dtype": lambda: torch.get_autocast_dtype("cuda"),
+    "autocast_cache_enabled": torch.is_autocast_cache_enabled,
+    "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+    "default_device": torch.get_default_device,
+    "num_threads": torch.get_num_threads,
+    "float32_matmul_precision": torch.get_float32_matmul_precision,
+    "flash_sdp": torch._C._get_flash_sdp_enabled,
+    "mem_efficient_sdp": torch._C._get_mem_efficient_sdp_enabled,
+    "math_sdp": torch._C._get_math_sdp_enabled,
+    "cudnn_enabled": torch._C._get_cudnn_enabled,
+    "cudnn_benchmark": torch._C._get_cudnn_benchmark,
+    "cudnn_flags": cudnn_flags,
+    "torch_function_mode_stack": lambda: tuple(map(_mode_key, function_modes())),
+    "anomaly_mode": torch.is_anomaly_enabled,
+}
+if torch.distributed.is_available():
+    EXTRA["distributed_rank"] = lambda: (
+        (torch.distributed.get_rank(), torch.distributed.get_world_size())
+        if torch.distributed.is_initialized()
+        else None
+    )
+if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
+    EXTRA["saved_tensors_hooks"] = lambda: torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+@dataclass(frozen=True, slots=True)
+class UsualState:
+    """The usual states at one moment: readable values, and `words`, what the C core compares (b""
+    without it).
+    """
+
+    values: dict[str, Any]
+    words: bytes = b""
+
+    @classmethod
+    def now(cls, words: bytes = b"") -> UsualState:
+        """This thread's state."""
+        return cls({name: read() for name, read in DEFAULT_STRATEGY.items()}, words)
+
+    def differences(self) -> list[tuple[str, Any, Any]]:
+        """(name, value then, value now) of every state that differs now."""
+        now = {name: read() for name, read in DEFAULT_STRATEGY.items()}
+        return [(name, then, now[name]) for name, then in self.values.items() if now[name] != then]
+
+
+def implied_extras() -> list[str]:
+    """Extra states that matter because of the usual ones: what autocast casts to while it is on,
+    whose function modes are on the stack.
+    """
+    names = [
+        f"autocast_{kind}_dtype" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
+    ]
+    if names:
+        names.append("autocast_cache_enabled")
+    if torch._C._len_torch_function_stack():
+        names.append("torch_function_mode_stack")
+    return names
