@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import flambeau
-from flambeau_capture.interpreter.branches import speculation
+from flambeau_capture.interpreter.branches.observation import Observation
 
 
 def program(x: torch.Tensor, count: int) -> tuple[torch.Tensor, list[int]]:
@@ -24,13 +24,13 @@ def results(function: object, count: int) -> list[object]:
 
 def test_numbers_are_observed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    observe = speculation.observe
+    observe = Observation.observe
 
     def counting(*arguments: object) -> object:
         runs.append(1)
         return observe(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(speculation, "observe", counting)
+    monkeypatch.setattr(Observation, "observe", counting)
     compiled = flambeau.compile(program)
     random.seed(3)
     compiled(torch.ones(3), 60)

@@ -16,6 +16,7 @@ import torch
 
 import flambeau
 from flambeau_capture import CaptureError, state_of
+from flambeau_capture.interpreter.branches import observation
 from tests.same import same
 
 if TYPE_CHECKING:
@@ -210,6 +211,73 @@ def test_too_many_ways_are_an_error_only_where_frames_must_be_whole() -> None:
     with pytest.raises(CaptureError, match=r"recompile_limit(.|\n)*test_speculation\.py:\d+"):
         for x in inputs:
             same(whole(x), ways(x))
+
+
+# ---------------------------------------------------------------- each call is observed once
+
+MADE: list[str] = []
+
+
+@torch.library.custom_op("test_speculation::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """`2 * x`, which notes that it was computed."""
+    MADE.append("doubled")
+    return x * 2
+
+
+@doubled.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def many_questions(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    results = []
+    for at in range(count):
+        y = doubled(x) + torch.rand_like(x)
+        results.append(y if y.sum() > at else y - 1)
+    return results
+
+
+def questions_after_writes(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    row, results = x[0], []  # a view from before the first write
+    for at in range(count):
+        if doubled(row).sum() > 0:
+            x.add_(torch.rand_like(x))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=at % 2 == 1):
+            results.append((row * 1, x @ x))
+            if doubled(results[0][0]).mean() > 0:
+                row = x[at % 2]
+    return results
+
+
+@pytest.mark.parametrize("program", [many_questions, questions_after_writes])
+def test_each_call_is_observed_once(program: Any) -> None:
+    compiled = flambeau.compile(program, backend="eager", dynamic=False)
+    x = torch.rand(2, 2) + 5
+    MADE.clear()
+    torch.manual_seed(1)
+    yours = [program(own := x.clone(), 12), own, torch.rand(3)]
+    eager = len(MADE)
+    torch.manual_seed(1)
+    mine = [compiled(own := x.clone(), 12), own, torch.rand(3)]
+    same(mine, yours)
+    assert kinds(compiled) == ["capture"]
+    assert len(MADE) - eager == 2 * eager  # to answer the questions, and as the graph runs
+
+
+@pytest.mark.parametrize("program", [many_questions, questions_after_writes])
+def test_results_beyond_the_limit_are_computed_again(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observation, "MOST_KEPT", 8)
+    compiled = flambeau.compile(program, backend="eager", dynamic=False)
+    x = torch.rand(2, 2) + 5
+    results = []
+    for function in (compiled, program):
+        torch.manual_seed(1)
+        results.append([function(own := x.clone(), 12), own, torch.rand(3)])
+    same(*results)
+    assert kinds(compiled) == ["capture"]
 
 
 # ---------------------------------------------------------------- training

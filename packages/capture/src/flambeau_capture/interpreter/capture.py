@@ -250,7 +250,7 @@ def _retry(
         # It raises because it is told that it is compiled: it goes the way that it goes eagerly.
         return attempt.with_strategy(compiling=False)
     if question is not None:
-        attempt.answers.find(machine.tape, *question)
+        machine.speculation.observe(*question)
         return Retry(attempt)
     if not attempt.options.fullgraph:
         if machine.state_of(Locks).sources:

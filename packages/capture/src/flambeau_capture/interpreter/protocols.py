@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -108,6 +108,7 @@ class CallTape(Protocol):
 
     calls: list[Call]
     inputs: list[Input]
+    written_storages: set[object]
     env: SizeEnv | None
     subgraphs: int
     hooked: list[Any]
@@ -159,6 +160,7 @@ class Assumptions(Protocol):
     def detach(self, env: SizeEnv | None) -> None: ...
     def truth(self, condition: torch.Tensor) -> bool | None: ...
     def note(self, assumption: Assumption) -> None: ...
+    def observe(self, where: str, wanted: Sequence[GraphValue]) -> None: ...
 
 
 class Libraries(Protocol):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from flambeau_capture.interpreter.branches.observation import Failure, is_repeatable, observe
+from flambeau_capture.interpreter.branches.observation import Failure, Observation, is_repeatable
 from flambeau_capture.interpreter.branches.raising_branches import check
 from flambeau_capture.interpreter.code.liveness import following
 from flambeau_capture.reasons import GraphBreak
@@ -31,14 +31,11 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Frame, Machine
-    from flambeau_capture.interpreter.torch_calls.tape import Tape
     from flambeau_capture.record import GraphValue
     from flambeau_prims.sizes import SizeEnv
 
 MOST_CALLS = 200_000
-"""So many calls of the graph are made to answer the questions of one frame: each runs the graph so
-far.
-"""
+"""So many calls of the graph are made to answer the questions of one frame."""
 
 
 class Answers:
@@ -67,10 +64,10 @@ class Answers:
         """Whether no more questions are answered."""
         return self._calls > MOST_CALLS
 
-    def find(self, tape: Tape, where: str, wanted: Sequence[GraphValue]) -> None:
+    def find(self, observation: Observation, where: str, wanted: Sequence[GraphValue]) -> None:
         """Answer the next question: what these values are."""
-        self._calls += len(tape.calls) + 1
-        self._given.append((where, observe(tape, wanted)))
+        self._calls += observation.pending + 1
+        self._given.append((where, observation.observe(wanted)))
 
 
 class NeedsObservation(GraphBreak):
@@ -92,6 +89,7 @@ class Speculation:
     def __init__(self, machine: Machine, answers: Answers | None = None) -> None:
         self._machine = machine
         self._answers = answers or Answers()
+        self._observation: Observation | None = None
         self._asked = 0
         self._numbers: dict[str, int | float] = {}
         """What the unbacked numbers are that have been asked for."""
@@ -116,6 +114,12 @@ class Speculation:
         self.note(assumption)
         check(machine, condition, assumption.violation, holds=holds)
         return holds
+
+    def observe(self, where: str, wanted: Sequence[GraphValue]) -> None:
+        """Answer the question that was asked at a line: what these values are."""
+        if self._observation is None:
+            self._observation = Observation(self._machine.tape)
+        self._answers.find(self._observation, where, wanted)
 
     def note(self, assumption: Assumption) -> None:
         """Note what a check is recorded of."""
@@ -155,7 +159,7 @@ class Speculation:
             if not self._between_calls():
                 raise NeedsObservation(where, wanted)
             with self._aside():
-                self._answers.find(self._machine.tape, where, wanted)
+                self.observe(where, wanted)
         found = self._answers[at]
         if not isinstance(found, Failure):
             return found

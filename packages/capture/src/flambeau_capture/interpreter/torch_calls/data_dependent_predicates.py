@@ -141,6 +141,6 @@ def _is_drawn(tape: CallTape, value: GraphValue) -> bool:
 
 def _maker(tape: CallTape, value: GraphValue) -> Call | None:
     """The call that has made a value which nothing has written to since."""
-    if any(written.storage is value.storage for call in tape.calls for written in call.mutates):
+    if value.storage in tape.written_storages:
         return None
     return next((call for call in reversed(tape.calls) if call.result is value), None)

@@ -153,6 +153,8 @@ class Tape(Inputs):
         self.unbacked = UnbackedNumbers(self)
         self.functions = FunctionTable(device)
         self.calls: list[Call] = []
+        self.written_storages: set[object] = set()
+        """The storage tokens of values that calls have written to."""
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
         self.inference_guards: list[InferenceGuard] = []
@@ -328,6 +330,7 @@ class Tape(Inputs):
         host `can_raise` says whether they may raise; all others may.
         """
         self._refuse_untraced(target)
+        self.written_storages.update(value.storage for value in mutates)
         kind: Any = "method" if isinstance(target, str) else "function"
         recorded = tuple([self._argument(arg) for arg in args])
         named = {name: self._argument(arg) for name, arg in (kwargs or {}).items()}
@@ -445,6 +448,7 @@ class Tape(Inputs):
             self._refuse_untraced(target)
         known = self._values
         mutates = self._mutated(written, (recorded_args, recorded_kwargs)) if written else ()
+        self.written_storages.update(value.storage for value in mutates)
         if len(self.calls) >= self.machine.options.call_limit:
             limit = self.machine.options.call_limit
             raise GraphBreak("call-limit", f"more than {limit} calls of torch in one graph")
