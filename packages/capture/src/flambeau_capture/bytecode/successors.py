@@ -40,74 +40,21 @@ class NotResumable(Exception):
     """A frame that cannot be taken up again at this instruction; the text says why."""
 
 
-_PUSHES_ONE = frozenset(
-    {
-        "BINARY_OP",
-        "BINARY_SUBSCR",
-        "BINARY_SLICE",
-        "COMPARE_OP",
-        "CONTAINS_OP",
-        "IS_OP",
-        "UNARY_NOT",
-        "UNARY_NEGATIVE",
-        "UNARY_POSITIVE",
-        "UNARY_INVERT",
-        "TO_BOOL",
-        "LOAD_ATTR",
-        "LOAD_METHOD",
-        "LOAD_SUPER_ATTR",
-        "LOAD_GLOBAL",
-        "LOAD_NAME",
-        "LOAD_DEREF",
-        "GET_ITER",
-        "FORMAT_VALUE",
-        "FORMAT_SIMPLE",
-        "FORMAT_WITH_SPEC",
-        "CONVERT_VALUE",
-        "IMPORT_NAME",
-        "IMPORT_FROM",
-        "CALL_INTRINSIC_1",
-        "CALL_INTRINSIC_2",
-        "LIST_TO_TUPLE",
-        "GET_LEN",
-        "MATCH_MAPPING",
-        "MATCH_SEQUENCE",
-        "MATCH_KEYS",
-        "MATCH_CLASS",
-        "CHECK_EXC_MATCH",
-        "BUILD_STRING",
-        "BUILD_TUPLE",
-        "BUILD_LIST",
-        "BUILD_SET",
-        "BUILD_MAP",
-        "BUILD_CONST_KEY_MAP",
-        "BUILD_SLICE",
-        "MAKE_FUNCTION",
-        "LOAD_BUILD_CLASS",
-        "SET_FUNCTION_ATTRIBUTE",
-    }
-)
-_PUSHES_NONE = frozenset(
-    {
-        "STORE_ATTR",
-        "STORE_SUBSCR",
-        "STORE_SLICE",
-        "STORE_GLOBAL",
-        "STORE_DEREF",
-        "DELETE_ATTR",
-        "DELETE_SUBSCR",
-        "DELETE_GLOBAL",
-        "LIST_EXTEND",
-        "SET_UPDATE",
-        "DICT_UPDATE",
-        "DICT_MERGE",
-        "LIST_APPEND",
-        "SET_ADD",
-        "MAP_ADD",
-        "POP_TOP",
-        "PRINT_EXPR",
-    }
-)
+_PUSHES_ONE = frozenset({
+    "BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP", "UNARY_NOT",
+    "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "TO_BOOL", "LOAD_ATTR", "LOAD_METHOD",
+    "LOAD_SUPER_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "GET_ITER", "FORMAT_VALUE",
+    "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE", "IMPORT_NAME", "IMPORT_FROM",
+    "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "LIST_TO_TUPLE", "GET_LEN", "MATCH_MAPPING",
+    "MATCH_SEQUENCE", "MATCH_KEYS", "MATCH_CLASS", "CHECK_EXC_MATCH", "BUILD_STRING", "BUILD_TUPLE",
+    "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SLICE", "MAKE_FUNCTION",
+    "LOAD_BUILD_CLASS", "SET_FUNCTION_ATTRIBUTE",
+})  # fmt: skip
+_PUSHES_NONE = frozenset({
+    "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "STORE_DEREF", "DELETE_ATTR",
+    "DELETE_SUBSCR", "DELETE_GLOBAL", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE",
+    "LIST_APPEND", "SET_ADD", "MAP_ADD", "POP_TOP", "PRINT_EXPR",
+})  # fmt: skip
 LOADS_METHOD = frozenset({"LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR", "LOAD_GLOBAL"})
 """Instructions that may push a callable together with the NULL (or the instance) of the call to
 come.

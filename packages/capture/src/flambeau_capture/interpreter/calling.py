@@ -72,21 +72,11 @@ Kwargs: TypeAlias = "dict[str, Any]"
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
-_TYPING_EFFECTS = frozenset(
-    {
-        "overload",
-        "get_overloads",
-        "clear_overloads",
-        "reveal_type",
-        "final",
-        "override",
-        "no_type_check",
-        "no_type_check_decorator",
-        "runtime_checkable",
-        "runtime",
-        "dataclass_transform",
-    }
-)
+_TYPING_EFFECTS = frozenset({
+    "overload", "get_overloads", "clear_overloads", "reveal_type", "final", "override",
+    "no_type_check", "no_type_check_decorator", "runtime_checkable", "runtime",
+    "dataclass_transform",
+})  # fmt: skip
 """Functions of the typing modules that print, keep what they are given, or write to it."""
 KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
 """Modules of Triton that build and launch kernels, which is not the program's business: neither

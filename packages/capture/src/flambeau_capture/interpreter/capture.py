@@ -159,15 +159,10 @@ has no traceback to show.
 """
 _RUNS_NOTHING_ELSE = frozenset({"compiler-disable", "exception-escapes", "inline-depth"})
 """Reasons for which the frames that an eager call reaches are not captured either."""
-_MAY_CALL_BACK = frozenset(
-    {
-        "unknown-c-function",
-        "compiler-skip",
-        "higher-order-operator",
-        "autograd-function",
-        "unstable-iteration",
-    }
-)
+_MAY_CALL_BACK = frozenset({
+    "unknown-c-function", "compiler-skip", "higher-order-operator", "autograd-function",
+    "unstable-iteration",
+})  # fmt: skip
 """Reasons behind which functions of the program may run that could be captured themselves."""
 
 

@@ -67,13 +67,8 @@ class Stopped(BaseException):
 _DEFERRED_STRING_REFUSED = error_texts.type_refused(DeferredString)
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _OWN_READS = (
-    "LOAD_GLOBAL",
-    "LOAD_NAME",
-    "LOAD_FAST",
-    "LOAD_FAST_CHECK",
-    "LOAD_ATTR",
-    "LOAD_METHOD",
-)
+    "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_ATTR", "LOAD_METHOD",
+)  # fmt: skip
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -55,22 +55,9 @@ class Frame:
     """One activation of a Python function. `ip` is the index of the next instruction."""
 
     __slots__ = (
-        "builtins",
-        "code",
-        "function",
-        "generator",
-        "globals",
-        "in_place",
-        "ip",
-        "keyword_names",
-        "locals",
-        "machine",
-        "namespace",
-        "parent",
-        "snapshot",
-        "stack",
-        "value",
-    )
+        "builtins", "code", "function", "generator", "globals", "in_place", "ip", "keyword_names",
+        "locals", "machine", "namespace", "parent", "snapshot", "stack", "value",
+    )  # fmt: skip
 
     def __init__(
         self,

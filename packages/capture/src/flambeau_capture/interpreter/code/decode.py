@@ -26,21 +26,10 @@ _EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _RELATIVE_JUMPS = frozenset(dis.hasjrel)
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_GENERATOR = 0x04, 0x08, 0x20 | 0x80 | 0x200
 
-_BY_NAME = frozenset(
-    {
-        "LOAD_NAME",
-        "STORE_NAME",
-        "DELETE_NAME",
-        "STORE_GLOBAL",
-        "DELETE_GLOBAL",
-        "STORE_ATTR",
-        "DELETE_ATTR",
-        "IMPORT_NAME",
-        "IMPORT_FROM",
-        "LOAD_METHOD",
-        "LOAD_FROM_DICT_OR_GLOBALS",
-    }
-)
+_BY_NAME = frozenset({
+    "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR",
+    "DELETE_ATTR", "IMPORT_NAME", "IMPORT_FROM", "LOAD_METHOD", "LOAD_FROM_DICT_OR_GLOBALS",
+})  # fmt: skip
 _BY_CONSTANT = frozenset({"LOAD_CONST", "RETURN_CONST", "KW_NAMES"})
 
 

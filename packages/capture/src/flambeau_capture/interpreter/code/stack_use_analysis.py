@@ -32,43 +32,20 @@ class Use(enum.Enum):
 
 
 _APPENDING = frozenset({"append", "extend"})
-_NONE_TESTS = frozenset(
-    {
-        "POP_JUMP_IF_NONE",
-        "POP_JUMP_IF_NOT_NONE",
-        "POP_JUMP_FORWARD_IF_NONE",
-        "POP_JUMP_FORWARD_IF_NOT_NONE",
-        "POP_JUMP_BACKWARD_IF_NONE",
-        "POP_JUMP_BACKWARD_IF_NOT_NONE",
-    }
-)
+_NONE_TESTS = frozenset({
+    "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NONE",
+    "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE",
+})  # fmt: skip
 _TO_LOCALS = frozenset({"STORE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"})
 
 _SIDE_EFFECTS: dict[str, tuple[int, int]] = {
-    "LOAD_CONST": (0, 1),
-    "LOAD_FAST": (0, 1),
-    "LOAD_FAST_CHECK": (0, 1),
-    "LOAD_DEREF": (0, 1),
-    "LOAD_FAST_LOAD_FAST": (0, 2),
-    "LOAD_METHOD": (1, 2),
-    "PUSH_NULL": (0, 1),
-    "NOP": (0, 0),
-    "DELETE_FAST": (0, 0),
-    "PRECALL": (0, 0),
-    "KW_NAMES": (0, 0),
-    "BINARY_SUBSCR": (2, 1),
-    "BINARY_OP": (2, 1),
-    "COMPARE_OP": (2, 1),
-    "IS_OP": (2, 1),
-    "CONTAINS_OP": (2, 1),
-    "UNARY_NEGATIVE": (1, 1),
-    "UNARY_NOT": (1, 1),
-    "UNARY_INVERT": (1, 1),
-    "BINARY_SLICE": (3, 1),
-    "FORMAT_SIMPLE": (1, 1),
-    "FORMAT_WITH_SPEC": (2, 1),
-    "CONVERT_VALUE": (1, 1),
-}
+    "LOAD_CONST": (0, 1), "LOAD_FAST": (0, 1), "LOAD_FAST_CHECK": (0, 1), "LOAD_DEREF": (0, 1),
+    "LOAD_FAST_LOAD_FAST": (0, 2), "LOAD_METHOD": (1, 2), "PUSH_NULL": (0, 1), "NOP": (0, 0),
+    "DELETE_FAST": (0, 0), "PRECALL": (0, 0), "KW_NAMES": (0, 0), "BINARY_SUBSCR": (2, 1),
+    "BINARY_OP": (2, 1), "COMPARE_OP": (2, 1), "IS_OP": (2, 1), "CONTAINS_OP": (2, 1),
+    "UNARY_NEGATIVE": (1, 1), "UNARY_NOT": (1, 1), "UNARY_INVERT": (1, 1), "BINARY_SLICE": (3, 1),
+    "FORMAT_SIMPLE": (1, 1), "FORMAT_WITH_SPEC": (2, 1), "CONVERT_VALUE": (1, 1),
+}  # fmt: skip
 """How many values simple instructions pop and push."""
 _BUILDS = {"BUILD_TUPLE": 1, "BUILD_LIST": 1, "BUILD_STRING": 1, "BUILD_SLICE": 1, "BUILD_MAP": 2}
 _FAR = 100
@@ -129,13 +106,9 @@ def _taken_by(name: str, argument: Any, above: int) -> Use | None:
 
 
 _PUT_AT = {
-    "CONVERT_VALUE": 0,
-    "FORMAT_SIMPLE": 0,
-    "FORMAT_WITH_SPEC": 1,
-    "LIST_APPEND": 0,
-    "STORE_ATTR": 1,
-    "STORE_SUBSCR": 2,
-}
+    "CONVERT_VALUE": 0, "FORMAT_SIMPLE": 0, "FORMAT_WITH_SPEC": 1, "LIST_APPEND": 0,
+    "STORE_ATTR": 1, "STORE_SUBSCR": 2,
+}  # fmt: skip
 
 
 def _is_put(name: str, argument: Any, above: int) -> bool:

@@ -142,24 +142,11 @@ def _made(
 # ---------------------------------------------------------------- rebuild iterators
 
 _BUILTIN_ITERATORS: tuple[type, ...] = (
-    type(iter([])),
-    type(iter(())),
-    type(iter(range(0))),
-    type(iter(range(1 << 70))),
-    type(iter("")),
-    type(iter("ä")),
-    type(iter(b"")),
-    type(iter({})),
-    type(iter({}.values())),
-    type(iter({}.items())),
-    type(iter(set())),
-    type(reversed([])),
-    reversed,
-    enumerate,
-    zip,
-    map,
+    type(iter([])), type(iter(())), type(iter(range(0))), type(iter(range(1 << 70))),
+    type(iter("")), type(iter("ä")), type(iter(b"")), type(iter({})), type(iter({}.values())),
+    type(iter({}.items())), type(iter(set())), type(reversed([])), reversed, enumerate, zip, map,
     filter,
-)
+)  # fmt: skip
 
 
 _FORGETFUL = (itertools.groupby, itertools._grouper)  # type: ignore[attr-defined]

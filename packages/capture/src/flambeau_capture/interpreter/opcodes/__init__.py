@@ -24,13 +24,8 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Frame
 
 _FILES = (
-    containers,
-    control_flow,
-    exceptions,
-    functions,
-    load_store,
-    operators,
-)
+    containers, control_flow, exceptions, functions, load_store, operators,
+)  # fmt: skip
 
 
 def _unsupported(name: str) -> Handler:

@@ -61,37 +61,12 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.values.objects import TrackedCopy
 
 
-_NATIVE_VALUES: frozenset[type] = frozenset(
-    {
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        bool,
-        type(None),
-        list,
-        dict,
-        tuple,
-        set,
-        frozenset,
-        range,
-        slice,
-        torch.Size,
-        torch.dtype,
-        torch.device,
-        type({}.keys()),
-        type({}.values()),
-        type({}.items()),
-        bytearray,
-        types.CodeType,
-        types.GenericAlias,
-        torch.finfo,
-        torch.iinfo,
-        torch.layout,
-        torch.memory_format,
-    }
-)
+_NATIVE_VALUES: frozenset[type] = frozenset({
+    int, float, complex, str, bytes, bool, type(None), list, dict, tuple, set, frozenset, range,
+    slice, torch.Size, torch.dtype, torch.device, type({}.keys()), type({}.values()),
+    type({}.items()), bytearray, types.CodeType, types.GenericAlias, torch.finfo, torch.iinfo,
+    torch.layout, torch.memory_format,
+})  # fmt: skip
 """Types whose attributes are native and depend on nothing but the value."""
 
 _NATIVE_OBJECTS = IDENTITY_TYPES - {types.FunctionType, types.ModuleType}

@@ -50,35 +50,18 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 
-_PLAIN = frozenset(
-    {
-        str,
-        int,
-        float,
-        bool,
-        complex,
-        bytes,
-        type(None),
-        torch.dtype,
-        torch.device,
-        torch.Size,
-        range,
-        slice,
-    }
-)
+_PLAIN = frozenset({
+    str, int, float, bool, complex, bytes, type(None), torch.dtype, torch.device, torch.Size, range,
+    slice,
+})  # fmt: skip
 _SHOWING_ADDRESSES = (object.__repr__, types.FunctionType.__repr__)
 _TEXT_METHODS = ("__str__", "__repr__", "__format__")
 _NUMBERS = frozenset({torch.SymInt, torch.SymFloat})
 _WITHIN_ITSELF: dict[type, str] = {
-    list: "[...]",
-    tuple: "(...)",
-    dict: "{...}",
-    collections.deque: "[...]",
-    collections.OrderedDict: "...",
-    torch.Size: "(...)",
-    set: "set(...)",
+    list: "[...]", tuple: "(...)", dict: "{...}", collections.deque: "[...]",
+    collections.OrderedDict: "...", torch.Size: "(...)", set: "set(...)",
     frozenset: "frozenset(...)",
-}
+}  # fmt: skip
 """Type of container -> its text inside of its own text."""
 _HOLDERS = frozenset(_WITHIN_ITSELF)
 

@@ -140,22 +140,10 @@ def _check_native(machine: Machine, obj: Any) -> None:
 EXHAUSTED = object()
 """What `advance` returns at the end; `Machine.stop_value` then holds the StopIteration's value."""
 
-_CONTAINERS = frozenset(
-    {
-        list,
-        tuple,
-        dict,
-        set,
-        frozenset,
-        range,
-        str,
-        bytes,
-        torch.Size,
-        type({}.keys()),
-        type({}.values()),
-        type({}.items()),
-    }
-)
+_CONTAINERS = frozenset({
+    list, tuple, dict, set, frozenset, range, str, bytes, torch.Size, type({}.keys()),
+    type({}.values()), type({}.items()),
+})  # fmt: skip
 
 
 class InterpretedIterator(Proxy):

@@ -51,96 +51,23 @@ class have one of their own).
 """
 
 _VALUE_TYPES: tuple[type, ...] = (
-    int,
-    float,
-    complex,
-    bool,
-    str,
-    bytes,
-    bytearray,
-    tuple,
-    list,
-    dict,
-    set,
-    frozenset,
-    range,
-    slice,
-    type(None),
-    object,
-    collections.OrderedDict,
-    collections.defaultdict,
-    collections.deque,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
-    types.MappingProxyType,
-    re.Pattern,
-    re.Match,
-    torch.Size,
-    torch.dtype,
-    torch.device,
-    property,
-    BaseException,
-    type(iter([])),
-    type(iter(())),
-    type(iter({})),
-    type(iter(range(0))),
-    zip,
-    enumerate,
-    map,
-    filter,
-    reversed,
-    types.SimpleNamespace,
-    itertools.chain,
-    itertools.count,
-    itertools.product,
-    itertools.islice,
-    itertools.cycle,
-    itertools.repeat,
-    itertools.zip_longest,
-    collections.Counter,
-    types.GenericAlias,
-    types.CellType,
-    types.CodeType,
-    torch.finfo,
-    torch.iinfo,
-    types.UnionType,
-    torch.SymInt,
-    torch.SymFloat,
-    torch.SymBool,
-    staticmethod,
-    classmethod,
-)
+    int, float, complex, bool, str, bytes, bytearray, tuple, list, dict, set, frozenset, range,
+    slice, type(None), object, collections.OrderedDict, collections.defaultdict, collections.deque,
+    type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType, re.Pattern,
+    re.Match, torch.Size, torch.dtype, torch.device, property, BaseException, type(iter([])),
+    type(iter(())), type(iter({})), type(iter(range(0))), zip, enumerate, map, filter, reversed,
+    types.SimpleNamespace, itertools.chain, itertools.count, itertools.product, itertools.islice,
+    itertools.cycle, itertools.repeat, itertools.zip_longest, collections.Counter,
+    types.GenericAlias, types.CellType, types.CodeType, torch.finfo, torch.iinfo, types.UnionType,
+    torch.SymInt, torch.SymFloat, torch.SymBool, staticmethod, classmethod,
+)  # fmt: skip
 """C types whose methods are pure (but for their receiver)."""
 
 _EXCLUDED = {
-    "open",
-    "input",
-    "exec",
-    "eval",
-    "compile",
-    "breakpoint",
-    "print",
-    "globals",
-    "locals",
-    "vars",
-    "dir",
-    "__import__",
-    "__build_class__",
-    "setattr",
-    "delattr",
-    "getattr",
-    "hasattr",
-    "exit",
-    "quit",
-    "help",
-    "copyright",
-    "credits",
-    "license",
-    "aiter",
-    "anext",
-    "memoryview",
-}
+    "open", "input", "exec", "eval", "compile", "breakpoint", "print", "globals", "locals", "vars",
+    "dir", "__import__", "__build_class__", "setattr", "delattr", "getattr", "hasattr", "exit",
+    "quit", "help", "copyright", "credits", "license", "aiter", "anext", "memoryview",
+}  # fmt: skip
 
 
 def _functions_of(module: Any) -> list[Any]:
@@ -367,42 +294,16 @@ def _orders_in_python(machine: Machine, value: Any) -> bool:
     )
 
 
-_ITERABLE_TYPES = frozenset(
-    {
-        list,
-        tuple,
-        set,
-        frozenset,
-        dict,
-        collections.OrderedDict,
-        collections.deque,
-        zip,
-        enumerate,
-        collections.Counter,
-    }
-)
-_ITERABLE_METHODS = frozenset(
-    {
-        "extend",
-        "join",
-        "update",
-        "union",
-        "intersection",
-        "difference",
-        "symmetric_difference",
-        "issubset",
-        "issuperset",
-        "extendleft",
-        "fromkeys",
-        "from_iterable",
-        "__init__",
-        "intersection_update",
-        "difference_update",
-        "__new__",
-        "isdisjoint",
-        "symmetric_difference_update",
-    }
-)
+_ITERABLE_TYPES = frozenset({
+    list, tuple, set, frozenset, dict, collections.OrderedDict, collections.deque, zip, enumerate,
+    collections.Counter,
+})  # fmt: skip
+_ITERABLE_METHODS = frozenset({
+    "extend", "join", "update", "union", "intersection", "difference", "symmetric_difference",
+    "issubset", "issuperset", "extendleft", "fromkeys", "from_iterable", "__init__",
+    "intersection_update", "difference_update", "__new__", "isdisjoint",
+    "symmetric_difference_update",
+})  # fmt: skip
 
 
 _SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.values()), type({}.items()))

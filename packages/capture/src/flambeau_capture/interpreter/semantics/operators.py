@@ -41,25 +41,10 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.machine import Machine
 
-_PLAIN = frozenset(
-    {
-        int,
-        float,
-        bool,
-        str,
-        tuple,
-        list,
-        type(None),
-        bytes,
-        complex,
-        dict,
-        set,
-        frozenset,
-        torch.Size,
-        torch.dtype,
-        range,
-    }
-)
+_PLAIN = frozenset({
+    int, float, bool, str, tuple, list, type(None), bytes, complex, dict, set, frozenset,
+    torch.Size, torch.dtype, range,
+})  # fmt: skip
 """Types whose operators among themselves are native (tuples and lists of tensors only concatenate
 and repeat).
 """
@@ -78,20 +63,9 @@ class BinaryOperator:
 
 
 _NAMES = {
-    "+": "add",
-    "-": "sub",
-    "*": "mul",
-    "/": "truediv",
-    "//": "floordiv",
-    "%": "mod",
-    "**": "pow",
-    "@": "matmul",
-    "<<": "lshift",
-    ">>": "rshift",
-    "&": "and",
-    "|": "or",
-    "^": "xor",
-}
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
+    "@": "matmul", "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+}  # fmt: skip
 
 
 def _binary_table() -> dict[str, BinaryOperator]:

@@ -51,57 +51,22 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.torch_calls.hooks import GradFn, HookHandle
     from flambeau_capture.interpreter.values.objects import Objects
 
-_CONSTANTS = frozenset(
-    {
-        int,
-        float,
-        bool,
-        complex,
-        str,
-        type(None),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-        type(...),
-    }
-)
+_CONSTANTS = frozenset({
+    int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout,
+    torch.memory_format, type(...),
+})  # fmt: skip
 _NESTING: dict[Any, int] = {
     torch.autocast_increment_nesting: 1,
     torch.autocast_decrement_nesting: -1,
 }
-_NOT_RECORDED = frozenset(
-    {
-        "backward",
-        "register_hook",
-        "register_post_accumulate_grad_hook",
-        "share_memory_",
-        "storage",
-        "untyped_storage",
-        "_typed_storage",
-        "_update_names",
-        "module_load",
-        "__reduce_ex__",
-        "__setstate__",
-        "__dlpack__",
-        "__dlpack_device__",
-        "__array__",
-        "data_ptr",
-        "retain_grad",
-        "numpy",
-        "refine_names",
-        "is_shared",
-        "is_pinned",
-        "pin_memory",
-        "_make_subclass",
-        "as_subclass",
-        "__array_wrap__",
-        "set_",
-        "record_stream",
-        "is_set_to",
-        "__cuda_array_interface__",
-    }
-)
+_NOT_RECORDED = frozenset({
+    "backward", "register_hook", "register_post_accumulate_grad_hook", "share_memory_", "storage",
+    "untyped_storage", "_typed_storage", "_update_names", "module_load", "__reduce_ex__",
+    "__setstate__", "__dlpack__", "__dlpack_device__", "__array__", "data_ptr", "retain_grad",
+    "numpy", "refine_names", "is_shared", "is_pinned", "pin_memory", "_make_subclass",
+    "as_subclass", "__array_wrap__", "set_", "record_stream", "is_set_to",
+    "__cuda_array_interface__",
+})  # fmt: skip
 """Methods of torch.Tensor that a graph cannot hold: they expose memory, autograd's graph, or
 another library's view of the data.
 """

@@ -18,39 +18,12 @@ from flambeau_capture.sources import DictEntry, GradOf, InstanceDict
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
 
-_NATIVE = frozenset(
-    {
-        "shape",
-        "dtype",
-        "device",
-        "ndim",
-        "requires_grad",
-        "is_cuda",
-        "is_cpu",
-        "is_meta",
-        "layout",
-        "is_leaf",
-        "itemsize",
-        "nbytes",
-        "is_sparse",
-        "is_sparse_csr",
-        "is_quantized",
-        "is_nested",
-        "is_mkldnn",
-        "is_xpu",
-        "is_mps",
-        "is_mtia",
-        "is_hpu",
-        "is_vulkan",
-        "is_xla",
-        "is_ipu",
-        "is_maia",
-        "retains_grad",
-        "output_nr",
-        "_version",
-        "__class__",
-    }
-)
+_NATIVE = frozenset({
+    "shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_cpu", "is_meta", "layout",
+    "is_leaf", "itemsize", "nbytes", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested",
+    "is_mkldnn", "is_xpu", "is_mps", "is_mtia", "is_hpu", "is_vulkan", "is_xla", "is_ipu",
+    "is_maia", "retains_grad", "output_nr", "_version", "__class__",
+})  # fmt: skip
 _NATIVE_TO_SUBCLASSES = frozenset({"__dict__", "__class__", "__weakref__"})
 _HISTORY = ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks")
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})

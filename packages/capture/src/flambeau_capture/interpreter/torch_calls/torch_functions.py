@@ -23,18 +23,10 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.protocols import Recorder
     from flambeau_prims.sizes import SizeEnv
 
-_ANSWERED_NATIVELY = frozenset(
-    {
-        "__len__",
-        "__contains__",
-        "__hash__",
-        "__dir__",
-        "is_shared",
-        "__format__",
-        "__repr__",
-        "__iter__",
-    }
-)
+_ANSWERED_NATIVELY = frozenset({
+    "__len__", "__contains__", "__hash__", "__dir__", "is_shared", "__format__", "__repr__",
+    "__iter__",
+})  # fmt: skip
 
 
 def _python_functions() -> dict[int, tuple[Any, Literal["function", "method"], str]]:
@@ -95,16 +87,8 @@ def _operators() -> dict[int, Any]:
 _OPERATORS = _operators()
 
 _READING_PREFIXES = (
-    "is_",
-    "_is_",
-    "has_",
-    "_has_",
-    "get_",
-    "_get_",
-    "_len_",
-    "_cuda_is",
-    "_cuda_get",
-)
+    "is_", "_is_", "has_", "_has_", "get_", "_get_", "_len_", "_cuda_is", "_cuda_get",
+)  # fmt: skip
 _OTHER_READERS = (
     (
         torch,
@@ -164,16 +148,12 @@ _READERS = _readers()
 _READER_STATES = {
     "_get_deterministic_algorithms": "deterministic_algorithms",
     "are_deterministic_algorithms_enabled": "deterministic_algorithms",
-    "_get_flash_sdp_enabled": "flash_sdp",
-    "_get_mem_efficient_sdp_enabled": "mem_efficient_sdp",
-    "_get_math_sdp_enabled": "math_sdp",
-    "_get_cudnn_enabled": "cudnn_enabled",
-    "_get_cudnn_benchmark": "cudnn_benchmark",
-    "get_num_threads": "num_threads",
-    "is_autocast_cache_enabled": "autocast_cache_enabled",
-    "is_anomaly_enabled": "anomaly_mode",
+    "_get_flash_sdp_enabled": "flash_sdp", "_get_mem_efficient_sdp_enabled": "mem_efficient_sdp",
+    "_get_math_sdp_enabled": "math_sdp", "_get_cudnn_enabled": "cudnn_enabled",
+    "_get_cudnn_benchmark": "cudnn_benchmark", "get_num_threads": "num_threads",
+    "is_autocast_cache_enabled": "autocast_cache_enabled", "is_anomaly_enabled": "anomaly_mode",
     "_get_float32_matmul_precision": "float32_matmul_precision",
-}
+}  # fmt: skip
 """The state (torch_state.py) behind a reader, beyond what every entry guards."""
 
 SETTERS = _by_name(

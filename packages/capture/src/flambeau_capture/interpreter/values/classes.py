@@ -196,29 +196,13 @@ TORCH_CONSTANTS: frozenset[type] = frozenset(
 )
 
 LRU_CACHE: type = type(functools.lru_cache(lambda: 0))
-IDENTITY_TYPES: frozenset[type] = frozenset(
-    {
-        types.FunctionType,
-        types.BuiltinFunctionType,
-        types.ModuleType,
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-        types.GetSetDescriptorType,
-        types.MemberDescriptorType,
-        types.ClassMethodDescriptorType,
-        types.MethodWrapperType,
-        types.CodeType,
-        property,
-        classmethod,
-        staticmethod,
-        LRU_CACHE,
-        re.Pattern,
-        torch._ops.OpOverload,
-        torch._ops.OpOverloadPacket,
-        types.GenericAlias,
-        type(types.SimpleNamespace.__init__),
-    }
-)
+IDENTITY_TYPES: frozenset[type] = frozenset({
+    types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    types.ClassMethodDescriptorType, types.MethodWrapperType, types.CodeType, property, classmethod,
+    staticmethod, LRU_CACHE, re.Pattern, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+    types.GenericAlias, type(types.SimpleNamespace.__init__),
+})  # fmt: skip
 """Types whose objects are guarded by identity and used as they are."""
 
 

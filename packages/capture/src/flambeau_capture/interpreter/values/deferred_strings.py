@@ -88,15 +88,9 @@ class ShownTensor(Proxy):
     """
 
     __slots__ = (
-        "copy",
-        "default_dtype",
-        "has_history",
-        "kind",
-        "machine",
-        "made_at",
-        "requires_grad",
+        "copy", "default_dtype", "has_history", "kind", "machine", "made_at", "requires_grad",
         "tensor",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, machine: Recorder, tensor: torch.Tensor, kind: type, default_dtype: torch.dtype | None
@@ -234,27 +228,10 @@ class DeferredString(Proxy):
         raise needs_characters("the text of a tensor is filled in")
 
 
-_MADE_BY = frozenset(
-    {
-        "lower",
-        "upper",
-        "casefold",
-        "capitalize",
-        "title",
-        "swapcase",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "ljust",
-        "rjust",
-        "center",
-        "zfill",
-        "replace",
-        "expandtabs",
-        "removeprefix",
-        "removesuffix",
-    }
-)
+_MADE_BY = frozenset({
+    "lower", "upper", "casefold", "capitalize", "title", "swapcase", "strip", "lstrip", "rstrip",
+    "ljust", "rjust", "center", "zfill", "replace", "expandtabs", "removeprefix", "removesuffix",
+})  # fmt: skip
 """Methods of str that make a str, whatever the text is."""
 
 
@@ -441,25 +418,11 @@ def _check_print_options(machine: Recorder) -> None:
 
 
 _SAMPLES: dict[type, Any] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
-_SHOWN_DTYPES = frozenset(
-    {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.uint8,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-        torch.bool,
-        torch.complex64,
-        torch.complex128,
-    }
-)
+_SHOWN_DTYPES = frozenset({
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16,
+    torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
+    torch.complex64, torch.complex128,
+})  # fmt: skip
 
 
 def _sample_of(dtype: torch.dtype) -> Any:

@@ -13,27 +13,11 @@ from typing import Any
 
 import torch
 
-_ATOMS = frozenset(
-    {
-        type(None),
-        type(Ellipsis),
-        type(NotImplemented),
-        bool,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        range,
-        torch.Size,
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-        types.ModuleType,
-        types.BuiltinFunctionType,
-    }
-)
+_ATOMS = frozenset({
+    type(None), type(Ellipsis), type(NotImplemented), bool, int, float, complex, str, bytes, range,
+    torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, types.ModuleType,
+    types.BuiltinFunctionType,
+})  # fmt: skip
 _UNWATCHED = (type, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 

@@ -87,14 +87,9 @@ def computed_source(expr: FloatExpr) -> CallOf:
 
 
 _ARITHMETIC = {
-    "__add__": "+",
-    "__sub__": "-",
-    "__mul__": "*",
-    "__truediv__": "/",
-    "__floordiv__": "//",
-    "__mod__": "%",
-    "__pow__": "**",
-}
+    "__add__": "+", "__sub__": "-", "__mul__": "*", "__truediv__": "/", "__floordiv__": "//",
+    "__mod__": "%", "__pow__": "**",
+}  # fmt: skip
 _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 
 
@@ -143,12 +138,8 @@ def name_plainly(error: BaseException) -> None:
 # ---------------------------------------------------------------- scalar arguments
 
 _FACTORS = {
-    "addcdiv": "value",
-    "addcmul": "value",
-    "add": "alpha",
-    "sub": "alpha",
-    "subtract": "alpha",
-}
+    "addcdiv": "value", "addcmul": "value", "add": "alpha", "sub": "alpha", "subtract": "alpha",
+}  # fmt: skip
 _PRODUCTS = {"addcdiv": "div", "addcmul": "mul"}
 
 

@@ -29,28 +29,10 @@ if TYPE_CHECKING:
 NOT_DISPATCHED = object()
 _NO_HANDLER = torch._C._disabled_torch_function_impl
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
-_SIMPLE = frozenset(
-    {
-        int,
-        float,
-        bool,
-        str,
-        complex,
-        type(None),
-        torch.dtype,
-        torch.device,
-        torch.Size,
-        torch.layout,
-        torch.memory_format,
-        slice,
-        torch.SymInt,
-        torch.SymFloat,
-        torch.SymBool,
-        type(...),
-        dict,
-        range,
-    }
-)
+_SIMPLE = frozenset({
+    int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout,
+    torch.memory_format, slice, torch.SymInt, torch.SymFloat, torch.SymBool, type(...), dict, range,
+})  # fmt: skip
 
 
 def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:

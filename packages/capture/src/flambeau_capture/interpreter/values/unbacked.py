@@ -38,13 +38,9 @@ if TYPE_CHECKING:
     from flambeau_prims.size_ranges import SizeGuard
 
 _COMPARISONS = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
     ">=": operator.ge,
-}
+}  # fmt: skip
 
 
 class UnbackedNumbers:
