@@ -49,7 +49,8 @@ def leaves_of(value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [type(value).__name__, *(leaf for item in value for leaf in leaves_of(item))]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [type(value).__name__, *leaves_of(vars(value))]
+        values = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return [type(value).__name__, *leaves_of(values)]
     return [value]
 
 

@@ -9,8 +9,10 @@ from torch.overrides import TorchFunctionMode
 
 from flambeau_prims.evaluate import run_graph
 from flambeau_prims.fake import fake_like
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.graph import Graph
 from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.spec import Spec
 from flambeau_prims.symbolic_matmul import REPLACEMENTS
 from flambeau_prims.tracer import Tracer
 
@@ -127,3 +129,44 @@ def test_operators_and_methods_are_replaced():
 def test_mismatched_batches_are_an_error():
     with pytest.raises(RuntimeError, match="do not match"):
         traced(torch.matmul, [torch.randn(2, 3, 4), torch.randn(5, 4, 6)], [[1], []])
+
+
+ATTENTION = {
+    "three_dims": ([(B, N, K), (B, 7, K), (B, 7, M)], {}),
+    "masked": ([(B, N, K), (B, 7, K), (B, 7, M), (N, 7)], {}),
+    "causal": ([(B, N, K), (B, N, K), (B, N, K)], {"is_causal": True}),
+    "negative_scale": ([(B, N, K), (B, 7, K), (B, 7, K)], {"scale": -0.7}),
+    "grouped": ([(4, N, K), (2, 7, K), (2, 7, K)], {"enable_gqa": True}),
+    "dropout": ([(2, B, N, K), (2, B, 7, K), (2, B, 7, K)], {"dropout_p": 0.4}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(name, dtype):
+    """The math form gives eager's values, drops what eager drops, and fixes no size."""
+    shapes, options = ATTENTION[name]
+    reals = [torch.randn(*shape).to(dtype) for shape in shapes]
+    if name == "masked":
+        reals[3] = reals[3] > 0
+    dims = [[d for d, size in enumerate(shape) if size in (N, 7)] for shape in shapes]
+
+    def fn(*args):
+        return F.scaled_dot_product_attention(*args, **options)
+
+    graph, out, env, _ = traced(fn, reals, dims)
+    torch.manual_seed(3)
+    want = fn(*reals)
+    torch.manual_seed(3)
+    torch.testing.assert_close(run_graph(graph, reals)[0], want, equal_nan=True)
+    assert out.dtype == dtype
+    assert all(guard.op in (">=", "<=") for guard in env.guards), env.guards
+
+
+def test_attention_with_mask_and_causal_is_an_error():
+    tracer = Tracer(SizeEnv())
+    size = tracer.env.symbol(N, "?")
+    query = tracer.adopt(fake_like(torch.randn(B, N, K), tracer.env, {1: size}))
+    mask = tracer.fake(Spec.of((N, N), dtype=torch.bool))
+    with pytest.raises(RuntimeError, match="is_causal"), FunctionTable(), tracer:
+        F.scaled_dot_product_attention(query, query, query, mask, is_causal=True)

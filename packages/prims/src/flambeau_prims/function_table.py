@@ -337,42 +337,17 @@ def attention(
     if flash_fits(query, key, value, attn_mask, enable_gqa):
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if enable_gqa:
-        key, value = (_repeat_heads(query, tensor) for tensor in (key, value))
+        key, value = (symbolic_matmul.repeat_heads(query, tensor) for tensor in (key, value))
     if efficient_fits(query, key, value, attn_mask, is_causal):
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
-    if dropout_p > 0:
-        if is_causal:
-            attn_mask = torch.ones(
-                query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
-            ).tril()
-        return _math_with_dropout(query, key, value, attn_mask, dropout_p, scale)
+    composed = dropout_p > 0 or symbolic_matmul.fixes_sizes(query, key, value)
+    if composed and not (is_causal and attn_mask is not None):
+        return symbolic_matmul.math_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale, False
+        )
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale
     )
-
-
-def _math_with_dropout(
-    query: Any, key: Any, value: Any, mask: Any, dropout_p: float, scale: float | None
-) -> Any:
-    """The math form: C++'s own would draw its dropout mask as on the CPU. Half precision is
-    computed in float32.
-    """
-    factor = math.sqrt(1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if mask is not None:
-        mask = _additive(mask, query)
-    dtype = query.dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        query, key, value = query.float(), key.float(), value.float()
-    scores = torch.matmul(query * factor, key.transpose(-2, -1) * factor)
-    if mask is not None:
-        scores = scores + mask
-    weights = torch.native_dropout(aten._safe_softmax(scores, -1), dropout_p, True)[0]
-    return torch.matmul(weights, value).to(dtype)
-
-
-def _repeat_heads(query: FakeTensor, tensor: FakeTensor) -> torch.Tensor:
-    times = query.shape[-3] // tensor.shape[-3]
-    return tensor if times == 1 else tensor.repeat_interleave(times, -3)
 
 
 def _fits_any(
@@ -438,22 +413,12 @@ def _efficient(
 ) -> Any:
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if mask is not None:
-        mask = _additive(mask, query)
+        mask = symbolic_matmul.additive_mask(mask, query)
         mask = _aligned(mask).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
         training = training or (torch.is_grad_enabled() and mask.requires_grad)
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, training, dropout_p, is_causal, scale=scale
     )[0]
-
-
-def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """A boolean mask as 0 where attended and -inf where not."""
-    if mask.dtype is not torch.bool:
-        return mask
-    attended, ignored = (
-        torch.scalar_tensor(x, dtype=query.dtype, device=query.device) for x in (0.0, -math.inf)
-    )
-    return torch.where(mask, attended, ignored)
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,15 @@
-"""matmul and linear of fakes with symbolic sizes, in terms of mm, mv, dot, bmm and addmm.
+"""matmul, linear and attention of fakes with symbolic sizes, in terms of mm, mv, dot, bmm, addmm.
 
 Before torch 2.13 C++ composes these with concrete sizes, which would fix every symbolic size it
 meets. The compositions here take the same kernels: a stack of matrices times one matrix is one big
 product where the stack can be seen as a matrix without a copy, or must be for the sake of the
-gradient; otherwise batches are broadcast and multiplied by bmm.
+gradient; otherwise batches are broadcast and multiplied by bmm. Attention is composed here where
+torch takes its math form.
 """
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -26,9 +28,17 @@ if TYPE_CHECKING:
     from flambeau_prims.sizes import Size
 
 
+aten = torch.ops.aten
+
+
 def needed() -> bool:
     """Whether this torch's C++ needs these replacements."""
     return TorchVersion(torch.__version__) < "2.13"
+
+
+def fixes_sizes(*tensors: Any) -> bool:
+    """Whether C++ would fix the symbolic sizes of one of these in a product."""
+    return needed() and any(map(_is_symbolic, tensors))
 
 
 def _is_symbolic(tensor: Any) -> bool:
@@ -145,10 +155,109 @@ def _product(sizes: Sequence[Any]) -> Any:
     return reduce(lambda total, size: size * total, sizes, 1)
 
 
+# Attention
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """scaled_dot_product_attention on a CPU where a tensor has symbolic sizes and torch takes the
+    math form.
+    """
+    tensors = (query, key, value)
+    if not any(map(_is_symbolic, tensors)) or not _takes_math(tensors, attn_mask, dropout_p):
+        return NotImplemented
+    if (is_causal and attn_mask is not None) or any(t.dtype != query.dtype for t in tensors):
+        return NotImplemented  # C++ raises
+    return math_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _takes_math(tensors: tuple[Any, ...], mask: Any, dropout_p: float) -> bool:
+    """Whether the CPU's fused kernel, which has a rule for symbolic sizes, cannot take the call."""
+    return (
+        dropout_p > 0
+        or (mask is not None and mask.requires_grad)
+        or any(tensor.dim() != 4 for tensor in tensors)
+        or not torch.backends.cuda.flash_sdp_enabled()
+    )
+
+
+def math_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Any:
+    """softmax(query @ key.mT * scale + mask) @ value; half precision is computed in float32 unless
+    the user allows otherwise.
+    """
+    if is_causal:
+        shape = (query.shape[-2], key.shape[-2])
+        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+    if mask is not None:
+        mask = additive_mask(mask, query)
+    dtype = query.dtype
+    in_half = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    if dtype in (torch.float16, torch.bfloat16) and not in_half:
+        query, key, value = query.float(), key.float(), value.float()
+    if enable_gqa:
+        key, value = (repeat_heads(query, tensor) for tensor in (key, value))
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    factor = math.sqrt(abs(scale))
+    keys = key.transpose(-2, -1) * factor
+    scores = _multiply(query * math.copysign(factor, scale), keys)
+    if mask is not None:
+        scores = scores + mask
+    weights = aten._safe_softmax(scores, -1)
+    if dropout_p > 0:
+        weights = _dropout(weights, dropout_p)
+    return _multiply(weights, value).to(dtype)
+
+
+def additive_mask(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """A boolean mask as 0 where attended and -inf where not; other masks as they are."""
+    if mask.dtype is not torch.bool:
+        return mask
+    attended, ignored = (
+        torch.scalar_tensor(x, dtype=query.dtype, device=query.device) for x in (0.0, -math.inf)
+    )
+    return torch.where(mask, attended, ignored)
+
+
+def repeat_heads(query: Any, tensor: Any) -> Any:
+    """Keys or values of grouped heads, one for each head of the query."""
+    times = query.shape[-3] // tensor.shape[-3]
+    return tensor if times == 1 else tensor.repeat_interleave(times, -3)
+
+
+def _multiply(left: Any, right: Any) -> Any:
+    product = matmul(left, right) if needed() else NotImplemented
+    return torch.matmul(left, right) if product is NotImplemented else product
+
+
+def _dropout(weights: Any, p: float) -> Any:
+    """As eager on the device; to C++ every GPU is `meta`, where it would draw as on a CPU."""
+    if weights.is_cuda and p < 1:
+        return torch.native_dropout(weights, p, True)[0]
+    return torch.dropout(weights, p, True)
+
+
 REPLACEMENTS: dict[Any, Callable[..., Any]] = {
     torch.matmul: matmul,
     torch.Tensor.matmul: matmul,
     torch.Tensor.__matmul__: matmul,
     torch.Tensor.__rmatmul__: _reflected_matmul,
     F.linear: linear,
+    F.scaled_dot_product_attention: attention,
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from flambeau_prims import eager_checks
 from flambeau_prims.rules.registry import infer_uncached
 from flambeau_prims.spec import Spec, spec_of
 
@@ -40,12 +41,16 @@ def describe(result: Any) -> Any:
 
 
 def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> str | None:
-    """None if the rule agrees with eager on this call (or both raise), else what differs."""
+    """None if the rule agrees with eager on this call (or both raise), else what differs.
+
+    As in a trace, `eager_checks` asks torch which dtypes its kernels take: this varies by release.
+    """
     kwargs = kwargs or {}
     specs, spec_kwargs = to_specs(args), {name: to_specs(arg) for name, arg in kwargs.items()}
     call = f"{op}({', '.join(map(repr, specs))}, {spec_kwargs})"
     try:
         inferred = describe(infer_uncached(op, specs, spec_kwargs))
+        eager_checks.check(op, specs, spec_kwargs)
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
         inferred = error
     try:

@@ -13,6 +13,7 @@ from rules.at_sizes import OPERATORS, at_sizes
 from rules.compare import describe
 
 from flambeau_prims.fake import fake_like
+from flambeau_prims.function_table import FunctionTable
 from flambeau_prims.rules.registry import infer
 from flambeau_prims.sizes import Expr, SizeEnv
 from flambeau_prims.tracer import Tracer
@@ -49,7 +50,7 @@ def trace(
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:
-        with tracer:
+        with FunctionTable(), tracer:
             loss = first_tensor(module(*fakes)).sum()
             torch.autograd.Variable._execution_engine.run_backward(
                 (loss,),
