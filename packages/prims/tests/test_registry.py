@@ -4,10 +4,13 @@ schemas, the meta fallback.
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
 from flambeau_prims import rules
+from flambeau_prims.rules import registry
 from flambeau_prims.rules.registry import (
     aliasing,
     infer,
@@ -35,6 +38,35 @@ def test_a_second_rule_is_refused():
     assert rule_for(aten.add.Tensor) is not None
     with pytest.raises(ValueError, match="has a rule already"):
         rule(aten.add.Tensor)(lambda *args: None)
+
+
+def test_a_rule_gets_the_arguments_that_it_names(monkeypatch):
+    """By name and with the schema's defaults, unless it names one otherwise or has its own."""
+    monkeypatch.setattr(registry, "_RULES", {})
+    monkeypatch.setattr(registry, "_CALLS", {})
+    rule(aten.std.correction)(lambda keepdim, self, correction=7: (self, keepdim, correction))
+    rule(aten.roll.default)(lambda self, dims: (self, dims))
+    rule(aten.flip.default)(lambda tensor, axes: (tensor, axes))
+    rule(aten.eye.m)(lambda n, **options: (n, options))
+    assert rule_for(aten.std.correction)("x", [0]) == ("x", False, 7)
+    assert rule_for(aten.std.correction)("x", None, keepdim=True, correction=1) == ("x", True, 1)
+    assert rule_for(aten.roll.default)("x", [1]) == ("x", ())
+    assert rule_for(aten.flip.default)("x", (1,)) == ("x", (1,))
+    assert rule_for(aten.eye.m)(2, 3, dtype=torch.int8) == (2, {"m": 3, "dtype": torch.int8})
+
+
+def test_rules_have_no_parameter_of_no_operator():
+    """A misspelt parameter with a default would never get an argument."""
+    named: dict[object, set[str]] = {}
+    for op in registered():
+        function = registry._RULES[op]
+        if op.namespace == "aten":
+            named.setdefault(function, set()).update(arg.name for arg in op._schema.arguments)
+    for function, names in named.items():
+        parameters = inspect.signature(function).parameters.values()
+        if all(each.name in names for each in parameters if each.default is each.empty):
+            fixed = getattr(function, "keywords", {})
+            assert {each.name for each in parameters} <= names | set(fixed), function
 
 
 def test_cache_tells_numbers_apart():

@@ -71,12 +71,11 @@ def message(name: str, where: str) -> str:
     """
     place = f" (in the graph that begins at {where})" if where else ""
     return (
-        f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} "
-        f"was differentiated twice, which Flambeau cannot do yet: its backward is "
-        f"compiled, and not differentiable. "
-        "Compute second derivatives (a Hessian, a gradient penalty) of the function "
-        "itself: leave it uncompiled, or mark it with flambeau.disable. "
-        "If no second derivative is wanted, leave out create_graph=True."
+        f"{f'the compiled function {name!r}' if name else 'a compiled function'}{place} was "
+        "differentiated twice, which Flambeau cannot do yet: its backward is compiled, and not "
+        "differentiable. Compute second derivatives (a Hessian, a gradient penalty) of the "
+        "function itself: leave it uncompiled, or mark it with flambeau.disable. If no second "
+        "derivative is wanted, leave out create_graph=True."
     )
 
 

@@ -236,9 +236,8 @@ def _through_autograd(
             graph_report.fallback = Fallback("internal-error", f"{type(error).__name__}: {error}")
             warnings.warn(
                 f"Flambeau could not compile {context.report.name!r} and runs it eagerly: "
-                f"{graph_report.fallback.text}. "
-                "This is a bug in Flambeau: please report it, with the output of flambeau.explain "
-                "(FLAMBEAU_CHECK=1 raises the error instead).",
+                f"{graph_report.fallback.text}. This is a bug in Flambeau: please report it, with "
+                "the output of flambeau.explain (FLAMBEAU_CHECK=1 raises the error instead).",
                 RuntimeWarning,
                 stacklevel=2,
             )

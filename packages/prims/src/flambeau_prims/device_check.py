@@ -63,9 +63,8 @@ def check_devices(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any])
     first = next(spec.device for _, spec in tensors if spec.device.type != "cpu")
     name, wrong = next((name, spec) for name, spec in tensors if spec.device != first)
     raise RuntimeError(
-        f"Expected all tensors to be on the same device, but got {name} is on "
-        f"{wrong.device}, different from other "
-        f"tensors on {first} (when checking argument in {op})"
+        f"Expected all tensors to be on the same device, but got {name} is on {wrong.device}, "
+        f"different from other tensors on {first} (when checking argument in {op})"
     )
 
 

@@ -222,10 +222,9 @@ def carry_lazy_bits(source: FakeTensor, view: FakeTensor, flips: str | None) -> 
     conjugate = source.is_conj() != (flips == "conj")
     if conjugate and not view.is_complex():
         raise RuntimeError(
-            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the "
-            "conjugate tensor so you can view it as real, "
-            "use self.resolve_conj(); however, be warned that the resulting tensor will "
-            "NOT alias the original."
+            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate "
+            "tensor so you can view it as real, use self.resolve_conj(); however, be warned that "
+            "the resulting tensor will NOT alias the original."
         )
     torch._C._set_conj(view, conjugate)
     torch._C._set_neg(view, source.is_neg() != (flips == "neg"))

@@ -74,7 +74,7 @@ def _resized(op: OpOverload, out: FakeTensor, result: Spec) -> Spec:
     outside sees it change.
     """
     input = out.storage_record.given or (out.value is not None and out.value.producer is None)
-    fresh = Spec.of(result.shape, dtype=out.spec.dtype, device=out.spec.device)
+    fresh = out.spec.fresh(result.shape)
     # Where the functional result is not in rows, operators differ in the strides that they give.
     if input or not is_empty(out.spec.shape) or fresh.stride != result.stride:
         raise OutArgument(f"{op} would resize its out= argument {out!r} to {result!r}", op)

@@ -86,7 +86,7 @@ def _reduction(domain: frozenset[torch.dtype]) -> Callable[[Spec, tuple[int, ...
         _check_dims(x, dims)
         if x.dtype not in domain:
             raise TypeError(f"dtype {x.dtype} is outside this reduction's domain")
-        return Spec.of(_without(x.shape, dims), dtype=x.dtype, device=x.device)
+        return x.fresh(_without(x.shape, dims))
 
     return infer
 
@@ -213,7 +213,7 @@ def gather(x: Spec, dim: int, index: Spec) -> Spec:
     """Of the index's shape and the operand's dtype."""
     if index.dtype is not torch.int64 or index.ndim != x.ndim:
         raise TypeError(f"gather from {x} by an index {index}")
-    return Spec.of(index.shape, dtype=x.dtype, device=x.device)
+    return x.fresh(index.shape)
 
 
 def index(x: Spec, indices: Sequence[Spec | None]) -> Spec:
@@ -228,13 +228,13 @@ def index(x: Spec, indices: Sequence[Spec | None]) -> Spec:
     kept = [x.shape[d] for d in range(x.ndim) if d not in given]
     adjacent = given == list(range(given[0], given[-1] + 1))
     at = given[0] if adjacent else 0
-    return Spec.of((*kept[:at], *tensors[0].shape, *kept[at:]), dtype=x.dtype, device=x.device)
+    return x.fresh((*kept[:at], *tensors[0].shape, *kept[at:]))
 
 
 def pad(x: Spec, lows: Sequence[Size], highs: Sequence[Size], value: Any) -> Spec:
     """Grown at both ends of each dim."""
     shape = [low + size + high for size, low, high in zip(x.shape, lows, highs, strict=True)]
-    return Spec.of(shape, dtype=x.dtype, device=x.device)
+    return x.fresh(shape)
 
 
 def cat(xs: Sequence[Spec], dim: int) -> Spec:
@@ -247,9 +247,7 @@ def cat(xs: Sequence[Spec], dim: int) -> Spec:
         for d in range(first.ndim):
             if d != dim and not sizes.eq(first.shape[d], x.shape[d]):
                 raise ValueError(f"cat of {first} and {x} along {dim}")
-    return Spec.of(
-        (*first.shape[:dim], total, *first.shape[dim + 1 :]), dtype=dtype, device=first.device
-    )
+    return first.fresh((*first.shape[:dim], total, *first.shape[dim + 1 :]), dtype=dtype)
 
 
 # Factories and layout
@@ -312,7 +310,7 @@ def _fresh_like(tensors: Sequence[Spec], dtype: torch.dtype) -> Spec:
         if spec.device != first.device:
             raise ValueError(f"operands on {first.device} and {spec.device}")
     _, stride = elementwise_layout([(shape, spec.stride) for spec in tensors])
-    return Spec.of(shape, stride=stride, dtype=dtype, device=first.device)
+    return first.fresh(shape, stride, dtype=dtype)
 
 
 def _check_dims(x: Spec, dims: tuple[int, ...]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Size: TypeAlias = "int | Expr"
 """A size, stride or offset, in elements."""
+Sizes: TypeAlias = "Sequence[Size]"
 
 
 class Spec:
@@ -84,6 +85,18 @@ class Spec:
         for size in self.shape:
             product = size * product
         return product
+
+    def fresh(
+        self,
+        shape: Sequence[Size] | None = None,
+        stride: Sequence[Size] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Spec:
+        """A new tensor on this one's device, at offset 0: of its shape and dtype unless given, and
+        row-major unless strides are given.
+        """
+        shape = self.shape if shape is None else shape
+        return Spec.of(shape, stride=stride, dtype=dtype or self.dtype, device=self.device)
 
     def replace(self, **changes: object) -> Spec:
         """This Spec with some fields changed; a new shape alone makes it contiguous."""

@@ -65,14 +65,14 @@ def _count(env: ExprEnv, most: Size) -> Expr:
 
 
 def _vector(like: Spec, length: Size, dtype: torch.dtype | None = None) -> Spec:
-    return Spec.of((length,), dtype=dtype or like.dtype, device=like.device)
+    return like.fresh((length,), dtype=dtype)
 
 
 @_rule(aten.nonzero.default)
 def nonzero(env: ExprEnv, self: Spec) -> Spec:
     """A row for each, column by column in memory."""
     count = _count(env, self.numel)
-    return Spec.of((count, self.ndim), stride=(1, count), dtype=torch.int64, device=self.device)
+    return self.fresh((count, self.ndim), (1, count), dtype=torch.int64)
 
 
 @_rule(aten.masked_select.default)
@@ -137,13 +137,12 @@ def ctc_loss(
     """
     if log_probs.ndim != 3:
         raise RuntimeError(
-            f"Expected 3-dimensional tensor, but got {log_probs.ndim}-dimensional tensor "
-            f"for argument #1 'log_probs' "
-            "(while checking arguments for ctc_loss_allocate_outputs)"
+            f"Expected 3-dimensional tensor, but got {log_probs.ndim}-dimensional tensor for "
+            "argument #1 'log_probs' (while checking arguments for ctc_loss_allocate_outputs)"
         )
     time, batch, _ = log_probs.shape
     states = _count(env, targets.numel) * 2 + 1
-    losses = Spec.of((batch,), dtype=log_probs.dtype, device=log_probs.device)
+    losses = log_probs.fresh((batch,))
     return losses, losses.replace(shape=(batch, time, states))
 
 
@@ -151,7 +150,7 @@ def _distinct(
     env: ExprEnv, self: Spec, return_inverse: bool, return_counts: bool, *, results: int
 ) -> tuple[Spec, ...]:
     count = _count(env, self.numel)
-    inverse = Spec.of(self.shape if return_inverse else (0,), dtype=torch.int64, device=self.device)
+    inverse = self.fresh(self.shape if return_inverse else (0,), dtype=torch.int64)
     return (
         _vector(self, count),
         inverse,
@@ -230,7 +229,7 @@ def _distinct_along(
     stride[0], stride[at] = stride[at], stride[0]
     shape = (*self.shape[:at], count, *self.shape[at + 1 :])
     return (
-        Spec.of(shape, stride=stride, dtype=self.dtype, device=self.device),
+        self.fresh(shape, stride),
         _vector(self, length if return_inverse else 0, torch.int64),
         _vector(self, count if return_counts else 0, torch.int64),
     )

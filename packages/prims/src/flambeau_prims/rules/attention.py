@@ -24,12 +24,7 @@ def heads_inside(like: Spec, shape: tuple[Size, ...], dtype: torch.dtype | None 
     """[b, h, s, ...] stored as [b, s, h, ...]."""
     batch, heads, length, *rest = shape
     inner = Spec.of((batch, length, heads, *rest)).stride
-    return Spec.of(
-        shape,
-        stride=(inner[0], inner[2], inner[1], *inner[3:]),
-        dtype=dtype or like.dtype,
-        device=like.device,
-    )
+    return like.fresh(shape, (inner[0], inner[2], inner[1], *inner[3:]), dtype=dtype)
 
 
 def _check(query: Spec, key: Spec, value: Spec) -> None:
@@ -51,53 +46,24 @@ def _check(query: Spec, key: Spec, value: Spec) -> None:
         )
 
 
-def _accumulated_in(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
 # 1. CPU
 
 
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def flash_attention_for_cpu(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Spec | None = None,
-    scale: float | None = None,
-) -> tuple[Spec, Spec]:
+def flash_attention_for_cpu(query: Spec, key: Spec, value: Spec) -> tuple[Spec, Spec]:
     """The result, laid out as the query, and the logarithms of the softmax denominators, heads
     inside.
     """
     _check(query, key, value)
-    batch, heads, length, _ = query.shape
-    out = query.replace(stride=preserved_stride(query), offset=0)
-    return out, heads_inside(query, (batch, heads, length), _accumulated_in(query.dtype))
+    reduced = query.dtype in (torch.float16, torch.bfloat16)
+    sums = heads_inside(query, query.shape[:3], torch.float32 if reduced else query.dtype)
+    return query.fresh(stride=preserved_stride(query)), sums
 
 
 @rule(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
-def flash_attention_for_cpu_backward(
-    grad_out: Spec,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    out: Spec,
-    logsumexp: Spec,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: Spec | None = None,
-    scale: float | None = None,
-) -> tuple[Spec, Spec, Spec]:
+def flash_attention_for_cpu_backward(query: Spec, key: Spec, value: Spec) -> tuple[Spec, ...]:
     """Gradients of query, key and value, heads inside."""
-    return (
-        heads_inside(query, query.shape),
-        heads_inside(key, key.shape),
-        heads_inside(value, value.shape),
-    )
+    return tuple(heads_inside(spec, spec.shape) for spec in (query, key, value))
 
 
 # 2. CUDA
@@ -106,162 +72,70 @@ def flash_attention_for_cpu_backward(
 def _transposed_like(spec: Spec, shape: tuple[Size, ...]) -> Spec:
     """empty_like of the [b, s, h, d] view, seen as [b, h, s, d] again."""
     stride = spec.stride
-    view = Spec.of(
-        (shape[0], shape[2], shape[1], shape[3]),
-        stride=(stride[0], stride[2], stride[1], stride[3]),
-        dtype=spec.dtype,
-        device=spec.device,
+    view = spec.fresh(
+        (shape[0], shape[2], shape[1], shape[3]), (stride[0], stride[2], stride[1], stride[3])
     )
     kept = preserved_stride(view)
-    return Spec.of(
-        shape, stride=(kept[0], kept[2], kept[1], kept[3]), dtype=spec.dtype, device=spec.device
-    )
+    return spec.fresh(shape, (kept[0], kept[2], kept[1], kept[3]))
 
 
 @rule(aten._scaled_dot_product_flash_attention.default)
-def flash_attention(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
+def flash_attention(query: Spec, key: Spec, value: Spec) -> tuple[Any, ...]:
     """output, logsumexp, cumulative lengths (none), longest lengths, random state, its unused half,
     debug mask.
     """
     _check(query, key, value)
-    batch, heads, length, _ = query.shape
-    device = query.device
-    return (
-        _transposed_like(query, query.shape),
-        Spec.of((batch, heads, length), dtype=torch.float32, device=device),
-        None,
-        None,
-        length,
-        key.shape[2],
-        Spec.of((2,), dtype=torch.uint64, device=device),
-        Spec.of((), dtype=torch.uint64, device=device),
-        Spec.of((0,), dtype=query.dtype, device=device),
-    )
+    sums = query.fresh(query.shape[:3], dtype=torch.float32)
+    state, unused = (query.fresh(shape, dtype=torch.uint64) for shape in ((2,), ()))
+    lengths = (None, None, query.shape[2], key.shape[2])
+    return _transposed_like(query, query.shape), sums, *lengths, state, unused, query.fresh((0,))
 
 
-@rule(aten._scaled_dot_product_flash_attention_backward.default)
-def flash_attention_backward(
-    grad_out: Spec, query: Spec, key: Spec, value: Spec, *_rest: Any, **_options: Any
-) -> tuple[Spec, Spec, Spec]:
+@rule(
+    aten._scaled_dot_product_flash_attention_backward.default,
+    aten._scaled_dot_product_cudnn_attention_backward.default,
+)
+def flash_attention_backward(query: Spec, key: Spec, value: Spec) -> tuple[Spec, ...]:
     """Gradients of query, key and value, laid out as these are."""
-    return (
-        _transposed_like(query, query.shape),
-        _transposed_like(key, key.shape),
-        _transposed_like(value, value.shape),
-    )
+    return tuple(_transposed_like(spec, spec.shape) for spec in (query, key, value))
 
 
 @rule(aten._scaled_dot_product_efficient_attention.default)
 def efficient_attention(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    attn_bias: Spec | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
+    query: Spec, key: Spec, value: Spec, compute_log_sumexp: bool
 ) -> tuple[Spec, Spec, Spec, Spec]:
     """output (heads inside), logsumexp padded to rows of 32, random seed and offset."""
     _check(query, key, value)
-    batch, heads, length, _ = query.shape
-    padded = ceil_div(length, 32) * 32 if compute_log_sumexp else 0
-    state = Spec.of((), dtype=torch.int64, device=torch.device("cpu"))
-    return (
-        heads_inside(query, (batch, heads, length, value.shape[3])),
-        Spec.of((batch, heads, padded), dtype=torch.float32, device=query.device),
-        state,
-        state,
-    )
+    padded = ceil_div(query.shape[2], 32) * 32 if compute_log_sumexp else 0
+    state = Spec.of((), dtype=torch.int64)
+    sums = query.fresh((*query.shape[:2], padded), dtype=torch.float32)
+    return heads_inside(query, (*query.shape[:3], value.shape[3])), sums, state, state
 
 
 @rule(aten._scaled_dot_product_efficient_attention_backward.default)
 def efficient_attention_backward(
-    grad_out_: Spec,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    attn_bias: Spec | None,
-    out: Spec,
-    logsumexp: Spec,
-    philox_seed: Spec,
-    philox_offset: Spec,
-    dropout_p: float,
-    grad_input_mask: tuple[bool, ...],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
+    query: Spec, key: Spec, value: Spec, attn_bias: Spec | None, grad_input_mask: tuple[bool, ...]
 ) -> tuple[Spec | None, ...]:
     """Gradients of query, key, value (heads inside) and of the bias."""
     bias = None
     if attn_bias is not None and grad_input_mask[3]:
-        # The kernel writes rows aligned to 16 elements, of which the result is a slice.
+        # The kernel writes rows aligned to 16 elements; the result is a slice of them.
         rows = (*attn_bias.shape[:-1], ceil_div(attn_bias.shape[-1], 16) * 16)
         bias = attn_bias.replace(stride=contiguous_stride(rows), offset=0)
-    return (
-        heads_inside(query, query.shape),
-        heads_inside(key, key.shape),
-        heads_inside(value, value.shape),
-        bias,
-    )
+    return (*(heads_inside(spec, spec.shape) for spec in (query, key, value)), bias)
 
 
 @rule(aten._scaled_dot_product_cudnn_attention.default)
 def cudnn_attention(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    attn_bias: Spec | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
+    query: Spec, key: Spec, value: Spec, compute_log_sumexp: bool
 ) -> tuple[Any, ...]:
     """output, logsumexp, cumulative lengths (none), longest lengths, random seed and offset, debug
     mask (none).
     """
     _check(query, key, value)
-    batch, heads, length, _ = query.shape
-    shape = (batch, heads, length, value.shape[3])
-    logsumexp = Spec.of((batch, heads, length, 1), dtype=torch.float32, device=query.device)
-    state = Spec.of((), dtype=torch.int64, device=query.device)
-    out = (
-        _transposed_like(query, shape)
-        if eq(query.shape[3], value.shape[3])
-        else heads_inside(query, shape)
-    )
-    return (
-        out,
-        logsumexp if compute_log_sumexp else None,
-        None,
-        None,
-        length,
-        key.shape[2],
-        state,
-        state,
-        None,
-    )
-
-
-@rule(aten._scaled_dot_product_cudnn_attention_backward.default)
-def cudnn_attention_backward(
-    grad_out: Spec, query: Spec, key: Spec, value: Spec, *_rest: Any, **_options: Any
-) -> tuple[Spec, Spec, Spec]:
-    """Gradients of query, key and value, laid out as these are."""
-    return (
-        _transposed_like(query, query.shape),
-        _transposed_like(key, key.shape),
-        _transposed_like(value, value.shape),
-    )
+    shape = (*query.shape[:3], value.shape[3])
+    same_width = eq(query.shape[3], value.shape[3])
+    out = _transposed_like(query, shape) if same_width else heads_inside(query, shape)
+    sums = query.fresh((*query.shape[:3], 1), dtype=torch.float32) if compute_log_sumexp else None
+    state = query.fresh((), dtype=torch.int64)
+    return out, sums, None, None, query.shape[2], key.shape[2], state, state, None

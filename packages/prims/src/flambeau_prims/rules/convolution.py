@@ -21,21 +21,20 @@ from flambeau_prims.strides import is_contiguous, product, stride_for, suggested
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
 
 
-def spread(values: Sequence[Size], ndim: int, name: str) -> tuple[Size, ...]:
+def spread(values: Sizes, ndim: int, name: str) -> tuple[Size, ...]:
     """One value a spatial dimension; a single one serves all."""
     if len(values) == ndim:
         return tuple(values)
     if len(values) == 1:
         return tuple(values) * ndim
     raise RuntimeError(
-        f"expected {name} to be a single integer value or a list of {ndim} values to match "
-        f"the convolution dimensions, "
-        f"but got {name}={list(values)}"
+        f"expected {name} to be a single integer value or a list of {ndim} values to match the "
+        f"convolution dimensions, but got {name}={list(values)}"
     )
 
 
@@ -63,36 +62,14 @@ def convolution(
     input: Spec,
     weight: Spec,
     bias: Spec | None,
-    stride: Sequence[Size],
-    padding: Sequence[Size],
-    dilation: Sequence[Size],
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     transposed: bool,
-    output_padding: Sequence[Size],
+    output_padding: Sizes,
     groups: int,
 ) -> Spec:
     """[n, c, *spatial] with [out, c / groups, *kernel] -> [n, out, *spatial']."""
-    shape = _output_shape(
-        input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-    )
-    return Spec.of(
-        shape,
-        stride=convolved_stride(shape, input, weight, groups),
-        dtype=input.dtype,
-        device=input.device,
-    )
-
-
-def _output_shape(
-    input: Spec,
-    weight: Spec,
-    bias: Spec | None,
-    stride: Sequence[Size],
-    padding: Sequence[Size],
-    dilation: Sequence[Size],
-    transposed: bool,
-    output_padding: Sequence[Size],
-    groups: int,
-) -> tuple[Size, ...]:
     spatial = weight.ndim - 2
     if spatial <= 0 or input.ndim != weight.ndim:
         raise RuntimeError(
@@ -124,26 +101,15 @@ def _output_shape(
     out_channels = weight.shape[1] * groups if transposed else weight.shape[0]
     if bias is not None and (bias.ndim != 1 or not eq(bias.shape[0], out_channels)):
         raise RuntimeError(
-            f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional "
-            f"with {out_channels} elements, "
-            f"but got bias of size {list(bias.shape)} instead"
+            f"Given weight of size {list(weight.shape)}, expected bias to be 1-dimensional with "
+            f"{out_channels} elements, but got bias of size {list(bias.shape)} instead"
         )
+    sizes = [input.shape[2:], weight.shape[2:], strides, paddings, dilations]
     if transposed:
-        extra = spread(output_padding, spatial, "output_padding")
-        tail = [
-            transposed_size(*sizes)
-            for sizes in zip(
-                input.shape[2:], weight.shape[2:], strides, paddings, dilations, extra, strict=True
-            )
-        ]
-    else:
-        tail = [
-            convolved_size(*sizes)
-            for sizes in zip(
-                input.shape[2:], weight.shape[2:], strides, paddings, dilations, strict=True
-            )
-        ]
-    return (input.shape[0], out_channels, *tail)
+        sizes.append(spread(output_padding, spatial, "output_padding"))
+    size_of = transposed_size if transposed else convolved_size
+    shape = (input.shape[0], out_channels, *(size_of(*each) for each in zip(*sizes, strict=True)))
+    return input.fresh(shape, convolved_stride(shape, input, weight, groups))
 
 
 def convolved_stride(
@@ -187,36 +153,16 @@ def _onednn_takes(input: Spec, weight: Spec, groups: int) -> bool:
 
 @rule(aten.convolution_backward.default)
 def convolution_backward(
-    grad_output: Spec,
-    input: Spec,
-    weight: Spec,
-    bias_sizes: Sequence[Size] | None,
-    stride: Sequence[Size],
-    padding: Sequence[Size],
-    dilation: Sequence[Size],
-    transposed: bool,
-    output_padding: Sequence[Size],
-    groups: int,
-    output_mask: Sequence[bool],
+    grad_output: Spec, input: Spec, weight: Spec, groups: int, output_mask: Sequence[bool]
 ) -> tuple[Spec | None, Spec | None, Spec | None]:
     """Gradients of input, weight and bias, each where its mask asks for it."""
 
     def gradient(of: Spec) -> Spec:
-        return Spec.of(
-            of.shape,
-            stride=convolved_stride(of.shape, input, weight, groups),
-            dtype=of.dtype,
-            device=of.device,
-        )
+        return of.fresh(stride=convolved_stride(of.shape, input, weight, groups))
 
+    bias = grad_output.fresh((grad_output.shape[1],))
     return (
         gradient(input) if output_mask[0] else None,
         gradient(weight) if output_mask[1] else None,
-        Spec.of(_bias_shape(grad_output), dtype=grad_output.dtype, device=grad_output.device)
-        if output_mask[2]
-        else None,
+        bias if output_mask[2] else None,
     )
-
-
-def _bias_shape(grad_output: Spec) -> tuple[Size, ...]:
-    return (grad_output.shape[1],)

@@ -31,21 +31,15 @@ aten = torch.ops.aten
 @rule(aten.clone.default)
 def clone(self: Spec, *, memory_format: torch.memory_format | None = None) -> Spec:
     """A copy; the layout is preserved unless a memory format is given."""
-    return Spec.of(
-        self.shape, stride=copy_stride(self, memory_format), dtype=self.dtype, device=self.device
-    )
+    return self.fresh(stride=copy_stride(self, memory_format))
 
 
 @rule(aten._to_copy.default)
 def to_copy(
     self: Spec,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    non_blocking: bool = False,
-    memory_format: torch.memory_format | None = None,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    memory_format: torch.memory_format | None,
 ) -> Spec:
     """A copy in another dtype or on another device."""
     return Spec.of(
@@ -65,7 +59,7 @@ def contiguous(self: Spec, *, memory_format: torch.memory_format = torch.contigu
 
 
 @rule(aten.copy_.default)
-def copy_(self: Spec, src: Spec, non_blocking: bool = False) -> Spec:
+def copy_(self: Spec, src: Spec) -> Spec:
     """self, once src is seen to broadcast to it."""
     _check_broadcasts_to(self, src)
     check_writable(self)
@@ -73,7 +67,7 @@ def copy_(self: Spec, src: Spec, non_blocking: bool = False) -> Spec:
 
 
 @rule(aten.copy.default)
-def copy(self: Spec, src: Spec, non_blocking: bool = False) -> Spec:
+def copy(self: Spec, src: Spec) -> Spec:
     """What self becomes after copy_: its dtype, and its layout as far as that is dense."""
     _check_broadcasts_to(self, src)
     return clone(self)
@@ -101,13 +95,9 @@ def _copy_of(view: OpOverload) -> Callable[..., Any]:
         found = rule_for(view)
         assert found is not None
         result = found(self, *args, **kwargs)
-        return _row_major(result) if isinstance(result, Spec) else [_row_major(r) for r in result]
+        return result.fresh() if isinstance(result, Spec) else [r.fresh() for r in result]
 
     return copy_of_view
-
-
-def _row_major(spec: Spec) -> Spec:
-    return Spec.of(spec.shape, dtype=spec.dtype, device=spec.device)
 
 
 _VIEWS = (
@@ -129,6 +119,4 @@ def narrow_copy(self: Spec, dim: int, start: Size, length: Size) -> Spec:
     first = start if ge(start, 0) else start + size
     if not ge(length, 0) or not ge(first, 0) or not expect("<=", first + length, size):
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
-    return Spec.of(
-        (*self.shape[:at], length, *self.shape[at + 1 :]), dtype=self.dtype, device=self.device
-    )
+    return self.fresh((*self.shape[:at], length, *self.shape[at + 1 :]))

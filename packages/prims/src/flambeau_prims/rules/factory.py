@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from flambeau_prims.promotion import Number, is_integral, number_dtype
+from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.size_floats import as_float
 from flambeau_prims.sizes import Expr, as_int, ceil_div, expect, lt
@@ -17,16 +18,17 @@ from flambeau_prims.strides import copy_stride, stride_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
 
+Dtype: TypeAlias = "torch.dtype | None"
+Device: TypeAlias = "torch.device | None"
+MemoryFormat: TypeAlias = "torch.memory_format | None"
+
 
 def fresh(
-    shape: Sequence[Size],
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    memory_format: torch.memory_format | None = None,
+    shape: Sizes, dtype: Dtype = None, device: Device = None, memory_format: MemoryFormat = None
 ) -> Spec:
     """A new tensor; a missing dtype is the default one, a missing device the CPU.
 
@@ -46,31 +48,16 @@ def fresh(
     )
 
 
-@rule(
-    aten.empty.memory_format,
-    aten.ones.default,
-    aten._efficientzerotensor.default,
-)
+@rule(aten.empty.memory_format, aten.ones.default, aten._efficientzerotensor.default)
 def empty(
-    size: Sequence[Size],
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    memory_format: torch.memory_format | None = None,
-    **_options: Any,
+    size: Sizes, dtype: Dtype = None, device: Device = None, memory_format: MemoryFormat = None
 ) -> Spec:
     """Row-major unless a memory format is given."""
     return fresh(size, dtype, device, memory_format)
 
 
 @rule(aten.zeros.default)
-def zeros(
-    size: Sequence[Size],
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
+def zeros(size: Sizes, dtype: Dtype, device: Device) -> Spec:
     """Row-major."""
     if not all(expect(">=", each, 0) for each in size):
         raise RuntimeError("zeros: Dimension size must be non-negative.")
@@ -78,32 +65,20 @@ def zeros(
 
 
 @rule(aten.empty_strided.default)
-def empty_strided(
-    size: Sequence[Size],
-    stride: Sequence[Size],
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
+def empty_strided(size: Sizes, stride: Sizes, dtype: Dtype, device: Device) -> Spec:
     """At the given strides."""
-    made = fresh(size, dtype, device)
+    result = fresh(size, dtype, device)
     if len(size) != len(stride):
         raise RuntimeError(
             f"dimensionality of sizes ({len(size)}) must match dimensionality of strides "
             f"({len(stride)})"
         )
-    return made.replace(stride=tuple(stride))
+    return result.replace(stride=tuple(stride))
 
 
 @rule(aten.empty_permuted.default)
 def empty_permuted(
-    size: Sequence[Size],
-    physical_layout: Sequence[int],
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
+    size: Sizes, physical_layout: Sequence[int], dtype: Dtype, device: Device
 ) -> Spec:
     """Dense, with dimensions in the order of `physical_layout`, the outermost first."""
     if sorted(physical_layout) != list(range(len(size))):
@@ -111,48 +86,28 @@ def empty_permuted(
             f"Number of dimensions in size {list(size)} does not match a permutation "
             f"{list(physical_layout)}"
         )
-    made = fresh(size, dtype, device)
+    result = fresh(size, dtype, device)
     inner = fresh([size[dim] for dim in physical_layout], dtype, device).stride
     stride: list[Size] = [0] * len(size)
     for position, dim in enumerate(physical_layout):
         stride[dim] = inner[position]
-    return made.replace(stride=tuple(stride))
+    return result.replace(stride=tuple(stride))
 
 
 @rule(aten.full.default)
-def full(
-    size: Sequence[Size],
-    fill_value: Number,
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
+def full(size: Sizes, fill_value: Number, dtype: Dtype, device: Device) -> Spec:
     """The dtype is that of the value unless given."""
     return fresh(size, number_dtype(fill_value) if dtype is None else dtype, device)
 
 
 @rule(aten.scalar_tensor.default)
-def scalar_tensor(
-    s: Number,
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
+def scalar_tensor(dtype: Dtype, device: Device) -> Spec:
     """0-dim, floating unless a dtype is given."""
     return fresh((), dtype, device)
 
 
 @rule(aten.eye.default, aten.eye.m)
-def eye(
-    n: Size,
-    m: Size | None = None,
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
+def eye(n: Size, dtype: Dtype, device: Device, m: Size | None = None) -> Spec:
     """n rows, m (or n) columns."""
     for name, size in (("n", n), ("m", m)):
         if size is not None and not expect(">=", size, 0):
@@ -163,28 +118,8 @@ def eye(
 # 1. Ranges
 
 
-@rule(aten.arange.default)
-def arange(end: Number, **options: Any) -> Spec:
-    """0, 1, ... below end."""
-    return arange_from(0, end, 1, **options)
-
-
-@rule(aten.arange.start)
-def arange_start(start: Number, end: Number, **options: Any) -> Spec:
-    """start, start + 1, ... below end."""
-    return arange_from(start, end, 1, **options)
-
-
-@rule(aten.arange.start_step)
-def arange_from(
-    start: Number,
-    end: Number,
-    step: Number = 1,
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
+@rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(end: Number, dtype: Dtype, device: Device, start: Number = 0, step: Number = 1) -> Spec:
     """start, start + step, ... before end; integers if all three are and no dtype is given."""
     bounds = (start, end, step)
     if dtype is None:
@@ -221,107 +156,61 @@ def _real_length(start: float, end: float, step: float, dtype: torch.dtype) -> i
     return math.ceil((end - start) / step)
 
 
-@rule(aten.linspace.default)
-def linspace(
-    start: Number,
-    end: Number,
-    steps: Size,
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
-    """`steps` numbers from start to end."""
+@rule(aten.linspace.default, aten.logspace.default)
+def linspace(steps: Size, dtype: Dtype, device: Device) -> Spec:
+    """`steps` numbers from start to end, or powers of a base."""
     if lt(steps, 0):
         raise RuntimeError("number of steps must be non-negative")
     return fresh((steps,), dtype, device)
 
 
-@rule(aten.logspace.default)
-def logspace(start: Number, end: Number, steps: Size, base: float = 10.0, **options: Any) -> Spec:
-    """`steps` powers of a base."""
-    return linspace(start, end, steps, **options)
-
-
 @rule(aten.tril_indices.default)
-def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **options: Any
-) -> Spec:
+def tril_indices(row: int, col: int, offset: int, device: Device, dtype: Dtype = None) -> Spec:
     """Row and column of each element on and below a diagonal; sizes are static."""
     count = sum(min(max(r + offset + 1, 0), col) for r in range(row))
-    return fresh((2, count), torch.int64 if dtype is None else dtype, options.get("device"))
+    return fresh((2, count), dtype or torch.int64, device)
 
 
 @rule(aten.triu_indices.default)
-def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, **options: Any
-) -> Spec:
+def triu_indices(row: int, col: int, offset: int, device: Device, dtype: Dtype = None) -> Spec:
     """Row and column of each element on and above a diagonal; sizes are static."""
     count = sum(min(max(col - r - offset, 0), col) for r in range(row))
-    return fresh((2, count), torch.int64 if dtype is None else dtype, options.get("device"))
+    return fresh((2, count), dtype or torch.int64, device)
 
 
 # 2. Like another tensor
 
 
-@rule(aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default)
-def new_empty(
-    self: Spec,
-    size: Sequence[Size],
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    **_options: Any,
-) -> Spec:
+@rule(aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default)
+def new_empty(self: Spec, size: Sizes, dtype: Dtype, device: Device) -> Spec:
     """Row-major, with self's dtype and device."""
-    return fresh(
-        size, self.dtype if dtype is None else dtype, self.device if device is None else device
-    )
-
-
-@rule(aten.new_full.default)
-def new_full(self: Spec, size: Sequence[Size], fill_value: Number, **options: Any) -> Spec:
-    """As new_empty."""
-    return new_empty(self, size, **options)
+    return fresh(size, dtype or self.dtype, device or self.device)
 
 
 @rule(aten.new_empty_strided.default)
-def new_empty_strided(
-    self: Spec, size: Sequence[Size], stride: Sequence[Size], **options: Any
-) -> Spec:
+def new_empty_strided(self: Spec, size: Sizes, stride: Sizes, dtype: Dtype, device: Device) -> Spec:
     """As new_empty, at the given strides."""
-    return new_empty(self, size, **options).replace(stride=tuple(stride))
+    return new_empty(self, size, dtype, device).replace(stride=tuple(stride))
 
 
-@rule(aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default)
-def empty_like(
-    self: Spec,
-    *,
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
-    memory_format: torch.memory_format | None = None,
-    **_options: Any,
-) -> Spec:
+@rule(
+    *overloads("empty_like"), *overloads("zeros_like"), *overloads("ones_like"),
+    *overloads("full_like"), *overloads("rand_like"), *overloads("randn_like"),
+    *overloads("randint_like"),
+)  # fmt: skip
+def empty_like(self: Spec, dtype: Dtype, device: Device, memory_format: MemoryFormat) -> Spec:
     """Self's shape, and its layout unless a memory format is given."""
+    stride = copy_stride(self, memory_format)
     return Spec.of(
-        self.shape,
-        stride=copy_stride(self, memory_format),
-        dtype=self.dtype if dtype is None else dtype,
-        device=self.device if device is None else device,
+        self.shape, stride=stride, dtype=dtype or self.dtype, device=device or self.device
     )
-
-
-@rule(aten.full_like.default)
-def full_like(self: Spec, fill_value: Number, **options: Any) -> Spec:
-    """As empty_like."""
-    return empty_like(self, **options)
 
 
 # 3. From another tensor's contents
 
 
 @rule(aten.one_hot.default)
-def one_hot(self: Spec, num_classes: Size = -1) -> Spec:
+def one_hot(self: Spec, num_classes: Size) -> Spec:
     """A new last dimension of `num_classes`."""
     if self.dtype != torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
@@ -329,4 +218,4 @@ def one_hot(self: Spec, num_classes: Size = -1) -> Spec:
         raise RuntimeError(
             "one_hot with num_classes=-1 depends on the tensor's contents; give num_classes"
         )
-    return Spec.of((*self.shape, num_classes), dtype=torch.int64, device=self.device)
+    return self.fresh((*self.shape, num_classes), dtype=torch.int64)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.promotion import Number
 from flambeau_prims.rules import pointwise, reduction
 from flambeau_prims.rules.copy import clone
 from flambeau_prims.rules.registry import infer, rule
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 _UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p "
-    "log2 neg reciprocal round rsqrt"
-    " sigmoid sign sin sinh sqrt tan tanh trunc"
+    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 "
+    "neg reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
 )
 _BINARY = "add sub mul div maximum minimum clamp_min clamp_max pow"
 _TERNARY = "addcmul addcdiv"
@@ -145,20 +143,16 @@ _declare("zero", lambda self: [clone(spec) for spec in self])
 
 
 @rule(aten._foreach_copy_.default)
-def foreach_copy_(
-    self: Sequence[Spec], src: Sequence[Spec], non_blocking: bool = False
-) -> tuple[()]:
+def foreach_copy_(self: Sequence[Spec], src: Sequence[Spec]) -> tuple[()]:
     """Nothing is returned."""
     _each(self, src)
     return ()
 
 
 @rule(aten._foreach_norm.Scalar)
-def foreach_norm(
-    self: Sequence[Spec], ord: Number = 2, dtype: torch.dtype | None = None
-) -> list[Spec]:
+def foreach_norm(self: Sequence[Spec], dtype: torch.dtype | None) -> list[Spec]:
     """The norm of each tensor."""
-    return [reduction.vector_norm(spec, ord, dtype=dtype) for spec in self]
+    return [reduction.vector_norm(spec, dtype=dtype) for spec in self]
 
 
 @rule(aten._foreach_max.default)
@@ -183,9 +177,7 @@ def _fused_overloads(suffix: str) -> list[Any]:
 
 
 @rule(*_fused_overloads("_"))
-def fused_optimizer_(
-    self: Sequence[Spec], grads: Sequence[Spec], *_state: Any, **_options: Any
-) -> tuple[()]:
+def fused_optimizer_(self: Sequence[Spec], grads: Sequence[Spec]) -> tuple[()]:
     """Parameters and state are updated in place; nothing is returned."""
     for parameter, grad in zip(self, _each(self, grads), strict=True):
         if parameter.shape != grad.shape:

@@ -36,9 +36,7 @@ def has_same_storage_numel(self: Spec, other: Spec) -> bool:
 
 
 @rule(aten._new_zeros_with_same_feature_meta.default)
-def new_zeros_with_same_feature_meta(
-    self: Spec, other: Spec, *, self_num_batch_dims: int = 0
-) -> Spec:
+def new_zeros_with_same_feature_meta(self: Spec, other: Spec, self_num_batch_dims: int) -> Spec:
     """Like `other`, within storage as large, for each element of self's batch dims."""
     batch = self.shape[:self_num_batch_dims]
     strides: list[Size] = []

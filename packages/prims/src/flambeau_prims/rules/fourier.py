@@ -97,7 +97,7 @@ def _transformed(
     """
     order = [dim % self.ndim for dim in order]
     if order == [self.ndim - 1] and _is_row_major(self):
-        return Spec.of(shape, dtype=dtype, device=self.device)
+        return self.fresh(shape, dtype=dtype)
     if self.device.type != "cpu":
         return infer_on_meta(op, (self, *others), {})
     batch = _by_stride(self, _untransformed(self.ndim, set(order)))
@@ -106,7 +106,7 @@ def _transformed(
     for dim in reversed([*batch, *order]):
         stride[dim] = running
         running = shape[dim] * running
-    return Spec.of(shape, stride=stride, dtype=dtype, device=self.device)
+    return self.fresh(shape, stride, dtype=dtype)
 
 
 def _is_row_major(self: Spec) -> bool:

@@ -16,13 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flambeau_prims.promotion import Number
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
-
-
-def _vector(like: Spec, length: Size) -> Spec:
-    return Spec.of((length,), dtype=like.dtype, device=like.device)
 
 
 def _check(self: Spec, weight: Spec | None) -> None:
@@ -30,34 +26,24 @@ def _check(self: Spec, weight: Spec | None) -> None:
         raise NotImplementedError(f"\"histogramdd\" not implemented for '{dtype_name(self.dtype)}'")
     if weight is not None and weight.dtype != self.dtype:
         raise RuntimeError(
-            f"torch.histogramdd: if weight tensor is provided, input tensor and weight "
-            f"tensor should have the same dtype, "
-            f"but got input(dtype: {dtype_name(self.dtype)}) and weight(dtype: "
-            f"{dtype_name(weight.dtype)})"
+            "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor "
+            f"should have the same dtype, but got input(dtype: {dtype_name(self.dtype)}) and "
+            f"weight(dtype: {dtype_name(weight.dtype)})"
         )
 
 
 @rule(aten.histogram.bin_ct)
-def histogram(
-    self: Spec,
-    bins: Size = 100,
-    *,
-    range: Sequence[float] | None = None,
-    weight: Spec | None = None,
-    density: bool = False,
-) -> tuple[Spec, Spec]:
+def histogram(self: Spec, bins: Size, weight: Spec | None) -> tuple[Spec, Spec]:
     """Counts, and the edges of so many bins."""
     _check(self, weight)
-    return _vector(self, bins), _vector(self, bins + 1)
+    return self.fresh((bins,)), self.fresh((bins + 1,))
 
 
 @rule(aten.histogram.bins_tensor)
-def histogram_of_edges(
-    self: Spec, bins: Spec, *, weight: Spec | None = None, density: bool = False
-) -> tuple[Spec, Spec]:
+def histogram_of_edges(self: Spec, bins: Spec, weight: Spec | None) -> tuple[Spec, Spec]:
     """Counts, and the edges given, copied."""
     _check(self, weight)
-    return _vector(self, bins.shape[0] - 1), _vector(self, bins.shape[0])
+    return self.fresh((bins.shape[0] - 1,)), self.fresh((bins.shape[0],))
 
 
 def _check_points(self: Spec, weight: Spec | None, bins: int) -> None:
@@ -70,41 +56,25 @@ def _check_points(self: Spec, weight: Spec | None, bins: int) -> None:
 
 
 @rule(aten._histogramdd_bin_edges.default)
-def bin_edges(
-    self: Spec,
-    bins: Sequence[Size],
-    *,
-    range: Sequence[float] | None = None,
-    weight: Spec | None = None,
-    density: bool = False,
-) -> list[Spec]:
+def bin_edges(self: Spec, bins: Sizes, weight: Spec | None) -> list[Spec]:
     """The edges along each dimension of the points."""
     _check_points(self, weight, len(bins))
-    return [_vector(self, count + 1) for count in bins]
+    return [self.fresh((count + 1,)) for count in bins]
 
 
 @rule(aten._histogramdd_from_bin_cts.default)
-def histogram_of_points(
-    self: Spec,
-    bins: Sequence[Size],
-    *,
-    range: Sequence[float] | None = None,
-    weight: Spec | None = None,
-    density: bool = False,
-) -> Spec:
+def histogram_of_points(self: Spec, bins: Sizes, weight: Spec | None) -> Spec:
     """Counts: a dimension for each of the points'."""
     _check_points(self, weight, len(bins))
-    return Spec.of(bins, dtype=self.dtype, device=self.device)
+    return self.fresh(bins)
 
 
 @rule(aten._histogramdd_from_bin_tensors.default)
-def histogram_of_points_and_edges(
-    self: Spec, bins: Sequence[Spec], *, weight: Spec | None = None, density: bool = False
-) -> Spec:
+def histogram_of_points_and_edges(self: Spec, bins: Sequence[Spec], weight: Spec | None) -> Spec:
     """Counts: a dimension for each of the points'."""
     _check_points(self, weight, len(bins))
     shape = [edges.shape[0] - 1 for edges in bins]
-    return Spec.of(shape, dtype=self.dtype, device=self.device)
+    return self.fresh(shape)
 
 
 @rule(aten.segment_reduce.default)
@@ -131,20 +101,10 @@ def segment_reduce(
         )
     count = segments.shape[-1] if offsets is None else segments.shape[-1] - 1
     shape = (*segments.shape[:-1], count, *data.shape[at + 1 :])
-    return Spec.of(shape, dtype=data.dtype, device=data.device)
+    return data.fresh(shape)
 
 
 @rule(aten._segment_reduce_backward.default)
-def segment_reduce_backward(
-    grad: Spec,
-    output: Spec,
-    data: Spec,
-    reduce: str,
-    *,
-    lengths: Spec | None = None,
-    offsets: Spec | None = None,
-    axis: int = 0,
-    initial: Number | None = None,
-) -> Spec:
+def segment_reduce_backward(grad: Spec, data: Spec) -> Spec:
     """Row-major, with the shape of the data."""
-    return Spec.of(data.shape, dtype=grad.dtype, device=grad.device)
+    return grad.fresh(data.shape)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.promotion import Number, Operand, dtype_name, result_type
-from flambeau_prims.rules.overloads import overloads
+from flambeau_prims.promotion import Operand, dtype_name, result_type
+from flambeau_prims.rules.overloads import in_place, overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.rules.view import expand, slice_, transposed, unsqueeze, view_stride
 from flambeau_prims.sizes import eq, ge, gt, le, lt
@@ -30,16 +30,11 @@ from flambeau_prims.unsupported import DataDependent, Unsupported
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
 
 _INDEX_DTYPES = (torch.int64, torch.int32)
-
-
-def fresh(like: Spec, shape: Sequence[Size], stride: Sequence[Size] | None = None) -> Spec:
-    """A new tensor with another's dtype and device, row-major unless strides are given."""
-    return Spec.of(shape, stride=stride, dtype=like.dtype, device=like.device)
 
 
 def _check_index_dtype(
@@ -59,9 +54,9 @@ def index(self: Spec, indices: Sequence[Spec | None]) -> Spec:
     """A loop over self, its indexed dimensions replaced at stride 0 by those of the indices."""
     source, shape, layouts = _indexed(self, indices)
     if shape is None:
-        return fresh(self, self.shape, preserved_stride(self))
+        return self.fresh(stride=preserved_stride(self))
     out_shape, out_stride = elementwise_layout([(shape, source), *layouts])
-    return fresh(self, out_shape, out_stride)
+    return self.fresh(out_shape, out_stride)
 
 
 def _indexed(
@@ -125,28 +120,14 @@ def _indexer_layout(
 
 
 @rule(aten.index_put.default, aten._unsafe_index_put.default)
-def index_put(
-    self: Spec, indices: Sequence[Spec | None], values: Spec, accumulate: bool = False
-) -> Spec:
+def index_put(self: Spec, indices: Sequence[Spec | None], values: Spec) -> Spec:
     """A copy of self with the indexed elements replaced."""
-    _check_put(self, indices, values)
-    return fresh(self, self.shape, preserved_stride(self))
+    return index_put_(self, indices, values).fresh(stride=preserved_stride(self))
 
 
 @rule(aten.index_put_.default, aten._index_put_impl_.default)
-def index_put_(
-    self: Spec,
-    indices: Sequence[Spec | None],
-    values: Spec,
-    accumulate: bool = False,
-    unsafe: bool = False,
-) -> Spec:
+def index_put_(self: Spec, indices: Sequence[Spec | None], values: Spec) -> Spec:
     """self."""
-    _check_put(self, indices, values)
-    return self
-
-
-def _check_put(self: Spec, indices: Sequence[Spec | None], values: Spec) -> None:
     if self.dtype != values.dtype:
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got "
@@ -154,19 +135,18 @@ def _check_put(self: Spec, indices: Sequence[Spec | None], values: Spec) -> None
             f"destination and {dtype_name(values.dtype)} for the source."
         )
     if any(spec is not None and spec.dtype in (torch.bool, torch.uint8) for spec in indices):
-        return
+        return self
     _, shape, _ = _indexed(self, indices)
     if shape is not None and not same_shape(broadcast_shapes(values.shape, shape), shape):
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be "
             f"broadcast to indexing result of shape {list(shape)}"
         )
+    return self
 
 
 @rule(aten._unsafe_masked_index.default)
-def unsafe_masked_index(
-    self: Spec, mask: Spec, indices: Sequence[Spec | None], fill: Number
-) -> Spec:
+def unsafe_masked_index(self: Spec, indices: Sequence[Spec | None]) -> Spec:
     """As index, with a fill where the mask is false."""
     return index(self, indices)
 
@@ -177,18 +157,17 @@ def unsafe_masked_index_put_accumulate(
 ) -> Spec:
     """As index_put, of nothing where the mask is false."""
     shape = broadcast_shapes(values.shape, mask.shape)
-    _check_put(self, indices, fresh(values, shape))
-    return fresh(self, self.shape, preserved_stride(self))
+    return index_put(self, indices, values.fresh(shape))
 
 
 # 2. Gather and scatter along a dimension
 
 
 @rule(aten.gather.default)
-def gather(self: Spec, dim: int, index: Spec, *, sparse_grad: bool = False) -> Spec:
+def gather(self: Spec, dim: int, index: Spec) -> Spec:
     """Row-major, with the index's shape."""
     _check_along("gather", self, dim, index)
-    return fresh(self, index.shape)
+    return self.fresh(index.shape)
 
 
 def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None = None) -> None:
@@ -202,9 +181,8 @@ def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None 
     for d in range(self.ndim):
         if d != at and index.ndim and gt(index.shape[d], self.shape[d]):
             raise RuntimeError(
-                f"Size does not match at dimension {d} expected index {list(index.shape)} "
-                f"to be no larger than self "
-                f"{list(self.shape)} apart from dimension {dim}"
+                f"Size does not match at dimension {d} expected index {list(index.shape)} to be no "
+                f"larger than self {list(self.shape)} apart from dimension {dim}"
             )
         if src is None or not (src.ndim and index.ndim):
             continue
@@ -217,50 +195,26 @@ def _check_along(name: str, self: Spec, dim: int, index: Spec, src: Spec | None 
         raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
 
 
-def _check_scatter(self: Spec, dim: int, index: Spec, src: Operand) -> None:
+@in_place(*overloads("scatter_"), aten.scatter_add_.default)
+@rule(*overloads("scatter"), aten.scatter_add.default)
+def scatter(self: Spec, dim: int, index: Spec, src: Operand = 0) -> Spec:
+    """A row-major copy of self with elements replaced or added to; without `src`, by a number."""
     source = src if isinstance(src, Spec) else None
     if source is not None and source.dtype != self.dtype:
         raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
     _check_along("scatter", self, dim, index, source)
+    return self.fresh()
 
 
-@rule(*overloads("scatter"), aten.scatter_add.default)
-def scatter(self: Spec, dim: int, index: Spec, src: Operand, **_reduce: Any) -> Spec:
-    """A row-major copy of self with elements replaced or added to."""
-    _check_scatter(self, dim, index, src)
-    return fresh(self, self.shape)
-
-
+@in_place(aten.scatter_reduce_.two)
 @rule(aten.scatter_reduce.two)
-def scatter_reduce(
-    self: Spec, dim: int, index: Spec, src: Spec, reduce: str, *, include_self: bool = True
-) -> Spec:
+def scatter_reduce(self: Spec, dim: int, index: Spec, src: Spec, reduce: str) -> Spec:
     """A row-major copy of self with elements reduced into it."""
-    _check_reduction_name(reduce)
-    return scatter(self, dim, index, src)
-
-
-def _check_reduction_name(reduce: str) -> None:
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(
             f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}"
         )
-
-
-@rule(*overloads("scatter_"), aten.scatter_add_.default)
-def scatter_(self: Spec, dim: int, index: Spec, src: Operand, **_reduce: Any) -> Spec:
-    """self."""
-    _check_scatter(self, dim, index, src)
-    return self
-
-
-@rule(aten.scatter_reduce_.two)
-def scatter_reduce_(
-    self: Spec, dim: int, index: Spec, src: Spec, reduce: str, *, include_self: bool = True
-) -> Spec:
-    """self."""
-    _check_reduction_name(reduce)
-    return scatter_(self, dim, index, src)
+    return scatter(self, dim, index, src)
 
 
 @rule(aten.index_select.default)
@@ -271,14 +225,14 @@ def index_select(self: Spec, dim: int, index: Spec) -> Spec:
         raise IndexError("index_select(): Index is supposed to be a vector")
     _check_index_dtype("index_select", index, _INDEX_DTYPES)
     if not self.shape:
-        return fresh(self, ())
-    return fresh(self, (*self.shape[:at], index.numel, *self.shape[at + 1 :]))
+        return self.fresh(())
+    return self.fresh((*self.shape[:at], index.numel, *self.shape[at + 1 :]))
 
 
 @rule(aten.index_select_backward.default)
-def index_select_backward(grad: Spec, self_sizes: Sequence[Size], dim: int, index: Spec) -> Spec:
+def index_select_backward(grad: Spec, self_sizes: Sizes) -> Spec:
     """Zeros with the gradient added at the index."""
-    return fresh(grad, self_sizes)
+    return grad.fresh(self_sizes)
 
 
 def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Operand) -> None:
@@ -287,9 +241,8 @@ def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Ope
         if name == "index_fill":
             raise RuntimeError("Index has to be a vector/scalar")
         raise IndexError(
-            f"{name}_(): Index is supposed to be a vector, but got dim: {index.ndim} with "
-            f"type: {dtype_name(index.dtype)} and "
-            f"size: {list(index.shape)}"
+            f"{name}_(): Index is supposed to be a vector, but got dim: {index.ndim} with type: "
+            f"{dtype_name(index.dtype)} and size: {list(index.shape)}"
         )
     _check_index_dtype(name, index, _INDEX_DTYPES)
     if not isinstance(source, Spec) or not source.shape:
@@ -303,8 +256,7 @@ def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Ope
     if source.dtype != self.dtype:
         raise RuntimeError(
             f"{name}(): self and source expected to have the same dtype, but got (self) "
-            f"{dtype_name(self.dtype)} and "
-            f"(source) {dtype_name(source.dtype)}"
+            f"{dtype_name(self.dtype)} and (source) {dtype_name(source.dtype)}"
         )
     wanted = (*self.shape[:at], index.numel, *self.shape[at + 1 :]) if self.shape else source.shape
     if at < source.ndim and self.shape and not eq(source.shape[at], index.numel):
@@ -314,58 +266,42 @@ def _check_index_write(name: str, self: Spec, dim: int, index: Spec, source: Ope
         )
     if not same_shape(source.shape, wanted):
         raise RuntimeError(
-            "source tensor shape must match self tensor shape, excluding the specified "
-            "dimension. Got self.shape = "
-            f"{list(self.shape)} source.shape = {list(source.shape)}"
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
         )
 
 
+@in_place(aten.index_add_.default)
 @rule(aten.index_add.default)
-def index_add(self: Spec, dim: int, index: Spec, source: Spec, *, alpha: Number = 1) -> Spec:
+def index_add(self: Spec, dim: int, index: Spec, source: Spec) -> Spec:
     """A row-major copy of self with parts added."""
     _check_index_write("index_add", self, dim, index, source)
-    return fresh(self, self.shape)
+    return self.fresh()
 
 
+@in_place(aten.index_copy_.default)
 @rule(aten.index_copy.default)
 def index_copy(self: Spec, dim: int, index: Spec, source: Spec) -> Spec:
     """A row-major copy of self with parts replaced."""
     _check_index_write("index_copy", self, dim, index, source)
-    return fresh(self, self.shape)
+    return self.fresh()
 
 
 @rule(aten.index_reduce.default)
-def index_reduce(
-    self: Spec, dim: int, index: Spec, source: Spec, reduce: str, *, include_self: bool = True
-) -> Spec:
+def index_reduce(self: Spec, dim: int, index: Spec, source: Spec) -> Spec:
     """A row-major copy of self with parts reduced into it."""
     _check_index_write("index_reduce", self, dim, index, source)
-    return fresh(self, self.shape)
+    return self.fresh()
 
 
 @rule(*overloads("index_fill"))
-def index_fill(self: Spec, dim: int, index: Spec, value: Operand) -> Spec:
+def index_fill(self: Spec, dim: int, index: Spec) -> Spec:
     """A copy of self with parts filled."""
-    _check_index_write("index_fill", self, dim, index, 0)
-    return fresh(self, self.shape, preserved_stride(self))
-
-
-@rule(aten.index_add_.default)
-def index_add_(self: Spec, dim: int, index: Spec, source: Operand, **_options: Any) -> Spec:
-    """self."""
-    _check_index_write("index_add", self, dim, index, source)
-    return self
-
-
-@rule(aten.index_copy_.default)
-def index_copy_(self: Spec, dim: int, index: Spec, source: Spec) -> Spec:
-    """self."""
-    _check_index_write("index_copy", self, dim, index, source)
-    return self
+    return index_fill_(self, dim, index).fresh(stride=preserved_stride(self))
 
 
 @rule(*overloads("index_fill_"))
-def index_fill_(self: Spec, dim: int, index: Spec, value: Operand) -> Spec:
+def index_fill_(self: Spec, dim: int, index: Spec) -> Spec:
     """self."""
     _check_index_write("index_fill", self, dim, index, 0)
     return self
@@ -375,15 +311,16 @@ def index_fill_(self: Spec, dim: int, index: Spec, value: Operand) -> Spec:
 def take(self: Spec, index: Spec) -> Spec:
     """Elements by their flat index: a row-major tensor of the index's shape."""
     _check_index_dtype("take", index)
-    return fresh(self, index.shape)
+    return self.fresh(index.shape)
 
 
 @rule(aten.put.default)
-def put(self: Spec, index: Spec, source: Spec, accumulate: bool = False) -> Spec:
+def put(self: Spec) -> Spec:
     """A copy of self with elements replaced by flat index."""
-    return fresh(self, self.shape, preserved_stride(self))
+    return self.fresh(stride=preserved_stride(self))
 
 
+@in_place(aten.masked_scatter_.default)
 @rule(aten.masked_scatter.default)
 def masked_scatter(self: Spec, mask: Spec, source: Spec) -> Spec:
     """A row-major copy of self, expanded to the mask."""
@@ -391,50 +328,30 @@ def masked_scatter(self: Spec, mask: Spec, source: Spec) -> Spec:
         raise RuntimeError(
             f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
         )
-    return fresh(self, broadcast_shapes(self.shape, mask.shape))
-
-
-@rule(aten.masked_scatter_.default)
-def masked_scatter_(self: Spec, mask: Spec, source: Spec) -> Spec:
-    """self."""
-    masked_scatter(self, mask, source)
-    return self
+    return self.fresh(broadcast_shapes(self.shape, mask.shape))
 
 
 # 3. Embedding
 
 
 @rule(aten.embedding.default)
-def embedding(
-    weight: Spec,
-    indices: Spec,
-    padding_idx: Size = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Spec:
+def embedding(weight: Spec, indices: Spec) -> Spec:
     """Rows of a table, row-major."""
     if weight.ndim != 2:
         raise RuntimeError("'weight' must be 2-D")
     if indices.dtype not in _INDEX_DTYPES:
         raise RuntimeError(
-            "Expected tensor for argument #1 'indices' to have one of the following scalar "
-            "types: Long, Int; but got "
-            f"torch.{dtype_name(indices.dtype)}Tensor instead (while checking arguments "
-            f"for embedding)"
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: "
+            f"Long, Int; but got torch.{dtype_name(indices.dtype)}Tensor instead (while checking "
+            "arguments for embedding)"
         )
-    return fresh(weight, (*indices.shape, weight.shape[1]))
+    return weight.fresh((*indices.shape, weight.shape[1]))
 
 
 @rule(aten.embedding_dense_backward.default)
-def embedding_dense_backward(
-    grad_output: Spec,
-    indices: Spec,
-    num_weights: Size,
-    padding_idx: Size,
-    scale_grad_by_freq: bool,
-) -> Spec:
+def embedding_dense_backward(grad_output: Spec, num_weights: Size) -> Spec:
     """The gradient of the table."""
-    return fresh(grad_output, (num_weights, grad_output.shape[-1]))
+    return grad_output.fresh((num_weights, grad_output.shape[-1]))
 
 
 @rule(aten._embedding_bag.default)
@@ -465,12 +382,12 @@ def embedding_bag(
     fast_sum = on_cpu and mode == 0 and padding_idx < 0 and narrow and unit
     counted = bags if on_cpu else offsets.shape[0]
 
-    def integers(shape: Sequence[Size]) -> Spec:
-        return Spec.of(shape, dtype=indices.dtype, device=weight.device)
+    def integers(shape: Sizes) -> Spec:
+        return weight.fresh(shape, dtype=indices.dtype)
 
     where: tuple[Size, ...] = (bags, width) if mode == 2 else (counted,) if on_cpu else (0,)
     return (
-        Spec.of((bags, width), dtype=weight.dtype, device=weight.device),
+        weight.fresh((bags, width)),
         integers((0,) if fast_sum else indices.shape),
         integers((counted,)),
         integers(where),
@@ -490,29 +407,17 @@ def embedding_bag_forward_only(
 
 
 @rule(aten._embedding_bag_backward.default)
-def embedding_bag_backward(
-    grad: Spec,
-    indices: Spec,
-    offsets: Spec,
-    offset2bag: Spec,
-    bag_size: Spec,
-    maximum_indices: Spec,
-    num_weights: Size,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    *_options: Any,
-) -> Spec:
+def embedding_bag_backward(grad: Spec, num_weights: Size, sparse: bool) -> Spec:
     """The gradient of the table."""
     if sparse:
         raise Unsupported("the sparse gradient of an embedding bag")
-    return fresh(grad, (num_weights, grad.shape[1]))
+    return grad.fresh((num_weights, grad.shape[1]))
 
 
 @rule(aten._embedding_bag_per_sample_weights_backward.default)
-def embedding_bag_weights_backward(grad: Spec, weight: Spec, indices: Spec, *_options: Any) -> Spec:
+def embedding_bag_weights_backward(grad: Spec, indices: Spec) -> Spec:
     """The gradient of the weights, one for each index."""
-    return fresh(grad, indices.shape)
+    return grad.fresh(indices.shape)
 
 
 # 4. Joining
@@ -527,7 +432,7 @@ def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
     dtype = result_type(tensors)
     if not joined:
         wrap_dim(dim, tensors[0].ndim)
-        return Spec.of((0,), dtype=dtype, device=tensors[0].device)
+        return tensors[0].fresh((0,), dtype=dtype)
     for spec in tensors:
         if not spec.shape:
             raise RuntimeError(
@@ -553,7 +458,7 @@ def cat(tensors: Sequence[Spec], dim: int = 0) -> Spec:
     formats = {suggested_format(spec) for spec in tensors}
     shape = (*first.shape[:at], length, *first.shape[at + 1 :])
     stride = stride_for(shape, formats.pop() if len(formats) == 1 else None)
-    return Spec.of(shape, stride=stride, dtype=dtype, device=first.device)
+    return first.fresh(shape, stride, dtype=dtype)
 
 
 @rule(aten.stack.default)
@@ -566,9 +471,8 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
     for position, spec in enumerate(tensors):
         if not same_shape(spec.shape, first.shape):
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(first.shape)} "
-                f"at entry 0 and "
-                f"{list(spec.shape)} at entry {position}"
+                f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry "
+                f"0 and {list(spec.shape)} at entry {position}"
             )
     if at == first.ndim or is_empty(first.shape):
         return cat([unsqueeze(spec, at) for spec in tensors], at)
@@ -583,7 +487,7 @@ def stack(tensors: Sequence[Spec], dim: int = 0) -> Spec:
 
 
 @rule(aten.constant_pad_nd.default)
-def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
+def constant_pad_nd(self: Spec, pad: Sizes) -> Spec:
     """Padded from the last dimension backwards; negative padding crops. In self's suggested memory
     format.
     """
@@ -591,9 +495,8 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
         raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
     if len(pad) // 2 > self.ndim:
         raise RuntimeError(
-            f"Length of pad should be no more than twice the number of dimensions of the "
-            f"input. Pad length is {len(pad)} "
-            f"while the input has {self.ndim} dimensions."
+            "Length of pad should be no more than twice the number of dimensions of the input. Pad "
+            f"length is {len(pad)} while the input has {self.ndim} dimensions."
         )
     shape = list(self.shape)
     for position in range(len(pad) // 2):
@@ -611,12 +514,12 @@ def constant_pad_nd(self: Spec, pad: Sequence[Size], value: Number = 0) -> Spec:
             )
         shape[d] = size
     if all(le(amount, 0) for amount in pad):
-        return fresh(self, shape, preserved_stride(fresh(self, shape, self.stride)))
-    return fresh(self, shape, stride_for(tuple(shape), suggested_format(self)))
+        return self.fresh(shape, preserved_stride(self.fresh(shape, self.stride)))
+    return self.fresh(shape, stride_for(tuple(shape), suggested_format(self)))
 
 
 @rule(aten.roll.default)
-def roll(self: Spec, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Spec:
+def roll(self: Spec, shifts: Sizes, dims: Sequence[int] = ()) -> Spec:
     """Row-major, but where a CPU joins two slices of a channels_last tensor's dimension."""
     if (not dims and len(shifts) != 1) or (dims and len(dims) != len(shifts)):
         raise RuntimeError(
@@ -625,7 +528,7 @@ def roll(self: Spec, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Spec:
     for dim in dims:
         wrap_dim(dim, self.ndim)
     if self.device.type != "cpu" or not dims:
-        return fresh(self, self.shape)
+        return self.fresh()
     result = self
     for shift, dim in zip(shifts, dims, strict=True):
         result = _rolled(result, shift, dim)
@@ -635,9 +538,9 @@ def roll(self: Spec, shifts: Sequence[Size], dims: Sequence[int] = ()) -> Spec:
 def _rolled(self: Spec, shift: Size, dim: int) -> Spec:
     size = self.shape[wrap_dim(dim, self.ndim)] if self.shape else 1
     if is_empty(self.shape):
-        return fresh(self, self.shape, preserved_stride(self))
+        return self.fresh(stride=preserved_stride(self))
     if suggested_format(self) == torch.contiguous_format:
-        return fresh(self, self.shape)
+        return self.fresh()
     start = (size - shift) % size
     return cat([slice_(self, dim, start, size), slice_(self, dim, 0, start)], dim)
 
@@ -646,7 +549,7 @@ def _rolled(self: Spec, shift: Size, dim: int) -> Spec:
 def flip(self: Spec, dims: Sequence[int]) -> Spec:
     """A copy in self's layout."""
     wrap_dims(dims, self.ndim)
-    return fresh(self, self.shape, preserved_stride(self))
+    return self.fresh(stride=preserved_stride(self))
 
 
 @rule(aten.rot90.default)
@@ -654,13 +557,13 @@ def rot90(self: Spec, k: int = 1, dims: Sequence[int] = (0, 1)) -> Spec:
     """A plane turned by quarter turns."""
     first, second = wrap_dims(dims, self.ndim)
     if k % 4 == 0:
-        return fresh(self, self.shape)
+        return self.fresh()
     flipped = flip(self, (first, second))
     return transposed(flipped, first, second) if k % 2 else flipped
 
 
 @rule(aten.repeat.default)
-def repeat(self: Spec, repeats: Sequence[Size]) -> Spec:
+def repeat(self: Spec, repeats: Sizes) -> Spec:
     """Row-major."""
     if len(repeats) < self.ndim:
         raise RuntimeError(
@@ -672,33 +575,25 @@ def repeat(self: Spec, repeats: Sequence[Size]) -> Spec:
     for count, size in zip(repeats, shape, strict=True):
         if lt(count, 0):
             raise RuntimeError(f"Trying to create tensor with negative dimension {size}: {shape}")
-    return fresh(self, shape)
+    return self.fresh(shape)
 
 
 @rule(aten.repeat_interleave.self_int)
-def repeat_interleave(
-    self: Spec, repeats: Size, dim: int | None = None, *, output_size: Size | None = None
-) -> Spec:
+def repeat_interleave(self: Spec, repeats: Size, dim: int | None) -> Spec:
     """Each element repeated; flattened if no dimension is given."""
     if dim is None:
-        return fresh(self, (self.numel * repeats,))
+        return self.fresh((self.numel * repeats,))
     at = wrap_dim(dim, self.ndim)
-    return fresh(self, (*self.shape[:at], self.shape[at] * repeats, *self.shape[at + 1 :]))
+    return self.fresh((*self.shape[:at], self.shape[at] * repeats, *self.shape[at + 1 :]))
 
 
+@in_place(aten.tril_.default, aten.triu_.default)
 @rule(aten.tril.default, aten.triu.default)
 def tril(self: Spec, diagonal: Size = 0) -> Spec:
     """Row-major."""
     if self.ndim < 2:
         raise RuntimeError("tril: input tensor must have at least 2 dimensions")
-    return fresh(self, self.shape)
-
-
-@rule(aten.tril_.default, aten.triu_.default)
-def tril_(self: Spec, diagonal: Size = 0) -> Spec:
-    """self."""
-    tril(self)
-    return self
+    return self.fresh()
 
 
 @rule(aten.diag_embed.default)
@@ -710,24 +605,24 @@ def diag_embed(self: Spec, offset: int = 0, dim1: int = -2, dim2: int = -1) -> S
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     length = self.shape[-1] + abs(offset)
     rest = iter(self.shape[:-1])
-    return fresh(self, [length if d in (first, second) else next(rest) for d in range(ndim)])
+    return self.fresh([length if d in (first, second) else next(rest) for d in range(ndim)])
 
 
 @rule(aten.bincount.default, aten.nonzero.default, aten.masked_select.default)
-def data_dependent(self: Spec, *_args: Any, **_options: Any) -> Spec:
+def data_dependent() -> Spec:
     """The shape is in the data."""
     raise DataDependent("the shape of the result depends on the contents of a tensor")
 
 
 @rule(aten.nonzero_static.default)
-def nonzero_static(self: Spec, *, size: Size, fill_value: int = -1) -> Spec:
+def nonzero_static(self: Spec, size: Size) -> Spec:
     """Row-major: the places of so many elements, or fillers."""
     if not ge(size, 0):
         raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
-    return fresh(self, (size, self.ndim)).replace(dtype=torch.int64)
+    return self.fresh((size, self.ndim)).replace(dtype=torch.int64)
 
 
 @rule(aten.masked_scatter_backward.default)
-def masked_scatter_backward(grad_output: Spec, mask: Spec, sizes: Sequence[Size]) -> Spec:
+def masked_scatter_backward(grad_output: Spec, sizes: Sizes) -> Spec:
     """The gradient of the source."""
-    return fresh(grad_output, sizes)
+    return grad_output.fresh(sizes)

@@ -19,23 +19,15 @@ from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import broadcast_shapes, same_shape, wrap_dim
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from flambeau_prims.spec import Size
 
 aten = torch.ops.aten
 
 
-def _fresh(like: Spec, shape: Sequence[Size], dtype: torch.dtype | None = None) -> Spec:
-    return Spec.of(shape, dtype=dtype or like.dtype, device=like.device)
-
-
 def column_major(like: Spec, shape: tuple[Size, ...]) -> Spec:
     """A batch of matrices of this shape, each stored column by column."""
     inner = contiguous_stride((*shape[:-2], shape[-1], shape[-2]))
-    return Spec.of(
-        shape, stride=(*inner[:-2], inner[-1], inner[-2]), dtype=like.dtype, device=like.device
-    )
+    return like.fresh(shape, (*inner[:-2], inner[-1], inner[-2]))
 
 
 def _check_matrix(A: Spec, name: str, *, square: bool = False) -> None:
@@ -57,41 +49,46 @@ def _check_square(A: Spec, name: str) -> None:
     _check_matrix(A, name, square=True)
 
 
+def _check_equation(A: Spec, B: Spec, name: str, left: bool) -> None:
+    if not eq(B.shape[-2 if left else -1], A.shape[-1]):
+        raise RuntimeError(
+            f"{name}: Incompatible shapes of A and B for the equation "
+            f"{'AX = B' if left else 'XA = B'} "
+            f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
+        )
+
+
 def _info(A: Spec) -> Spec:
-    return _fresh(A, A.shape[:-2], torch.int32)
+    return A.fresh(A.shape[:-2], dtype=torch.int32)
 
 
 # 1. Factorisations
 
 
 @rule(aten.linalg_inv_ex.default)
-def inv_ex(A: Spec, *, check_errors: bool = False) -> tuple[Spec, Spec]:
+def inv_ex(A: Spec) -> tuple[Spec, Spec]:
     """The inverse, and LAPACK's status of each matrix."""
     _check_square(A, "linalg.inv")
     return column_major(A, A.shape), _info(A)
 
 
 @rule(aten.linalg_cholesky_ex.default)
-def cholesky_ex(
-    self: Spec, *, upper: bool = False, check_errors: bool = False
-) -> tuple[Spec, Spec]:
+def cholesky_ex(self: Spec) -> tuple[Spec, Spec]:
     """The factor, and LAPACK's status of each matrix."""
     _check_square(self, "linalg.cholesky")
     return column_major(self, self.shape), _info(self)
 
 
 @rule(aten.linalg_lu_factor_ex.default)
-def lu_factor_ex(
-    A: Spec, *, pivot: bool = True, check_errors: bool = False
-) -> tuple[Spec, Spec, Spec]:
+def lu_factor_ex(A: Spec) -> tuple[Spec, Spec, Spec]:
     """LU in one matrix, the pivots, and LAPACK's status of each matrix."""
     _check_matrix(A, "torch.lu_factor")
-    pivots = _fresh(A, (*A.shape[:-2], size_min(A.shape[-2], A.shape[-1])), torch.int32)
+    pivots = A.fresh((*A.shape[:-2], size_min(A.shape[-2], A.shape[-1])), dtype=torch.int32)
     return column_major(A, A.shape), pivots, _info(A)
 
 
 @rule(aten.linalg_qr.default)
-def qr(A: Spec, mode: str = "reduced") -> tuple[Spec, Spec]:
+def qr(A: Spec, mode: str) -> tuple[Spec, Spec]:
     """Q and R."""
     _check_matrix(A, "linalg.qr")
     if mode not in ("reduced", "complete", "r"):
@@ -102,34 +99,32 @@ def qr(A: Spec, mode: str = "reduced") -> tuple[Spec, Spec]:
     rows, columns = A.shape[-2:]
     rank = size_min(rows, columns)
     inner = rows if mode == "complete" else rank
-    q = _fresh(A, (0,)) if mode == "r" else column_major(A, (*A.shape[:-2], rows, inner))
+    q = A.fresh((0,)) if mode == "r" else column_major(A, (*A.shape[:-2], rows, inner))
     return q, column_major(A, (*A.shape[:-2], inner, columns))
 
 
 @rule(aten._linalg_eigh.default)
-def eigh(A: Spec, UPLO: str = "L", compute_v: bool = True) -> tuple[Spec, Spec]:
+def eigh(A: Spec, compute_v: bool) -> tuple[Spec, Spec]:
     """Eigenvalues (real) and eigenvectors."""
     _check_square(A, "linalg.eigh")
-    values = _fresh(A, A.shape[:-1], real_dtype(A.dtype))
-    return values, column_major(A, A.shape) if compute_v else _fresh(A, (0,))
+    values = A.fresh(A.shape[:-1], dtype=real_dtype(A.dtype))
+    return values, column_major(A, A.shape) if compute_v else A.fresh((0,))
 
 
 @rule(aten._linalg_svd.default)
-def svd(
-    A: Spec, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
-) -> tuple[Spec, Spec, Spec]:
+def svd(A: Spec, full_matrices: bool, compute_uv: bool) -> tuple[Spec, Spec, Spec]:
     """Left singular vectors, singular values (real), and right singular vectors: row-major on a
     GPU, whose library gives their transpose.
     """
     _check_matrix(A, "linalg.svd")
     batch, (rows, columns) = A.shape[:-2], A.shape[-2:]
     rank = size_min(rows, columns)
-    values = _fresh(A, (*batch, rank), real_dtype(A.dtype))
+    values = A.fresh((*batch, rank), dtype=real_dtype(A.dtype))
     if not compute_uv:
-        return _fresh(A, (0,)), values, _fresh(A, (0,))
+        return A.fresh((0,)), values, A.fresh((0,))
     left = column_major(A, (*batch, rows, rows if full_matrices else rank))
     shape = (*batch, columns if full_matrices else rank, columns)
-    right = column_major(A, shape) if A.device.type == "cpu" else _fresh(A, shape)
+    right = column_major(A, shape) if A.device.type == "cpu" else A.fresh(shape)
     return left, values, right
 
 
@@ -152,20 +147,13 @@ def slogdet(A: Spec) -> tuple[Spec, Spec, Spec, Spec]:
 
 
 @rule(aten._linalg_solve_ex.default)
-def solve_ex(
-    A: Spec, B: Spec, *, left: bool = True, check_errors: bool = False
-) -> tuple[Spec, Spec, Spec, Spec]:
+def solve_ex(A: Spec, B: Spec, left: bool) -> tuple[Spec, Spec, Spec, Spec]:
     """The solution, LU, the pivots and LAPACK's status of each matrix."""
     _check_square(A, "linalg.solve")
     lu, pivots, info = lu_factor_ex(A)
     if B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1]):
-        return _fresh(B, (*A.shape[:-2], A.shape[-1])), lu, pivots, info
-    if not eq(B.shape[-2 if left else -1], A.shape[-1]):
-        raise RuntimeError(
-            f"linalg.solve: Incompatible shapes of A and B for the equation "
-            f"{'AX = B' if left else 'XA = B'} "
-            f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
-        )
+        return B.fresh((*A.shape[:-2], A.shape[-1])), lu, pivots, info
+    _check_equation(A, B, "linalg.solve", left)
     batch = broadcast_shapes(A.shape[:-2], B.shape[:-2])
     return column_major(B, (*batch, *B.shape[-2:])), lu, pivots, info
 
@@ -174,7 +162,7 @@ def solve_ex(
 
 
 @rule(aten.linalg_cross.default)
-def cross(self: Spec, other: Spec, *, dim: int = -1) -> Spec:
+def cross(self: Spec, other: Spec, dim: int) -> Spec:
     """The cross product along a dimension of size 3."""
     if self.ndim != other.ndim:
         raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
@@ -184,7 +172,7 @@ def cross(self: Spec, other: Spec, *, dim: int = -1) -> Spec:
             f"linalg.cross: inputs dimension {dim} must have length 3. Got "
             f"{self.shape[at]} and {other.shape[at]}"
         )
-    return _fresh(self, broadcast_shapes(self.shape, other.shape))
+    return self.fresh(broadcast_shapes(self.shape, other.shape))
 
 
 @rule(aten.trace.default)
@@ -200,21 +188,19 @@ def trace(self: Spec) -> Spec:
 def matrix_exp(self: Spec) -> Spec:
     """Row-major."""
     _check_square(self, "linalg.matrix_exp")
-    return _fresh(self, self.shape)
+    return self.fresh()
 
 
 @rule(aten._weight_norm_interface.default)
-def weight_norm(v: Spec, g: Spec, dim: int = 0) -> tuple[Spec, Spec]:
+def weight_norm(v: Spec, g: Spec) -> tuple[Spec, Spec]:
     """The weight v * g / |v|, and the norms."""
-    return elementwise((v,), v.dtype), _fresh(g, g.shape)
+    return elementwise((v,), v.dtype), g.fresh()
 
 
 @rule(aten._weight_norm_interface_backward.default)
-def weight_norm_backward(
-    grad_w: Spec, saved_v: Spec, saved_g: Spec, saved_norms: Spec, dim: int
-) -> tuple[Spec, Spec]:
+def weight_norm_backward(saved_v: Spec, saved_g: Spec) -> tuple[Spec, Spec]:
     """The gradients of v and of g."""
-    return _fresh(saved_v, saved_v.shape), _fresh(saved_g, saved_g.shape)
+    return saved_v.fresh(), saved_g.fresh()
 
 
 # 4. Factorisations under their older names, and what is computed from factors
@@ -234,53 +220,40 @@ def _solution(A: Spec, B: Spec, name: str, *, left: bool = True) -> tuple[Size, 
     _check_dtype_alike(A, B, name)
     if B.ndim < 2:
         raise RuntimeError(f"{name}: The input tensor B must have at least 2 dimensions.")
-    if not eq(B.shape[-2 if left else -1], A.shape[-1]):
-        raise RuntimeError(
-            f"{name}: Incompatible shapes of A and B for the equation "
-            f"{'AX = B' if left else 'XA = B'} "
-            f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
-        )
+    _check_equation(A, B, name, left)
     return (*broadcast_shapes(B.shape[:-2], A.shape[:-2]), *B.shape[-2:])
 
 
 @rule(aten._linalg_check_errors.default)
-def check_errors(info: Spec, api_name: str, *, is_matrix: bool) -> None:
+def check_errors() -> None:
     """Raises as it runs, for what the status says; there is no result."""
 
 
 @rule(aten.linalg_solve_triangular.default)
-def solve_triangular(
-    self: Spec, B: Spec, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Spec:
+def solve_triangular(self: Spec, B: Spec, left: bool) -> Spec:
     """Column-major."""
     return column_major(B, _solution(self, B, "linalg.solve_triangular", left=left))
 
 
 @rule(aten.triangular_solve.default)
-def triangular_solve(
-    self: Spec,
-    A: Spec,
-    upper: bool = True,
-    transpose: bool = False,
-    unitriangular: bool = False,
-) -> tuple[Spec, Spec]:
+def triangular_solve(self: Spec, A: Spec) -> tuple[Spec, Spec]:
     """The solution, and a copy of A, broadcast with it."""
     shape = _solution(A, self, "triangular_solve")
     return column_major(self, shape), column_major(A, (*shape[:-2], *A.shape[-2:]))
 
 
 @rule(aten.linalg_lu_solve.default)
-def lu_solve(LU: Spec, pivots: Spec, B: Spec, *, left: bool = True, adjoint: bool = False) -> Spec:
+def lu_solve(LU: Spec, pivots: Spec, B: Spec, left: bool) -> Spec:
     """Column-major, or row-major from the right."""
     shape = _solution(LU, B, "linalg.lu_solve", left=left)
     if pivots.dtype != torch.int32:
         raise RuntimeError("linalg.lu_solve: Expected pivots to be a Tensor of torch.int32")
-    return column_major(B, shape) if left else _fresh(B, shape)
+    return column_major(B, shape) if left else B.fresh(shape)
 
 
 @rule(aten.lu_unpack.default)
 def lu_unpack(
-    LU_data: Spec, LU_pivots: Spec, unpack_data: bool = True, unpack_pivots: bool = True
+    LU_data: Spec, LU_pivots: Spec, unpack_data: bool, unpack_pivots: bool
 ) -> tuple[Spec, Spec, Spec]:
     """The permutation, and both triangles, row-major; (0,) for what is not asked for."""
     if unpack_pivots and LU_pivots.dtype != torch.int32:
@@ -288,78 +261,71 @@ def lu_unpack(
             "torch.lu_unpack: LU_pivots is expected to be a contiguous tensor of torch.int32 dtype."
         )
     permutation, lower, upper = _permutation_and_triangles(LU_data)
-    empty = _fresh(LU_data, (0,))
-    return (
-        permutation if unpack_pivots else empty,
-        lower if unpack_data else empty,
-        upper if unpack_data else empty,
-    )
+    empty = LU_data.fresh((0,))
+    triangles = (lower, upper) if unpack_data else (empty, empty)
+    return permutation if unpack_pivots else empty, *triangles
 
 
 def _permutation_and_triangles(A: Spec) -> tuple[Spec, Spec, Spec]:
     batch, (rows, columns) = A.shape[:-2], A.shape[-2:]
     rank = size_min(rows, columns)
-    return (
-        _fresh(A, (*batch, rows, rows)),
-        _fresh(A, (*batch, rows, rank)),
-        _fresh(A, (*batch, rank, columns)),
-    )
+    lower, upper = A.fresh((*batch, rows, rank)), A.fresh((*batch, rank, columns))
+    return A.fresh((*batch, rows, rows)), lower, upper
 
 
 @rule(aten.linalg_lu.default)
-def lu(A: Spec, *, pivot: bool = True) -> tuple[Spec, Spec, Spec]:
+def lu(A: Spec, pivot: bool) -> tuple[Spec, Spec, Spec]:
     """P, L and U, row-major; without pivoting there is no P."""
     _check_matrix(A, "linalg.lu")
     permutation, lower, upper = _permutation_and_triangles(A)
-    return permutation if pivot else _fresh(A, (0,)), lower, upper
+    return permutation if pivot else A.fresh((0,)), lower, upper
 
 
 @rule(aten._linalg_eigvals.default)
 def eigvals(self: Spec) -> Spec:
     """Complex."""
     _check_square(self, "linalg.eigvals")
-    return _fresh(self, self.shape[:-1], complex_dtype(self.dtype))
+    return self.fresh(self.shape[:-1], dtype=complex_dtype(self.dtype))
 
 
 @rule(aten.linalg_eig.default)
 def eig(self: Spec) -> tuple[Spec, Spec]:
     """Eigenvalues and eigenvectors, complex."""
     _check_square(self, "linalg.eig")
-    values = _fresh(self, self.shape[:-1], complex_dtype(self.dtype))
+    values = self.fresh(self.shape[:-1], dtype=complex_dtype(self.dtype))
     return values, column_major(values, self.shape)
 
 
 @rule(aten.linalg_ldl_factor_ex.default)
-def ldl_factor_ex(
-    self: Spec, *, hermitian: bool = False, check_errors: bool = False
-) -> tuple[Spec, Spec, Spec]:
+def ldl_factor_ex(self: Spec) -> tuple[Spec, Spec, Spec]:
     """L and D in one matrix, the pivots, and LAPACK's status of each matrix."""
     _check_square(self, "torch.linalg.ldl_factor_ex")
-    return column_major(self, self.shape), _fresh(self, self.shape[:-1], torch.int32), _info(self)
+    pivots = self.fresh(self.shape[:-1], dtype=torch.int32)
+    return column_major(self, self.shape), pivots, _info(self)
 
 
 @rule(aten.linalg_ldl_solve.default)
-def ldl_solve(LD: Spec, pivots: Spec, B: Spec, *, hermitian: bool = False) -> Spec:
+def ldl_solve(LD: Spec, B: Spec) -> Spec:
     """Column-major."""
     return column_major(B, _solution(LD, B, "torch.linalg.ldl_solve"))
 
 
 @rule(aten.cholesky.default)
-def cholesky(self: Spec, upper: bool = False) -> Spec:
+def cholesky(self: Spec) -> Spec:
     """The factor."""
     _check_square(self, "cholesky")
     return column_major(self, self.shape)
 
 
 @rule(aten.cholesky_inverse.default)
-def cholesky_inverse(self: Spec, upper: bool = False) -> Spec:
+def cholesky_inverse(self: Spec) -> Spec:
     """The inverse of what the factor was made of."""
     _check_square(self, "cholesky_inverse")
     return column_major(self, self.shape)
 
 
 @rule(aten.cholesky_solve.default)
-def cholesky_solve(self: Spec, input2: Spec, upper: bool = False) -> Spec:
+def cholesky_solve(self: Spec, input2: Spec) -> Spec:
     """Column-major."""
     return column_major(self, _solution(input2, self, "cholesky_solve"))
 
@@ -369,7 +335,7 @@ def geqrf(self: Spec) -> tuple[Spec, Spec]:
     """R and the reflectors in one matrix, and the reflectors' scales."""
     _check_matrix(self, "torch.geqrf")
     rank = size_min(self.shape[-2], self.shape[-1])
-    return column_major(self, self.shape), _fresh(self, (*self.shape[:-2], rank))
+    return column_major(self, self.shape), self.fresh((*self.shape[:-2], rank))
 
 
 def _check_reflectors(A: Spec, tau: Spec, name: str) -> None:
@@ -397,9 +363,7 @@ def householder_product(input: Spec, tau: Spec) -> Spec:
 
 
 @rule(aten.ormqr.default)
-def ormqr(
-    self: Spec, input2: Spec, input3: Spec, left: bool = True, transpose: bool = False
-) -> Spec:
+def ormqr(self: Spec, input2: Spec, input3: Spec, left: bool) -> Spec:
     """The product of the reflectors and `input3`."""
     _check_reflectors(self, input2, "torch.ormqr")
     _check_dtype_alike(self, input3, "torch.ormqr")
@@ -411,9 +375,7 @@ def ormqr(
 
 
 @rule(aten.linalg_pinv.atol_rtol_tensor)
-def pinv(
-    self: Spec, *, atol: Spec | None = None, rtol: Spec | None = None, hermitian: bool = False
-) -> Spec:
+def pinv(self: Spec, hermitian: bool) -> Spec:
     """The pseudoinverse, a product of matrices."""
     _check_matrix(self, "linalg.pinv", square=hermitian)
-    return _fresh(self, (*self.shape[:-2], self.shape[-1], self.shape[-2]))
+    return self.fresh((*self.shape[:-2], self.shape[-1], self.shape[-2]))

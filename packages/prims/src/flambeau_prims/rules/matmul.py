@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_prims.promotion import Number, dtype_name
+from flambeau_prims.promotion import dtype_name
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import ceil_div, eq
@@ -34,10 +34,6 @@ def _check_dtypes(name: str, *operands: Spec) -> None:
             )
 
 
-def _fresh(like: Spec, *shape: Size) -> Spec:
-    return Spec.of(shape, dtype=like.dtype, device=like.device)
-
-
 def _check_broadcasts(bias: Spec, shape: tuple[Size, ...]) -> None:
     if bias.ndim > len(shape) or not same_shape(broadcast_shapes(bias.shape, shape), shape):
         raise RuntimeError(
@@ -59,7 +55,7 @@ def mm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
             f"mat1 and mat2 shapes cannot be multiplied ({self.shape[0]}x{self.shape[1]} "
             f"and {mat2.shape[0]}x{mat2.shape[1]})"
         )
-    result = _fresh(self, self.shape[0], mat2.shape[1])
+    result = self.fresh((self.shape[0], mat2.shape[1]))
     return result if out_dtype is None else result.replace(dtype=out_dtype)
 
 
@@ -76,7 +72,7 @@ def addmm(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
 
 
 @rule(aten.addmm_.default)
-def addmm_(self: Spec, mat1: Spec, mat2: Spec, **_factors: Any) -> Spec:
+def addmm_(self: Spec, mat1: Spec, mat2: Spec) -> Spec:
     """self, which must have the product's shape."""
     if not same_shape(self.shape, addmm(self, mat1, mat2).shape):
         raise RuntimeError(
@@ -94,11 +90,10 @@ def bmm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None = None) -> Spec:
     _check_dtypes("bmm", self, mat2)
     if not (eq(self.shape[0], mat2.shape[0]) and eq(self.shape[2], mat2.shape[1])):
         raise RuntimeError(
-            f"Expected size for first two dimensions of batch2 tensor to be: "
-            f"{[self.shape[0], self.shape[2]]} but got: "
-            f"{[mat2.shape[0], mat2.shape[1]]}."
+            "Expected size for first two dimensions of batch2 tensor to be: "
+            f"{[self.shape[0], self.shape[2]]} but got: {[mat2.shape[0], mat2.shape[1]]}."
         )
-    result = _fresh(self, self.shape[0], self.shape[1], mat2.shape[2])
+    result = self.fresh((self.shape[0], self.shape[1], mat2.shape[2]))
     return result if out_dtype is None else result.replace(dtype=out_dtype)
 
 
@@ -114,7 +109,7 @@ def baddbmm(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
 
 
 @rule(aten.baddbmm_.default)
-def baddbmm_(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
+def baddbmm_(self: Spec, batch1: Spec, batch2: Spec) -> Spec:
     """self, which must have the product's shape."""
     if not same_shape(self.shape, baddbmm(self, batch1, batch2).shape):
         raise RuntimeError(
@@ -124,10 +119,10 @@ def baddbmm_(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
 
 
 @rule(aten.addbmm.default)
-def addbmm(self: Spec, batch1: Spec, batch2: Spec, **_factors: Any) -> Spec:
+def addbmm(self: Spec, batch1: Spec, batch2: Spec) -> Spec:
     """The products of a batch summed, plus a bias."""
     product = bmm(batch1, batch2)
-    result = _fresh(self, product.shape[1], product.shape[2])
+    result = self.fresh((product.shape[1], product.shape[2]))
     _check_broadcasts(self, result.shape)
     return result
 
@@ -143,11 +138,11 @@ def mv(self: Spec, vec: Spec) -> Spec:
             f"size mismatch, got input ({self.shape[0]}), mat "
             f"({self.shape[0]}x{self.shape[1]}), vec ({vec.shape[0]})"
         )
-    return _fresh(self, self.shape[0])
+    return self.fresh((self.shape[0],))
 
 
 @rule(aten.addmv.default)
-def addmv(self: Spec, mat: Spec, vec: Spec, **_factors: Any) -> Spec:
+def addmv(self: Spec, mat: Spec, vec: Spec) -> Spec:
     """A bias broadcast onto mv."""
     result = mv(mat, vec)
     _check_broadcasts(self, result.shape)
@@ -167,14 +162,13 @@ def dot(self: Spec, tensor: Spec) -> Spec:
     if not eq(self.shape[0], tensor.shape[0]):
         raise RuntimeError(
             f"inconsistent tensor size, expected tensor [{self.shape[0]}] and src "
-            f"[{tensor.shape[0]}] to have the same "
-            "number of elements, but got different sizes"
+            f"[{tensor.shape[0]}] to have the same number of elements, but got different sizes"
         )
-    return _fresh(self)
+    return self.fresh(())
 
 
 @rule(aten.addr.default)
-def addr(self: Spec, vec1: Spec, vec2: Spec, **_factors: Number) -> Spec:
+def addr(self: Spec, vec1: Spec, vec2: Spec) -> Spec:
     """A bias broadcast onto an outer product."""
     if vec1.ndim != 1 or vec2.ndim != 1:
         raise RuntimeError(f"addr: Expected 1-D arguments, but got {vec1.ndim}-D and {vec2.ndim}-D")
@@ -183,11 +177,11 @@ def addr(self: Spec, vec1: Spec, vec2: Spec, **_factors: Number) -> Spec:
     column = ((vec1.shape[0], 1), (vec1.stride[0], 1))
     layouts = [(self.shape, self.stride), column, (vec2.shape, vec2.stride)]
     stride = elementwise_layout(layouts)[1]  # it is one elementwise loop
-    return Spec.of(shape, stride=stride, dtype=self.dtype, device=self.device)
+    return self.fresh(shape, stride)
 
 
 @rule(aten.linear.default)
-def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
+def linear(input: Spec, weight: Spec) -> Spec:
     """[..., k] x [n, k] -> [..., n], row-major."""
     _check_dtypes("linear", input, weight)
     if not eq(input.shape[-1], weight.shape[-1]):
@@ -195,19 +189,12 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec:
             f"mat1 and mat2 shapes cannot be multiplied ({list(input.shape)} and "
             f"{list(weight.shape)} transposed)"
         )
-    return _fresh(input, *input.shape[:-1], *weight.shape[:-1])
+    return input.fresh((*input.shape[:-1], *weight.shape[:-1]))
 
 
 @rule(aten._trilinear.default)
 def trilinear(
-    i1: Spec,
-    i2: Spec,
-    i3: Spec,
-    expand1: Any,
-    expand2: Any,
-    expand3: Any,
-    sumdim: Any,
-    unroll_dim: int = 1,
+    i1: Spec, i2: Spec, i3: Spec, expand1: Any, expand2: Any, expand3: Any, sumdim: Any
 ) -> Spec:
     """A product of three tensors, expanded and summed."""
     shapes = []
@@ -216,7 +203,7 @@ def trilinear(
         sizes = iter(spec.shape)
         shapes.append(tuple(1 if d in expanded else next(sizes) for d in range(ndim)))
     full = broadcast_shapes(*shapes)
-    return _fresh(i1, *(size for d, size in enumerate(full) if d not in sumdim))
+    return i1.fresh((*(size for d, size in enumerate(full) if d not in sumdim),))
 
 
 # Grouped, scaled and integer products
@@ -229,32 +216,17 @@ def int_mm(self: Spec, mat2: Spec) -> Spec:
 
 
 @rule(aten._scaled_mm.default)
-def scaled_mm(
-    self: Spec,
-    mat2: Spec,
-    scale_a: Spec,
-    scale_b: Spec,
-    bias: Spec | None = None,
-    scale_result: Spec | None = None,
-    out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False,
-) -> Spec:
+def scaled_mm(self: Spec, mat2: Spec, out_dtype: torch.dtype | None) -> Spec:
     """mm of float8 matrices with scales."""
     if self.ndim != 2 or mat2.ndim != 2 or not eq(self.shape[1], mat2.shape[0]):
         raise RuntimeError(
             f"mat1 and mat2 shapes cannot be multiplied ({list(self.shape)} and {list(mat2.shape)})"
         )
-    return _fresh(self, self.shape[0], mat2.shape[1]).replace(dtype=out_dtype or self.dtype)
+    return self.fresh((self.shape[0], mat2.shape[1])).replace(dtype=out_dtype or self.dtype)
 
 
 @rule(aten._grouped_mm.default)
-def grouped_mm(
-    self: Spec,
-    mat2: Spec,
-    offs: Spec | None = None,
-    bias: Spec | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> Spec:
+def grouped_mm(self: Spec, mat2: Spec, offs: Spec | None, out_dtype: torch.dtype | None) -> Spec:
     """Products of groups that `offs` cuts from 2d operands, or that 3d ones stack; rows are padded
     to 16 bytes.
     """
@@ -273,6 +245,4 @@ def grouped_mm(
     dtype = out_dtype or self.dtype
     aligned = 16 // dtype.itemsize
     stored = (*group, rows, ceil_div(columns, aligned) * aligned)
-    return Spec.of(
-        (*group, rows, columns), stride=contiguous_stride(stored), dtype=dtype, device=self.device
-    )
+    return self.fresh((*group, rows, columns), contiguous_stride(stored), dtype=dtype)

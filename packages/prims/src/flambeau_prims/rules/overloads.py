@@ -54,6 +54,23 @@ def declare(names: str, function: RuleFunction, *, in_place: bool = True) -> Non
             rule(*overloads(f"{name}_"))(written_to_self(function))
 
 
+def in_place(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
+    """Make the decorated rule that of these in-place operators too: its checks, then self as it
+    was.
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        @wraps(function)
+        def in_place_rule(self: Spec, *args: Any, **kwargs: Any) -> Spec:
+            function(self, *args, **kwargs)
+            return self
+
+        rule(*ops)(in_place_rule)
+        return function
+
+    return register
+
+
 def written_to_self(function: RuleFunction) -> RuleFunction:
     """The rule of the in-place twin of an operator: checks, then self as it was."""
 
@@ -82,7 +99,6 @@ def check_writable(self: Spec) -> None:
         eq(step, 0) and gt(size, 1) for size, step in zip(self.shape, self.stride, strict=True)
     ):
         raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers "
-            "to a single memory location. "
-            "Please clone() the tensor before performing the operation."
+            "unsupported operation: more than one element of the written-to tensor refers to a "
+            "single memory location. Please clone() the tensor before performing the operation."
         )

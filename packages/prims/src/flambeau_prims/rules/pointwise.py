@@ -109,7 +109,7 @@ _IS_OF_KIND: dict[str, Callable[[torch.dtype], bool]] = {
 
 
 def _same_dtype(name: str, refused: str) -> Callable[..., Spec]:
-    def same_dtype(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+    def same_dtype(self: Spec) -> Spec:
         refuse(name, self.dtype, self.device, refused)
         return elementwise([self], self.dtype)
 
@@ -117,7 +117,7 @@ def _same_dtype(name: str, refused: str) -> Callable[..., Spec]:
 
 
 def _float_math(name: str, refused: str) -> Callable[..., Spec]:
-    def float_math(self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+    def float_math(self: Spec) -> Spec:
         refuse(name, self.dtype, self.device, refused)
         dtype = float_result(self.dtype)
         return elementwise([self], dtype, dtype)
@@ -201,7 +201,7 @@ def zero_(self: Spec) -> Spec:
 
 
 @rule(*overloads("polygamma"))
-def polygamma(n: int, self: Spec) -> Spec:
+def polygamma(self: Spec) -> Spec:
     """Takes its order first."""
     dtype = float_result(self.dtype)
     return elementwise([self], dtype, dtype)
@@ -228,7 +228,7 @@ def angle(self: Spec) -> Spec:
     one.
     """
     if self.dtype.is_complex:
-        return Spec.of(self.shape, dtype=real_dtype(self.dtype), device=self.device)
+        return self.fresh(dtype=real_dtype(self.dtype))
     return elementwise([self], float_result(self.dtype))
 
 
@@ -253,8 +253,8 @@ def log_sigmoid_forward(self: Spec) -> tuple[Spec, Spec]:
     """The result, and a buffer that only CPU fills; row-major on CPU."""
     refuse("log_sigmoid", self.dtype, self.device, "bic")
     if self.device.type != "cpu":
-        return elementwise([self], self.dtype), Spec.of((0,), dtype=self.dtype, device=self.device)
-    out = Spec.of(self.shape, dtype=self.dtype, device=self.device)
+        return elementwise([self], self.dtype), self.fresh((0,))
+    out = self.fresh()
     return out, out
 
 
@@ -301,7 +301,7 @@ def _operand_dtype(operand: Operand) -> torch.dtype:
     return operand.dtype if isinstance(operand, Spec) else number_dtype(operand)
 
 
-def true_math(self: Operand, other: Operand, **_kwargs: Any) -> Spec:
+def true_math(self: Operand, other: Operand) -> Spec:
     """Binary, computed in floating point."""
     dtype = float_result(result_type((self, other)))
     return elementwise((self, other), dtype, dtype)
@@ -377,7 +377,7 @@ def pow_of_number(self: Number, exponent: Spec) -> Spec:
     """Row-major."""
     dtype = result_type((self, exponent))
     refuse("pow", dtype, exponent.device, "b")
-    return Spec.of(exponent.shape, dtype=dtype, device=exponent.device)
+    return exponent.fresh(dtype=dtype)
 
 
 def comparison(self: Operand, other: Operand) -> Spec:
@@ -477,7 +477,7 @@ def cast_copy(spec: Spec, dtype: torch.dtype) -> Spec:
     """`tensor.to(dtype)`: itself, or a packed copy."""
     if spec.dtype == dtype:
         return spec
-    return Spec.of(spec.shape, stride=preserved_stride(spec), dtype=dtype, device=spec.device)
+    return spec.fresh(stride=preserved_stride(spec), dtype=dtype)
 
 
 def clamp(self: Spec, min: Operand | None = None, max: Operand | None = None) -> Spec:
@@ -570,7 +570,7 @@ def masked_fill(self: Spec, mask: Spec, value: Operand) -> Spec:
             f"{value.ndim} dimension(s)."
         )
     _check_fill_value(self, value)
-    return Spec.of(broadcast_shapes(mask.shape, self.shape), dtype=self.dtype, device=self.device)
+    return self.fresh(broadcast_shapes(mask.shape, self.shape))
 
 
 @rule(aten.masked_fill_.Scalar, aten.masked_fill_.Tensor)
@@ -599,7 +599,7 @@ def _check_fill_value(self: Spec, value: Operand) -> None:
 
 
 @rule(aten.fill.Scalar, aten.fill.Tensor)
-def fill(self: Spec, value: Operand) -> Spec:
+def fill(self: Spec) -> Spec:
     """As empty_like."""
     return self.replace(stride=preserved_stride(self), offset=0)
 
@@ -623,21 +623,20 @@ def _promoted(*operands: Spec) -> Spec:
     return elementwise(operands, dtype, dtype)
 
 
-def gradient_first(grad_output: Spec, self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+def gradient_first(grad_output: Spec, self: Spec, *_options: Any, **_named: Any) -> Spec:
     """A loop over the gradient and the saved tensor, in this order."""
     return _promoted(grad_output, self)
 
 
-def saved_first(grad_output: Spec, self: Spec, *_args: Any, **_kwargs: Any) -> Spec:
+def saved_first(grad_output: Spec, self: Spec) -> Spec:
     """A loop over the saved tensor and the gradient, in this order."""
     return _promoted(self, grad_output)
 
 
 declare(
     "sigmoid_backward tanh_backward gelu_backward silu_backward hardswish_backward "
-    "hardsigmoid_backward"
-    " hardtanh_backward hardshrink_backward softshrink_backward softplus_backward "
-    "mish_backward logit_backward",
+    "hardsigmoid_backward hardtanh_backward hardshrink_backward softshrink_backward "
+    "softplus_backward mish_backward logit_backward",
     gradient_first,
     in_place=False,
 )
@@ -645,14 +644,7 @@ declare("threshold_backward leaky_relu_backward", saved_first, in_place=False)
 
 
 @rule(aten.elu_backward.default)
-def elu_backward(
-    grad_output: Spec,
-    alpha: Number,
-    scale: Number,
-    input_scale: Number,
-    is_result: bool,
-    self_or_result: Spec,
-) -> Spec:
+def elu_backward(grad_output: Spec, self_or_result: Spec) -> Spec:
     """Gradient first."""
     return _promoted(grad_output, self_or_result)
 
@@ -660,11 +652,8 @@ def elu_backward(
 @rule(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(grad_output: Spec, self: Spec, buffer: Spec) -> Spec:
     """Laid out as the gradient is ordered."""
-    return (
-        _promoted(grad_output, self)
-        if self.device.type != "cpu"
-        else _promoted(self, buffer, grad_output)
-    )
+    on_cpu = self.device.type == "cpu"
+    return _promoted(self, buffer, grad_output) if on_cpu else _promoted(grad_output, self)
 
 
 @rule(aten._prelu_kernel.default)
@@ -704,27 +693,23 @@ def glu(self: Spec, dim: int = -1) -> Spec:
     """A loop over the two halves."""
     at = _glu_halves(self, dim) + self.ndim
     half = self.shape[:at] + (self.shape[at] // 2,) + self.shape[at + 1 :]
-    return elementwise(
-        [Spec.of(half, stride=self.stride, dtype=self.dtype, device=self.device)], self.dtype
-    )
+    return elementwise([self.fresh(half, self.stride)], self.dtype)
 
 
 @rule(aten.glu_backward.default)
-def glu_backward(grad_output: Spec, self: Spec, dim: int) -> Spec:
+def glu_backward(self: Spec, dim: int) -> Spec:
     """Fresh and row-major, with self's shape."""
     _glu_halves(self, dim)
-    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
+    return self.fresh()
 
 
 # 6. Random and Bernoulli masks applied to values
 
 
 @rule(aten.native_dropout.default)
-def native_dropout(input: Spec, p: float, train: bool | None) -> tuple[Spec, Spec]:
+def native_dropout(input: Spec, train: bool | None) -> tuple[Spec, Spec]:
     """The result, and the mask of what was kept."""
-    result = Spec.of(
-        input.shape, stride=preserved_stride(input), dtype=input.dtype, device=input.device
-    )
+    result = input.fresh(stride=preserved_stride(input))
     if is_empty(input.shape):
         return input, result
     if train is not False and is_integral(input.dtype):
@@ -735,7 +720,7 @@ def native_dropout(input: Spec, p: float, train: bool | None) -> tuple[Spec, Spe
 
 
 @rule(aten.native_dropout_backward.default)
-def native_dropout_backward(grad_output: Spec, mask: Spec, scale: float) -> Spec:
+def native_dropout_backward(grad_output: Spec, mask: Spec) -> Spec:
     """grad * mask * scale; of a float dtype, as scale is."""
     result = _promoted(grad_output, mask)
     return result.replace(dtype=torch.get_default_dtype()) if is_integral(result.dtype) else result

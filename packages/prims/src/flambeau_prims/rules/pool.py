@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,32 +15,22 @@ from flambeau_prims.spec import Spec
 from flambeau_prims.strides import is_empty, same_shape, stride_for, suggested_format
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
 
 
 def formatted(self: Spec, shape: tuple[Size, ...], dtype: torch.dtype | None = None) -> Spec:
     """A new tensor of this shape in self's suggested memory format."""
-    return Spec.of(
-        shape,
-        stride=stride_for(shape, suggested_format(self)),
-        dtype=dtype or self.dtype,
-        device=self.device,
-    )
-
-
-def packed(self: Spec, shape: tuple[Size, ...], dtype: torch.dtype | None = None) -> Spec:
-    """A new row-major tensor with self's dtype and device."""
-    return Spec.of(shape, dtype=dtype or self.dtype, device=self.device)
+    return self.fresh(shape, stride_for(shape, suggested_format(self)), dtype=dtype)
 
 
 # 1. Windows
 
 
-def spread(values: Sequence[Size], ndim: int, default: Sequence[Size] = ()) -> tuple[Size, ...]:
+def spread(values: Sizes, ndim: int, default: Sizes = ()) -> tuple[Size, ...]:
     """One value a spatial dimension; a single one serves all, none means the default."""
     values = tuple(values) or tuple(default)
     if len(values) not in (1, ndim):
@@ -80,26 +71,27 @@ def _check_lengths(self: Spec, spatial: int, kernel: str) -> None:
     """No dimension but the batch may be empty (ATen/native/Pool.h)."""
     batched = self.ndim == spatial + 2
     for dim in range(int(batched), self.ndim):
-        if eq(self.shape[dim], 0) and spatial == 2:
+        if not eq(self.shape[dim], 0):
+            continue
+        if spatial == 2:
             raise RuntimeError(
                 "Expected 3D or 4D (batch mode) tensor with optional 0 dim batch size for input, "
                 f"but got:{list(self.shape)}"
             )
-        if eq(self.shape[dim], 0):
-            raise RuntimeError(
-                f"{kernel}(): Expected input's non-batch dimensions to have positive "
-                f"length, but input has a shape of "
-                f"{list(self.shape)} and non-batch dimension {self.shape[dim]} has length zero!"
-            )
+        raise RuntimeError(
+            f"{kernel}(): Expected input's non-batch dimensions to have positive length, but input "
+            f"has a shape of {list(self.shape)} and non-batch dimension {self.shape[dim]} has "
+            f"length zero!"
+        )
 
 
 def windowed_shape(
     self: Spec,
     spatial: int,
-    kernel_size: Sequence[Size],
-    stride: Sequence[Size],
-    padding: Sequence[Size],
-    dilation: Sequence[Size],
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
     ceil_mode: bool,
     name: str,
 ) -> tuple[Size, ...]:
@@ -125,51 +117,49 @@ def windowed_shape(
     return (*self.shape[:-spatial], *tail)
 
 
-# 2. Max pools
+# 2. Pools of two and three spatial dimensions
 
 
-@rule(aten.max_pool2d_with_indices.default)
-def max_pool2d_with_indices(
-    self: Spec,
-    kernel_size: Sequence[Size],
-    stride: Sequence[Size] = (),
-    padding: Sequence[Size] = (0,),
-    dilation: Sequence[Size] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Spec, Spec]:
-    """Values, and flat positions in each plane."""
-    shape = windowed_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode, "max_pool2d")
-    return formatted(self, shape), formatted(self, shape, torch.int64)
+def _declare(spatial: int, names: str, function: Callable[..., Any]) -> None:
+    """Make `function` the rule of these operators of `spatial` dimensions."""
+    for name in names.split():
+        rule(getattr(aten, name).default)(partial(function, spatial=spatial))
 
 
-@rule(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(
-    grad_output: Spec, self: Spec, *_window: Any, **_named: Any
+def _pooled(
+    self: Spec, shape: tuple[Size, ...], spatial: int, dtype: torch.dtype | None = None
 ) -> Spec:
-    """Self's shape and memory format."""
-    return formatted(self, self.shape)
+    """In self's memory format in two dimensions, row-major in three."""
+    return formatted(self, shape, dtype) if spatial == 2 else self.fresh(shape, dtype=dtype)
 
 
-@rule(aten.max_pool3d_with_indices.default)
-def max_pool3d_with_indices(
+def like_input(self: Spec, *, spatial: int) -> Spec:
+    """The gradient of the input."""
+    return _pooled(self, self.shape, spatial)
+
+
+def max_pool(
     self: Spec,
-    kernel_size: Sequence[Size],
-    stride: Sequence[Size] = (),
-    padding: Sequence[Size] = (0,),
-    dilation: Sequence[Size] = (1,),
-    ceil_mode: bool = False,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    *,
+    spatial: int,
 ) -> tuple[Spec, Spec]:
-    """Values, and flat positions in each volume."""
-    _check_volume_format(self)
-    name = "max_pool3d_with_indices_out_cpu_template"
-    shape = windowed_shape(self, 3, kernel_size, stride, padding, dilation, ceil_mode, name)
+    """Values, and flat positions in each plane or volume."""
+    name = "max_pool2d"
+    if spatial == 3:
+        _check_volume_format(self)
+        name = "max_pool3d_with_indices_out_cpu_template"
+    window = (kernel_size, stride, padding, dilation)
+    shape = windowed_shape(self, spatial, *window, ceil_mode, name)
     return formatted(self, shape), formatted(self, shape, torch.int64)
 
 
 @rule(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_with_indices_backward(
-    grad_output: Spec, self: Spec, *_window: Any, **_named: Any
-) -> Spec:
+def max_pool3d_with_indices_backward(grad_output: Spec, self: Spec) -> Spec:
     """Self's shape and memory format."""
     _check_volume_format(self)
     _check_volume_format(grad_output)
@@ -181,73 +171,29 @@ def _check_volume_format(self: Spec) -> None:
         raise RuntimeError("Unsupported memory format. Supports only ChannelsLast3d, Contiguous")
 
 
-# 3. Average pools
-
-
-def _average_pool(
+def average_pool(
     self: Spec,
-    spatial: int,
-    kernel_size: Sequence[Size],
-    stride: Sequence[Size],
-    padding: Sequence[Size],
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: Sizes,
     ceil_mode: bool,
     divisor_override: int | None,
-) -> tuple[Size, ...]:
+    *,
+    spatial: int,
+) -> Spec:
+    """Means of windows."""
+    if spatial == 3:
+        refuse("avg_pool3d_out_frame", self.dtype, self.device, "H")
     if divisor_override == 0:
         raise RuntimeError("divisor must be not zero")
-    if is_integral(self.dtype) and self.dtype != torch.int64:
-        raise not_implemented(f"avg_pool{spatial}d", self.dtype)
     name = f"avg_pool{spatial}d"
-    return windowed_shape(self, spatial, kernel_size, stride, padding, (1,), ceil_mode, name)
+    if is_integral(self.dtype) and self.dtype != torch.int64:
+        raise not_implemented(name, self.dtype)
+    window = (kernel_size, stride, padding, (1,))
+    return _pooled(self, windowed_shape(self, spatial, *window, ceil_mode, name), spatial)
 
 
-@rule(aten.avg_pool2d.default)
-def avg_pool2d(
-    self: Spec,
-    kernel_size: Sequence[Size],
-    stride: Sequence[Size] = (),
-    padding: Sequence[Size] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Spec:
-    """Means of windows."""
-    shape = _average_pool(self, 2, kernel_size, stride, padding, ceil_mode, divisor_override)
-    return formatted(self, shape)
-
-
-@rule(aten.avg_pool3d.default)
-def avg_pool3d(
-    self: Spec,
-    kernel_size: Sequence[Size],
-    stride: Sequence[Size] = (),
-    padding: Sequence[Size] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Spec:
-    """Means of windows."""
-    refuse("avg_pool3d_out_frame", self.dtype, self.device, "H")
-    shape = _average_pool(self, 3, kernel_size, stride, padding, ceil_mode, divisor_override)
-    return packed(self, shape)
-
-
-@rule(aten.avg_pool2d_backward.default)
-def avg_pool2d_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
-    """Self's shape and memory format."""
-    return formatted(self, self.shape)
-
-
-@rule(aten.avg_pool3d_backward.default)
-def avg_pool3d_backward(grad_output: Spec, self: Spec, *_window: Any, **_named: Any) -> Spec:
-    """Self's shape."""
-    return packed(self, self.shape)
-
-
-# 4. Adaptive pools
-
-
-def _adapted(self: Spec, spatial: int, output_size: Sequence[Size]) -> tuple[Size, ...]:
+def _adapted(self: Spec, output_size: Sizes, spatial: int) -> tuple[Size, ...]:
     _check_spatial(self, spatial)
     if len(output_size) != spatial:
         raise RuntimeError(
@@ -259,74 +205,32 @@ def _adapted(self: Spec, spatial: int, output_size: Sequence[Size]) -> tuple[Siz
         if eq(size, 0):
             raise RuntimeError(
                 f"adaptive_pool{spatial}d(): Expected input to have non-zero size for "
-                f"non-batch dimensions, but input has "
-                f"sizes {list(self.shape)}"
+                f"non-batch dimensions, but input has sizes {list(self.shape)}"
             )
     return (*self.shape[:-spatial], *output_size)
 
 
-@rule(aten._adaptive_avg_pool2d.default)
-def adaptive_avg_pool2d(self: Spec, output_size: Sequence[Size]) -> Spec:
+_KERNELS = {2: "2d", 3: "3d_cpu"}
+
+
+def adaptive_average_pool(self: Spec, output_size: Sizes, *, spatial: int) -> Spec:
     """Means of as many windows as asked for."""
     if not is_empty(self.shape):
-        refuse("adaptive_avg_pool2d", self.dtype, self.device, "bic")
-    return formatted(self, _adapted(self, 2, output_size))
+        refuse(f"adaptive_avg_pool{_KERNELS[spatial]}", self.dtype, self.device, "bic")
+    return _pooled(self, _adapted(self, output_size, spatial), spatial)
 
 
-@rule(aten._adaptive_avg_pool3d.default)
-def adaptive_avg_pool3d(self: Spec, output_size: Sequence[Size]) -> Spec:
-    """Means of as many windows as asked for."""
-    if not is_empty(self.shape):
-        refuse("adaptive_avg_pool3d_cpu", self.dtype, self.device, "bic")
-    return packed(self, _adapted(self, 3, output_size))
+def adaptive_max_pool(self: Spec, output_size: Sizes, *, spatial: int) -> tuple[Spec, Spec]:
+    """Maxima of as many windows as asked for, and their positions."""
+    refuse(f"adaptive_max_pool{_KERNELS[spatial]}", self.dtype, self.device, "bic")
+    shape = _adapted(self, output_size, spatial)
+    return _pooled(self, shape, spatial), _pooled(self, shape, spatial, torch.int64)
 
 
-@rule(aten._adaptive_avg_pool2d_backward.default)
-def adaptive_avg_pool2d_backward(grad_output: Spec, self: Spec) -> Spec:
-    """Self's shape and memory format."""
-    return formatted(self, self.shape)
-
-
-@rule(aten._adaptive_avg_pool3d_backward.default)
-def adaptive_avg_pool3d_backward(grad_output: Spec, self: Spec) -> Spec:
-    """Self's shape."""
-    return packed(self, self.shape)
-
-
-@rule(aten.adaptive_max_pool2d.default)
-def adaptive_max_pool2d(self: Spec, output_size: Sequence[Size]) -> tuple[Spec, Spec]:
-    """Maxima of as many windows as asked for, and where they stand."""
-    refuse("adaptive_max_pool2d", self.dtype, self.device, "bic")
-    shape = _adapted(self, 2, output_size)
-    return formatted(self, shape), formatted(self, shape, torch.int64)
-
-
-@rule(aten.adaptive_max_pool3d.default)
-def adaptive_max_pool3d(self: Spec, output_size: Sequence[Size]) -> tuple[Spec, Spec]:
-    """Maxima of as many windows as asked for, and where they stand."""
-    refuse("adaptive_max_pool3d_cpu", self.dtype, self.device, "bic")
-    shape = _adapted(self, 3, output_size)
-    return packed(self, shape), packed(self, shape, torch.int64)
-
-
-@rule(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(grad_output: Spec, self: Spec, indices: Spec) -> Spec:
-    """Self's shape and memory format."""
-    return formatted(self, self.shape)
-
-
-@rule(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(grad_output: Spec, self: Spec, indices: Spec) -> Spec:
-    """Self's shape."""
-    return packed(self, self.shape)
-
-
-# 3. Windows drawn at random, and undone maxima
-
-
-def _drawn_windows(
-    self: Spec, kernel_size: Sequence[Size], output_size: Sequence[Size], spatial: int
+def fractional_max_pool(
+    self: Spec, kernel_size: Sizes, output_size: Sizes, *, spatial: int
 ) -> tuple[Spec, Spec]:
+    """The maxima of windows drawn at random, and their positions; row-major."""
     if self.ndim not in (spatial + 1, spatial + 2):
         raise RuntimeError(
             f"fractional_max_pool{spatial}d: Expected {spatial + 1}D or {spatial + 2}D "
@@ -340,44 +244,18 @@ def _drawn_windows(
                 f"fractional_max_pool{spatial}d: pool size {window} too large relative to "
                 f"input size {extent}"
             )
-    shape = (*self.shape[:-spatial], *output)
-    return (
-        Spec.of(shape, dtype=self.dtype, device=self.device),
-        Spec.of(shape, dtype=torch.int64, device=self.device),
-    )
-
-
-@rule(aten.fractional_max_pool2d.default)
-def fractional_max_pool2d(
-    self: Spec, kernel_size: Sequence[Size], output_size: Sequence[Size], random_samples: Spec
-) -> tuple[Spec, Spec]:
-    """The greatest elements of the windows, and their places; row-major."""
-    return _drawn_windows(self, kernel_size, output_size, 2)
-
-
-@rule(aten.fractional_max_pool3d.default)
-def fractional_max_pool3d(
-    self: Spec, kernel_size: Sequence[Size], output_size: Sequence[Size], random_samples: Spec
-) -> tuple[Spec, Spec]:
-    """As in two dimensions."""
-    return _drawn_windows(self, kernel_size, output_size, 3)
+    values = self.fresh((*self.shape[:-spatial], *output))
+    return values, values.replace(dtype=torch.int64)
 
 
 @rule(aten.fractional_max_pool2d_backward.default, aten.fractional_max_pool3d_backward.default)
-def fractional_max_pool_backward(
-    grad_output: Spec,
-    self: Spec,
-    kernel_size: Sequence[Size],
-    output_size: Sequence[Size],
-    indices: Spec,
-) -> Spec:
+def fractional_max_pool_backward(self: Spec) -> Spec:
     """Row-major."""
-    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
+    return self.fresh()
 
 
-def _unpooled(
-    self: Spec, indices: Spec, output_size: Sequence[Size], spatial: int
-) -> tuple[Size, ...]:
+def max_unpool(self: Spec, indices: Spec, output_size: Sizes, *, spatial: int) -> Spec:
+    """Zeros, except at the positions of maxima."""
     if indices.dtype != torch.int64:
         raise RuntimeError(
             f"elements in indices should be type int64 but got: {dtype_name(indices.dtype)}"
@@ -391,23 +269,16 @@ def _unpooled(
             f"Expected shape of indices to be same as that of the input tensor "
             f"({list(self.shape)}) but got {list(indices.shape)}"
         )
-    return (*self.shape[:-spatial], *output_size)
+    return _pooled(self, (*self.shape[:-spatial], *output_size), spatial)
 
 
-@rule(aten.max_unpool2d.default)
-def max_unpool2d(self: Spec, indices: Spec, output_size: Sequence[Size]) -> Spec:
-    """In the input's memory format."""
-    return formatted(self, _unpooled(self, indices, output_size, 2))
-
-
-@rule(aten.max_unpool3d.default)
-def max_unpool3d(
-    self: Spec,
-    indices: Spec,
-    output_size: Sequence[Size],
-    stride: Sequence[Size],
-    padding: Sequence[Size],
-) -> Spec:
-    """Row-major."""
-    shape = _unpooled(self, indices, output_size, 3)
-    return Spec.of(shape, dtype=self.dtype, device=self.device)
+for _d in (2, 3):
+    _declare(_d, f"max_pool{_d}d_with_indices", max_pool)
+    _declare(_d, f"avg_pool{_d}d", average_pool)
+    _declare(_d, f"_adaptive_avg_pool{_d}d", adaptive_average_pool)
+    _declare(_d, f"adaptive_max_pool{_d}d", adaptive_max_pool)
+    _declare(_d, f"fractional_max_pool{_d}d", fractional_max_pool)
+    _declare(_d, f"max_unpool{_d}d", max_unpool)
+    _declare(_d, f"avg_pool{_d}d_backward _adaptive_avg_pool{_d}d_backward", like_input)
+    _declare(_d, f"adaptive_max_pool{_d}d_backward", like_input)
+_declare(2, "max_pool2d_with_indices_backward", like_input)

@@ -13,7 +13,7 @@ from flambeau_prims.rules.registry import rule
 from flambeau_prims.strides import preserved_stride
 
 if TYPE_CHECKING:
-    from flambeau_prims.spec import Size, Spec
+    from flambeau_prims.spec import Spec
 
 aten = torch.ops.aten
 
@@ -28,18 +28,14 @@ def _rounded(self: Spec, kernel: str) -> Spec:
     aten.fake_quantize_per_tensor_affine_cachemask.default,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
 )
-def fake_quantize_per_tensor(
-    self: Spec, scale: float | Spec, zero_point: Size | Spec, *_range: object
-) -> tuple[Spec, Spec]:
+def fake_quantize_per_tensor(self: Spec) -> tuple[Spec, Spec]:
     """The rounded values, and the mask."""
     rounded = _rounded(self, "fake_quantize_tensor_cachemask_kernel_type_handling")
     return rounded, rounded.replace(shape=rounded.shape, stride=rounded.stride, dtype=torch.bool)
 
 
 @rule(aten.fake_quantize_per_channel_affine_cachemask.default)
-def fake_quantize_per_channel(
-    self: Spec, scale: Spec, zero_point: Spec, axis: int, quant_min: int, quant_max: int
-) -> tuple[Spec, Spec]:
+def fake_quantize_per_channel(self: Spec) -> tuple[Spec, Spec]:
     """As per tensor, with a scale and a zero point for each index of `axis`."""
     rounded = _rounded(self, "fake_quantize_channel_cachemask_cpu_type_handling")
     return rounded, rounded.replace(shape=rounded.shape, stride=rounded.stride, dtype=torch.bool)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from flambeau_prims.promotion import Number, dtype_name, is_integral, real_dtype
+from flambeau_prims.promotion import dtype_name, is_integral, real_dtype
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import not_implemented, sub
 from flambeau_prims.rules.registry import rule
@@ -17,15 +17,18 @@ from flambeau_prims.strides import is_empty, wrap_dim, wrap_dims
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
+
+Dims: TypeAlias = "int | Sequence[int] | None"
+Dtype: TypeAlias = "torch.dtype | None"
 
 
 # 1. One reduction
 
 
-def reduced_dims(ndim: int, dim: int | Sequence[int] | None) -> tuple[int, ...]:
+def reduced_dims(ndim: int, dim: Dims) -> tuple[int, ...]:
     """The dimensions a reduction removes; None and () mean all."""
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(ndim))
@@ -35,9 +38,7 @@ def reduced_dims(ndim: int, dim: int | Sequence[int] | None) -> tuple[int, ...]:
     return dims if ndim else ()
 
 
-def reduced_shape(
-    shape: Sequence[Size], dim: int | Sequence[int] | None, keepdim: bool
-) -> tuple[Size, ...]:
+def reduced_shape(shape: Sizes, dim: Dims, keepdim: bool) -> tuple[Size, ...]:
     """The shape with the reduced dimensions gone, or of size 1 with `keepdim`."""
     gone = reduced_dims(len(shape), dim)
     if keepdim:
@@ -45,12 +46,12 @@ def reduced_shape(
     return tuple(size for d, size in enumerate(shape) if d not in gone)
 
 
-def reduce(self: Spec, dim: int | Sequence[int] | None, keepdim: bool, dtype: torch.dtype) -> Spec:
+def reduce(self: Spec, dim: Dims, keepdim: bool, dtype: torch.dtype) -> Spec:
     """A fresh row-major tensor of the reduced shape."""
-    return Spec.of(reduced_shape(self.shape, dim, keepdim), dtype=dtype, device=self.device)
+    return self.fresh(reduced_shape(self.shape, dim, keepdim), dtype=dtype)
 
 
-def _check_not_empty(self: Spec, dim: int | Sequence[int] | None, name: str) -> None:
+def _check_not_empty(self: Spec, dim: Dims, name: str) -> None:
     for d in reduced_dims(self.ndim, dim):
         if eq(self.shape[d], 0):
             raise IndexError(f"{name}: Expected reduction dim {d} to have non-zero size.")
@@ -59,84 +60,48 @@ def _check_not_empty(self: Spec, dim: int | Sequence[int] | None, name: str) -> 
 # 2. Sums, products, means
 
 
-def _sum_dtype(self: Spec, dtype: torch.dtype | None) -> torch.dtype:
-    if dtype is not None:
-        return dtype
-    return torch.int64 if is_integral(self.dtype) else self.dtype
+def _sum_dtype(self: Spec, dtype: Dtype) -> torch.dtype:
+    return dtype or (torch.int64 if is_integral(self.dtype) else self.dtype)
 
 
-def _floating_dtype(self: Spec, dtype: torch.dtype | None, name: str) -> torch.dtype:
-    found = self.dtype if dtype is None else dtype
-    if is_integral(found):
-        raise RuntimeError(
-            f"{name}(): could not infer output dtype. Input dtype must be either a "
-            f"floating point or complex dtype. "
-            f"Got: {dtype_name(found)}"
-        )
-    return found
-
-
-@rule(*overloads("sum"))
-def sum_(
-    self: Spec,
-    dim: int | Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Spec:
-    """Integers add up in int64."""
+@rule(*overloads("sum"), *overloads("prod"))
+def sum_(self: Spec, dim: Dims = None, keepdim: bool = False, dtype: Dtype = None) -> Spec:
+    """Integers add up, or multiply, in int64."""
     return reduce(self, dim, keepdim, _sum_dtype(self, dtype))
 
 
 @rule(*overloads("nansum"))
-def nansum(self: Spec, *args: Any, **options: Any) -> Spec:
+def nansum(self: Spec, dim: Dims = None, keepdim: bool = False, dtype: Dtype = None) -> Spec:
     """As sum, of real numbers on CPU."""
     if self.device.type == "cpu" and self.dtype.is_complex:
         raise RuntimeError("nansum on CPU does not support complex inputs")
-    return sum_(self, *args, **options)
-
-
-@rule(*overloads("prod"))
-def prod(
-    self: Spec, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Spec:
-    """Integers multiply in int64."""
-    return reduce(self, dim, keepdim, _sum_dtype(self, dtype))
+    return sum_(self, dim, keepdim, dtype)
 
 
 @rule(*overloads("mean"))
-def mean(
-    self: Spec,
-    dim: int | Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Spec:
+def mean(self: Spec, dim: Dims = None, keepdim: bool = False, dtype: Dtype = None) -> Spec:
     """Needs a floating dtype."""
-    return reduce(self, dim, keepdim, _floating_dtype(self, dtype, "mean"))
+    dtype = dtype or self.dtype
+    if is_integral(dtype):
+        raise RuntimeError(
+            f"mean(): could not infer output dtype. Input dtype must be either a floating point "
+            f"or complex dtype. Got: {dtype_name(dtype)}"
+        )
+    return reduce(self, dim, keepdim, dtype)
 
 
-@rule(*(op for name in ("var", "std") for op in overloads(name)))
-def var(
-    self: Spec,
-    dim: int | Sequence[int] | bool | None = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: Number | None = None,
-) -> Spec:
+@rule(*overloads("var"), *overloads("std"))
+def var(self: Spec, dim: Dims = None, keepdim: bool = False) -> Spec:
     """Variance and deviation are real."""
-    if isinstance(dim, bool):  # the overload var(self, unbiased)
-        dim = None
     if is_integral(self.dtype):
         raise RuntimeError("std and var only support floating point and complex dtypes")
     return reduce(self, dim, keepdim, real_dtype(self.dtype))
 
 
-@rule(*(op for name in ("var_mean", "std_mean") for op in overloads(name)))
-def var_mean(self: Spec, *args: Any, **options: Any) -> tuple[Spec, Spec]:
+@rule(*overloads("var_mean"), *overloads("std_mean"))
+def var_mean(self: Spec, dim: Dims = None, keepdim: bool = False) -> tuple[Spec, Spec]:
     """The variance (or deviation), and the mean."""
-    spread = var(self, *args, **options)
+    spread = var(self, dim, keepdim)
     return spread, spread.replace(dtype=self.dtype)
 
 
@@ -198,9 +163,9 @@ def median(self: Spec) -> Spec:
     return reduce(self, None, False, self.dtype)
 
 
-@rule(aten.max.dim, aten.min.dim)
-def extremum_along(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
-    """Values along a dimension, and where they stand."""
+@rule(aten.max.dim, aten.min.dim, aten.kthvalue.default)
+def extremum_along(self: Spec, dim: int, keepdim: bool) -> tuple[Spec, Spec]:
+    """The maxima (minima, k-th smallest values) along a dimension, and their indices."""
     if self.dtype.is_complex:
         raise RuntimeError("max does not support complex inputs.")
     _check_not_empty(self, wrap_dim(dim, self.ndim), "max()")
@@ -226,12 +191,6 @@ def median_along(self: Spec, dim: int = -1, keepdim: bool = False) -> tuple[Spec
     return extremum_along(self, dim, keepdim)
 
 
-@rule(aten.kthvalue.default)
-def kthvalue(self: Spec, k: Size, dim: int = -1, keepdim: bool = False) -> tuple[Spec, Spec]:
-    """The k-th smallest value along a dimension, and where it stands."""
-    return extremum_along(self, dim, keepdim)
-
-
 @rule(*overloads("argmax"), *overloads("argmin"))
 def argmax(self: Spec, dim: int | None = None, keepdim: bool = False) -> Spec:
     """An index, flat if no dimension is given."""
@@ -242,15 +201,15 @@ def argmax(self: Spec, dim: int | None = None, keepdim: bool = False) -> Spec:
 
 
 @rule(*overloads("any"), *overloads("all"))
-def any_(self: Spec, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Spec:
+def any_(self: Spec, dim: Dims = None, keepdim: bool = False) -> Spec:
     """bool, but uint8 for uint8; an empty list of dimensions reduces nothing."""
     if isinstance(dim, tuple) and not dim:
-        return Spec.of(self.shape, dtype=any_(self).dtype, device=self.device)
+        return self.fresh(dtype=any_(self).dtype)
     return reduce(self, dim, keepdim, torch.uint8 if self.dtype == torch.uint8 else torch.bool)
 
 
 @rule(*overloads("count_nonzero"))
-def count_nonzero(self: Spec, dim: int | Sequence[int] | None = None) -> Spec:
+def count_nonzero(self: Spec, dim: Dims = None) -> Spec:
     """A count."""
     return reduce(self, dim, False, torch.int64)
 
@@ -258,67 +217,47 @@ def count_nonzero(self: Spec, dim: int | Sequence[int] | None = None) -> Spec:
 # 4. Norms
 
 
-@rule(*overloads("norm"))
-def norm(
-    self: Spec,
-    p: Number | None = 2,
-    dim: int | Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Spec:
-    """A vector norm."""
-    return vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
-
-
-@rule(aten.linalg_vector_norm.default)
-def vector_norm(
-    self: Spec,
-    ord: Number = 2,
-    dim: int | Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Spec:
+@rule(*overloads("norm"), aten.linalg_vector_norm.default)
+def vector_norm(self: Spec, dim: Dims = None, keepdim: bool = False, dtype: Dtype = None) -> Spec:
     """Real and floating."""
-    found = self.dtype if dtype is None else dtype
-    if is_integral(found):
+    dtype = dtype or self.dtype
+    if is_integral(dtype):
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. "
-            f"Got {dtype_name(found)}"
+            f"Got {dtype_name(dtype)}"
         )
-    return reduce(self, dim, keepdim, real_dtype(found))
+    return reduce(self, dim, keepdim, real_dtype(dtype))
 
 
 @rule(aten.dist.default)
-def dist(self: Spec, other: Spec, p: Number = 2) -> Spec:
+def dist(self: Spec, other: Spec) -> Spec:
     """The norm of a difference; refuses integers."""
-    found = sub(self, other)
-    if is_integral(found.dtype):
+    difference = sub(self, other)
+    if is_integral(difference.dtype):
         raise RuntimeError(
             f"norm(): input dtype should be either floating point or complex. Got "
-            f"{dtype_name(found.dtype)} instead."
+            f"{dtype_name(difference.dtype)} instead."
         )
-    return Spec.of((), dtype=real_dtype(found.dtype), device=found.device)
+    return difference.fresh((), dtype=real_dtype(difference.dtype))
 
 
 # 5. Scans
 
 
-def scan(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
+def scan(self: Spec, dim: int, *, dtype: Dtype = None) -> Spec:
     """Row-major, with self's shape; integers in int64."""
     wrap_dim(dim, self.ndim)
-    return Spec.of(self.shape, dtype=_sum_dtype(self, dtype), device=self.device)
+    return self.fresh(dtype=_sum_dtype(self, dtype))
 
 
 @rule(*overloads("cumsum"), *overloads("cumprod"))
-def cumsum(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
+def cumsum(self: Spec, dim: int, *, dtype: Dtype = None) -> Spec:
     """A running sum or product."""
     return scan(self, dim, dtype=dtype)
 
 
 @rule(*overloads("cumsum_"), *overloads("cumprod_"))
-def cumsum_(self: Spec, dim: int, *, dtype: torch.dtype | None = None) -> Spec:
+def cumsum_(self: Spec, dim: int, *, dtype: Dtype = None) -> Spec:
     """self."""
     wrap_dim(dim, self.ndim)
     if self.dtype == torch.bool:
@@ -349,16 +288,12 @@ def cummax(self: Spec, dim: int) -> tuple[Spec, Spec]:
 
 
 @rule(aten.value_selecting_reduction_backward.default)
-def value_selecting_reduction_backward(
-    grad: Spec, dim: int, indices: Spec, sizes: Sequence[Size], keepdim: bool
-) -> Spec:
+def value_selecting_reduction_backward(grad: Spec, sizes: Sizes) -> Spec:
     """Zeros with the gradient where the value was selected."""
-    return Spec.of(sizes, dtype=grad.dtype, device=grad.device)
+    return grad.fresh(sizes)
 
 
 @rule(aten.hash_tensor.default)
-def hash_tensor(
-    self: Spec, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0
-) -> Spec:
+def hash_tensor(self: Spec, dim: Sequence[int], keepdim: bool) -> Spec:
     """A number of 64 bits for each set of elements."""
     return reduce(self, dim, keepdim, torch.uint64)

@@ -1,16 +1,20 @@
 """The rule registry, alias facts of operators, and the (op, specs) -> specs cache.
 
     @rule(aten.add.Tensor, aten.sub.Tensor)
-    def add(self: Spec, other: Spec | Number, *, alpha: Number = 1) -> Spec: ...
+    def add(self: Spec, other: Spec | Number, alpha: Number) -> Spec: ...
 
-A rule is called with the ATen arguments, tensors replaced by their Specs and symbolic ints by
-Exprs; lists arrive as tuples. It returns what the operator returns, with a Spec (or None for an
-undefined tensor) for each tensor; for an operator that returns a list of tensors, a list or tuple
-of Specs. Rules are pure, and ask relations between sizes only through `flambeau_prims.sizes`.
+A rule gets those ATen arguments that it names, by the schema's names; those without a default in
+the rule have the schema's. A rule with `*args`, or with a required parameter that the schema does
+not name, gets all arguments as they are passed. Tensors are replaced by their Specs and symbolic
+ints by Exprs; lists arrive as tuples. A rule returns what the operator returns, with a Spec (or
+None for an undefined tensor) for each tensor; for an operator that returns a list of tensors, a
+list or tuple of Specs. Rules are pure, and ask relations between sizes only through
+`flambeau_prims.sizes`.
 """
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -36,6 +40,8 @@ RuleFunction = TypeVar("RuleFunction", bound="Callable[..., Any]")
 RuleFinder: TypeAlias = "Callable[[OpOverload], Callable[..., Any] | None]"
 
 _RULES: dict[OpOverload, Callable[..., Any]] = {}
+_CALLS: dict[OpOverload, Callable[..., Any]] = {}
+"""The rules that were asked for, as `_taking_named_arguments` gives them."""
 _FINDERS: list[RuleFinder] = []
 _CACHE: dict[tuple[Any, ...], Any] = {}
 
@@ -48,9 +54,7 @@ def rule(*ops: OpOverload) -> Callable[[RuleFunction], RuleFunction]:
     def register(function: RuleFunction) -> RuleFunction:
         for op in ops:
             if op in _RULES:
-                raise ValueError(
-                    f"{op} has a rule already: {_RULES[op].__module__}.{_RULES[op].__name__}"
-                )
+                raise ValueError(f"{op} has a rule already: {_RULES[op]}")
             _RULES[op] = function
         return function
 
@@ -66,13 +70,37 @@ def rule_for_others(find: RuleFinder) -> RuleFinder:
 
 
 def rule_for(op: OpOverload) -> Callable[..., Any] | None:
-    """The shape rule of an overload, or None."""
+    """The shape rule of an overload, called with the arguments of the operator, or None."""
     load_all()
-    found = _RULES.get(op)
-    if found is None:
-        for find in _FINDERS:
-            found = found or find(op)
-    return found
+    if op in _RULES:
+        return _CALLS.get(op) or _CALLS.setdefault(op, _taking_named_arguments(op, _RULES[op]))
+    return next((found for find in _FINDERS if (found := find(op)) is not None), None)
+
+
+def _taking_named_arguments(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule as a function of all arguments of the operator."""
+    arguments = {argument.name: argument for argument in op._schema.arguments}
+    parameters = inspect.signature(function).parameters
+    defaults: dict[str, Any] = {}
+    takes_others = False
+    for name, parameter in parameters.items():
+        if parameter.kind == parameter.VAR_KEYWORD:
+            takes_others = True
+        elif parameter.default is not parameter.empty:
+            defaults[name] = parameter.default
+        elif name not in arguments:
+            return function
+        elif arguments[name].has_default_value():
+            default = arguments[name].default_value
+            defaults[name] = tuple(default) if isinstance(default, list) else default
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = defaults | dict(zip(arguments, args, strict=False)) | kwargs
+        return function(**{
+            name: value for name, value in given.items() if takes_others or name in parameters
+        })  # fmt: skip
+
+    return call
 
 
 def registered() -> tuple[OpOverload, ...]:
@@ -111,7 +139,7 @@ def infer_keyed(
 def infer_uncached(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As `infer`, without looking at or filling the cache."""
     check_devices(op, args, kwargs)
-    found = _RULES.get(op) or rule_for(op)
+    found = _CALLS.get(op) or rule_for(op)
     return infer_on_meta(op, args, kwargs) if found is None else found(*args, **kwargs)
 
 

@@ -11,7 +11,7 @@ import torch
 from flambeau_prims.promotion import dtype_name
 from flambeau_prims.rules.overloads import overloads
 from flambeau_prims.rules.pointwise import refuse
-from flambeau_prims.rules.pool import formatted, packed
+from flambeau_prims.rules.pool import formatted
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq, ge, le, lt
 from flambeau_prims.spec import Spec
@@ -20,7 +20,7 @@ from flambeau_prims.strides import product, same_shape, suggested_format
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
 
@@ -36,7 +36,7 @@ def _defaults(names: str) -> Iterator[Any]:
             yield packet.default
 
 
-def upsampled_shape(self: Spec, output_size: Sequence[Size]) -> tuple[Size, ...]:
+def upsampled_shape(self: Spec, output_size: Sizes) -> tuple[Size, ...]:
     """[n, c, *output_size]."""
     if self.ndim != len(output_size) + 2:
         raise RuntimeError(
@@ -52,13 +52,12 @@ def upsampled_shape(self: Spec, output_size: Sequence[Size]) -> tuple[Size, ...]
 
 @rule(
     *_defaults(
-        "upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-        "_upsample_nearest_exact1d _upsample_nearest_exact2d"
-        " _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
+        "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
         "upsample_trilinear3d upsample_bicubic2d"
     )
 )
-def upsample(self: Spec, output_size: Sequence[Size], *_options: Any, **_named: Any) -> Spec:
+def upsample(self: Spec, output_size: Sizes, *_options: Any, **_named: Any) -> Spec:
     """In self's memory format.  Images of bytes are resampled; no kernel takes other integers."""
     if self.dtype != torch.uint8:
         refuse("upsample", self.dtype, self.device, "bic")
@@ -68,16 +67,14 @@ def upsample(self: Spec, output_size: Sequence[Size], *_options: Any, **_named: 
 @rule(
     *_defaults(
         "upsample_nearest1d_backward upsample_nearest2d_backward "
-        "_upsample_nearest_exact1d_backward"
-        " _upsample_nearest_exact2d_backward upsample_linear1d_backward "
-        "upsample_bilinear2d_backward"
-        " upsample_trilinear3d_backward"
+        "_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward "
+        "upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward"
     )
 )
 def upsample_backward(
     grad_output: Spec,
-    output_size: Sequence[Size],
-    input_size: Sequence[Size],
+    output_size: Sizes,
+    input_size: Sizes,
     *_options: Any,
     **_named: Any,
 ) -> Spec:
@@ -90,24 +87,16 @@ def upsample_backward(
         "upsample_nearest3d_backward _upsample_nearest_exact3d_backward upsample_bicubic2d_backward"
     )
 )
-def upsample_backward_packed(
-    grad_output: Spec,
-    output_size: Sequence[Size],
-    input_size: Sequence[Size],
-    *_options: Any,
-    **_named: Any,
-) -> Spec:
+def upsample_backward_packed(grad_output: Spec, input_size: Sizes) -> Spec:
     """The input's shape, row-major."""
-    return packed(grad_output, tuple(input_size))
+    return grad_output.fresh(tuple(input_size))
 
 
 _ANTIALIASED = "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa"
 
 
 @rule(*_defaults(_ANTIALIASED))
-def upsample_antialiased(
-    self: Spec, output_size: Sequence[Size], *_options: Any, **_named: Any
-) -> Spec:
+def upsample_antialiased(self: Spec, output_size: Sizes) -> Spec:
     """In self's memory format."""
     if not same_shape(self.shape[2:], tuple(output_size)):
         refuse("compute_index_ranges_weights", self.dtype, self.device, "H")
@@ -138,9 +127,8 @@ def _sampled_shape(input: Spec, grid: Spec) -> tuple[Size, ...]:
         )
     if input.dtype != grid.dtype:
         raise RuntimeError(
-            f"grid_sampler(): expected input and grid to have same dtype, but input has "
-            f"{dtype_name(input.dtype)} and grid has "
-            f"{dtype_name(grid.dtype)}"
+            "grid_sampler(): expected input and grid to have same dtype, but input has "
+            f"{dtype_name(input.dtype)} and grid has {dtype_name(grid.dtype)}"
         )
     return (*input.shape[:2], *grid.shape[1:-1])
 
@@ -150,40 +138,33 @@ def grid_sampler(
     input: Spec, grid: Spec, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Spec:
     """The input at the grid's points, row-major."""
-    return packed(input, _sampled_shape(input, grid))
+    return input.fresh(_sampled_shape(input, grid))
 
 
 @rule(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
 def grid_sampler_backward(
-    grad_output: Spec,
-    input: Spec,
-    grid: Spec,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-    output_mask: Sequence[bool],
+    input: Spec, grid: Spec, output_mask: Sequence[bool]
 ) -> tuple[Spec | None, Spec]:
     """Gradients of input and grid."""
-    return packed(input, input.shape) if output_mask[0] else None, packed(grid, grid.shape)
+    return input.fresh() if output_mask[0] else None, grid.fresh()
 
 
 @rule(aten.affine_grid_generator.default)
-def affine_grid_generator(theta: Spec, size: Sequence[Size], align_corners: bool) -> Spec:
+def affine_grid_generator(theta: Spec, size: Sizes) -> Spec:
     """[n, *spatial, number of spatial dimensions]."""
-    return packed(theta, (size[0], *size[2:], len(size) - 2))
+    return theta.fresh((size[0], *size[2:], len(size) - 2))
 
 
 # 3. Padding by reflection and replication
 
 
-def _padded(self: Spec, padding: Sequence[Size], spatial: int, reflects: bool) -> tuple[Size, ...]:
+def _padded(self: Spec, padding: Sizes, spatial: int, reflects: bool) -> tuple[Size, ...]:
     if len(padding) != 2 * spatial:
         raise RuntimeError(f"padding size is expected to be {2 * spatial}, but got: {len(padding)}")
     if self.ndim not in (spatial + 1, spatial + 2):
         raise RuntimeError(
-            f"Expected {spatial + 1}D or {spatial + 2}D (batch mode) tensor with possibly "
-            f"0 batch size for input, but got: "
-            f"{list(self.shape)}"
+            f"Expected {spatial + 1}D or {spatial + 2}D (batch mode) tensor with possibly 0 batch "
+            f"size for input, but got: {list(self.shape)}"
         )
     shape = list(self.shape)
     for position in range(spatial):
@@ -191,9 +172,8 @@ def _padded(self: Spec, padding: Sequence[Size], spatial: int, reflects: bool) -
         before, after = padding[2 * position], padding[2 * position + 1]
         if reflects and (ge(before, shape[dim]) or ge(after, shape[dim])):
             raise RuntimeError(
-                f"Padding size should be less than the corresponding input dimension, but "
-                f"got: padding ({before}, {after}) at "
-                f"dimension {dim} of input {list(self.shape)}"
+                "Padding size should be less than the corresponding input dimension, but got: "
+                f"padding ({before}, {after}) at dimension {dim} of input {list(self.shape)}"
             )
         shape[dim] = shape[dim] + before + after
         if lt(shape[dim], 1):
@@ -202,7 +182,7 @@ def _padded(self: Spec, padding: Sequence[Size], spatial: int, reflects: bool) -
 
 
 @rule(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
-def reflection_pad(self: Spec, padding: Sequence[Size]) -> Spec:
+def reflection_pad(self: Spec, padding: Sizes) -> Spec:
     """Mirrored at the borders, in self's memory format (row-major in 3d on a GPU)."""
     shape = _padded(self, padding, len(padding) // 2, reflects=True)
     return formatted(self, shape) if len(padding) == 4 else _formatted_on_cpu(self, shape)
@@ -211,7 +191,7 @@ def reflection_pad(self: Spec, padding: Sequence[Size]) -> Spec:
 @rule(
     aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default
 )
-def replication_pad(self: Spec, padding: Sequence[Size]) -> Spec:
+def replication_pad(self: Spec, padding: Sizes) -> Spec:
     """The border repeated, in self's memory format (row-major on a GPU)."""
     return _formatted_on_cpu(self, _padded(self, padding, len(padding) // 2, reflects=False))
 
@@ -224,13 +204,13 @@ def replication_pad(self: Spec, padding: Sequence[Size]) -> Spec:
     aten.replication_pad2d_backward.default,
     aten.replication_pad3d_backward.default,
 )
-def pad_backward(grad_output: Spec, self: Spec, padding: Sequence[Size]) -> Spec:
+def pad_backward(self: Spec) -> Spec:
     """Self's shape and memory format (row-major on a GPU)."""
     return _formatted_on_cpu(self, self.shape)
 
 
 def _formatted_on_cpu(self: Spec, shape: tuple[Size, ...]) -> Spec:
-    return formatted(self, shape) if self.device.type == "cpu" else packed(self, shape)
+    return formatted(self, shape) if self.device.type == "cpu" else self.fresh(shape)
 
 
 # 4. Windows as columns, and shuffled pixels
@@ -249,10 +229,10 @@ def _blocks(size: Size, kernel: Size, dilation: Size, padding: Size, stride: Siz
 @rule(aten.im2col.default)
 def im2col(
     self: Spec,
-    kernel_size: Sequence[Size],
-    dilation: Sequence[Size],
-    padding: Sequence[Size],
-    stride: Sequence[Size],
+    kernel_size: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
 ) -> Spec:
     """[n, c * kernel, blocks]."""
     if self.ndim not in (3, 4):
@@ -263,17 +243,17 @@ def im2col(
         _blocks(*sizes)
         for sizes in zip(self.shape[-2:], kernel_size, dilation, padding, stride, strict=True)
     ]
-    return packed(self, (*self.shape[:-3], self.shape[-3] * product(kernel_size), product(counts)))
+    return self.fresh((*self.shape[:-3], self.shape[-3] * product(kernel_size), product(counts)))
 
 
 @rule(aten.col2im.default)
 def col2im(
     self: Spec,
-    output_size: Sequence[Size],
-    kernel_size: Sequence[Size],
-    dilation: Sequence[Size],
-    padding: Sequence[Size],
-    stride: Sequence[Size],
+    output_size: Sizes,
+    kernel_size: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
 ) -> Spec:
     """[n, c, *output_size] from [n, c * kernel, blocks]."""
     if self.ndim not in (2, 3):
@@ -290,7 +270,7 @@ def col2im(
             f"expected the input's last two "
             f"dimensions to be a multiple of {area} and {blocks}, but got {list(self.shape)}"
         )
-    return packed(self, (*self.shape[:-2], self.shape[-2] // area, *output_size))
+    return self.fresh((*self.shape[:-2], self.shape[-2] // area, *output_size))
 
 
 def _check_image_format(self: Spec) -> None:
@@ -314,9 +294,8 @@ def pixel_shuffle(self: Spec, upscale_factor: int) -> Spec:
     channels, height, width = self.shape[-3:]
     if not eq(channels % area, 0):
         raise RuntimeError(
-            f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the "
-            f"square of upscale_factor, but "
-            f"input.size(-3)={channels} is not divisible by {area}"
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square "
+            f"of upscale_factor, but input.size(-3)={channels} is not divisible by {area}"
         )
     _check_image_format(self)
     shape = (*self.shape[:-3], channels // area, height * upscale_factor, width * upscale_factor)

@@ -21,15 +21,15 @@ def softmax(self: Spec, dim: int, half_to_float: bool) -> Spec:
     if half_to_float:
         if self.device.type == "cpu" or self.dtype != torch.float16:
             raise RuntimeError("softmax with half to float conversion is not supported on CPU")
-        return Spec.of(self.shape, dtype=torch.float32, device=self.device)
-    return Spec.of(self.shape, dtype=self.dtype, device=self.device)
+        return self.fresh(dtype=torch.float32)
+    return self.fresh()
 
 
 @rule(aten._safe_softmax.default)
 def safe_softmax(self: Spec, dim: int, dtype: torch.dtype | None = None) -> Spec:
     """Softmax that gives zeros, not NaN, on rows of -inf."""
     wrap_dim(dim, self.ndim)
-    return Spec.of(self.shape, dtype=self.dtype if dtype is None else dtype, device=self.device)
+    return self.fresh(dtype=self.dtype if dtype is None else dtype)
 
 
 @rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
@@ -38,12 +38,10 @@ def softmax_backward(grad_output: Spec, output: Spec, dim: int, input_dtype: tor
     if not same_shape(grad_output.shape, output.shape):
         raise RuntimeError("softmax backward: the gradient and the output differ in shape")
     wrap_dim(dim, grad_output.ndim)
-    return Spec.of(grad_output.shape, dtype=input_dtype, device=grad_output.device)
+    return grad_output.fresh(dtype=input_dtype)
 
 
 @rule(aten._masked_softmax.default)
-def masked_softmax(
-    self: Spec, mask: Spec, dim: int | None = None, mask_type: int | None = None
-) -> Spec:
+def masked_softmax(self: Spec) -> Spec:
     """As self."""
-    return Spec.of(self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device)
+    return self.fresh(stride=preserved_stride(self))

@@ -27,42 +27,36 @@ def _sorted(self: Spec, dim: int) -> tuple[Spec, Spec]:
     wrap_dim(dim, self.ndim)
     if self.dtype.is_complex:
         raise not_implemented("sort", self.dtype)
-    values = Spec.of(
-        self.shape, stride=preserved_stride(self), dtype=self.dtype, device=self.device
-    )
+    values = self.fresh(stride=preserved_stride(self))
     return values, values.replace(dtype=torch.int64, stride=values.stride)
 
 
 @rule(aten.sort.default)
-def sort(self: Spec, dim: int = -1, descending: bool = False) -> tuple[Spec, Spec]:
+def sort(self: Spec, dim: int) -> tuple[Spec, Spec]:
     """Values in self's layout, and where they stood."""
     return _sorted(self, dim)
 
 
 @rule(aten.sort.stable)
-def sort_stable(
-    self: Spec, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> tuple[Spec, Spec]:
+def sort_stable(self: Spec, dim: int) -> tuple[Spec, Spec]:
     """Values in self's layout, and where they stood."""
     return _sorted(self, dim)
 
 
 @rule(aten.argsort.default)
-def argsort(self: Spec, dim: int = -1, descending: bool = False) -> Spec:
+def argsort(self: Spec, dim: int) -> Spec:
     """Where the sorted values stood."""
     return _sorted(self, dim)[1]
 
 
 @rule(aten.argsort.stable)
-def argsort_stable(self: Spec, *, stable: bool, dim: int = -1, descending: bool = False) -> Spec:
+def argsort_stable(self: Spec, dim: int) -> Spec:
     """Where the sorted values stood."""
     return _sorted(self, dim)[1]
 
 
 @rule(aten.topk.default)
-def topk(
-    self: Spec, k: Size, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Spec, Spec]:
+def topk(self: Spec, k: Size, dim: int) -> tuple[Spec, Spec]:
     """The k largest along a dimension, row-major, and where they stand."""
     at = wrap_dim(dim, self.ndim)
     if lt(k, 0) or gt(k, self.shape[at] if self.shape else 1):
@@ -70,7 +64,7 @@ def topk(
     if self.dtype.is_complex:
         raise not_implemented("topk", self.dtype)
     shape = (*self.shape[:at], k, *self.shape[at + 1 :]) if self.shape else ()
-    values = Spec.of(shape, dtype=self.dtype, device=self.device)
+    values = self.fresh(shape)
     return values, values.replace(dtype=torch.int64)
 
 
@@ -78,7 +72,7 @@ def topk(
 
 
 def _positions(like: Spec, shape: tuple[Size, ...], out_int32: bool) -> Spec:
-    return Spec.of(shape, dtype=torch.int32 if out_int32 else torch.int64, device=like.device)
+    return like.fresh(shape, dtype=torch.int32 if out_int32 else torch.int64)
 
 
 @rule(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
@@ -91,20 +85,17 @@ def searchsorted(
             sorted_sequence.shape[:-1], self.shape[:-1]
         ):
             raise RuntimeError(
-                "torch.searchsorted(): boundaries tensor should be 1 dimension or the "
-                "first N-1 dimensions of boundaries tensor "
-                f"and input value tensor must match, but we got boundaries tensor "
-                f"{list(sorted_sequence.shape)} and input value "
-                f"tensor {list(self.shape)}"
+                "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 "
+                "dimensions of boundaries tensor and input value tensor must match, but we got "
+                f"boundaries tensor {list(sorted_sequence.shape)} and input value tensor "
+                f"{list(self.shape)}"
             )
         return _positions(sorted_sequence, self.shape, out_int32)
     return _positions(sorted_sequence, (), out_int32)
 
 
 @rule(aten.bucketize.Tensor, aten.bucketize.Scalar)
-def bucketize(
-    self: Operand, boundaries: Spec, *, out_int32: bool = False, right: bool = False
-) -> Spec:
+def bucketize(self: Operand, boundaries: Spec, out_int32: bool) -> Spec:
     """For each value, the bucket it falls in."""
     if boundaries.ndim != 1:
         raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
@@ -121,9 +112,9 @@ def isin(elements: Operand, test_elements: Operand, **_options: Any) -> Spec:
 
 
 @rule(aten.histc.default)
-def histc(self: Spec, bins: Size = 100, min: float = 0, max: float = 0) -> Spec:
+def histc(self: Spec, bins: Size) -> Spec:
     """Counts in bins of equal width."""
-    return Spec.of((bins,), dtype=self.dtype, device=self.device)
+    return self.fresh((bins,))
 
 
 @rule(
@@ -133,7 +124,7 @@ def histc(self: Spec, bins: Size = 100, min: float = 0, max: float = 0) -> Spec:
     aten.unique_dim_consecutive.default,
     aten._unique.default,
 )
-def unique(self: Spec, *_args: Any, **_options: Any) -> Spec:
+def unique() -> Spec:
     """The shape is in the data."""
     raise DataDependent(
         "the number of distinct elements depends on the contents of a tensor", aten._unique2.default

@@ -4,8 +4,6 @@ polynomials, frexp and ldexp.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from flambeau_prims.promotion import Operand, float_result, is_integral, result_type
@@ -22,11 +20,10 @@ _OF_ONE_NUMBER = (
     " scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0"
 )
 _POLYNOMIALS = (
-    "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v "
-    "chebyshev_polynomial_w hermite_polynomial_h"
-    " hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
-    "shifted_chebyshev_polynomial_t"
-    " shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w"
+    "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+    "hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
+    "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+    "shifted_chebyshev_polynomial_w"
 )
 
 
@@ -57,7 +54,7 @@ def frexp(self: Spec) -> tuple[Spec, Spec]:
 
 
 @rule(aten.ldexp.Tensor)
-def ldexp(self: Spec, other: Spec, **_options: Any) -> Spec:
+def ldexp(self: Spec, other: Spec) -> Spec:
     """self * 2.0**other: a loop for floats and integers, these two operators else."""
     if self.dtype.is_floating_point and is_integral(other.dtype):
         refuse("ldexp_cpu_exp", other.dtype, other.device, "b")
@@ -65,6 +62,6 @@ def ldexp(self: Spec, other: Spec, **_options: Any) -> Spec:
     if self.dtype.is_complex and other.dtype is torch.float16:
         raise not_implemented("pow", torch.complex32)
     power_dtype = result_type((2.0, other))
-    power = Spec.of(other.shape, dtype=power_dtype, device=other.device)
+    power = other.fresh(dtype=power_dtype)
     dtype = result_type((self, power))
     return elementwise((self, power), dtype, dtype)

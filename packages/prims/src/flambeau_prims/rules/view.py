@@ -39,14 +39,12 @@ from flambeau_prims.strides import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flambeau_prims.spec import Size
+    from flambeau_prims.spec import Size, Sizes
 
 aten = torch.ops.aten
 
 
-def restrided(
-    self: Spec, shape: Sequence[Size], stride: Sequence[Size], offset: Size | None = None
-) -> Spec:
+def restrided(self: Spec, shape: Sizes, stride: Sizes, offset: Size | None = None) -> Spec:
     """A view of self at this geometry."""
     return Spec.of(
         shape,
@@ -70,12 +68,12 @@ def restrided(
     aten._neg_view.default,
     aten._fw_primal.default,
 )
-def alias(self: Spec, *_rest: object) -> Spec:
+def alias(self: Spec) -> Spec:
     """self's own geometry."""
     return self
 
 
-def infer_size(shape: Sequence[Size], numel: Size) -> tuple[Size, ...]:
+def infer_size(shape: Sizes, numel: Size) -> tuple[Size, ...]:
     """The shape with its -1, if any, replaced so that it holds `numel` elements."""
     unknown = [dim for dim, size in enumerate(shape) if isinstance(size, int) and size == -1]
     if len(unknown) > 1:
@@ -94,8 +92,7 @@ def infer_size(shape: Sequence[Size], numel: Size) -> tuple[Size, ...]:
         if eq(numel, 0):
             raise RuntimeError(
                 f"cannot reshape tensor of 0 elements into shape {list(shape)} because the "
-                f"unspecified dimension size "
-                "-1 can be any value and is ambiguous"
+                "unspecified dimension size -1 can be any value and is ambiguous"
             )
         raise RuntimeError(error)
     if known_eq(known, numel):
@@ -107,9 +104,7 @@ def infer_size(shape: Sequence[Size], numel: Size) -> tuple[Size, ...]:
     return tuple(inferred if dim == at else size for dim, size in enumerate(shape))
 
 
-def view_stride(
-    old_shape: Sequence[Size], old_stride: Sequence[Size], shape: Sequence[Size]
-) -> tuple[Size, ...] | None:
+def view_stride(old_shape: Sizes, old_stride: Sizes, shape: Sizes) -> tuple[Size, ...] | None:
     """Strides at which a tensor can be seen in another shape without a copy, or None."""
     if not old_shape:
         return (1,) * len(shape)
@@ -155,29 +150,28 @@ def _fills(viewed: Size, chunk: Size) -> bool:
 
 
 @rule(aten.view.default, aten._unsafe_view.default)
-def view(self: Spec, size: Sequence[Size]) -> Spec:
+def view(self: Spec, size: Sizes) -> Spec:
     """Another shape over the same elements, if the strides allow it."""
     shape = infer_size(size, self.numel)
     stride = view_stride(self.shape, self.stride, shape)
     if stride is None:
         raise RuntimeError(
             "view size is not compatible with input tensor's size and stride (at least one "
-            "dimension spans across "
-            "two contiguous subspaces). Use .reshape(...) instead."
+            "dimension spans across two contiguous subspaces). Use .reshape(...) instead."
         )
     return restrided(self, shape, stride)
 
 
 @rule(aten._reshape_alias.default)
-def reshape_alias(self: Spec, size: Sequence[Size], stride: Sequence[Size]) -> Spec:
+def reshape_alias(self: Spec, size: Sizes, stride: Sizes) -> Spec:
     """A view whose strides the caller has computed."""
     return restrided(self, size, stride)
 
 
 @rule(aten._reshape_copy.default, aten.view_copy.default)
-def reshape_copy(self: Spec, size: Sequence[Size]) -> Spec:
+def reshape_copy(self: Spec, size: Sizes) -> Spec:
     """A row-major copy in another shape."""
-    return Spec.of(infer_size(size, self.numel), dtype=self.dtype, device=self.device)
+    return self.fresh(infer_size(size, self.numel))
 
 
 @rule(aten.view.dtype)
@@ -212,9 +206,8 @@ def view_dtype(self: Spec, dtype: torch.dtype) -> Spec:
         ):
             if not eq(quantity % ratio, 0):
                 raise RuntimeError(
-                    f"{what} must be divisible by {ratio} to view {dtype_name(self.dtype)} "
-                    f"as {dtype_name(dtype)} "
-                    f"(different element sizes), but got {quantity}"
+                    f"{what} must be divisible by {ratio} to view {dtype_name(self.dtype)} as "
+                    f"{dtype_name(dtype)} (different element sizes), but got {quantity}"
                 )
         shape = (*self.shape[:-1], self.shape[-1] // ratio)
         stride = (*(step // ratio for step in self.stride[:-1]), 1)
@@ -260,14 +253,13 @@ def view_as_complex(self: Spec) -> Spec:
 
 
 @rule(aten.expand.default)
-def expand(self: Spec, size: Sequence[Size], *, implicit: bool = False) -> Spec:
+def expand(self: Spec, size: Sizes, *, implicit: bool = False) -> Spec:
     """Dimensions of size 1 repeated at stride 0; -1 keeps a size."""
     lead = len(size) - self.ndim
     if lead < 0:
         raise RuntimeError(
-            f"expand: the number of sizes provided ({len(size)}) must be greater or equal "
-            f"to the number of dimensions "
-            f"in the tensor ({self.ndim})"
+            f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the "
+            f"number of dimensions in the tensor ({self.ndim})"
         )
     shape: list[Size] = []
     stride: list[Size] = []
@@ -340,10 +332,9 @@ def permute(self: Spec, dims: Sequence[int]) -> Spec:
     """All dimensions reordered."""
     if len(dims) != self.ndim:
         raise RuntimeError(
-            f"permute(sparse_coo): number of dimensions in the tensor input does not match "
-            f"the length of the desired "
-            f"ordering of dimensions i.e. input.dim() = {self.ndim} is not equal to "
-            f"len(dims) = {len(dims)}"
+            "permute(sparse_coo): number of dimensions in the tensor input does not match the "
+            f"length of the desired ordering of dimensions i.e. input.dim() = {self.ndim} is not "
+            f"equal to len(dims) = {len(dims)}"
         )
     try:
         return _permuted(self, wrap_dims(dims, self.ndim))
@@ -509,7 +500,7 @@ def split(self: Spec, split_size: Size, dim: int = 0) -> list[Spec]:
 
 
 @rule(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
-def split_with_sizes(self: Spec, split_sizes: Sequence[Size], dim: int = 0) -> list[Spec]:
+def split_with_sizes(self: Spec, split_sizes: Sizes, dim: int = 0) -> list[Spec]:
     """Pieces of the given sizes."""
     if not self.shape:
         raise RuntimeError("split_with_sizes expects at least a 1-dimensional tensor")
@@ -524,9 +515,8 @@ def split_with_sizes(self: Spec, split_sizes: Sequence[Size], dim: int = 0) -> l
         total = total + piece
     if not eq(total, size):
         raise RuntimeError(
-            f"split_with_sizes expects split_sizes to sum exactly to {size} (input "
-            f"tensor's size at dimension {dim}), "
-            f"but got split_sizes={list(split_sizes)}"
+            f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size "
+            f"at dimension {dim}), but got split_sizes={list(split_sizes)}"
         )
     pieces = []
     start: Size = 0
@@ -564,9 +554,7 @@ def unfold(self: Spec, dimension: int, size: Size, step: Size) -> Spec:
 
 
 @rule(aten.as_strided.default, aten.as_strided_.default)
-def as_strided(
-    self: Spec, size: Sequence[Size], stride: Sequence[Size], storage_offset: Size | None = None
-) -> Spec:
+def as_strided(self: Spec, size: Sizes, stride: Sizes, storage_offset: Size | None = None) -> Spec:
     """The given geometry over self's storage."""
     if len(size) != len(stride):
         raise RuntimeError(
@@ -590,22 +578,16 @@ def _scattered(self: Spec, part: Spec, src: Spec, what: str) -> Spec:
     if not same_shape(part.shape, src.shape):
         raise RuntimeError(
             f"expected src to have a size equal to the {what} of self. src size = "
-            f"{list(src.shape)}, "
-            f"{what} size = {list(part.shape)}"
+            f"{list(src.shape)}, {what} size = {list(part.shape)}"
         )
     overlaps = any(likely_eq(step, 0) for step in self.stride)
     stride = preserved_stride(self) if overlaps or is_dense(self) else self.stride
-    return Spec.of(self.shape, stride=stride, dtype=self.dtype, device=self.device)
+    return self.fresh(stride=stride)
 
 
 @rule(aten.slice_scatter.default)
 def slice_scatter(
-    self: Spec,
-    src: Spec,
-    dim: int = 0,
-    start: Size | None = None,
-    end: Size | None = None,
-    step: Size = 1,
+    self: Spec, src: Spec, dim: int, start: Size | None, end: Size | None, step: Size
 ) -> Spec:
     """A copy of self with a slice replaced."""
     return _scattered(self, slice_(self, dim, start, end, step), src, "slice")
@@ -625,11 +607,7 @@ def diagonal_scatter(self: Spec, src: Spec, offset: int = 0, dim1: int = 0, dim2
 
 @rule(aten.as_strided_scatter.default)
 def as_strided_scatter(
-    self: Spec,
-    src: Spec,
-    size: Sequence[Size],
-    stride: Sequence[Size],
-    storage_offset: Size | None = None,
+    self: Spec, src: Spec, size: Sizes, stride: Sizes, storage_offset: Size | None
 ) -> Spec:
     """A copy of self with a strided part replaced."""
     return _scattered(self, as_strided(self, size, stride, storage_offset), src, "slice")
@@ -638,34 +616,16 @@ def as_strided_scatter(
 # 6. Backwards of views: zeros with the gradient in its place
 
 
-@rule(aten.slice_backward.default)
-def slice_backward(
-    grad_output: Spec, input_sizes: Sequence[Size], dim: int, start: Size, end: Size, step: Size
-) -> Spec:
+@rule(aten.slice_backward.default, aten.select_backward.default, aten.diagonal_backward.default)
+def view_backward(grad_output: Spec, input_sizes: Sizes) -> Spec:
     """Row-major."""
-    return Spec.of(input_sizes, dtype=grad_output.dtype, device=grad_output.device)
-
-
-@rule(aten.select_backward.default)
-def select_backward(grad_output: Spec, input_sizes: Sequence[Size], dim: int, index: Size) -> Spec:
-    """Row-major."""
-    return Spec.of(input_sizes, dtype=grad_output.dtype, device=grad_output.device)
-
-
-@rule(aten.diagonal_backward.default)
-def diagonal_backward(
-    grad_output: Spec, input_sizes: Sequence[Size], offset: int, dim1: int, dim2: int
-) -> Spec:
-    """Row-major."""
-    return Spec.of(input_sizes, dtype=grad_output.dtype, device=grad_output.device)
+    return grad_output.fresh(input_sizes)
 
 
 @rule(aten.unfold_backward.default)
-def unfold_backward(
-    grad_in: Spec, input_sizes: Sequence[Size], dim: int, size: Size, step: Size
-) -> Spec:
+def unfold_backward(grad_in: Spec, input_sizes: Sizes) -> Spec:
     """Row-major."""
-    return Spec.of(input_sizes, dtype=grad_in.dtype, device=grad_in.device)
+    return grad_in.fresh(input_sizes)
 
 
 @rule(aten.block_diag.default)
@@ -677,7 +637,7 @@ def block_diag(tensors: Sequence[Spec]) -> Spec:
     rows: Size = sum((block[0] for block in blocks), 0)
     columns: Size = sum((block[1] for block in blocks), 0)
     first = tensors[0]
-    return Spec.of((rows, columns), dtype=result_type(tensors), device=first.device)
+    return first.fresh((rows, columns), dtype=result_type(tensors))
 
 
 @rule(aten._chunk_cat.default)
@@ -690,4 +650,4 @@ def chunk_cat(tensors: Sequence[Spec], dim: int, num_chunks: int) -> Spec:
         rest = product(tensor.shape[at + 1 :])
         chunk = chunk + ceil_div(tensor.shape[at], num_chunks) * rest
     shape = (*first.shape[:at], num_chunks, chunk)
-    return Spec.of(shape, dtype=first.dtype, device=first.device)
+    return first.fresh(shape)

@@ -184,9 +184,8 @@ class KernelWriter(LoopWriter):
                 )
                 for load in staged:
                     self.line(
-                        f"{storage_type(load.dtype)} "
-                        f"{load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] "
-                        f"__attribute__((aligned(64)));"
+                        f"{storage_type(load.dtype)} {load.name}_tile[{TILE_LEAD}][{TILE_VECTOR}] "
+                        "__attribute__((aligned(64)));"
                     )
                 if staged:
                     with self.block(""):
