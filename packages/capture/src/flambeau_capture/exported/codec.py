@@ -13,7 +13,6 @@ object with one key that says what it is: {"tuple": [...]}, {"dtype": "float32"}
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import keyword
 import math
@@ -25,19 +24,14 @@ from torch import fx
 
 from flambeau_capture.exported import targets
 from flambeau_capture.exported.tree import (
+    CONTAINERS,
     FACTORIES,
     MAKERS,
-    Constant,
+    NODES,
     Entries,
     Fields,
-    Given,
-    GivenContainer,
-    Held,
     Items,
-    Leaf,
     Made,
-    Opaque,
-    SizeOf,
     Tree,
     class_name,
 )
@@ -219,9 +213,15 @@ def _read_size(data: Any, symbols: Mapping[str, Size]) -> Size:
 
 # ---------------------------------------------------------------- trees
 
+_TAGS = {kind: tag for tag, kind in NODES.items()}
+_NUMBERED = (Items, Entries, Fields, Made)
+"""Trees that may occur again."""
+
 
 class TreeWriter:
-    """Trees as JSON; a node that occurs again is a reference to its number."""
+    """Trees as JSON: {tag: fields}, each field as `_FIELDS` says. A numbered tree that occurs again
+    is a reference to its number.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -230,62 +230,23 @@ class TreeWriter:
 
     def write(self, tree: Tree) -> Any:
         """One tree."""
-        known = self._numbers.get(id(tree))
-        if known is not None:
-            return {"again": known}
-        data = self._data(tree)
-        if isinstance(tree, (Items, Entries, Fields, Made)):
+        number = self._numbers.get(id(tree))
+        if number is not None:
+            return {"again": number}
+        parts = [
+            _FIELDS[field.type][0](self, getattr(tree, field.name))
+            for field in dataclasses.fields(tree)
+        ]
+        if isinstance(tree, _NUMBERED):
             self._numbers[id(tree)] = len(self._numbers)
-        return data
+        return {_TAGS[type(tree)]: parts[0] if len(parts) == 1 else parts}
 
-    def _data(self, tree: Tree) -> Any:
-        match tree:
-            case Leaf(index=index):
-                return {"leaf": index}
-            case Given(index=index):
-                return {"given": index}
-            case GivenContainer(index=index):
-                return {"container": index}
-            case Held(name=name):
-                return {"held": name}
-            case SizeOf(text=text):
-                return {"computed": text}
-            case Constant(value=value):
-                return {"constant": encode(value)}
-            case Opaque(type_name=name):
-                return {"opaque": name}
-            case Items(cls=cls, items=items, state=state):
-                return {
-                    "items": [self._cls(cls), [self.write(i) for i in items], self._pairs(state)]
-                }
-            case Entries(cls=cls, items=entries, state=state, factory=factory):
-                pairs = [[self.write(key), self.write(item)] for key, item in entries]
-                made = None if factory is None else factory.__name__
-                return {"entries": [self._cls(cls), pairs, self._pairs(state), made]}
-            case Fields(cls=cls, items=fields):
-                return {"fields": [self._cls(cls), self._pairs(fields)]}
-            case Made(maker=maker, items=items, names=names):
-                return {"made": [maker, [self.write(item) for item in items], list(names)]}
-        raise TypeError(f"a file cannot hold a {type(tree).__name__}")
-
-    def _pairs(self, items: tuple[tuple[str, Tree], ...]) -> list[Any]:
-        return [[name, self.write(item)] for name, item in items]
-
-    def _cls(self, cls: type) -> str:
+    def cls(self, cls: type) -> str:
+        """The name of a class, which is noted if it must be looked up."""
         name = class_name(cls)
         if name not in CONTAINERS:
             self.classes[name] = None
         return name
-
-
-CONTAINERS: dict[str, type] = {
-    class_name(cls): cls
-    for cls in (
-        list, tuple, set, frozenset, dict, torch.Size, collections.OrderedDict,
-        collections.defaultdict,
-    )
-}  # fmt: skip
-"""Classes that need no looking up."""
 
 
 class TreeReader:
@@ -293,63 +254,65 @@ class TreeReader:
 
     def __init__(self, classes: Mapping[str, type]) -> None:
         self._classes = {**CONTAINERS, **classes}
-        self._read: list[Tree] = []
+        self._numbered: list[Tree] = []
 
     def read(self, data: Any) -> Tree:
         """One tree."""
         tag, value = tagged(data)
         if tag == "again":
-            check(type(value) is int and 0 <= value < len(self._read), "a reference to nothing")
-            return self._read[value]
-        tree = self._tree(tag, value)
-        if isinstance(tree, (Items, Entries, Fields, Made)):
-            self._read.append(tree)
+            known = type(value) is int and 0 <= value < len(self._numbered)
+            check(known, "a reference to nothing")
+            return self._numbered[value]
+        check(tag in NODES, f"a tree of kind {tag!r} is not known")
+        fields = dataclasses.fields(NODES[tag])
+        parts = [value] if len(fields) == 1 else value
+        tree: Tree = NODES[tag](
+            *(_FIELDS[field.type][1](self, part) for field, part in zip(fields, parts, strict=True))
+        )
+        if isinstance(tree, Made):
+            check(tree.maker in MAKERS, f"{tree.maker!r} is nothing that a file may make")
+        elif isinstance(tree, (Items, Entries)):
+            bases = dict if isinstance(tree, Entries) else (list, tuple, set, frozenset)
+            check(issubclass(tree.cls, bases), f"class {value[0]!r} is not of this kind")
+        if isinstance(tree, _NUMBERED):
+            self._numbered.append(tree)
         return tree
 
-    def _tree(self, tag: str, value: Any) -> Tree:
-        match tag:
-            case "leaf" | "given" | "container":
-                check(type(value) is int and value >= 0, f"{value!r} is no index")
-                if tag == "container":
-                    return GivenContainer(value)
-                return Leaf(value) if tag == "leaf" else Given(value)
-            case "held":
-                return Held(value)
-            case "computed":
-                return SizeOf(value)
-            case "constant":
-                return Constant(decode(value, {}))
-            case "opaque":
-                return Opaque(value)
-            case "items":
-                cls, items, state = value
-                return Items(
-                    self._cls(cls, (list, tuple, set, frozenset)),
-                    tuple(map(self.read, items)),
-                    self._pairs(state),
-                )
-            case "entries":
-                cls, pairs, state, factory = value
-                entries = tuple((self.read(key), self.read(item)) for key, item in pairs)
-                made = None if factory is None else FACTORIES[factory]
-                return Entries(self._cls(cls, (dict,)), entries, self._pairs(state), made)
-            case "fields":
-                cls, fields = value
-                return Fields(self._cls(cls, (object,)), self._pairs(fields))
-            case "made":
-                maker, items, names = value
-                check(maker in MAKERS, f"{maker!r} is nothing that a file may make")
-                return Made(maker, tuple(map(self.read, items)), tuple(names))
-        raise BadFile(f"a tree of kind {tag!r} is not known")
+    def cls(self, name: str) -> type:
+        """The class of a name."""
+        check(name in self._classes, f"class {name!r} is not of this kind")
+        return self._classes[name]
 
-    def _pairs(self, data: Any) -> tuple[tuple[str, Tree], ...]:
-        return tuple((name, self.read(item)) for name, item in data)
 
-    def _cls(self, name: str, bases: tuple[type, ...]) -> type:
-        found = self._classes.get(name)
-        check(found is not None and issubclass(found, bases), f"class {name!r} is not of this kind")
-        assert found is not None
-        return found
+def _index(reader: TreeReader, data: Any) -> int:
+    check(type(data) is int and data >= 0, f"{data!r} is no index")
+    return int(data)
+
+
+_FIELDS: dict[Any, tuple[Callable[[TreeWriter, Any], Any], Callable[[TreeReader, Any], Any]]] = {
+    "int": (lambda _, value: value, _index),
+    "str": (lambda _, value: value, lambda _, data: data),
+    "Any": (lambda _, value: encode(value), lambda _, data: decode(data, {})),
+    "type": (TreeWriter.cls, TreeReader.cls),
+    "type | None": (
+        lambda _, cls: cls and cls.__name__,
+        lambda _, name: None if name is None else FACTORIES[name],
+    ),
+    "tuple[str, ...]": (lambda _, names: list(names), lambda _, names: tuple(names)),
+    "tuple[Tree, ...]": (
+        lambda writer, items: [writer.write(item) for item in items],
+        lambda reader, items: tuple(map(reader.read, items)),
+    ),
+    "tuple[tuple[str, Tree], ...]": (
+        lambda writer, items: [[name, writer.write(item)] for name, item in items],
+        lambda reader, items: tuple((name, reader.read(item)) for name, item in items),
+    ),
+    "tuple[tuple[Tree, Tree], ...]": (
+        lambda writer, items: [[writer.write(key), writer.write(item)] for key, item in items],
+        lambda reader, items: tuple((reader.read(key), reader.read(item)) for key, item in items),
+    ),
+}
+"""How a field of a tree is written and read, by its annotation."""
 
 
 _META = ("where", "source", "requires_grad", "pure")

@@ -19,20 +19,7 @@ import torch
 from torch import fx
 
 from flambeau_capture.exported.signature import CallSignature, InputMismatch
-from flambeau_capture.exported.tree import (
-    Constant,
-    Entries,
-    Fields,
-    Given,
-    GivenContainer,
-    Held,
-    Items,
-    Leaf,
-    Made,
-    Opaque,
-    SizeOf,
-    Tree,
-)
+from flambeau_capture.exported.tree import Tree, argument_text, tree_text
 from flambeau_capture.graphs.higher_order import HigherOrder
 
 if TYPE_CHECKING:
@@ -272,23 +259,6 @@ def target_text(target: Any) -> str:
     return f"{module}.{name}" if module else f"torch.{name}"
 
 
-def argument_text(arg: Any) -> str:
-    """An argument of a node, nodes by their names."""
-    if isinstance(arg, fx.Node):
-        return arg.name
-    if isinstance(arg, tuple):
-        items = ", ".join(map(argument_text, arg))
-        return f"({items},)" if len(arg) == 1 else f"({items})"
-    if isinstance(arg, list):
-        return f"[{', '.join(map(argument_text, arg))}]"
-    if isinstance(arg, dict):
-        return "{" + ", ".join(f"{key!r}: {argument_text(item)}" for key, item in arg.items()) + "}"
-    if isinstance(arg, slice):
-        bounds = map(argument_text, (arg.start, arg.stop, arg.step))
-        return f"slice({', '.join(bounds)})"
-    return "..." if arg is ... else repr(arg)
-
-
 def spec_text(spec: Any) -> str:
     """A Spec, a size, or a nesting of them."""
     if isinstance(spec, (tuple, list)):
@@ -299,44 +269,9 @@ def spec_text(spec: Any) -> str:
 def result_text(exported: GraphContents) -> str:
     """What a call returns, in terms of the graph's nodes and the inputs."""
     (output,) = (node for node in exported.graph_module.graph.nodes if node.op == "output")
-    return tree_text(exported.result, [argument_text(arg) for arg in output.args[0]], exported)  # type: ignore[union-attr]
-
-
-def tree_text(tree: Tree, outputs: list[str], exported: GraphContents) -> str:
-    """A tree as a Python-like expression."""
-
-    def text(part: Tree) -> str:
-        return tree_text(part, outputs, exported)
-
-    match tree:
-        case Leaf(index=index):
-            return outputs[index]
-        case Given(index=index):
-            return exported.signature.paths[index]
-        case GivenContainer(index=index):
-            return f"<container {index} of the arguments>"
-        case Held(name=name):
-            return repr(name)
-        case SizeOf(text=size):
-            return size
-        case Constant(value=value):
-            return argument_text(value)
-        case Opaque(type_name=name):
-            return f"<{name}>"
-        case Items(cls=cls, items=items):
-            inner = ", ".join(map(text, items))
-            if cls is tuple:
-                return f"({inner},)" if len(items) == 1 else f"({inner})"
-            return f"[{inner}]" if cls is list else f"{cls.__qualname__}({inner})"
-        case Entries(cls=cls, items=entries):
-            inner = ", ".join(f"{text(key)}: {text(item)}" for key, item in entries)
-            return f"{{{inner}}}" if cls is dict else f"{cls.__qualname__}({{{inner}}})"
-        case Fields(cls=cls, items=fields):
-            inner = ", ".join(f"{name}={text(item)}" for name, item in fields)
-            return f"{cls.__qualname__}({inner})"
-        case Made(maker=maker, items=items):
-            return f"{maker}({', '.join(map(text, items))})"
-    raise TypeError(f"no text for a {type(tree).__name__}")
+    return tree_text(
+        exported.result, [argument_text(arg) for arg in output.args[0]], exported.signature.paths
+    )  # type: ignore[union-attr]
 
 
 def _parameters(exported: GraphContents) -> str:
@@ -347,7 +282,7 @@ def _parameters(exported: GraphContents) -> str:
             starred = True
             parts.append("*")
         starred = starred or parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        text = tree_text(parameter.tree, specs, exported)
+        text = tree_text(parameter.tree, specs, exported.signature.paths)
         parts.append(f"{_STARS.get(parameter.kind, '')}{parameter.name}: {text}")
     return ", ".join(parts)
 

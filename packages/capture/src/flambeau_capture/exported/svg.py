@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from flambeau_capture.exported.contents import (
     GraphContents,
-    argument_text,
     call_text,
     node_text,
     placeholders,
@@ -22,6 +21,7 @@ from flambeau_capture.exported.contents import (
     spec_text,
     target_text,
 )
+from flambeau_capture.exported.tree import argument_text
 
 if TYPE_CHECKING:
     from torch import fx

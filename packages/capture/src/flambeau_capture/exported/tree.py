@@ -13,11 +13,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from torch import fx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +121,13 @@ Tree: TypeAlias = (
     | Made
 )  # fmt: skip
 
+NODES: dict[str, Any] = {
+    "leaf": Leaf, "given": Given, "container": GivenContainer, "held": Held, "computed": SizeOf,
+    "constant": Constant, "opaque": Opaque, "items": Items, "entries": Entries, "fields": Fields,
+    "made": Made,
+}  # fmt: skip
+"""The kinds of trees by the names that files have for them."""
+
 MAKERS: dict[str, Callable[..., Any]] = {
     "slice": slice,
     "range": range,
@@ -183,6 +191,16 @@ def walk(tree: Tree) -> Iterator[Tree]:
 def class_name(cls: type) -> str:
     """The name by which a file knows a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+CONTAINERS: dict[str, type] = {
+    class_name(cls): cls
+    for cls in (
+        list, tuple, set, frozenset, dict, torch.Size, collections.OrderedDict,
+        collections.defaultdict,
+    )
+}  # fmt: skip
+"""Classes that files need not look up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +298,60 @@ def _with_state(made: Any, state: list[tuple[str, Any]]) -> Any:
     for name, item in state:
         object.__setattr__(made, name, item)
     return made
+
+
+# ---------------------------------------------------------------- text
+
+
+def argument_text(arg: Any) -> str:
+    """An argument of a node, nodes by their names."""
+    if isinstance(arg, fx.Node):
+        return arg.name
+    if isinstance(arg, tuple):
+        items = ", ".join(map(argument_text, arg))
+        return f"({items},)" if len(arg) == 1 else f"({items})"
+    if isinstance(arg, list):
+        return f"[{', '.join(map(argument_text, arg))}]"
+    if isinstance(arg, dict):
+        return "{" + ", ".join(f"{key!r}: {argument_text(item)}" for key, item in arg.items()) + "}"
+    if isinstance(arg, slice):
+        bounds = map(argument_text, (arg.start, arg.stop, arg.step))
+        return f"slice({', '.join(bounds)})"
+    return "..." if arg is ... else repr(arg)
+
+
+def tree_text(tree: Tree, outputs: list[str], paths: Sequence[str]) -> str:
+    """A tree as a Python-like expression, over the texts of outputs and inputs."""
+
+    def text(part: Tree) -> str:
+        return tree_text(part, outputs, paths)
+
+    match tree:
+        case Leaf(index=index):
+            return outputs[index]
+        case Given(index=index):
+            return paths[index]
+        case GivenContainer(index=index):
+            return f"<container {index} of the arguments>"
+        case Held(name=name):
+            return repr(name)
+        case SizeOf(text=size):
+            return size
+        case Constant(value=value):
+            return argument_text(value)
+        case Opaque(type_name=name):
+            return f"<{name}>"
+        case Items(cls=cls, items=items):
+            inner = ", ".join(map(text, items))
+            if cls is tuple:
+                return f"({inner},)" if len(items) == 1 else f"({inner})"
+            return f"[{inner}]" if cls is list else f"{cls.__qualname__}({inner})"
+        case Entries(cls=cls, items=entries):
+            inner = ", ".join(f"{text(key)}: {text(item)}" for key, item in entries)
+            return f"{{{inner}}}" if cls is dict else f"{cls.__qualname__}({{{inner}}})"
+        case Fields(cls=cls, items=fields):
+            inner = ", ".join(f"{name}={text(item)}" for name, item in fields)
+            return f"{cls.__qualname__}({inner})"
+        case Made(maker=maker, items=items):
+            return f"{maker}({', '.join(map(text, items))})"
+    raise TypeError(f"no text for a {type(tree).__name__}")
