@@ -46,7 +46,5 @@ __all__ = [
 def compile(
     fn: Callable[..., Any], *, backend: Backend, options: CaptureOptions | None = None
 ) -> Callable[..., Any]:
-    """A callable that behaves as `fn` and runs what `backend(gm, example_inputs)` makes of the
-    graphs captured from it.
-    """
+    """A callable that runs what `backend(gm, example_inputs)` makes of the graphs of `fn`."""
     return compile_callable(fn, capture_frame, backend, options)

@@ -66,9 +66,7 @@ from flambeau_prims.fork_safety import fork_safe_rlock
 
 
 class CompiledState:
-    """The slow side of one compiled callable. One thread at a time compiles; others wait, then look
-    again.
-    """
+    """The slow side of one compiled callable. One thread compiles; others wait, then look again."""
 
     def __init__(
         self,
@@ -88,9 +86,7 @@ class CompiledState:
         self.resolve_backend: Callable[[Any], Backend] = _callable_backend
         """What a stance's backend, a name perhaps, means for this callable."""
         self._is_continuation = continuations is not None
-        """Whether the function is the rest of another, whose entries then return what their frames
-        go on with.
-        """
+        """Whether the function continues another one, so that its entries return Tails."""
         self._continuations = continuations or Continuations(self._continuation)
         self._with_backend: dict[Any, Any] | None = {}
         self._compiled: Callable[[], Any] = lambda: None
@@ -112,23 +108,17 @@ class CompiledState:
         return compiled
 
     def attach(self, compiled: Any) -> None:
-        """Tell the state which callable it stands behind (held weakly: the callable holds the
-        state).
-        """
+        """Set the callable that this state belongs to, held weakly because it holds the state."""
         self._compiled = weakref.ref(compiled)
 
     @property
     def entries(self) -> tuple[Any, ...]:
-        """The entries as they are now, the most recently used first; each has an `info`
-        (EntryInfo).
-        """
+        """The current entries, most recently used first; each has an `info` (EntryInfo)."""
         compiled = self._compiled()
         return () if compiled is None else compiled.entries
 
     def expect_dynamic(self, changes: Mapping[str, frozenset[int]]) -> None:
-        """Have these dims (-1: the number itself) be symbolic from the first capture on, by the
-        text of their source.
-        """
+        """Make dims (-1: the number) symbolic from the first capture on, by text of the source."""
         with self._lock:
             self._changes.expect(changes)
 
@@ -150,9 +140,7 @@ class CompiledState:
                 self._with_backend.clear()
 
     def with_backend(self, backend: Any) -> Any:
-        """The same function compiled by another backend, for a stance that forces it; None when
-        this is that already.
-        """
+        """The function compiled by a backend that a stance forces; None if this one is that."""
         with self._lock:
             if self._with_backend is None:
                 return None
@@ -235,9 +223,7 @@ class CompiledState:
             return self._compile(compiled, entries, scope, reasons, violated=violated)
 
     def _runs_eagerly(self, stance: str, scope: Scope, failures: tuple[GuardFailure, ...]) -> bool:
-        """Whether a stance other than the default has this call run as it is; RuntimeError where
-        the stance is to fail.
-        """
+        """Whether the stance runs this call eagerly; RuntimeError if the stance is to fail."""
         if stance == "fail_on_recompile":
             because = "".join(f"\n- {failure}" for failure in failures)
             raise RuntimeError(
@@ -256,9 +242,7 @@ class CompiledState:
         return False
 
     def _is_first_call(self, scope: Scope) -> bool:
-        """Whether this is the first call of all; its sizes are remembered, to be compared with the
-        second's.
-        """
+        """Whether this is the first call; its sizes are kept, and compared with the second's."""
         if not self._changes.has_first_call:
             # A continuation belongs to a call that is being compiled.
             if self._made or self._is_continuation:
@@ -317,9 +301,7 @@ class CompiledState:
         return entry
 
     def _eager_at_the_edge(self, entry: Any) -> Any:
-        """The entry for data that an assumption holds of eagerly, but not in the compiled graph,
-        which rounds otherwise: behind all others.
-        """
+        """The last-resort entry for data whose assumption holds in eager but not in the graph."""
         broken = Break(
             "data-dependent",
             f"{self.function.__qualname__} runs eagerly for some data: of them its graph "
@@ -332,9 +314,7 @@ class CompiledState:
         return new_entry(entry.program, None, last_resort=True, info=info)
 
     def _make(self, scope: Scope, backend: Backend, captured: Capture | Break | None) -> _Made:
-        """Capture, hand the graph to the backend, and check the entry on the very call it was made
-        from.
-        """
+        """Capture, compile by the backend, and check the entry on the call that it was made for."""
         started = time.perf_counter()
         try:
             with capturing():
@@ -412,9 +392,7 @@ class CompiledState:
         scope: Scope,
         reasons: tuple[GuardFailure, ...],
     ) -> Any:
-        """After as many compilations as are allowed: once, an entry for all sizes and numbers;
-        where that cannot be had, none.
-        """
+        """At the limit of compilations: once, an entry for all sizes and numbers; then none."""
         failing = kept_failing(self.events, reasons)
         name, limit = self.function.__qualname__, self.options.recompile_limit
         captured = None
@@ -446,9 +424,7 @@ class CompiledState:
     def _capture_for_all(
         self, entries: tuple[Any, ...], scope: Scope, reasons: tuple[GuardFailure, ...]
     ) -> Capture | None:
-        """A capture with every size symbolic, and every number or those that have changed; None
-        where it serves no more than the others.
-        """
+        """A capture with all sizes and changed numbers symbolic; None if it serves no others."""
         if self.options.dynamic is False or self._generalised:
             return None
         breaks = [entry.info.broken for entry in entries]
@@ -464,9 +440,7 @@ class CompiledState:
         return None
 
     def _violated(self, info: EntryInfo, assumption: Assumption) -> None:
-        """A call has found data other than an entry assumes: unless frames must be captured whole,
-        nothing is assumed there any more.
-        """
+        """The graph contradicts an assumption: blocklist its line, unless `fullgraph` is set."""
         recompiles = current_stance().name not in KEEPS_ENTRIES
         with self._lock:
             compiled = self._compiled()
@@ -487,9 +461,7 @@ class CompiledState:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What came of a capture: an entry, and why it is none, or one that runs eagerly or ends at a
-    break.
-    """
+    """The outcome of a capture: an entry, why there is none, or one that is eager or breaks."""
 
     entry: Any
     broken: Break | None

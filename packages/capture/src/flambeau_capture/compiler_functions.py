@@ -38,9 +38,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def is_compiling() -> bool:
-    """Whether a program is being captured here: True in captured code, and inside torch.compile and
-    torch.export.
-    """
+    """Whether this thread captures a program, or runs inside torch.compile or torch.export."""
     return is_capturing() or bool(torch.compiler.is_compiling())
 
 
@@ -55,29 +53,21 @@ def is_exporting() -> bool:
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Say that an iteration begins. Nothing needs to be said: results of compiled callables are
-    never overwritten by later calls.
-    """
+    """Does nothing: later calls never overwrite the results of compiled callables."""
 
 
 def graph_break(message: str = "") -> None:
-    """End the graph here, inside compiled code; `message` stands in the reason. Does nothing
-    elsewhere.
-    """
+    """End the graph here, in compiled code; `message` is part of the reason, else no effect."""
 
 
 def assume_constant_result(fn: Function) -> Function:
-    """Mark a function: with constant arguments it is called once while capturing, and its result is
-    a constant of the graph, unchecked.
-    """
+    """Mark a function whose result on constant arguments is a constant of the graph, unchecked."""
     fn._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return fn
 
 
 def nested_compile_region(fn: Function | None = None, **arguments: Any) -> Any:
-    """Mark a function as a region that occurs often. Accepted, also as a decorator: the region is
-    captured in line.
-    """
+    """Mark a function as a frequent region, also as a decorator; the region is captured inline."""
     return (lambda function: function) if fn is None else fn
 
 
@@ -108,9 +98,7 @@ def disable_function(
 
 
 def innermost(fn: Any) -> Any:
-    """The function that torch.compile, torch.compiler.disable or our own `disable` were given: the
-    outermost one decides.
-    """
+    """The function given to torch.compile or `disable`; the outermost wrapper decides."""
     while _wraps(fn):
         fn = fn._torchdynamo_orig_callable
     return fn
@@ -127,9 +115,7 @@ def _wraps(fn: Any) -> bool:
 
 
 def disabled_reason(function: Any) -> tuple[str, str] | None:
-    """Why calls of a function are not to be captured: the id of the break, and what was called in
-    words; None where nothing was said.
-    """
+    """Why calls of a function are not captured, as (reason id, text); None if they are."""
     attributes = getattr(function, "__dict__", {})
     if not attributes.get("_torchdynamo_disable") or _is_marked_for_torch(function):
         return None
@@ -146,9 +132,7 @@ def disabled_reason(function: Any) -> tuple[str, str] | None:
 
 
 def _is_marked_for_torch(function: Any) -> bool:
-    """Whether torch.compile marked a function for itself: the first use in a process disables what
-    it cannot capture of torch.optim.
-    """
+    """Whether torch.compile marked a function for itself: its first use disables torch.optim's."""
     return function.__module__.startswith("torch.optim.") and function.__name__.startswith("_")
 
 
@@ -215,9 +199,7 @@ def disallow_in_graph(fn: Any) -> Any:
 
 
 def _enter(fn: Any, table: dict[int, Any], opposite: dict[int, Any], what: str) -> Any:
-    """Enter a function (or several) into a table; what stands in the opposite one is only taken
-    back.
-    """
+    """Add functions to a table, or only remove them from the opposite one."""
     if isinstance(fn, (list, tuple)):
         return [_enter(one, table, opposite, what) for one in fn]
     if not callable(fn):
@@ -326,18 +308,14 @@ def _ids(table: Any) -> frozenset[int]:
 
 
 def _substituted_for_torch() -> tuple[tuple[Any, types.FunctionType], ...]:
-    """What the program has registered by torch.compiler.substitute_in_graph; the substitutes that
-    torch ships are not used.
-    """
+    """What the program has registered with torch.compiler.substitute_in_graph, not torch itself."""
     kind = _loaded("torch._dynamo.variables", "PolyfilledFunctionVariable")
     return () if kind is None else _of_the_programs(kind, len(kind._get_polyfill_handlers()))
 
 
 @functools.lru_cache(maxsize=1)
 def _of_the_programs(kind: Any, size: int) -> tuple[tuple[Any, types.FunctionType], ...]:
-    """The program's among the `size` substitutes that exist: the table only grows, and is read
-    again when it has.
-    """
+    """The program's own among `size` substitutes; the table only grows, and is read again then."""
     pairs = []
     for original, wrapped in list(kind._get_polyfill_handlers().items()):
         substitute = getattr(wrapped, "__torch_dynamo_polyfill__", None)

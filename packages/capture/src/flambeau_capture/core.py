@@ -71,9 +71,7 @@ class _PythonTail(functools.partial):  # type: ignore[type-arg]
 
 
 def _run_to_end(value: Any) -> Any:
-    """The value of a suspended frame: makes the calls that stand for it, one after another, at the
-    same depth.
-    """
+    """The value of a suspended frame: runs the pending calls one after another, at one depth."""
     while type(value) is _PythonTail:
         value = value.func(*value.args)
     return value
@@ -82,6 +80,4 @@ def _run_to_end(value: Any) -> Any:
 Tail: Any = _PythonTail if core is None else core.Tail
 run_to_end: Any = _run_to_end if core is None else core.run_to_end
 release_arguments: Any = None if core is None else core.release_arguments
-"""What a Tail's function calls first: its frame alone holds the arguments then. None where there is
-no C core.
-"""
+"""Called first by a Tail's function, so that only its frame holds the arguments; None without C."""

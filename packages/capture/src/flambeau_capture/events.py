@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class EntryInfo:
-    """What is kept about an entry, for reasons, reports and tests. It holds no user object
-    strongly.
-    """
+    """The description of an entry for reasons, reports and tests; it holds user objects weakly."""
 
     guards: tuple[Guard, ...] = ()
     inputs: tuple[tuple[Source, Spec | Expr | FloatExpr | Opaque], ...] = ()
@@ -43,9 +41,7 @@ class EntryInfo:
     """What its graph checks of data, where the program would otherwise go another way."""
 
     specialised: tuple[str, ...] = ()
-    """Sizes that are guarded to be what they were, since an operator takes no symbolic ones: which,
-    and which operator.
-    """
+    """Sizes that an operator made concrete: which, and which operator."""
 
     def guard_texts(self) -> list[str]:
         """The guards in the user's terms, in the order they are checked."""

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 
 def flat_code(code: types.CodeType) -> types.CodeType:
-    """The same code with every parameter positional, `*args` as a tuple and `**kwargs` as a dict:
-    what an entry's target is called with.
-    """
+    """The code with all parameters positional, `*args` a tuple, `**kwargs` a dict."""
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.replace(
         co_argcount=code.co_argcount + code.co_kwonlyargcount + stars,
@@ -68,9 +66,7 @@ def identity_entry(function: types.FunctionType) -> Any:
 
 @functools.cache
 def hook_works() -> bool:
-    """Whether frames of this interpreter are intercepted and dropped as they should be; tried once,
-    on known functions.
-    """
+    """Whether the hook works in this interpreter; tried once, on known functions."""
     if core is None or not core.hook_supported:
         return False
     offered = []
@@ -105,9 +101,7 @@ def hook_works() -> bool:
 def call_with_handler(
     handler: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls `function` with a handler in force (None: none); just calls it where the hook does not
-    work.
-    """
+    """Call `function` with a handler in force; a plain call where the hook does not work."""
     if core is None or not hook_works():
         return function(*args, **kwargs)
     return core.call_with_handler(handler, function, *args, **kwargs)
@@ -127,9 +121,7 @@ CAPTURING = _Capturing()
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """A block that captures or compiles: the program's hooks on saved tensors are not told of what
-    it computes.
-    """
+    """A block that captures or compiles, hidden from the program's saved-tensors hooks."""
     hooks_off = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
     CAPTURING.depth += 1
     try:

@@ -34,9 +34,7 @@ class Holder:
 
 
 class HookedFrames:
-    """The handler of one compiled callable's frames, made when a graph first breaks at a call that
-    may run Python code.
-    """
+    """The handler of one callable's frames, made at its first break at a call of Python code."""
 
     def __init__(self, new_state: Callable[[types.FunctionType], Any]) -> None:
         self._new_state = new_state
@@ -61,9 +59,7 @@ class HookedFrames:
             self._states.clear()
 
     def _answer_for(self, function: types.FunctionType, arguments: tuple[Any, ...]) -> Any:
-        """What `_on_frame` says; None where Python's recursion limit, which the program may have
-        lowered, leaves it no stack.
-        """
+        """What `_on_frame` returns; None if the program's recursion limit leaves it no stack."""
         try:
             return self._on_frame(function, arguments, sys._getframe(1).f_code)
         except RecursionError:
@@ -72,9 +68,7 @@ class HookedFrames:
     def _on_frame(
         self, function: types.FunctionType, arguments: tuple[Any, ...], caller: types.CodeType
     ) -> Any:
-        """An entry for the frame, None to run it, False to run every frame of its code, True to
-        leave all that they call alone, too.
-        """
+        """An entry; None runs this frame, False all frames of its code, True all that they call."""
         disabled = disabled_reason(function)
         if disabled is not None:
             return disabled[0] == "compiler-disable"
@@ -108,9 +102,7 @@ def _may_serve(entries: tuple[Any, ...]) -> bool:
 
 
 def _is_program(function: types.FunctionType) -> bool:
-    """Whether the function is the program's own, or a forward of torch's modules; not what torch or
-    we have generated.
-    """
+    """Whether a function is the program's, or a forward of torch's modules; not generated code."""
     module = function.__globals__.get("__name__")
     if not isinstance(module, str) or function.__code__.co_filename.startswith(_GENERATED):
         return False

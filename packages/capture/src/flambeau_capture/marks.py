@@ -69,9 +69,7 @@ def mark_dynamic(
 
 
 def maybe_mark_dynamic(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...]) -> None:
-    """Have dimension `dim` be symbolic where the program permits: no error where it needs one
-    certain size.
-    """
+    """Make dimension `dim` symbolic where the program permits; no error where it is fixed."""
     _mark(tensor, dim, Mark("maybe"))
 
 
@@ -111,9 +109,7 @@ def _mark(tensor: torch.Tensor, dim: int | list[int] | tuple[int, ...], mark: Ma
 
 
 MarksBySource: TypeAlias = tuple[tuple[str, tuple[tuple[int, Mark], ...]], ...]
-"""Marks of tensors by the text of their source, `L['x']`, as (dimension, Mark) pairs: what
-`compile(dynamic_shapes=...)` says.
-"""
+"""Marks by the text of a tensor's source: `compile(dynamic_shapes=...)` as (dim, Mark) pairs."""
 
 
 def marks_by_source(dynamic_shapes: Mapping[str, Mapping[int, Any]]) -> MarksBySource:
@@ -157,9 +153,7 @@ def _declared(name: str, dim: Any, said: Any) -> Mark:
 def marks_of(
     tensor: torch.Tensor, source: Source, declared: MarksBySource | None
 ) -> Mapping[int, Mark]:
-    """What was said of a tensor's dimensions: by this module's functions, by torch's, or of the
-    place it is read from; nothing for None.
-    """
+    """The marks of a tensor's dimensions, by our functions, torch's, or its source."""
     if declared is None:
         return {}
     attributes = tensor.__dict__
@@ -245,9 +239,7 @@ def depends(source: Source, dim: int, question: str) -> GraphBreak:
 
 
 def _depending(env: SizeEnv, size: Expr) -> Iterator[SizeGuard]:
-    """Guards that the program took on a symbol, less that it is no 0 or 1, that sizes are equal
-    which must be, and what it states.
-    """
+    """Guards on a symbol, except >= 2, required equalities, and the program's own checks."""
     for guard in env.guards:
         sides = [side for side in (guard.lhs, guard.rhs) if isinstance(side, Expr)]
         agree = guard.op == "==" and len(sides) == 2

@@ -105,9 +105,7 @@ _OWN_METHODS = frozenset(
 
 
 class PythonCompiled:
-    """A compiled function: called, bound and inspected like the function it was made from; see
-    Compiled in csrc/compiled.c.
-    """
+    """A compiled function that binds and looks like its function; see csrc/compiled.c."""
 
     def __init__(
         self,
@@ -190,16 +188,12 @@ Compiled: Any = PythonCompiled if core is None else core.Compiled
 
 
 def without_frame(function: Callable[..., Any]) -> Any:
-    """A callable that calls a function of ours, whose frame tracebacks do not show; the function
-    itself without the C core.
-    """
+    """A callable without a frame in tracebacks; the function itself without the C core."""
     return function if core is None else core.Compiled(function)
 
 
 def _binder(code: types.CodeType) -> types.CodeType:
-    """Code with the same parameters that returns their values as a flat tuple, in the order of the
-    fast locals.
-    """
+    """Code with the same parameters that returns their values in the order of fast locals."""
     names = code.co_varnames
     positional, only, keyword = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
     flat = [

@@ -369,9 +369,7 @@ _reason(
 
 
 class GraphBreak(BaseException):
-    """Ends the capture of a frame. A BaseException, so that no `except Exception` of the captured
-    program sees it.
-    """
+    """Ends a capture. A BaseException: `except Exception` of the program does not see it."""
 
     def __init__(self, id: str, detail: str, *, hint: str = "") -> None:
         super().__init__(f"{detail} [{id}]")

@@ -128,9 +128,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """What is assumed of data, and checked as the graph runs: `what` at the line `where` of the
-    program, as it was on the captured call.
-    """
+    """An assumption about data, `what` at the line `where`, which the graph checks."""
 
     where: str
     what: str
@@ -171,9 +169,7 @@ class Const:
 
 @dataclass(eq=False, slots=True)
 class SizeValue:
-    """A Python number computed from the inputs' sizes and numbers; `numeric` is the type that the
-    user sees: int, float or bool.
-    """
+    """A number computed from sizes and numbers of inputs; `numeric`: int, float or bool."""
 
     expr: Expr | FloatExpr | Condition
     numeric: type = int
@@ -181,9 +177,7 @@ class SizeValue:
 
 @dataclass(eq=False, slots=True)
 class MakeTuple:
-    """A tuple, or an instance of `cls`: a namedtuple or other tuple subclass made by
-    `tuple.__new__`, torch.Size included.
-    """
+    """A tuple, or an instance of the subclass `cls` made by `tuple.__new__`."""
 
     items: tuple[Recipe, ...]
     cls: type = tuple
@@ -225,9 +219,7 @@ class MakeSet:
 
 @dataclass(eq=False, slots=True)
 class MakeObject:
-    """An instance of a Python class: `cls.__new__`'s bare object, its `__dict__` filled, its slots
-    set, no user code run.
-    """
+    """An instance of a class: `cls.__new__`'s bare object, with `__dict__` and slots filled."""
 
     cls: type
     state: dict[str, Recipe] = field(default_factory=dict)
@@ -324,9 +316,7 @@ Recipe: TypeAlias = (
 
 @dataclass(eq=False, slots=True)
 class SetAttr:
-    """`obj.name = value` as `object.__setattr__` does it; `raw` False goes through the type's own
-    `__setattr__`.
-    """
+    """`obj.name = value` by `object.__setattr__`; without `raw`, by the type's own method."""
 
     obj: Recipe
     name: str
@@ -386,9 +376,7 @@ class StoreCell:
 
 @dataclass(eq=False, slots=True)
 class CallSideEffect:
-    """A call for its side effect, replayed as it stood: a deferred print or log line, a setter of
-    torch's global state, an iterator's advance.
-    """
+    """A call replayed for its side effect: a print or log line, a setter of torch's state."""
 
     function: Callable[..., Any]
     args: tuple[Recipe, ...] = ()
@@ -434,9 +422,7 @@ class SuspendedFrame:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Why a frame could not be captured whole: a stable id, the cause and place in the user's
-    terms, and what may help.
-    """
+    """Why a frame could not be captured whole: a stable id, cause, line, and a hint."""
 
     id: str
     cause: str
@@ -465,9 +451,7 @@ class CaptureError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Capture:
-    """One frame, captured: everything that entries/entry.py needs, and nothing that refers to the
-    interpreter.
-    """
+    """A captured frame: all that entries/entry.py needs, without references to the interpreter."""
 
     scope: Scope
     """The call it was captured on; dropped when the entry has been made."""
@@ -478,21 +462,15 @@ class Capture:
     result: Recipe = field(default_factory=lambda: Const(None))
     size_env: SizeEnv | None = None
     torch_state: dict[str, Any] = field(default_factory=dict)
-    """Names (torch_state.py) and values of the states of torch that this capture depends on
-    beyond the usual.
-    """
+    """Names (torch_state.py) and values of unusual torch states that this capture reads."""
     unbacked: dict[str, GraphValue] = field(default_factory=dict)
     """Symbols that the graph itself defines, by name: the value that is each."""
     suspended: list[SuspendedFrame] = field(default_factory=list)
-    """The frames to go on with where a graph break ended the capture, outermost first; `result` is
-    then not used.
-    """
+    """The frames to continue after a graph break, outermost first; `result` is then unused."""
     cause: Break | None = None
     """Why the capture ends at a graph break, or (`eager`) why there is none."""
     enables_grad: bool = False
-    """The call begins without gradients and turns them on: the graph is compiled and called with
-    them on, and begins by turning them off.
-    """
+    """The call turns gradients on: the graph runs with them on, and first turns them off."""
     eager: bool = False
     """The call is left to the interpreter; the guards say for which other calls that holds."""
     assumptions: tuple[Assumption, ...] = ()
@@ -514,9 +492,7 @@ class Declared(Protocol):
     """Sizes and ints of one capture that are symbolic because the caller said so."""
 
     def sizes_of(self, tensor: torch.Tensor) -> dict[int, Expr] | None:
-        """The symbolic sizes of a tensor by dimension; None for tensors that nothing was said
-        about.
-        """
+        """A tensor's symbolic sizes by dimension; None for tensors without declarations."""
 
     def int_at(self, source: Source) -> Expr | None:
         """The symbol of the int at `source`; None for ints that nothing was said about."""
@@ -539,15 +515,11 @@ class DynamicDims:
     blocklisted: frozenset[str] = frozenset()
 
     def declare(self, env: SizeEnv) -> Declared | None:
-        """Make the symbols that the caller has declared (an export's `dynamic_shapes`); None where
-        none were.
-        """
+        """The symbols that the caller declared (an export's `dynamic_shapes`), or None."""
         return None
 
     def is_dynamic(self, source: Source, dim: int = -1) -> bool:
-        """Whether dimension `dim` of the tensor at `source` (or the number there, for -1) should be
-        a symbol.
-        """
+        """Whether a dimension of the tensor (-1: the number) at `source` should be a symbol."""
         if self.mode is None:
             return dim in self.changed.get(source.text(), ())
         return self.mode

@@ -47,9 +47,7 @@ class Scope:
 
 
 class SourceLost(LookupError):
-    """The value of a source is no longer there: a key, attribute or cell is missing, or an object
-    has died.
-    """
+    """The source has no value: a missing key, attribute or cell, or a dead object."""
 
 
 # ---------------------------------------------------------------- interning
@@ -82,9 +80,7 @@ class Interning(type):
 
 
 class _Reference(weakref.ref[Any]):
-    """A weak reference to an interned value that takes its key out of the table when the value
-    dies.
-    """
+    """A weak reference to an interned value that removes its key when the value dies."""
 
     __slots__ = ("key",)
     key: tuple[Any, ...]
@@ -130,9 +126,7 @@ def _interning_key(value: Any) -> Any:
 
 @dataclass_transform(eq_default=False, frozen_default=True)
 def interned(cls: type[T]) -> type[T]:
-    """Class decorator: a frozen, slotted dataclass compared by identity, whose fields are set once
-    by `__init__`.
-    """
+    """Class decorator: a frozen, slotted dataclass, compared by identity."""
     return dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
 
 
@@ -204,9 +198,7 @@ class Argument(Source):
 
 @interned
 class Global(Source):
-    """A name in a module's globals, a dict that is held strongly: modules outlive their
-    functions.
-    """
+    """A name in a module's globals, which are held strongly: modules outlive functions."""
 
     module_globals: dict[str, Any]
     name: str
@@ -218,9 +210,7 @@ class Global(Source):
 
 @interned
 class GlobalsDict(Source):
-    """A module's globals dict itself, for guards that a name is absent there and builtins are
-    searched.
-    """
+    """A module's globals dict, for guards on absent names that are builtins."""
 
     module_globals: dict[str, Any]
     module_name: str
@@ -232,9 +222,7 @@ class GlobalsDict(Source):
 
 @interned
 class Closure(Source):
-    """A closure cell (the cell, not its contents) of the captured function. `CellContents` reads
-    it.
-    """
+    """A closure cell of the captured function; `CellContents` reads it."""
 
     name: str
     index: int
@@ -260,9 +248,7 @@ class CapturedFunction(Source):
 
 @interned
 class Constant(Source):
-    """An object known when the frame was captured, held strongly: scalars, builtins, types, code,
-    torch's own functions.
-    """
+    """An object known at capture, held strongly: scalars, builtins, types, code."""
 
     value: Any
 
@@ -336,9 +322,7 @@ class InstanceDict(Source):
 
 
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-"""The dicts in which an nn.Module keeps what is not in its own `__dict__`, in the order it looks
-them up.
-"""
+"""The dicts of an nn.Module beside its `__dict__`, in the order in which it reads them."""
 
 
 @interned
@@ -370,9 +354,7 @@ class DictEntry(Source):
 
 @interned
 class DictKeyAt(Source):
-    """The `index`-th key of a dict in its order, or of a subclass except OrderedDict, which keeps a
-    second order.
-    """
+    """The `index`-th key of a dict; not of an OrderedDict, which keeps a second order."""
 
     base: Source
     index: int
@@ -386,9 +368,7 @@ class DictKeyAt(Source):
 
 @interned
 class DictEntryOf(Source):
-    """`base[key]` of a dict (or a subclass, read as dict reads) for a key that is itself fetched: a
-    tensor, a module.
-    """
+    """`base[key]` of a dict, read as dict reads, for a key that is a source: a tensor, a module."""
 
     base: Source
     key: Source
@@ -400,9 +380,7 @@ class DictEntryOf(Source):
 
 @interned
 class Item(Source):
-    """`base[index]` of a list or a tuple (or a subclass, read as list or tuple reads); `index` is
-    not negative.
-    """
+    """`base[index]` of a list or tuple, read as the builtin reads; `index` is not negative."""
 
     base: Source
     index: int
@@ -426,9 +404,7 @@ class TypeOf(Source):
 
 @interned
 class TypeAttribute(Source):
-    """The raw attribute `name` along the MRO of the class `base`, without binding it
-    (`_PyType_Lookup`).
-    """
+    """The raw attribute `name` along the MRO of a class, unbound (`_PyType_Lookup`)."""
 
     base: Source
     name: str
@@ -489,9 +465,7 @@ class TensorSize(Source):
 
 @interned
 class RootOfSize(Source):
-    """The int n of which a size is scale*n + shift: of a derived dimension (an export's `2*batch`)
-    whose root no tensor has.
-    """
+    """The int n of a size scale*n + shift, an export's derived Dim whose root no tensor has."""
 
     base: Source
     dim: int
@@ -533,9 +507,7 @@ class GradOf(Source):
 
 @interned
 class CallOf(Source):
-    """`function(*arguments)` for a function that only reads: the general fall-back, and the
-    slowest.
-    """
+    """`function(*arguments)` for a function that only reads; the slowest source."""
 
     function: Callable[..., Any]
     arguments: tuple[Source, ...]
@@ -550,9 +522,7 @@ class CallOf(Source):
 
 @interned
 class MemoryOf(CallOf):
-    """A tensor over the memory of an object, made at each call: such tensors may overlap, although
-    each has a storage of its own.
-    """
+    """A tensor over an object's memory, made at each call; such tensors may overlap."""
 
 
 def scalar_key(scalar: Any) -> tuple[str, bytes]:
@@ -590,7 +560,5 @@ def lookup_in_type(cls: Any, name: str) -> Any:
 
 
 def module_table_entry(base: Source, table: str, name: str) -> DictEntry:
-    """The source of a parameter, buffer or submodule of an nn.Module: `table` is '_parameters',
-    '_buffers' or '_modules'.
-    """
+    """The source of a module's member; `table` is '_parameters', '_buffers' or '_modules'."""
     return DictEntry(DictEntry(InstanceDict(base), table), name)

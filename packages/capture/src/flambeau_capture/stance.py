@@ -40,9 +40,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 @dataclass(frozen=True, slots=True)
 class Stance:
-    """`name` is one of STANCES; `backend`, with the default stance only, compiles in place of each
-    callable's own.
-    """
+    """`name` is one of STANCES; `backend` replaces each callable's own, by default stance only."""
 
     name: str = "default"
     backend: Any = None
@@ -65,9 +63,7 @@ class _Process:
         self.stance = _DEFAULT
         self.redirecting = 0
         self._calls: list[tuple[weakref.ref[set_stance], Stance]] = []
-        """The calls of set_stance: any that still has an object may yet turn out to be no call but
-        a block or a decorator.
-        """
+        """The live set_stance calls: each may still become a block or a decorator."""
         self._lock = fork_safe_lock()
 
     def add(self, call: set_stance, stance: Stance) -> None:

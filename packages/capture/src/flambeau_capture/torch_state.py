@@ -91,9 +91,7 @@ class Switches:
         return found
 
     def restore(self, autocast_nesting: int) -> None:
-        """Set back what differs, and leave (or enter again) the autocast blocks that the frame did
-        not leave.
-        """
+        """Restore what differs, and the autocast blocks that the frame entered or left."""
         for step, args in nesting_settings(-autocast_nesting):
             step(*args)
         for write, args in self.settings_from(Switches()):
@@ -120,16 +118,12 @@ def function_modes() -> list[Any]:
 
 
 def sees_no_program_mode() -> bool:
-    """Whether every torch function mode is one of `with torch.device(...)`: others are the
-    program's and see all that is called.
-    """
+    """Whether every torch function mode is a `with torch.device(...)`, not the program's."""
     return all(type(mode) is DeviceContext for mode in function_modes())
 
 
 def _mode_key(mode: Any) -> Any:
-    """What must be equal for two modes to do the same: the device of `with torch.device(...)`,
-    which is a new mode each time.
-    """
+    """The key of equal modes: the device, because each `with torch.device(...)` is new."""
     return str(mode.device) if type(mode) is DeviceContext else weakref.ref(mode)
 
 
@@ -171,9 +165,7 @@ if hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
 
 @dataclass(frozen=True, slots=True)
 class UsualState:
-    """The usual states at one moment: readable values, and `words`, what the C core compares (b""
-    without it).
-    """
+    """The usual states at one moment, and `words` for the C core (b"" without it)."""
 
     values: dict[str, Any]
     words: bytes = b""
@@ -190,9 +182,7 @@ class UsualState:
 
 
 def implied_extras() -> list[str]:
-    """Extra states that matter because of the usual ones: what autocast casts to while it is on,
-    whose function modes are on the stack.
-    """
+    """Further states that matter now: autocast's dtypes, the function modes on the stack."""
     names = [
         f"autocast_{kind}_dtype" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
     ]

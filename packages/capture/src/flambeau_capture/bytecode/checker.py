@@ -55,9 +55,7 @@ def check_code(code: types.CodeType) -> None:
 
 @contextlib.contextmanager
 def assembled_code_checked() -> Iterator[None]:
-    """Check each code object that is assembled meanwhile, in all threads. For tests, which enter it
-    once.
-    """
+    """Check each code object that is assembled in the block, in all threads; for tests."""
     assemble = _Maker.finished
 
     def checked(maker: _Maker, handlers: list[Protected]) -> types.CodeType:
@@ -101,9 +99,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _beginning(code: types.CodeType, listing: list[Instruction]) -> Iterator[str]:
-    """Free variables are copied first, cells are declared before RESUME, generators are made before
-    it.
-    """
+    """Free variables are copied first, cells declared before RESUME, generators made before it."""
     at_resume = next((at for at, item in enumerate(listing) if item.name == "RESUME"), None)
     if at_resume is None:
         yield "no RESUME"
@@ -171,9 +167,7 @@ def _jump(item: Instruction) -> int | None:
 
 
 def _flow(code: types.CodeType, listing: list[Instruction]) -> Iterator[str]:
-    """Along every path: the stack stays within its bounds and has one depth at each instruction,
-    and slots read as cells hold one.
-    """
+    """On every path the stack is in bounds, one depth per instruction; cell slots hold cells."""
     index = {item.start: at for at, item in enumerate(listing)}
     handler: dict[int, Protected] = {}
     for entry in read_exception_table(code):

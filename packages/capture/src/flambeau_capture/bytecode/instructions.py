@@ -24,9 +24,7 @@ NULL_AFTER = VERSION >= (3, 13)
 """Whether the NULL of a call stands above the callable, not below it."""
 
 PAST_END_FOR = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[VERSION]
-"""When its iterator is exhausted, FOR_ITER pops it and goes past END_FOR (3.12), or END_FOR and
-POP_TOP (3.13): so many instructions.
-"""
+"""How many instructions an exhausted FOR_ITER skips: END_FOR, and in 3.13 POP_TOP."""
 
 ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 """Instructions that nothing follows."""
@@ -34,9 +32,7 @@ ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: the unit where it starts (with its EXTENDED_ARGs), where its opcode stands,
-    and where the next one starts.
-    """
+    """One instruction: its first unit (of EXTENDED_ARGs), that of its opcode, and its end."""
 
     start: int
     unit: int
@@ -46,9 +42,7 @@ class Instruction:
 
 
 def cell_slots(code: types.CodeType) -> list[int]:
-    """The slots of the variables that inner functions share with this one, ascending; a parameter's
-    is that of the parameter.
-    """
+    """The slots of variables shared with inner functions, ascending; parameters keep theirs."""
     local = {name: slot for slot, name in enumerate(code.co_varnames)}
     others = [name for name in code.co_cellvars if name not in local]
     slots = [local[name] for name in code.co_cellvars if name in local]
@@ -81,9 +75,7 @@ def instructions_in(raw: bytes) -> list[Instruction]:
 
 
 class Protected(NamedTuple):
-    """Instructions from unit `start` to `end` (excluded) go to unit `target` with an exception, the
-    stack cut to `depth`.
-    """
+    """An exception in units `start` to `end` (excluded) jumps to `target`, stack at `depth`."""
 
     start: int
     end: int
@@ -146,9 +138,7 @@ _NO_LOCATION, _LONG, _NO_COLUMNS = 15, 14, 13
 
 
 def location_entries(length: int, position: Any, line: int) -> bytes:
-    """Entries of a location table (Objects/locations.md) for `length` units, `line` being that of
-    the entry before.
-    """
+    """Entries (Objects/locations.md) for `length` units that follow an entry of line `line`."""
     table = bytearray()
     while length > 0:
         part = min(length, 8)

@@ -55,9 +55,7 @@ from flambeau_capture.core import Tail, release_arguments
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a suspended frame hands over: the slots of its live locals, ascending, and the kinds of
-    its stack entries, bottom first.
-    """
+    """What a suspended frame passes on: live local slots, ascending; kinds of stack entries."""
 
     locals: tuple[int, ...]
     stack: tuple[str | int, ...]
@@ -105,9 +103,7 @@ def resumed_from(code: types.CodeType) -> ResumedFrom | None:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """One way on from `perform` or `call`: the successor, what it is handed, and the callable that
-    continues there.
-    """
+    """A continuation of `perform` or `call`: the successor, its layout, and the callable."""
 
     successor: Successor
     layout: Layout
@@ -115,9 +111,7 @@ class Continuation:
 
 
 def argument_order(code: types.CodeType, layout: Layout) -> list[tuple[str, int]]:
-    """What the parameters of a resume function are: ("local", slot), ("cell", slot) and ("stack",
-    position), in order.
-    """
+    """The parameters of a resume function: ("local", slot), ("cell", slot), ("stack", position)."""
     count = code.co_nlocals
     order = [("local", slot) for slot in range(count)]
     order += [("cell", slot) for slot in layout.locals if slot >= count]
@@ -140,9 +134,7 @@ def perform_function(
     keyword_names: tuple[str, ...],
     continuations: tuple[Continuation, ...],
 ) -> types.FunctionType:
-    """Performs instruction `index` in the interpreter; its value is a Tail that goes on with one of
-    `continuations`.
-    """
+    """Performs instruction `index` in CPython; returns a Tail that calls one of `continuations`."""
     maker = _Maker(frame_code, layout, _temporaries(continuations), with_next=False)
     maker.restore()
     maker.perform(index, keyword_names, continuations)
@@ -152,9 +144,7 @@ def perform_function(
 def call_function(
     frame_code: FrameCode, index: int, layout: Layout, continuations: tuple[Continuation, ...]
 ) -> types.FunctionType:
-    """Takes the value of the call at instruction `index` from its last parameter, a callable; then
-    as `perform_function`.
-    """
+    """As `perform_function`, for a call at `index` whose value the last parameter computes."""
     maker = _Maker(frame_code, layout, _temporaries(continuations), with_next=True)
     maker.restore()
     maker.take_value(index, continuations)
@@ -164,9 +154,7 @@ def call_function(
 def generator_function(
     frame_code: FrameCode, index: int, layout: Layout, *, suspended: bool
 ) -> types.FunctionType:
-    """A generator that goes on at `index`; `suspended` at the YIELD_VALUE before it, and then to be
-    advanced to there once.
-    """
+    """A generator that continues at `index`; if `suspended`, advanced once to its YIELD_VALUE."""
     maker = _Maker(frame_code, layout, 0, with_next=False)
     maker.restore(is_generator=True)
     if suspended:
@@ -322,9 +310,7 @@ class _Maker:
         self._keep_handlers()
 
     def _load_method(self, instruction: Instruction) -> None:
-        """As an attribute that is loaded and then called: which of the two forms the stack gets
-        must be known beforehand.
-        """
+        """The callable as an attribute load leaves it: the form is known before the load."""
         match instruction.name:
             case "LOAD_METHOD":
                 self.emit("LOAD_ATTR", instruction.arg)
@@ -337,9 +323,7 @@ class _Maker:
     def _perform_jump(
         self, instruction: Instruction, continuations: tuple[Continuation, ...]
     ) -> int:
-        """An instruction that jumps or goes on, and a continuation for each; the unit where the
-        instruction ends.
-        """
+        """An instruction that jumps or continues, a continuation each; the unit where it ends."""
         straight, jumped = continuations
         at = len(self.units)
         self.emit(instruction.name, 256)  # room for a long jump
@@ -371,18 +355,14 @@ class _Maker:
         self._keep_handlers()
 
     def suspend(self, index: int) -> None:
-        """Yield as the YIELD_VALUE at `index` did: what is thrown into the generator goes to the
-        same handler.
-        """
+        """Yield as the YIELD_VALUE at `index` does: exceptions thrown in reach the same handler."""
         start = self.at
         self.emit("LOAD_CONST", self.constant(None))
         self.emit("YIELD_VALUE", instructions(self.code)[index].arg)
         self._covered(index, start, self.at)
 
     def _go_on(self, item: Continuation) -> None:
-        """Return a Tail: take the stack into temporaries, leave the handlers, and hand everything
-        over.
-        """
+        """Return a Tail: save the stack, leave the handlers, and pass everything on."""
         first = self.parameter_count  # where the temporaries are
         stack = item.layout.stack
         if item.successor.pops:
@@ -484,16 +464,12 @@ class _Maker:
 
     @property
     def _first_line(self) -> Any:
-        """The place of our own instructions, as of a function's RESUME: a frame without a line is
-        more than `inspect` can bear.
-        """
+        """The position of our own instructions: RESUME's, because `inspect` needs a line."""
         line = self.code.co_firstlineno
         return line, line, None, None
 
     def _line_table(self) -> bytes:
-        """The first line for our own instructions, the original's for what is performed, the
-        original table for its code.
-        """
+        """The first line for our own instructions, the original table for the original code."""
         first = self.code.co_firstlineno
         places = [*self.locations]
         if self.body_start is None:

@@ -56,9 +56,7 @@ _PUSHES_NONE = frozenset({
     "LIST_APPEND", "SET_ADD", "MAP_ADD", "POP_TOP", "PRINT_EXPR",
 })  # fmt: skip
 LOADS_METHOD = frozenset({"LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR", "LOAD_GLOBAL"})
-"""Instructions that may push a callable together with the NULL (or the instance) of the call to
-come.
-"""
+"""Instructions that may push a callable together with the NULL (or instance) of its call."""
 
 
 def is_truth_jump(name: str) -> bool:
@@ -103,9 +101,7 @@ class Successor:
 def successors(
     code: types.CodeType, index: int, stack: tuple[str | int, ...]
 ) -> tuple[Successor, ...]:
-    """Where the frame may go on after performing instruction `index` on such a stack; none where it
-    ends the frame.
-    """
+    """Where the frame may continue after instruction `index` on this stack; empty where it ends."""
     listing = instructions(code)
     instruction = listing[index]
     name = instruction.name
@@ -149,9 +145,7 @@ def successors(
 
 
 def after_call(code: types.CodeType, index: int, stack: tuple[str | int, ...]) -> Successor:
-    """Where the frame goes on when a call at `index` has given its value, `stack` being what lies
-    under it.
-    """
+    """Where the frame continues after the call at `index`; `stack` lies below its value."""
     if instructions(code)[index + 1].name == "POP_TOP":
         return Successor(index + 2, stack, pops=True)
     return Successor(index + 1, (*stack, VALUE))

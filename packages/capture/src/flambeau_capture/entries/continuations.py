@@ -47,9 +47,7 @@ _NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 
 
 class Continuations:
-    """The compiled callables that one callable's frames go on with after a graph break, made where
-    they are first needed.
-    """
+    """The compiled callables that continue one callable's frames; made when first needed."""
 
     def __init__(self, compile_function: Callable[[types.FunctionType], Any]) -> None:
         self._compile_function = compile_function
@@ -64,9 +62,7 @@ class Continuations:
         layout: Layout,
         changing: Callable[[Sequence[str]], Mapping[str, frozenset[int]]],
     ) -> Any:
-        """The callable that goes on at an instruction; `changing(names)` says which dims of its
-        parameters change from call to call.
-        """
+        """The callable that continues at an instruction; `changing(names)`: its dynamic dims."""
         key = (id(frame_code.code), id(frame_code.globals), index, layout)
         with self._lock:
             found = self._made.get(key)
@@ -137,9 +133,7 @@ class _Changes:
         self._changed = changed
 
     def of(self, frame: SuspendedFrame, layout: Layout, names: Sequence[str]) -> dict[str, Any]:
-        """The dims of a continuation's parameters, which are called `names`, and of what is in
-        them.
-        """
+        """The dynamic dims of a continuation's parameters `names`, and of their contents."""
         if not self._unbacked and not self._changed:
             return {}
         code = frame.frame_code.code
@@ -154,9 +148,7 @@ class _Changes:
     def _inside(
         self, recipe: Recipe, source: Source, around: tuple[Recipe, ...] = ()
     ) -> Iterator[tuple[str, frozenset[int]]]:
-        """Of what is made by a recipe, which stands inside those `around` it: a list may hold
-        itself.
-        """
+        """The dynamic dims of a recipe's result; `around` holds the recipes that contain it."""
         match recipe:
             case SizeValue(expr=Expr() | FloatExpr() as number) if self._varies(number):
                 yield source.text(), frozenset({-1})

@@ -52,9 +52,7 @@ if TYPE_CHECKING:
 
 
 class GraphFailed(Exception):
-    """What an entry function raises when its graph has raised `error`; `before` is what it had
-    saved.
-    """
+    """Raised by an entry function whose graph raised `error`; `before` is the saved state."""
 
     def __init__(self, error: BaseException, before: Saved | None = None) -> None:
         super().__init__(error)
@@ -66,9 +64,7 @@ class GraphFailed(Exception):
 
 
 def unused_that_raise(capture: Capture, outputs: list[GraphValue]) -> list[GraphValue]:
-    """What calls that may raise compute or write to, and nobody reads: as outputs of the graph,
-    they are computed by any backend.
-    """
+    """Unread results of calls that may raise: as outputs, every backend computes them."""
     used = set(outputs)
     storages = {item.value.storage for item in capture.inputs} | {None}
     storages.update(value.storage for value in outputs)
@@ -195,9 +191,7 @@ def _code_of(hook: Any) -> types.CodeType | None:
 
 
 class _Violated(threading.local):
-    """Per thread: for whose entries, and why each did not serve. It keeps no state alive: another
-    entry may have served the call.
-    """
+    """Per thread: which entries did not serve the call, and why. It keeps no state alive."""
 
     def __init__(self) -> None:
         self._state: Callable[[], Any] = lambda: None
@@ -212,9 +206,7 @@ class _Violated(threading.local):
         self._failures[info] = failure
 
     def take(self, state: Any) -> dict[EntryInfo, GuardFailure]:
-        """The entries of this state that did not serve the call under way, which are then
-        forgotten.
-        """
+        """The entries of this state that did not serve the current call; they are forgotten."""
         found = self._failures if self._state() is state else {}
         self._state, self._failures = lambda: None, {}
         return found

@@ -72,9 +72,7 @@ from flambeau_prims.spec import Spec
 from flambeau_prims.symbols import symbol_name
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-"""`backend(gm, example_inputs)` -> a callable that takes the placeholders' values and returns a
-tuple of the outputs.
-"""
+"""`backend(gm, example_inputs)` returns a callable: placeholders' values to a tuple of outputs."""
 
 _NOTHING: Mapping[str, frozenset[int]] = types.MappingProxyType({})
 WHOLE_RESULT = -1
@@ -211,9 +209,7 @@ def _quiet(graph: Any) -> Callable[..., Any]:
 
 
 def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = None) -> Any:
-    """An entry that runs the original function, for calls like one that could not be captured;
-    `handler` as in `make_entry`.
-    """
+    """An entry that runs the original function, for calls that cannot be captured."""
     guards = tuple(all_guards(capture, state))
     info = EntryInfo(
         guards=guards,
@@ -225,9 +221,7 @@ def eager_entry(capture: Capture, state: torch_state.UsualState, handler: Any = 
 
 
 def raising_entry(scope: Scope, reason: Break) -> Any:
-    """An entry for this one call: it runs the original function, which is to raise what capture saw
-    it raise.
-    """
+    """An entry for this call only: the original function raises what capture saw it raise."""
     function = flat_function(scope.function)
 
     def run(*arguments: Any) -> Any:
@@ -242,9 +236,7 @@ def raising_entry(scope: Scope, reason: Break) -> Any:
 
 
 def skip_entry(arguments: int, reason: Break) -> Any:
-    """An entry without guards that runs the original function: behind all others, for calls none of
-    them serves.
-    """
+    """An entry without guards, behind all others, that runs the original function."""
     return new_entry(
         program.guard_program((), (), arguments),
         None,
@@ -331,9 +323,7 @@ def call_sources(scope: Scope) -> list[Source]:
 
 
 def all_guards(capture: Capture, state: torch_state.UsualState) -> list[Guard]:
-    """Every guard of a capture, prepared and in the order to check: torch's state, inputs, sizes,
-    and what the interpreter noted.
-    """
+    """All guards, prepared and in order: torch's state, inputs, sizes, the interpreter's."""
     guards = [Guard("TORCH_STATE", Constant(torch), state)]
     extras = dict.fromkeys(torch_state.implied_extras())
     guards += [
@@ -394,9 +384,7 @@ def _input_guard(item: Input) -> Guard:
 
 
 def _size_guards(capture: Capture) -> Iterator[Guard]:
-    """Conditions on symbolic sizes: those the SizeEnv noted, and that every size which defines no
-    symbol is what its Expr says.
-    """
+    """The SizeEnv's conditions, and that sizes which define no symbol equal their Expr."""
     sources = symbol_sources(capture.inputs)
 
     def guard(condition: Condition, names: dict[str, Source], where: str = "") -> Guard:

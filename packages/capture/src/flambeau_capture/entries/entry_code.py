@@ -106,18 +106,14 @@ def _children(item: Recipe | SideEffect) -> Iterator[Recipe]:
 
 
 def _needed(capture: Capture) -> tuple[Recipe, ...]:
-    """What the entry evaluates after the side effects: its result, or what its suspended frames are
-    given.
-    """
+    """What the entry evaluates after the side effects: its result, or its frames' arguments."""
     if not capture.suspended:
         return (capture.result,)
     return tuple(recipe for frame in reversed(capture.suspended) for recipe in frame.arguments)
 
 
 def recipes_in(capture: Capture) -> tuple[list[Recipe], frozenset[int]]:
-    """Every recipe of the side effects and the result, each once, in the order they are needed; and
-    (as ids) those that hold themselves.
-    """
+    """Every recipe once, in the order of need; and the ids of recipes that contain themselves."""
     found: dict[int, Recipe] = {}
     open_recipes: set[int] = set()
     cyclic: set[int] = set()
@@ -254,9 +250,7 @@ class EntryCode:
         suspended: Sequence[SuspendedFrame],
         frames: Sequence[Callable[..., Any]],
     ) -> str:
-        """The call that takes up the frames, each given a Tail of the next one as its last
-        argument.
-        """
+        """The call of the frames; each gets a Tail of the next one as its last argument."""
         parts: list[str] = []
         for frame, function in zip(reversed(suspended), reversed(frames), strict=True):
             values = [self.value(recipe) for recipe in frame.arguments]
@@ -314,9 +308,7 @@ class EntryCode:
         self._lines.append(text)
 
     def begin(self, recipe: Recipe, expression: str, fill: Callable[[str], None]) -> str:
-        """A new object made empty; `fill(name)` appends what fills it, after the object can be
-        referred to.
-        """
+        """A new empty object; `fill(name)` appends its contents after it can be referred to."""
         name = self.assign(expression)
         self._built[id(recipe)] = name
         if id(recipe) in self._cyclic:

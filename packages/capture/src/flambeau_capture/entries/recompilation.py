@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from flambeau_capture.events import Event, GuardFailure
 
 ENTRIES_DIED = 32
-"""A callable whose entries die with the objects they are for is given up after this many times the
-limit of compilations.
-"""
+"""A callable is given up after this many times the limit of compilations, if its entries die."""
 
 _SHOWN = 6
 _THEN = re.compile(r", (was|had) .*")
@@ -53,9 +51,7 @@ _THEN = re.compile(r", (was|had) .*")
 
 @dataclass(frozen=True, slots=True)
 class KeptFailing:
-    """The guard that failed in most of the recompilations and on the call at the limit: its kind,
-    and in words what was found each time.
-    """
+    """The guard that failed most often, and at the limit: its kind, and each failure in words."""
 
     kind: str
     text: str
@@ -176,9 +172,7 @@ class SizeChanges:
                     self._compare_numbers(guard, scope)
 
     def _compare_numbers(self, guard: Guard, scope: Scope) -> None:
-        """Note that a number which an entry was made for (perhaps inside a tuple) is another one in
-        this call.
-        """
+        """Note that a number of a guard, perhaps inside a tuple, is another one in this call."""
         if guard.kind == "EQUALS" and is_scalar_key(guard.source):
             if _load(guard.source, scope) not in (guard.payload, None):
                 self._note(guard.source.arguments[0].text(), -1)

@@ -206,9 +206,7 @@ def may_raise(call: Call) -> bool:
 
 
 def draws(call: Call) -> bool:
-    """Whether a call of the tape may draw random numbers, or set the state of a generator, of
-    torch's.
-    """
+    """Whether a call may draw from, or set, a random generator of torch."""
     if call.untraced and call.target in DRAWS:
         return False
     return call.random or call.untraced or isinstance(call.target, HigherOrder)

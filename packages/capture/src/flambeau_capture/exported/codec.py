@@ -65,9 +65,7 @@ def tagged(data: Any) -> tuple[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """A value that a node or a tree holds, fx nodes included; TypeError for one that a file cannot
-    hold.
-    """
+    """A value of a node or a tree, fx nodes included; TypeError if a file cannot hold it."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:

@@ -46,9 +46,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class SizeSymbol:
-    """A size that varies: its name, the example's value, its range, where it is read first, and
-    whether a Dim named it.
-    """
+    """A size that varies: name, example value, range, first source, and whether a Dim named it."""
 
     name: str
     hint: int
@@ -68,9 +66,7 @@ class SizeSymbol:
 
 @dataclass(frozen=True, slots=True)
 class SizeCondition:
-    """A condition on sizes under which the graph is right, and the line of the program that made it
-    ("" for declared ones).
-    """
+    """A condition on sizes under which the graph is valid, and its line ("" if declared)."""
 
     text: str
     where: str = ""
@@ -97,9 +93,7 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """The states of torch that the graph was exported under and runs under: default dtype, and
-    autocast by device.
-    """
+    """The states of torch under which the graph was exported: default dtype, autocast by device."""
 
     default_dtype: torch.dtype
     autocast: tuple[tuple[str, torch.dtype], ...] = ()

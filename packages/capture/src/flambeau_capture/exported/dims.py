@@ -131,9 +131,7 @@ class DerivedDim:
 
 
 def checked_dim(dim: Any, size: int, path: str) -> Dim | DerivedDim | Hint | None:
-    """What was said of one size, None where it is static; ValueError where the example's size
-    contradicts it.
-    """
+    """The declared size, None if static; ValueError if the example contradicts it."""
     if dim is None or dim is Hint.STATIC:
         return None
     if type(dim) is int:
@@ -165,9 +163,7 @@ def checked_dim(dim: Any, size: int, path: str) -> Dim | DerivedDim | Hint | Non
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSize:
-    """Where a symbol comes from: what was said of it, and the first place in the arguments that has
-    it.
-    """
+    """The origin of a symbol: its declaration, and the first argument that has it."""
 
     dim: Dim | Hint
     path: str
@@ -175,9 +171,7 @@ class DeclaredSize:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One size, or int, of the arguments that may vary: its place, where it is read, the example's,
-    and what was said of it.
-    """
+    """A size or int of the arguments that may vary: path, source, example, declaration."""
 
     path: str
     source: Source
@@ -187,9 +181,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDims(DynamicDims):
-    """What `dynamic_shapes` says of one call: tensors by identity, ints by their source. Everything
-    else is static.
-    """
+    """The `dynamic_shapes` of a call: tensors by identity, ints by source; the rest is static."""
 
     tensors: dict[int, tuple[torch.Tensor, dict[int, Declaration]]] = field(default_factory=dict)
     ints: dict[Source, Declaration] = field(default_factory=dict)

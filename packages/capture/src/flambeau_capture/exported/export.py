@@ -144,9 +144,7 @@ def _guard_text(guard: Guard) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What is really captured: a Python function, the arguments in front of the caller's, and the
-    signature that the caller sees.
-    """
+    """What is captured: a function, its leading arguments, and the signature for the caller."""
 
     function: types.FunctionType
     args: tuple[Any, ...]
@@ -223,9 +221,7 @@ class Lifter:
         symbols: DeclaredSymbols | None,
     ) -> None:
         self.own = own
-        """The arguments of the captured function that are not the caller's: the module, what a
-        partial binds.
-        """
+        """Arguments that the caller does not write: the module, what a partial binds."""
         self.capture, self.call, self.symbols = capture, call, symbols
         self.place = defined_at(capture.scope.function)
         self.state: dict[str, torch.Tensor] = {}
@@ -368,9 +364,7 @@ class Lifter:
                 yield Mutation("write", described.kind, described.name)
 
     def _rebinds(self) -> Iterator[Mutation]:
-        """Attributes of the model that become outputs of the graph; any other side effect is an
-        error.
-        """
+        """Attributes of the model that become graph outputs; other side effects are errors."""
         code = self.capture.scope.function.__code__
         own = (
             len(self.capture.scope.arguments) - 1
@@ -411,9 +405,7 @@ class Lifter:
             yield Mutation("rebind", kind, names[0], self.parts.outputs.index(value.value))
 
     def _is_callers(self, source: Source) -> bool:
-        """Whether what is read belongs to an argument that the caller wrote, not to what is
-        exported.
-        """
+        """Whether a source reads from an argument that the caller wrote."""
         base: Source | None = source
         while base is not None:
             source = base
@@ -430,9 +422,7 @@ class Lifter:
         return True
 
     def _existing(self, recipe: Recipe) -> Any:
-        """The object that a recipe fetches from before the call; the recipe itself where it makes
-        one.
-        """
+        """The object from before the call that a recipe fetches, else the recipe itself."""
         if isinstance(recipe, FromGraph) and recipe.value in self._input_of:
             return self._input_of[recipe.value].example
         return _loaded(recipe.source, self.capture) if isinstance(recipe, FromSource) else recipe
@@ -515,9 +505,7 @@ class Lifter:
         return Made(name, items, tuple(kwargs))
 
     def _given(self, source: Source) -> Tree:
-        """What existed before the call, in the result: an argument, a tensor of the state, a plain
-        value.
-        """
+        """A result from before the call: an argument, a tensor of the state, a plain value."""
         value = _loaded(source, self.capture)
         if id(value) in self._leaf_of:
             return Given(self._leaf_of[id(value)])

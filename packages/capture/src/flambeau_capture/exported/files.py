@@ -65,9 +65,7 @@ VERSION = 1
 
 
 def save_graph(exported: GraphContents, path: str | os.PathLike[str]) -> None:
-    """Write an exported graph; TypeError names what a file cannot hold, and nothing is written
-    then.
-    """
+    """Write an exported graph; a TypeError names what a file cannot hold, and writes nothing."""
     tensors = _TensorWriter()
     data = _contents(exported, tensors)
     head = {
@@ -174,9 +172,7 @@ _DAMAGED = (
 
 
 class ExportFileError(ValueError):
-    """A file is no exported graph, is damaged, of another version, or needs what this process does
-    not have.
-    """
+    """A file is no exported graph, damaged, of another version, or needs what is missing here."""
 
 
 def read_graph(cls: type[E], path: str | os.PathLike[str], classes: tuple[type, ...]) -> E:

@@ -36,16 +36,12 @@ if TYPE_CHECKING:
 
 
 class ExportedGraph(GraphContents):
-    """One captured call: a graph, how it is called, and the tensors it holds. Calling it checks the
-    inputs and runs the graph.
-    """
+    """A captured call: its graph, signature and tensors. Calls check inputs and run the graph."""
 
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the exported function returns on these arguments; InputMismatch where they are not
-        what was exported.
-        """
+        """The exported function's result; InputMismatch if the arguments do not fit the export."""
         leaves, containers = self.signature.match(args, kwargs)
         sizes = self.sizes_of(leaves)
         with self.ambient.entered():
@@ -58,9 +54,7 @@ class ExportedGraph(GraphContents):
         sizes: Mapping[str, Any],
         state: MutableMapping[str, torch.Tensor],
     ) -> Any:
-        """The result for inputs that are known to fit; what the program replaces in its state is
-        put into `state`.
-        """
+        """The result for checked inputs; `state` receives what the program replaces."""
         outputs = tuple(self.graph_module(*self._flat(leaves, state)))
         for mutation in self.mutations:
             if mutation.kind == "rebind":
@@ -71,9 +65,7 @@ class ExportedGraph(GraphContents):
         return build(self.result, values)
 
     def flat_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """The values of the graph's placeholders, in order, for these arguments: what a backend
-        calls example inputs.
-        """
+        """The placeholders' values for these arguments, in order: a backend's example inputs."""
         leaves, _ = self.signature.match(args, kwargs)
         self.sizes_of(leaves)
         return self._flat(leaves, self.state)
@@ -85,9 +77,7 @@ class ExportedGraph(GraphContents):
         ]
 
     def sizes_of(self, leaves: list[Any]) -> dict[str, int]:
-        """The symbols' values on these inputs, which are checked against their specs and the
-        conditions on sizes.
-        """
+        """The symbols' values on these inputs, which are checked against specs and conditions."""
         for spec, leaf, path in zip(self.input_specs, leaves, self.signature.paths, strict=True):
             _check_kind(spec, leaf, path)
         values = self.read_symbols(leaves)
@@ -107,24 +97,18 @@ class ExportedGraph(GraphContents):
         return {name: read.value(leaves) for name, read in reads.items()}
 
     def print_readable(self, *, print_output: bool = True) -> str:
-        """The graph as text, printed too unless told otherwise: inputs, sizes, calls with specs and
-        the user's lines, result.
-        """
+        """The graph as text, printed unless `print_output` is False."""
         text = graph_text(self)
         if print_output:
             print(text)
         return text
 
     def to_svg(self, path: str | os.PathLike[str]) -> None:
-        """Draw the graph into an SVG file: calls in layers, top to bottom; hover over one for its
-        whole text.
-        """
+        """Draw the graph into an SVG file, in layers; hover over a call for its whole text."""
         Path(path).write_text(svg_of(self), encoding="utf-8")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that `flambeau_capture.load` reads where the program's source is not;
-        TypeError for what a file cannot hold.
-        """
+        """Write a file for `flambeau_capture.load`; TypeError for what a file cannot hold."""
         save_graph(self, path)
 
 

@@ -68,9 +68,7 @@ def to_exported_program(exported: ExportedGraph) -> torch.export.ExportedProgram
 
 
 class _GraphModule(torch.nn.Module):
-    """The exported graph as a module whose parameters and buffers are its state, under their own
-    names.
-    """
+    """The exported graph as a module that holds the state under its names."""
 
     def __init__(self, exported: ExportedGraph) -> None:
         super().__init__()
@@ -89,9 +87,7 @@ class _GraphModule(torch.nn.Module):
         self.forward = self._forward()  # type: ignore[method-assign]
 
     def _forward(self) -> Any:
-        """The program as a function with the signature of the exported one, which torch.export
-        reads.
-        """
+        """The program as a function whose signature torch.export reads."""
         exported = self._exported
 
         def forward(*args: Any, **kwargs: Any) -> Any:

@@ -38,9 +38,7 @@ class InputMismatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of the exported function and the tree of its argument; `given` False: the
-    export left it at its default.
-    """
+    """A parameter and the tree of its argument; without `given`, the export used the default."""
 
     name: str
     kind: inspect._ParameterKind
@@ -61,9 +59,7 @@ class CallSignature:
     """The names of those that it gave by keyword, in order."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by parameter; TypeError as for a Python call. Missing are those left at
-        what the export has.
-        """
+        """The arguments by parameter, without those that keep the export's value."""
         python = []
         for parameter in self.parameters:
             default: Any = inspect.Parameter.empty
@@ -83,9 +79,7 @@ class CallSignature:
     def match(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], list[Any]]:
-        """(inputs, containers) of a call: what stands at the leaves, and each container;
-        InputMismatch says what does not fit.
-        """
+        """The inputs at the leaves, and the containers; InputMismatch says what does not fit."""
         matcher = _Matcher(len(self.paths))
         bound = self.bind(args, kwargs)
         for parameter in self.parameters:
@@ -180,9 +174,7 @@ class _Matcher:
 
 @dataclass(frozen=True, slots=True)
 class BoundCall:
-    """The call of an export: its signature, the values at the leaves, and what was said of their
-    sizes.
-    """
+    """An export's call: signature, values at the leaves, declared sizes."""
 
     signature: CallSignature
     inputs: list[Any]
@@ -202,9 +194,7 @@ def bind_call(
     sources: Mapping[Place, Source],
     dynamic_shapes: Any,
 ) -> BoundCall:
-    """The trees of a call's arguments. `sources` says where the captured frame reads each argument
-    that the caller wrote.
-    """
+    """The trees of a call's arguments; `sources` says where the frame reads each of them."""
     places = python.bind(
         *(("args", at) for at in range(len(args))), **{name: ("kwargs", name) for name in kwargs}
     )
@@ -241,9 +231,7 @@ def _argument_tree(
     places: Any,
     sources: Mapping[Place, Source],
 ) -> Tree:
-    """The tree of one parameter's argument; `places` says where the caller wrote it, or for a
-    starred one its items.
-    """
+    """The tree of one argument; `places` says where the caller wrote it, or a star's items."""
     name = parameter.name
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         wanted = reader.sequence(shapes, len(value), name)
@@ -432,9 +420,7 @@ def _dims_of(said: Any, tensor: torch.Tensor, path: str) -> dict[int, Any]:
 def frame_sources(
     function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], skipped: int
 ) -> dict[Place, Source]:
-    """Where the frame of `function(*args, **kwargs)` reads what the caller wrote, which stands
-    behind `skipped` arguments of ours.
-    """
+    """Where the frame reads the caller's arguments, which follow `skipped` ones of ours."""
     signature = inspect.signature(function, follow_wrapped=False)
     bound = signature.bind(*range(len(args)), **{name: name for name in kwargs})
     places: dict[Any, Place] = {at: ("args", at - skipped) for at in range(skipped, len(args))}

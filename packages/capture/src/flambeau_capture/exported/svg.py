@@ -179,9 +179,7 @@ def _insert_points(box: _Box, layers: list[list[_Box]]) -> None:
 
 
 def _order(layers: list[list[_Box]]) -> None:
-    """Order each layer by the mean place of the neighbours, down and up in turn, so that few edges
-    cross.
-    """
+    """Order each layer by its neighbours' mean, down and up in turn, so that few edges cross."""
     for sweep in range(_ORDERING_SWEEPS):
         downwards = sweep % 2 == 0
         for layer in layers if downwards else reversed(layers):

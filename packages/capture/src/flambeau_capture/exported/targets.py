@@ -71,9 +71,7 @@ class UnknownTarget(LookupError):
 
 @functools.cache
 def _functions() -> dict[str, Any]:
-    """Every callable target by its name; the first name that a function is found under is the one
-    that files use.
-    """
+    """Every callable target by name; files use the first name of a function."""
     return dict(_named_functions())
 
 

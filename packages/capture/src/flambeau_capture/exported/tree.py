@@ -23,9 +23,7 @@ from torch import fx
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """In arguments: the `index`-th input (a tensor or an int that may vary). In a result: the
-    graph's `index`-th output.
-    """
+    """In arguments: the `index`-th input, a tensor or int. In a result: the `index`-th output."""
 
     index: int
 
@@ -39,9 +37,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenContainer:
-    """In a result: a container of the arguments itself, the `index`-th in the order of
-    `containers_in`.
-    """
+    """In a result: a container of the arguments, the `index`-th of those that `match` returns."""
 
     index: int
 
@@ -69,18 +65,14 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """In arguments: an object that export does not look into; one of the same type (named) is taken
-    for it.
-    """
+    """In arguments: an object that export does not look into; only its type is compared."""
 
     type_name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """A list, tuple, set or frozenset, or an instance of a subclass (a namedtuple, say) with its
-    own attributes.
-    """
+    """A list, tuple, set or frozenset, or an instance of a subclass with its attributes."""
 
     cls: type
     items: tuple[Tree, ...]
@@ -89,9 +81,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """A dict, or an instance of a subclass, with its own attributes; a defaultdict's factory is a
-    builtin type or None.
-    """
+    """A dict or an instance of a subclass, with its attributes; `factory` is a builtin type."""
 
     cls: type
     items: tuple[tuple[Tree, Tree], ...]
@@ -153,9 +143,7 @@ PLAIN = (
 
 
 def is_dataclass_instance(value: Any) -> bool:
-    """Whether a value is a plain dataclass instance: its fields are kept in its own `__dict__` or
-    slots.
-    """
+    """Whether a value is a dataclass instance whose fields are in its `__dict__` or slots."""
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict, list, tuple))
 
 

@@ -93,9 +93,7 @@ def jacobian(
     count: int,
     chunk_size: int | None,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """The function's results, and for each of the first `count` the derivatives by the `wanted`
-    tensors, one after another.
-    """
+    """The results, and the derivatives of the first `count` of them by the `wanted` tensors."""
     with _level() as level:
         results, inputs = _run(function, tensors, wanted, level)
         found: list[torch.Tensor] = []
@@ -130,9 +128,7 @@ def _level() -> Iterator[int]:
 def _run(
     function: Flat, tensors: Sequence[torch.Tensor], wanted: Sequence[int], level: int
 ) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
-    """The function's results on tensors of this level, and those of these that are differentiated
-    by.
-    """
+    """The results on tensors of this level, and the tensors differentiated by."""
     wrapped = [_functorch._wrap_for_grad(tensor, level) for tensor in tensors]
     inputs = [wrapped[at] for at in wanted]
     allowed = _functorch.get_inplace_requires_grad_allowed()

@@ -83,9 +83,7 @@ _NONE: Mapping[str, GraphValue] = types.MappingProxyType({})
 def live_calls(
     calls: list[Call], wanted: Iterable[GraphValue], unbacked: Mapping[str, GraphValue] = _NONE
 ) -> list[Call]:
-    """The calls that have side effects or whose results are used, in order; sizes use the values
-    that define their symbols.
-    """
+    """The calls with side effects or used results, in order; sizes use their symbols' values."""
     used = set(wanted)
     live = []
     for call in reversed(calls):
@@ -103,9 +101,7 @@ def live_calls(
 def build_graph_module(
     capture: Capture, wanted: list[GraphValue]
 ) -> tuple[fx.GraphModule, list[Input]]:
-    """The graph that returns the tuple of `wanted` values, and the inputs its placeholders stand
-    for, in order.
-    """
+    """The graph that returns the `wanted` values, and the inputs of its placeholders, in order."""
     calls = live_calls(capture.calls, wanted, capture.unbacked)
     builder = _CaptureBuilder(capture, calls, wanted)
     module = builder.module(calls, wanted)
@@ -132,9 +128,7 @@ _GENERATED = ("_code", "_lineno_map", "_prologue_start")
 
 
 class CapturedGraphModule(fx.GraphModule):
-    """A GraphModule whose Python code is generated when somebody runs or prints it: most backends
-    read the graph only.
-    """
+    """A GraphModule that generates its code when run or printed: most backends read the graph."""
 
     def __init__(self, root: torch.nn.Module, graph: fx.Graph) -> None:
         object.__setattr__(self, "_deferred", True)
@@ -146,9 +140,7 @@ class CapturedGraphModule(fx.GraphModule):
         return None if self.__dict__.get("_deferred") else super().recompile()
 
     def forward(self, *args: Any) -> Any:
-        """The graph's program. Generating it gives this module's class a `forward` of its own, in
-        place of this one.
-        """
+        """Run the graph. Code generation replaces this method in the module's own class."""
         own = vars(type(self))  # each GraphModule has a class of its own
         if "forward" not in own:
             with _GENERATING:
@@ -171,9 +163,7 @@ class CapturedGraphModule(fx.GraphModule):
 def _defined_by(
     unbacked: Mapping[str, GraphValue], nodes: Mapping[GraphValue, Any]
 ) -> Callable[[str], fx.Node | None]:
-    """The node of a symbol that the graph itself defines, or None. (No method of the builder: a
-    cycle would keep the inputs alive.)
-    """
+    """The node of a symbol that the graph defines. A method would keep the inputs alive."""
 
     def node(name: str) -> fx.Node | None:
         value = unbacked.get(name)
@@ -210,9 +200,7 @@ class _Builder:
         return node
 
     def _placeholder_name(self, hint: str) -> str:
-        """A name no placeholder has yet: unlike a node's, a placeholder's name is also its
-        parameter's.
-        """
+        """A name that no placeholder has: it is also the name of a parameter."""
         base = re.sub(r"\W", "_", hint) or "arg"
         if base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"

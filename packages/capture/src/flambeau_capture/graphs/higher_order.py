@@ -181,9 +181,7 @@ class CustomFunction(HigherOrder):
 
 
 class _Plain(torch.autograd.Function):
-    """Outside function transforms: the forward sees ctx, and may keep tensors that it does not
-    return.
-    """
+    """Outside transforms: the forward sees ctx, and may keep tensors that it does not return."""
 
     @staticmethod
     def forward(ctx: Any, call: CustomFunction, lifted: Any, *tensors: Any) -> tuple[Any, ...]:
@@ -218,9 +216,7 @@ class _Transformable(torch.autograd.Function):
 
 
 class _Transform(HigherOrder):
-    """Base of function transforms: called with the transform's tensors, then the lifted arguments
-    of `graph`.
-    """
+    """Base of function transforms: called with their tensors, then the graph's lifted arguments."""
 
     graph: fx.GraphModule
 
@@ -236,9 +232,7 @@ class _Transform(HigherOrder):
 def _with_aux(
     closed: Callable[..., tuple[Any, ...]], results: int
 ) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The function that returns its first results apart from the others, which are not
-    differentiated.
-    """
+    """The function with its differentiated results and its other results as two tuples."""
 
     def function(*tensors: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         flat = closed(*tensors)
@@ -401,9 +395,7 @@ class CompiledGraph:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Conditional(HigherOrder):
-    """torch.cond: called with the predicate, then the lifted arguments, of which each branch takes
-    those that it lists.
-    """
+    """torch.cond: called with the predicate, then lifted arguments, which each branch selects."""
 
     name: str
     true: Runnable
@@ -439,9 +431,7 @@ class Conditional(HigherOrder):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Loop(HigherOrder):
-    """torch.while_loop: called with the `carried` tensors, then the lifted arguments, of which each
-    graph takes those that it lists.
-    """
+    """torch.while_loop: called with `carried` tensors, then lifted arguments for each graph."""
 
     name: str
     test: Runnable

@@ -20,9 +20,7 @@ import torch
 
 
 def is_host_generator_type(kind: type) -> bool:
-    """Whether the objects of a type are generators whose state can be read and restored: Python's
-    own, or NumPy's.
-    """
+    """Whether a type is Python's or NumPy's generator, whose state can be read and restored."""
     if issubclass(kind, random.Random):
         return not issubclass(kind, random.SystemRandom)
     of_numpy: Any = sys.modules.get("numpy.random")
@@ -56,9 +54,7 @@ GENERATOR_STATE = frozenset({"gauss_next", "bit_generator", "_bit_generator"})
 
 
 def draw(generator: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-    """A number; of a generator of Python's by Python's own method, which a class of the program may
-    have overridden.
-    """
+    """Draw a number; Python's own method, which a class of the program may have overridden."""
     if isinstance(generator, random.Random):
         return getattr(random.Random, method)(generator, *args, **kwargs)
     return getattr(generator, method)(*args, **kwargs)
@@ -72,9 +68,7 @@ def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
 
 
 def draw_array(generator: Any, method: str, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """An array (or NumPy scalar), as the tensor of its elements; arrays among the arguments are
-    given as tensors, too.
-    """
+    """Draw an array (or NumPy scalar), as a tensor; array arguments are tensors, too."""
     named = {name: _as_array(arg) for name, arg in kwargs.items()}
     found = getattr(generator, method)(*map(_as_array, args), **named)
     numpy: Any = sys.modules["numpy"]
@@ -98,9 +92,7 @@ UNIT_DRAWS = frozenset({"random", "random_sample", "rand"})
 
 
 class KnownState:
-    """The state that a frame gives to a generator which it has seeded: that of a generator of our
-    own, which draws while the frame is captured.
-    """
+    """The state of a generator that the frame has seeded: a copy draws during the capture."""
 
     __slots__ = ("_generator", "_state")
 

@@ -27,9 +27,7 @@ _OPAQUE: dict[str, Callable[..., Any]] = {
 
 
 def symbol_sources(inputs: Iterable[Input]) -> dict[str, Source]:
-    """Where each symbol's int is read from: an int input, or the first input tensor with it as a
-    size or stride, or with a size that it is the root of.
-    """
+    """The source of each symbol: an int, or a tensor with it (or a multiple) as its first size."""
     items = list(inputs)
     reads = symbol_reads([item.spec for item in items], strides=True, derived=True)
     return {name: _source(items[read.input].source, read) for name, read in reads.items()}

@@ -43,9 +43,7 @@ def is_constant(value: Any) -> bool:
 
 
 HEAP_TYPE = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`: types made by class statements (or by a C extension's spec), whose
-`__eq__` may be the user's.
-"""
+"""`Py_TPFLAGS_HEAPTYPE`: types of class statements, whose `__eq__` may be the user's."""
 
 
 def constants_equal(a: Any, b: Any) -> bool:
@@ -76,9 +74,7 @@ def constants_equal(a: Any, b: Any) -> bool:
 
 
 _PRINTED_BITS = 1024
-"""Longer ints are not printed in base ten: that is slow, and refused from
-`sys.get_int_max_str_digits()` on.
-"""
+"""Longer ints are not printed in base ten: Python is slow at it, and refuses very long ones."""
 
 
 def brief(value: Any) -> str:
@@ -111,15 +107,11 @@ def type_name(cls: type) -> str:
 # ---------------------------------------------------------------- relations
 
 EXTENT = SizeEnv().symbol(0, None, lower=None, name="(extent)")
-"""Stands for a size or stride of an input in the guard that it is what its Expr says; no symbol of
-a capture has this name.
-"""
+"""Stands for a size or stride in the guard on its Expr; no capture has a symbol of this name."""
 
 
 class Inexpressible(ValueError):
-    """The condition holds something that postfix code has no operation for (floats, say); it is
-    evaluated in Python.
-    """
+    """Postfix code has no operation for a part of the condition; Python evaluates it."""
 
 
 @dataclass(frozen=True, eq=False)

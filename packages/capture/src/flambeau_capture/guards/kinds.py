@@ -50,9 +50,7 @@ class CheckEmitter(Protocol):
 
 
 class Held:
-    """An object a guard compares by identity: weakly held where its type allows that, so that a
-    dead one never matches.
-    """
+    """An object that a guard compares by identity, held weakly if possible."""
 
     __slots__ = ("is_weak", "reference", "text")
 
@@ -247,9 +245,7 @@ _CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset)
 
 
 class LENGTH(GuardKind):
-    """A list, tuple, dict or set (or a subclass) with this many items, counted as the builtin
-    counts them.
-    """
+    """A list, tuple, dict or set (or a subclass) of this length, as the builtin counts it."""
 
     statement = "has length {0}"
 
@@ -311,9 +307,7 @@ class HAS_KEY(GuardKind):
 
 
 class ABSENT(GuardKind):
-    """A dict (or subclass) without this key: an attribute that no instance tracked copies, a global
-    that is a builtin.
-    """
+    """A dict (or subclass) without this key: an unset attribute, or a global that is a builtin."""
 
     operation = "NO_KEY"
     statement = "has no key {0!r}"
@@ -338,9 +332,7 @@ class CELL_EMPTY(GuardKind):
 
 
 class TORCH_STATE(GuardKind):
-    """The usual states of torch (payload: torch_state.UsualState): grad and inference mode,
-    dispatch modes, autocast on, default dtype.
-    """
+    """Torch's usual states (payload: UsualState): grad, inference and dispatch modes, autocast."""
 
     def holds(self, value: Any, payload: Any, scope: Scope | None) -> bool:
         return not payload.differences()
@@ -382,9 +374,7 @@ class STATE(GuardKind):
 
 
 class PREDICATE(GuardKind):
-    """Whatever else: the payload is (function, description), and `function(value)` must be true.
-    Slow; it may run Python code.
-    """
+    """A slow check in Python: the payload is (function, description), with a bool function."""
 
     statement = "{0[1]}"
 

@@ -47,9 +47,7 @@ _MAX_GUARDS = 60_000
 
 
 class TooManyGuards(ValueError):
-    """The program would not fit the C core's 16-bit operands, whose entries take no other kind of
-    program.
-    """
+    """The program exceeds the 16-bit operands of the C core, which takes no other programs."""
 
 
 def guard_program(
@@ -110,9 +108,7 @@ class PythonProgram:
 
 
 def order(guards: Sequence[Guard]) -> list[Guard]:
-    """Each guard once, in the order to check them: torch's state, then what is nearest to the
-    arguments, then the rest as it came.
-    """
+    """Each guard once, in order: torch's state, then those of arguments, then the others."""
     seen: set[Any] = set()
     unique = []
     for guard in guards:
@@ -140,9 +136,7 @@ def _distance(guard: Guard) -> int:
 
 
 class ProgramBuilder:
-    """Registers and operations while a program is made. Register 0 is the source of operations that
-    have none.
-    """
+    """Registers and operations of a program. Register 0 is the source of those that have none."""
 
     def __init__(self, guards: Sequence[Guard], inputs: Sequence[Source]) -> None:
         self.codes = _operation_codes()

@@ -154,9 +154,7 @@ def _find_autograd_flags(c10: Path) -> int:
 
 
 def _agrees_with_python() -> bool:
-    """The C reader, as configured, against Python: each sample matches its own facts, and only
-    those.
-    """
+    """Check the configured C reader: each sample matches its own facts only."""
     assert core is not None
     code = core.operations()
     # More than five dimensions stand outside the TensorImpl, behind a pointer where the inline ones

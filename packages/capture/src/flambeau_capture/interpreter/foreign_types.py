@@ -32,14 +32,10 @@ class ForeignObjects(Protocol):
     """The objects of one library in one capture."""
 
     def wrap(self, value: Any, source: Source) -> Any:
-        """An object that existed before the call as the frame sees it; None for one without a
-        special form.
-        """
+        """The frame's form of an object from before the call; None if it has no special form."""
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a class or C function of the library; NotImplemented for a class that is
-        instantiated as any other.
-        """
+        """A call of a class or C function of the library; NotImplemented for an ordinary class."""
 
     def call_python(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a Python function of the library; NotImplemented to have it interpreted."""

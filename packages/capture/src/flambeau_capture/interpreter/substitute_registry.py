@@ -62,9 +62,7 @@ def substitute_for_code(code: types.CodeType) -> Callable[[CodeSubstitute], Code
 
 
 def substitute_if_new(function: Any, substitute: Substitute) -> None:
-    """Have it stand in for a function that has no substitute yet; None, what a version of a library
-    does not have, is passed over.
-    """
+    """Substitute a function that has no substitute yet; None (a missing function) is skipped."""
     if function is not None and id(function) not in SUBSTITUTES:
         substitute_for(function)(substitute)
 
@@ -101,16 +99,12 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """What a C function takes: how many positional arguments, those that must be given included,
-    and which by name.
-    """
+    """The parameters of a C function: how many are positional, required, or named."""
 
     least: int
     most: int
     names: tuple[str, ...] = ()
-    """Of positional parameters that may be given by name, the last `len(names)` of them, and of
-    those that are keyword-only.
-    """
+    """Names of the last positional parameters that have one, then of the keyword-only ones."""
     keyword_only: int = 0
     receiver: type | None = None
 
@@ -217,9 +211,7 @@ def checked(function: Any, substitute: Substitute) -> Substitute:
 def _raise_refusal(
     function: Any, parameters: _Parameters, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> NoReturn:
-    """Raise what CPython raises, which looks at the number and the names before it looks at a
-    value.
-    """
+    """Raise CPython's error: it checks the number and the names before any value."""
     first: list[Any] = [None for _ in args]
     receiver = parameters.receiver
     if receiver is not None and args:

@@ -33,9 +33,7 @@ class _Place(NamedTuple):
 
 
 def raised_in(frame: ActiveFrame, error: BaseException) -> types.TracebackType | None:
-    """The traceback of `error` as it leaves the instruction of `frame` that raised it, or re-raised
-    it by name.
-    """
+    """The traceback of `error` as it leaves the instruction of `frame` that raised it."""
     behind = made_part(error)
     index = frame.ip - 1
     code = frame.code.code_reference()
@@ -68,9 +66,7 @@ def _stand_in(code: types.CodeType, mark: object) -> types.CodeType:
 
 
 def made_part(error: BaseException) -> types.TracebackType | None:
-    """The entries of the traceback of `error` that stand for frames of the program; those in front
-    of them are the interpreter's.
-    """
+    """The traceback entries of program frames; those in front are the interpreter's."""
     traceback = error.__traceback__
     while traceback is not None and not is_made(traceback):
         traceback = traceback.tb_next
@@ -139,9 +135,7 @@ def _place() -> Iterator[None]:
 
 _NOP = bytes((dis.opmap["NOP"], 0))
 _NO_POSITION = bytes((0xF8,))
-"""The entry of a position table for one instruction without a position (CPython's
-Objects/locations.md, code 15).
-"""
+"""The position table entry of an instruction without a position (code 15)."""
 _PLACE = _place.__code__
 
 

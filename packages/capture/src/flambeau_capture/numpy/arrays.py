@@ -51,9 +51,7 @@ def tensor_of_readonly(array: Any) -> torch.Tensor:
 
 @functools.cache
 def tensor_of_reversed(flips: frozenset[int], writeable: bool) -> Callable[[Any], torch.Tensor]:
-    """A converter of arrays with negative strides along the axes `flips`: to the tensor that runs
-    along them forwards.
-    """
+    """A converter of arrays with negative strides along `flips`, to tensors that run forwards."""
 
     def tensor_of_reversed_array(array: Any) -> torch.Tensor:
         forwards = np.flip(array, tuple(sorted(flips)))
@@ -181,9 +179,7 @@ class Arrays:
     # ------------------------------------------------------------ constants
 
     def learn(self, array: Any, contents: Any) -> None:
-        """Note what a whole array holds, until it is written to: NumPy's code keeps axes and shapes
-        in arrays.
-        """
+        """Remember an array's contents until it is written: NumPy's code keeps shapes in arrays."""
         memory = array.base.storage_record
         self._known[id(memory)] = (memory, contents)
 
@@ -233,9 +229,7 @@ class Arrays:
         return int(key) if isinstance(key, np.integer) else key
 
     def tensor_item(self, tensor: torch.Tensor, value: Any) -> Any:
-        """The value that is assigned to items of a tensor: NumPy scalars are numbers, arrays are
-        refused.
-        """
+        """A value assigned to items of a tensor: NumPy scalars are numbers, arrays are refused."""
         if isinstance(value, np.generic):
             return value.item()
         if not isinstance(value, self.array_type):
@@ -247,9 +241,7 @@ class Arrays:
     # ------------------------------------------------------------ what goes out
 
     def recipe(self, array: Any) -> Recipe:
-        """How an array is rebuilt at exit: the program's own as itself, others over the memory of a
-        graph output.
-        """
+        """The recipe of an array: a source, or an array over a graph output's memory."""
         source = self._sources.get(id(array))
         if source is not None:
             return FromSource(source[1])
@@ -432,9 +424,7 @@ def plain(machine: Machine, value: Any) -> Any:
 
 
 def as_array(machine: Machine, value: Any, dtype: Any = None) -> Any:
-    """`np.asarray(value)`: arrays as they are, tensors as their arrays, and nested lists of numbers
-    and arrays.
-    """
+    """`np.asarray(value)` of arrays, tensors, and nested lists of numbers and arrays."""
     arrays = arrays_of(machine)
     if isinstance(value, torch.Tensor):
         value = from_tensor(machine, value)

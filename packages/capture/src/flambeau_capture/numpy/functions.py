@@ -69,9 +69,7 @@ class NumPyObjects(Arrays):
         return call_numpy(self.machine, function, args, kwargs)
 
     def call_python(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a Python function of NumPy: a public one is called on constants; NotImplemented
-        to have it interpreted.
-        """
+        """Call a public Python function of NumPy on constants; NotImplemented to interpret it."""
         name = function.__name__
         if (
             vars(np).get(name, self) is not function
@@ -145,9 +143,7 @@ def call_numpy(
 
 
 def _may_call(function: Any, handler: Any) -> bool:
-    """Whether a function of constants may be called at capture: NumPy's public functions read
-    nothing else.
-    """
+    """Whether a function of constants may run during capture; public ones read nothing else."""
     return (
         (handler is not None and handler not in MAKERS)
         or hasattr(function, "_implementation")

@@ -34,9 +34,7 @@ def _is_basic(item: Any) -> bool:
 
 
 def _items(machine: Machine, array: Any, key: Any) -> list[Any]:
-    """The key as a list with an entry for each dimension (and each None): lists, tensors and
-    scalars as arrays, the ellipsis spelt out.
-    """
+    """The key with an entry per dimension and None: arrays for lists, the ellipsis expanded."""
     items = list(key) if type(key) is tuple else [key]
     items = [item if _is_basic(item) else _index_array(machine, item) for item in items]
     used = sum(_consumed(item) for item in items)
@@ -125,9 +123,7 @@ def alias(array: Any) -> torch.Tensor:
 
 
 def _forwards(item: slice, size: Any, backwards: bool) -> tuple[slice, bool]:
-    """A slice of an axis as one with a positive step of the axis as it stands in memory, and
-    whether it is read in reverse.
-    """
+    """A slice with a positive step in memory order, and whether it is read in reverse."""
     item = slice(*(_bound(bound) for bound in (item.start, item.stop, item.step)))
     step = 1 if item.step is None else item.step
     if step == 0:
@@ -226,9 +222,7 @@ def _mismatch(array: Any, axis: int, size: Any) -> str:
 
 
 def _slices_first(machine: Machine, array: Any, items: list[Any]) -> tuple[list[Any], torch.Tensor]:
-    """The array with its slices and Nones applied, and what is left of the key: whole axes and
-    advanced indices.
-    """
+    """The array with slices and Nones applied, and the rest of the key."""
     views = [
         slice(None) if issubclass(type(item), ArrayBase) or type(item) is int else item
         for item in items
@@ -241,9 +235,7 @@ def _slices_first(machine: Machine, array: Any, items: list[Any]) -> tuple[list[
 
 
 def _without_axis(machine: Machine, array: Any, items: list[Any], found: torch.Tensor) -> Any:
-    """The result where all indices are without dimensions: the axis of one that torch was given
-    instead goes.
-    """
+    """The result without the axis that torch needed for 0-dim indices."""
     at = _fancy_place(items)
     found = machine.tape.call_method("squeeze", (found, at))
     return array.new(found, scalar=found.ndim == 0)
@@ -313,9 +305,7 @@ def assigned(machine: Machine, value: Any, dtype: Any) -> torch.Tensor:
 
 
 def _fitting(machine: Machine, value: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
-    """The value without leading dimensions of 1 that the destination lacks; ValueError where it
-    cannot be broadcast.
-    """
+    """The value without leading dimensions of 1; ValueError if it cannot be broadcast."""
     found = value
     while found.ndim > len(shape) and found.shape[0] == 1:
         found = machine.tape.call_method("squeeze", (found, 0))

@@ -36,9 +36,7 @@ def c_order(ndim: int) -> Order:
 
 
 def _hints(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Shape and strides of this call: among symbolic strides, which are products of sizes, the
-    order is the same for all sizes.
-    """
+    """This call's shape and strides; symbolic strides have one order for all sizes."""
     assert isinstance(tensor, FakeTensor)
     spec = tensor.spec
     return [hint_of(size) for size in spec.shape], [hint_of(size) for size in spec.stride]
@@ -73,9 +71,7 @@ def _descends(strides: list[int]) -> bool:
 
 
 def _is_inside(strides: list[list[int]], axis: int, other: int) -> bool | None:
-    """Whether `axis` has the smaller strides; operands that disagree leave the axes as they stand,
-    None where none can tell.
-    """
+    """Whether `axis` has the smaller strides; False if operands disagree, None if unknown."""
     found: bool | None = None
     for own in strides:
         if own[axis] and own[other]:
@@ -138,9 +134,7 @@ def wanted(name: Any, tensors: Sequence[torch.Tensor], ndim: int) -> Order:
 
 
 def copied(name: Any, tensor: torch.Tensor) -> Order:
-    """The order of a copy of one array: "K" sorts axes by their strides, repeated ones (of stride
-    0) innermost.
-    """
+    """The order of a copy: "K" sorts axes by their strides, those of stride 0 innermost."""
     if str(name).upper() != "K" and name is not None:
         return wanted(name, [tensor], tensor.ndim)
     _, strides = _hints(tensor)
@@ -184,9 +178,7 @@ def torch_dtype(dtype: Any) -> torch.dtype:
 
 
 def abstract(value: Any) -> Any:
-    """How a Python number takes part in promotion (NEP 50): by its type, weakly; a bool as the
-    dtype bool.
-    """
+    """A Python number in promotion (NEP 50): weak, by its type; a bool as the dtype."""
     kind = type(value)
     if kind is bool or kind is torch.SymBool:
         return np.dtype(bool)
@@ -207,9 +199,7 @@ MAKERS: set[Callable[..., Any]] = set()
 def handler(
     *functions: Any, makes: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: handles these functions of NumPy's; a second handler of one is an error. `makes`:
-    it is a maker.
-    """
+    """Decorator: the handler of these NumPy functions. A maker also serves constants."""
 
     def declare(handler: Callable[..., Any]) -> Callable[..., Any]:
         for function in functions:

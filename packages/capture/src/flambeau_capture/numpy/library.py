@@ -64,9 +64,7 @@ class NumPy:
         return self.is_value(type(value))
 
     def is_callable(self, function: Any) -> bool:
-        """Whether a callable is a ufunc, a dispatching function, a builtin, a method of one, or a
-        class of NumPy.
-        """
+        """Whether a callable is a ufunc, dispatcher, builtin, method or class of NumPy."""
         kind = type(function)
         if _is_numpy(kind.__module__):
             return True
@@ -98,9 +96,7 @@ foreign_types.register("numpy", _NUMPY)
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes tensors where `fn` takes arrays, in (containers in) its arguments, and
-    returns tensors for arrays.
-    """
+    """A function of tensors made of one of arrays: nested tensors in, tensors for arrays out."""
 
     @functools.wraps(fn)
     def on_tensors(*args: Any, **kwargs: Any) -> Any:
@@ -116,9 +112,7 @@ def arrays_of(value: Any) -> Any:
 
 
 def tensors_of(value: Any) -> Any:
-    """The value with each array as a tensor over its memory; a NumPy scalar becomes a tensor
-    without dimensions.
-    """
+    """The value with arrays as tensors over their memory, and NumPy scalars as 0-dim tensors."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None:
         return value

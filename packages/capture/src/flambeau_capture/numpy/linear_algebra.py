@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 
 def promoted(machine: Machine, *values: Any) -> list[torch.Tensor]:
-    """Operands as tensors of their common dtype (without weak promotion: the functions here take
-    arrays).
-    """
+    """Operands as tensors of their common dtype, without weak promotion."""
     arrays = [as_array(machine, value) for value in values]
     kind = np.result_type(*[array.dtype for array in arrays])
     if kind.kind == "b":
@@ -160,9 +158,7 @@ def _slogdet(machine: Machine, a: Any) -> Any:
 
 
 def _checked(machine: Machine, name: str, error: str, *args: Any) -> torch.Tensor:
-    """A function that gives a status with its result; NumPy's error for one that is not 0 is raised
-    when the graph has run.
-    """
+    """A function that returns a status; NumPy's error for a failure is raised after the graph."""
     found, status = machine.tape.call_function(getattr(torch.linalg, name), args)
     machine.objects.deferred.add(raise_for_status, (status, error), {})
     return found  # type: ignore[no-any-return]

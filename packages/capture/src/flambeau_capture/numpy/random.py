@@ -220,9 +220,7 @@ class _Draw:
         return tuple(map(_recorded, self.args)), named
 
     def _example(self) -> Any:
-        """What the call gives a generator of our own; of known arguments, its error is the
-        program's.
-        """
+        """What a scratch generator draws; if arguments are known, its error is the program's."""
         args, kwargs = self._values()
         scratch = _scratch(self.generator)
         try:

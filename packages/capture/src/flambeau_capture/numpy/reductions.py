@@ -176,9 +176,7 @@ class Reductions(_Base):
     def _count(
         self, axes: tuple[int, ...], where: Any, keepdims: bool, kind: Any, ddof: Any = 0
     ) -> Any:
-        """How many elements each average is over, as a number or a tensor (0 gives nan, as in
-        NumPy).
-        """
+        """The number of elements that each average is over; 0 gives nan, as in NumPy."""
         if where is not True and where is not np._NoValue:
             mask = as_array(self.machine, where).tensor
             mask = self.call(torch.broadcast_to, mask, tuple(self.base.shape))
@@ -412,9 +410,7 @@ class Reductions(_Base):
 
 
 def _sorted_along(array: Any, axis: Any) -> tuple[torch.Tensor, int]:
-    """The elements in ascending order along one axis (all of them for None), moved last, and how
-    many there are.
-    """
+    """The sorted elements along one axis (None: all), which is moved last, and their number."""
     if axis is None:
         array, axis = array.ravel(), 0
     if isinstance(axis, tuple) or array.dtype.kind == "c":

@@ -116,9 +116,7 @@ _MOST_FOLDED = 64
 
 
 def _of_known_integers(machine: Machine, ufunc: Any, args: tuple[Any, ...]) -> Any:
-    """What a ufunc gives of few integers that are known, on which sizes and ranges may depend; None
-    for other operands.
-    """
+    """A ufunc of few known integers, for sizes and ranges; None for other operands."""
     values: list[Any] = []
     for arg in args:
         known = arrays_of(machine).contents(arg) if issubclass(type(arg), ArrayBase) else arg
@@ -391,9 +389,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 def with_tensor(
     array: ArrayBase, tensor: torch.Tensor, name: str, *, reflected: bool = False
 ) -> Any:
-    """An operator between a tensor and an array, as torch has it: NumPy scalars are numbers, what
-    follows a tensor makes a tensor.
-    """
+    """An operator of a tensor and an array, as torch has it: NumPy scalars are numbers."""
     compares = name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
     if not array.scalar:
         if not reflected or compares or name == "divmod":
@@ -407,9 +403,7 @@ def with_tensor(
 
 
 def _weak_dtype(scalar: torch.dtype, tensor: torch.dtype) -> torch.dtype:
-    """The dtype in which torch takes a number: the tensor's, or the default of the number's own
-    category where that is higher.
-    """
+    """The dtype that torch uses with a number: the tensor's, or a higher category's default."""
     for is_in, default in (
         (
             lambda dtype: dtype.is_complex,
@@ -426,7 +420,5 @@ def _weak_dtype(scalar: torch.dtype, tensor: torch.dtype) -> torch.dtype:
 
 
 def _takes(other: Any) -> bool:
-    """Whether an array may be combined with this; strings, None and the like are compared by
-    identity or not at all.
-    """
+    """Whether an array takes part in operators with this value; not with strings or None."""
     return not (other is None or isinstance(other, (str, bytes, dict, set)))

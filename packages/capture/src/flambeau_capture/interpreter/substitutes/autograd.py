@@ -60,9 +60,7 @@ _ONCE = {
 
 
 class Context(FunctionCtx):
-    """The `ctx` of a captured call. FunctionCtx's methods leave what they are told in its
-    attributes.
-    """
+    """The `ctx` of a captured call. FunctionCtx's methods store their arguments as attributes."""
 
     needs_input_grad: tuple[bool, ...]
 
@@ -95,9 +93,7 @@ def _break(cls: type, detail: str) -> GraphBreak:
 
 
 class _WrongGradients(GraphBreak):
-    """The program's backward returns what is no gradient, of which eager torch complains when it
-    runs.
-    """
+    """The program's backward returns invalid gradients, which eager reports when it runs."""
 
     def __init__(self, cls: type, detail: str) -> None:
         super().__init__("autograd-function", f"{cls.__qualname__}: {detail}")
@@ -105,9 +101,7 @@ class _WrongGradients(GraphBreak):
 
 @dataclass
 class _Forward:
-    """The forward as it was recorded: its calls, the positions and fakes of its tensor results, and
-    its result as it is.
-    """
+    """A recorded forward: its calls, the fakes of its tensor results, and its whole result."""
 
     calls: list[Call]
     outputs: list[torch.Tensor] = field(default_factory=list)
@@ -368,9 +362,7 @@ class _Application:
 
 @dataclass(frozen=True, eq=False)
 class _CapturedBackward:
-    """A backward graph, what it reads besides the gradients, and the results that are each
-    argument's gradient.
-    """
+    """A backward graph, its lifted values, and the result that is each argument's gradient."""
 
     graph: fx.GraphModule
     lifted: list[Any]

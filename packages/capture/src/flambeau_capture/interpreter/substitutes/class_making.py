@@ -191,9 +191,7 @@ def _makes_class(args: tuple[Any, ...]) -> bool:
 
 
 def _new_class_with_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The class is made below `_NoHook`, which `type.__new__` calls instead of the program's hook,
-    and then moved to its own bases.
-    """
+    """The class is made below `_NoHook`, which hides the program's hook, then gets its bases."""
     meta, name, bases, namespace = args
     made = new_class(machine, (meta, name, (_NoHook, *bases), namespace), {})
     try:
@@ -220,9 +218,7 @@ def _set_names(machine: Machine, made: type, named: dict[str, Any]) -> None:
 
 
 def _raise_set_name_error(error: BaseException, made: type, key: str, value: Any) -> NoReturn:
-    """Raise what `type.__new__` makes of an error of a `__set_name__`: a class of the same name,
-    with such a member, is made natively.
-    """
+    """Raise the error that `type.__new__` makes of `error`, by a class of the same name."""
 
     def set_name(*args: Any) -> None:
         raise error
@@ -240,9 +236,7 @@ class _NoHook:
 
 
 def has_program_hook(cls: type) -> bool:
-    """Whether making a subclass of `cls` would call an `__init_subclass__` of the program (not of
-    the standard library or torch).
-    """
+    """Whether a subclass of `cls` would call an `__init_subclass__` of the program."""
     for owner in cls.__mro__:
         raw = owner.__dict__.get("__init_subclass__")
         if raw is not None:

@@ -100,9 +100,7 @@ _IGNORED = frozenset({"mark_static_address", "override_optimization_hint"})
 
 
 def dynamo_substitute(function: types.FunctionType) -> Substitute:
-    """A substitute for a function of torch._dynamo, which is found by its module's name: nothing
-    here imports that.
-    """
+    """A substitute for a function of torch._dynamo, known by its module; nothing imports that."""
     name = function.__name__
     if name in ("patched_init", "patched_setstate") and function.__closure__:
         # Once torch.compile has run, nn.Module's own methods are wrapped to count instances for it:

@@ -81,9 +81,7 @@ _OWN_WAYS = (
 
 
 def _is_its_attributes(machine: Machine, kind: type) -> bool:
-    """Whether a copy of an instance is a new one with the same `__dict__`, as the class says
-    nothing else.
-    """
+    """Whether copying an instance only copies its `__dict__`."""
     return (
         kind.__new__ is object.__new__
         and kind.__dictoffset__ != 0
@@ -126,9 +124,7 @@ _NEW_ARGUMENTS = ("__getnewargs__", "__getnewargs_ex__")
 
 @substitute_for(object.__reduce_ex__)
 def _reduce_ex(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """How copy.deepcopy takes an instance apart: class and attributes (through sources), as
-    protocol 4 does.
-    """
+    """How copy.deepcopy takes an instance apart, as protocol 4 does: class and attributes."""
     obj = args[0]
     kind = type(obj)
     if python_method(machine, kind, "__reduce__") is not None:
@@ -210,9 +206,7 @@ def _reference(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 def _release_arguments(machine: Machine, args: Any, kwargs: Any) -> None:
-    """The captured frame's arguments are those of the call, which holds them until the entry has
-    run.
-    """
+    """Nothing to do: the call holds the captured frame's arguments until the entry has run."""
 
 
 substitute_if_new(release_arguments, _release_arguments)

@@ -101,9 +101,7 @@ def _checkpoint(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 
 class SelectiveContext(Proxy):
-    """What the frame holds for each of the contexts that `create_selective_checkpoint_contexts`
-    makes: which operators' results are kept.
-    """
+    """The frame's form of a selective checkpoint context: which operators' results are kept."""
 
     __slots__ = ("saves",)
 
@@ -230,9 +228,7 @@ def _refuse_draws(machine: Machine, first: int) -> None:
 
 
 def _hands_on(call: Call) -> bool:
-    """Whether a call is given an object such as a generator, whose state nobody sets back for the
-    backward.
-    """
+    """Whether a call takes an object such as a generator, whose state the backward lacks."""
     return any(isinstance(value.spec, Opaque) for value in values_in((call.args, call.kwargs)))
 
 
@@ -246,9 +242,7 @@ def _checkpoint_break(what: str) -> GraphBreak:
 def _reentrant(
     machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The older variant runs the function under no_grad, and makes its results require grad if an
-    argument does.
-    """
+    """The older variant: runs under no_grad; results require grad if an argument does."""
     if not any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
         raise GraphBreak(
             "higher-order-operator",

@@ -151,9 +151,7 @@ def _vars(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(typing._caller)  # type: ignore[attr-defined]
 def _module_of_caller(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """The name of the module whose function has called the function of `typing` that asks, or one
-    `depth` calls further out.
-    """
+    """The module of the function that called into `typing`, or of one `depth` calls outwards."""
 
     def named(depth: int = 1, default: str = "__main__") -> Any:
         frame = machine.frame

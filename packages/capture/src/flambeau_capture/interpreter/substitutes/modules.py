@@ -161,9 +161,7 @@ def call_cached(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _cache_key(function: Any, args: Any, kwargs: Any) -> Any:
-    """What decides whether two calls are one to the cache: scalars by type and value, other objects
-    by identity.
-    """
+    """The cache's key of a call: scalars by type and value, other objects by identity."""
     parts = [(name, value) for name, value in enumerate(args)] + list(kwargs.items())
     return (
         id(function),
@@ -203,9 +201,7 @@ def _use_grad(
 def _disabled(
     machine: Machine, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A function that torch keeps from its own compiler: followed, and captured as far as it can
-    be.
-    """
+    """A function that torch hides from its own compiler: captured like any other."""
     return machine.call(_cell(function, "fn"), args, kwargs)
 
 
@@ -224,9 +220,7 @@ def _value(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 @substitute_for(_group_tensors_by_device_and_dtype)
 def _group_tensors(machine: Machine, args: Any, kwargs: Any) -> dict[Any, Any]:
-    """Lists of tensors as lists by the (device, dtype) of the first list's, with the places they
-    had.
-    """
+    """Lists of tensors grouped by (device, dtype) of the first list, with their positions."""
     lists: list[list[Any]] = args[0] if args else kwargs["tensorlistlist"]
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
     for at, first in enumerate(lists[0]):

@@ -93,9 +93,7 @@ def _math_function(name: str) -> Substitute:
 
 
 def _math_predicate(name: str, op: str, other: float | None) -> Substitute:
-    """isnan and its like, as a relation: of the number to itself, or of its absolute value to
-    `other`.
-    """
+    """isnan and its like as a relation of the number, or of its absolute value to `other`."""
     native = getattr(math, name)
 
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
@@ -159,9 +157,7 @@ _declare_math()
 def _by_method(
     machine: Machine, function: Any, value: Any, names: tuple[str, ...]
 ) -> tuple[Any] | None:
-    """What `function` makes of the first of these special methods that the value's class has, in a
-    tuple; None where that is not Python.
-    """
+    """The result of the first of these Python methods of the class, in a tuple; or None."""
     for name in names:
         method = python_method(machine, type(value), name)
         if method is not None:
@@ -173,9 +169,7 @@ def _by_method(
 
 
 def _item(machine: Machine, value: Any) -> Any:
-    """A tensor's only element as a number, where such numbers may be symbolic; other values as they
-    are.
-    """
+    """A tensor's only element as a number, if that may be symbolic; other values unchanged."""
     if isinstance(value, torch.Tensor) and machine.tape.tracer.unbacked:
         return machine.tape.call_method("item", (value,))
     if issubclass(type(value), Proxy) and getattr(value, "ndim", None) == 0:
@@ -332,9 +326,7 @@ def _length_hint(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 _LENGTHS = ("__len__", "__length_hint__")
 _PREHEADER = 1 << 3 | 1 << 4
-"""Flags of types (CPython's Include/object.h) whose objects have their dict or weak references in
-front of them.
-"""
+"""Types whose objects have a dict or weak references in front (CPython's Include/object.h)."""
 
 
 class _WithDict:

@@ -67,9 +67,7 @@ def _as_of_now(value: Any) -> Any:
 
 
 def _pending(machine: Machine, value: Any) -> Any:
-    """The text of what the graph computes, as of now; None for other values, and where only the
-    value itself shows it.
-    """
+    """The text of a computed value as it is now; None for other values."""
     if not holds_pending(value):
         return None
     try:
@@ -166,9 +164,7 @@ def _no_error(category: type) -> tuple[Any, str]:
 
 
 def _check_raises_nothing(machine: Machine, category: type) -> None:
-    """A break, if a filter may make an error of a warning: that is raised in the frame, not at its
-    exit.
-    """
+    """A break if a filter may turn a warning into an error, which the frame must raise."""
     payload = _no_error(category)
     set_to_raise = any(
         function in _SETTERS and "error" in (*args, *kwargs.values())
@@ -208,9 +204,7 @@ def _warn(
 def _frame_at(
     frame: Frame | None, level: int, prefixes: tuple[str, ...]
 ) -> tuple[Frame | None, int]:
-    """The frame that a stack level means, or None and how many levels it is above the captured
-    frame.
-    """
+    """The frame of a stack level; or None, and how many levels it is above the captured frame."""
     for remaining in range(level - 1, 0, -1):
         assert frame is not None
         frame = frame.parent
@@ -383,9 +377,7 @@ for _function in (
 
 @substitute_for(traceback.clear_frames)
 def _clear_frames(machine: Machine, args: Any, kwargs: Any) -> None:
-    """Interpreted frames that have ended hold no locals, and clearing those that run is refused:
-    nothing is left to do.
-    """
+    """Nothing to clear: ended frames hold no locals, and running ones refuse."""
     trace = (*args, *kwargs.values())[0] if len(args) + len(kwargs) == 1 else MISSING
     ended = trace is None or (
         type(trace) is types.TracebackType

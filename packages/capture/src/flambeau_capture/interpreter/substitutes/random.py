@@ -278,15 +278,11 @@ def _is_plain(machine: Machine, generator: Any) -> bool:
 
 
 _METHODS = dict(vars(_RANDOM))
-"""Python's own methods, which a program may replace
-(`unittest.mock.patch("random.Random.random")`).
-"""
+"""Python's own methods; a program may replace them (`unittest.mock.patch`)."""
 
 
 def _check_methods(machine: Machine) -> None:
-    """GraphBreak where a method of `random.Random` has been replaced, which the draws of its other
-    methods call.
-    """
+    """GraphBreak if a method of `random.Random` is replaced: its other methods call it."""
     replaced = [name for name, found in vars(_RANDOM).items() if _METHODS.get(name) is not found]
     replaced += [name for cls, name in machine.objects.classes_written if cls is _RANDOM]
     if replaced:

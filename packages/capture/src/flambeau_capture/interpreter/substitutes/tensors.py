@@ -145,9 +145,7 @@ _DTYPES: dict[type, torch.dtype] = {
 
 
 def tensor_of(machine: Machine, data: Any, options: dict[str, Any]) -> torch.Tensor | None:
-    """The tensor that `torch.tensor(data, **options)` makes of such lists; None for other data, and
-    where eager may raise.
-    """
+    """The tensor that `torch.tensor` makes of such lists; None if not, or if eager may raise."""
     shape = _shape(data) if type(data) in _LISTS else None
     if shape is None or not options.keys() <= _OPTIONS:
         return None
@@ -179,9 +177,7 @@ def _element(machine: Machine, leaf: Any, given: dict[str, Any]) -> Any:
 
 
 def _shape(data: Any) -> tuple[int, ...] | None:
-    """The shape of nested lists whose leaves are numbers and 0-dim tensors; None where they are
-    ragged, empty, or hold other things.
-    """
+    """The shape of nested lists of numbers and 0-dim tensors; None if ragged, empty or other."""
     if type(data) not in _LISTS:
         number = type(data) in _DTYPES or type(data) in (float, complex, torch.SymFloat)
         return () if number or (isinstance(data, torch.Tensor) and data.ndim == 0) else None

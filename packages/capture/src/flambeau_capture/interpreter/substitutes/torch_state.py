@@ -99,9 +99,7 @@ _declare()
 
 @substitute_for(torch.backends.cudnn.set_flags)
 def _set_cudnn_flags(machine: Machine, args: Any, kwargs: Any) -> Any:
-    """`torch.backends.cudnn.set_flags`, and what `torch.backends.cudnn.flags` does twice: one
-    switch, as a tuple.
-    """
+    """`torch.backends.cudnn.set_flags`, which the context `flags` calls twice: one switch."""
     machine.depend_on_state("cudnn_flags")
     before = cudnn_flags()
     given = inspect.signature(torch.backends.cudnn.set_flags).bind(*args, **kwargs)
@@ -143,9 +141,7 @@ _DISTRIBUTED_QUERIES = frozenset(
 
 
 def _place_of_process(function: Any) -> Substitute:
-    """This process's rank, or how many there are: of the whole group, guarded; of others by the
-    interpreter.
-    """
+    """The rank or the world size: of the whole group, under a guard; other groups break."""
 
     def answer(machine: Machine, args: Any, kwargs: Any) -> Any:
         if any(value is not None for value in (*args, *kwargs.values())):
@@ -157,9 +153,7 @@ def _place_of_process(function: Any) -> Substitute:
 
 
 def _declare_distributed() -> None:
-    """Every collective, and what starts and stops them, is between graphs; so is the module that
-    overlaps them with the backward.
-    """
+    """Collectives, their setup and DistributedDataParallel run between graphs."""
     if not torch.distributed.is_available():
         return
     module = torch.distributed.distributed_c10d

@@ -55,9 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Transformed:
-    """A function of the program as a graph: what the graph reads from outside, and the shape of the
-    function's result.
-    """
+    """A function as a graph: its lifted values, and the structure of its result."""
 
     graph: fx.GraphModule
     lifted: list[Lifted]
@@ -91,9 +89,7 @@ def _record(
     grad: bool | None = None,
     has_aux: bool = False,
 ) -> _Transformed:
-    """Interpret `function(*args, **kwargs)`, in which `parameters` stand for the transform's
-    arguments, into a graph.
-    """
+    """Interpret `function(*args, **kwargs)` into a graph with these `parameters`."""
     tape = machine.tape
     mark = tape.values_made()
     machine.transforms += 1
@@ -211,9 +207,7 @@ def _vmap(machine: Machine, options: Options, args: Any, kwargs: Any) -> Any:
 def _differentiated(
     machine: Machine, what: str, options: Options, args: Any, kwargs: Any, *, grad: bool | None
 ) -> tuple[_Transformed, _Arguments, list[int], list[int]]:
-    """Record a function that is differentiated by `argnums`; also gives the tensor leaves, and
-    those (of these) differentiated by.
-    """
+    """Record a differentiated function; also its tensor leaves, and those differentiated by."""
     given = _Arguments(args, kwargs)
     argnums = options["argnums"]
     wanted: list[int] = []
@@ -309,9 +303,7 @@ def _jacobian(name: str) -> Callable[..., Any]:
 
 
 class _ReverseFunction(Proxy):
-    """What torch.func.vjp returns besides the value: calling it makes a node that computes the
-    value anew, which graphs merge.
-    """
+    """The function that torch.func.vjp returns; a call recomputes the value, which graphs merge."""
 
     __slots__ = ("body", "leaves", "machine", "primals", "versions")
 
