@@ -167,12 +167,13 @@ _make_wrapper = torch.Tensor._make_wrapper_subclass
 
 def make_fake(
     spec: Spec,
-    storage: StorageRecord,
+    storage: StorageRecord | None = None,
     *,
     requires_grad: bool = False,
     inference: bool | None = None,
 ) -> FakeTensor:
-    """A new FakeTensor of this Spec over this memory; `value` and `literal` are None.
+    """A new FakeTensor of this Spec over this memory (None: new memory); `value` and `literal` are
+    None.
 
     `inference` says whether it is an inference tensor; None: as this thread's mode has it for new
     tensors.
@@ -205,7 +206,7 @@ def make_fake(
         0,
     )
     fake.spec = spec
-    fake.storage_record = storage
+    storage = fake.storage_record = StorageRecord() if storage is None else storage
     if storage.first is None:
         storage.first = spec
     fake.value = None

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from flambeau_capture.interpreter.torch_calls.tape import is_recorded_method
 from flambeau_capture.interpreter.torch_calls.torch_functions import (
-    PYTHON_FUNCTIONS,
+    RECORDED,
     SETTERS,
     is_operator,
 )
@@ -82,7 +82,7 @@ def _named_functions() -> Iterator[tuple[str, Any]]:
         ):
             if name.startswith("__") or name in _FORBIDDEN:
                 continue
-            if is_operator(value) or (id(value) in PYTHON_FUNCTIONS and not name.startswith("_")):
+            if is_operator(value) or (id(value) in RECORDED and not name.startswith("_")):
                 yield f"{namespace}.{name}", value
     for name in _TORCH:
         if hasattr(torch, name):

@@ -12,7 +12,7 @@ import operator
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -36,6 +36,7 @@ from flambeau_capture.interpreter.semantics.native_functions import (
     prepare_arguments,
     pure_twin,
 )
+from flambeau_capture.interpreter.substitute_registry import RECORDED
 from flambeau_capture.interpreter.substitutes import (
     CODE_SUBSTITUTES,
     SUBSTITUTES,
@@ -53,9 +54,9 @@ from flambeau_capture.interpreter.values.classes import (
 )
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, joined_by
 from flambeau_capture.interpreter.values.keys import native_key
+from flambeau_capture.interpreter.values.lifetimes import dereference
 from flambeau_capture.interpreter.values.program_functions import default_value
 from flambeau_capture.interpreter.values.subclasses import is_admitted, is_getter
-from flambeau_capture.interpreter.values.weak_references import dereference
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Attribute
@@ -66,9 +67,7 @@ if TYPE_CHECKING:
 
     from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
-
-Args: TypeAlias = "tuple[Any, ...]"
-Kwargs: TypeAlias = "dict[str, Any]"
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _TYPING = ("typing", "typing_extensions")
@@ -86,23 +85,16 @@ _TYPE_CALL = type.__dict__["__call__"]
 
 
 def call(
-    machine: Machine,
-    function: Any,
-    args: Args,
-    kwargs: Kwargs,
-    *,
-    in_place: bool = False,
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs, *, in_place: bool = False
 ) -> Any:
     """`function(*args, **kwargs)`, as the tables at the end of this file say for its type.
 
     With `in_place` the calling instruction pushes just this value: the frame of a Python function
     may then be left and taken up again at a graph break inside it.
     """
-    if (
-        machine.operations.user_overrides
-        and (about := machine.operations.user_overrides.get(id(function))) is not None
-    ):
-        return about(machine, function, args, kwargs)
+    override = machine.user_overrides.get(id(function))
+    if override is not None:
+        return override(machine, function, args, kwargs)
     kind = type(function)
     way = _CALLS.get(kind) or of_bases(_CALLS_OF_SUBTYPES, kind, _call_instance)
     return way(machine, function, args, kwargs, in_place)
@@ -111,14 +103,11 @@ def call(
 def _call_python(
     machine: Machine, function: Any, args: Args, kwargs: Kwargs, in_place: bool
 ) -> Any:
-    substitute = SUBSTITUTES.get(id(function))
+    substitute = SUBSTITUTES.get(id(function)) or RECORDED.get(id(function))
     if substitute is not None:
         if in_place and substitute is call_module:
             return call_module(machine, args, kwargs, in_place=True)
         return substitute(machine, args, kwargs)
-    recorded = torch_functions.PYTHON_FUNCTIONS.get(id(function))
-    if recorded is not None:
-        return torch_functions.call_python(machine, function, recorded, args, kwargs)
     by_code = CODE_SUBSTITUTES.get(id(function.__code__))
     if by_code is not None:
         return by_code(machine, function, args, kwargs)
@@ -292,11 +281,7 @@ def _call_constant(
 
 
 def bind(
-    machine: Machine,
-    function: types.FunctionType,
-    code: DecodedCode,
-    args: Args,
-    kwargs: Kwargs,
+    machine: Machine, function: types.FunctionType, code: DecodedCode, args: Args, kwargs: Kwargs
 ) -> list[Any]:
     """The fast locals of a call, as CPython binds arguments; TypeError where it would raise one."""
     count = code.argcount

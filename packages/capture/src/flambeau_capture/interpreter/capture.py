@@ -12,8 +12,8 @@ from flambeau_capture import torch_state
 from flambeau_capture.bytecode.resume_code import resumed_from
 from flambeau_capture.interpreter import calling
 from flambeau_capture.interpreter.branches.speculation import Answers, NeedsObservation, Speculation
+from flambeau_capture.interpreter.code.data_flow import live_slots, sees_locals
 from flambeau_capture.interpreter.code.decode import decode
-from flambeau_capture.interpreter.code.liveness import live_slots, sees_locals
 from flambeau_capture.interpreter.exit.rebuild import Rebuilder
 from flambeau_capture.interpreter.exit.suspend import (
     Locks,

@@ -15,6 +15,7 @@ from flambeau_capture.interpreter.values.classes import Proxy
 if TYPE_CHECKING:
     import torch
 
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
     from flambeau_capture.sources import Source
 
 
@@ -34,13 +35,13 @@ class ForeignObjects(Protocol):
     def wrap(self, value: Any, source: Source) -> Any:
         """The frame's form of an object from before the call; None if it has no special form."""
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """A call of a class or C function of the library; NotImplemented for an ordinary class."""
 
-    def call_python(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_python(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """A call of a Python function of the library; NotImplemented to have it interpreted."""
 
-    def make_tensor(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def make_tensor(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """A torch function that makes a tensor, called on data of the library."""
 
     def tensor_index(self, key: Any) -> Any:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode.resume_code import Raiser
-from flambeau_capture.interpreter.code.stack_use_analysis import Use
+from flambeau_capture.interpreter.code.data_flow import Use
 from flambeau_capture.interpreter.tracebacks import made_part, raised_in
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, shows_tensors
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS, LazyValue, use_in

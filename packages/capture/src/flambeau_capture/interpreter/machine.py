@@ -18,26 +18,20 @@ import torch
 from flambeau_capture import torch_state
 from flambeau_capture.interpreter.foreign_types import OpenLibraries
 from flambeau_capture.interpreter.protocols import DEFAULT_STRATEGY, CaptureStrategy
-from flambeau_capture.interpreter.substitute_registry import CODE_SUBSTITUTES, SUBSTITUTES
-from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
 from flambeau_capture.interpreter.torch_calls.tape import Tape
-from flambeau_capture.interpreter.torch_calls.torch_functions import PYTHON_FUNCTIONS
 from flambeau_capture.interpreter.values.classes import ClassTable
-from flambeau_capture.interpreter.values.keys import check_key, hashes_in_python, native_key
 from flambeau_capture.interpreter.values.objects import Objects
 from flambeau_capture.interpreter.values.program_functions import ProgramFunctions
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Guard
-from flambeau_capture.sources import (
-    Source,
-)
+from flambeau_capture.sources import Source
 from flambeau_capture.torch_state import Switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from flambeau_capture.interpreter.code.decode import DecodedCode, Handler
-    from flambeau_capture.interpreter.protocols import Assumptions
+    from flambeau_capture.interpreter.protocols import Args, Assumptions, Kwargs
     from flambeau_capture.options import CaptureOptions
     from flambeau_capture.record import Capture, DynamicDims, Scope
 
@@ -217,6 +211,7 @@ class Machine:
         self.options = options
         self.dynamic = dynamic
         self.operations = operations
+        self.user_overrides = operations.user_overrides
         self.strategy = strategy
         self.frame: Frame | None = None
         self.depth = 0
@@ -296,15 +291,15 @@ class Machine:
 
     # ------------------------------------------------------------ calls
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """`function(*args, **kwargs)`."""
         return self.operations.call(self, function, args, kwargs)
 
-    def call_in_place(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_in_place(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """`function(*args, **kwargs)`, which the running instruction pushes as it is."""
         return self.operations.call(self, function, args, kwargs, in_place=True)
 
-    def interpret(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def interpret(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run a Python function's own code, past any substitute."""
         return self.operations.interpret(self, function, args, kwargs)
 
@@ -315,32 +310,3 @@ class Machine:
     def depend_on_state(self, name: str) -> None:
         """Note that the frame has read a state of torch that is not among the usual ones."""
         self.torch_state.setdefault(name, torch_state.EXTRA[name]())
-
-    def stands_in_tables(self, function: types.FunctionType) -> bool:
-        """Whether something other than its code says what a call of a function is."""
-        key = id(function)
-        return (
-            key in SUBSTITUTES
-            or key in PYTHON_FUNCTIONS
-            or id(function.__code__) in CODE_SUBSTITUTES
-            or (key in self.operations.user_overrides)
-        )
-
-    # ------------------------------------------------------------ objects
-
-    def known_key(self, key: Any, others: Any) -> Any:
-        """A key of a container that existed before the call, to be put among `others` in the copy
-        of it.
-        """
-        if not hashes_in_python(self, key):
-            return key
-        # What native code is to call natively must have no side effects: seen by interpreting it,
-        # before it is called.
-        before = side_effects_so_far(self)
-        check_key(self, key, others)
-        if side_effects_so_far(self) != before:
-            raise GraphBreak(
-                "unknown-c-function",
-                f"the __hash__ or __eq__ of a {type(key).__qualname__}, a key, has effects",
-            )
-        return native_key(self, key, others)

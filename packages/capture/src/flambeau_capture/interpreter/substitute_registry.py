@@ -24,13 +24,15 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     import types
 
-    from flambeau_capture.interpreter.protocols import Recorder
+    from flambeau_capture.interpreter.protocols import Args, Kwargs, Recorder
 
     Substitute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
     CodeSubstitute = Callable[[Any, types.FunctionType, tuple[Any, ...], dict[str, Any]], Any]
 
 SUBSTITUTES: dict[int, Substitute] = {}
 CODE_SUBSTITUTES: dict[int, CodeSubstitute] = {}
+RECORDED: dict[int, Substitute] = {}
+"""By id: functions of torch that are recorded as one call if they have no other substitute."""
 _KEPT_ALIVE: list[Any] = []  # what SUBSTITUTES is keyed by, so that ids stay theirs
 
 
@@ -46,6 +48,12 @@ def substitute_for(*functions: Any) -> Callable[[Substitute], Substitute]:
         return substitute
 
     return declare
+
+
+def is_replaced(function: types.FunctionType) -> bool:
+    """Whether a substitute, not its code, defines what a call of a function does."""
+    key = id(function)
+    return key in SUBSTITUTES or key in RECORDED or id(function.__code__) in CODE_SUBSTITUTES
 
 
 def substitute_for_code(code: types.CodeType) -> Callable[[CodeSubstitute], CodeSubstitute]:
@@ -86,7 +94,7 @@ def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:
     return break_here
 
 
-def compiling(machine: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def compiling(machine: Recorder, args: Args, kwargs: Kwargs) -> bool:
     """`is_compiling()`: the program may now go a way of its own, which eager does not."""
     machine.observed_is_compiling |= machine.strategy.compiling
     return machine.strategy.compiling
@@ -108,7 +116,7 @@ class _Parameters:
     keyword_only: int = 0
     receiver: type | None = None
 
-    def refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def refuse(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether CPython refuses a call for its number of arguments, or their names."""
         count = len(args)
         if not self.least <= count <= self.most:
@@ -200,7 +208,7 @@ def checked(function: Any, substitute: Substitute) -> Substitute:
     if parameters is None:
         return substitute
 
-    def check(machine: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def check(machine: Recorder, args: Args, kwargs: Kwargs) -> Any:
         if parameters.refuse(args, kwargs):
             _raise_refusal(function, parameters, args, kwargs)
         return substitute(machine, args, kwargs)
@@ -208,9 +216,7 @@ def checked(function: Any, substitute: Substitute) -> Substitute:
     return check
 
 
-def _raise_refusal(
-    function: Any, parameters: _Parameters, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> NoReturn:
+def _raise_refusal(function: Any, parameters: _Parameters, args: Args, kwargs: Kwargs) -> NoReturn:
     """Raise CPython's error: it checks the number and the names before any value."""
     first: list[Any] = [None for _ in args]
     receiver = parameters.receiver

@@ -31,12 +31,12 @@ from flambeau_capture.interpreter.torch_calls.host_draws import (
     seed,
     seed_anew,
 )
-from flambeau_capture.interpreter.torch_calls.subgraph_capture import stand_in
 from flambeau_capture.numpy import layout
 from flambeau_capture.numpy.arrays import ArrayBase, arrays_of, constant
 from flambeau_capture.numpy.layout import TO_TORCH
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Global
+from flambeau_prims.fake import make_fake
 from flambeau_prims.sizes_node import from_symbolic
 from flambeau_prims.spec import Spec
 
@@ -281,7 +281,7 @@ class _Draw:
         spec = Spec.of(
             self._shape(example), dtype=TO_TORCH[example.dtype], device=torch.device("cpu")
         )
-        made: Any = stand_in(spec)
+        made: Any = make_fake(spec)
         value = tape.declare(made, self.name)
         tape.call_untraced(
             draw_array,

@@ -19,7 +19,6 @@ import torch
 from flambeau_capture.graphs.host_random import copied
 from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.interpreter import foreign_types
-from flambeau_capture.interpreter.exit.rebuild_generators import generator_recipe
 from flambeau_capture.interpreter.exit.rebuild_objects import (
     alias_recipe,
     exception_recipe,
@@ -28,6 +27,7 @@ from flambeau_capture.interpreter.exit.rebuild_objects import (
     sequence_iterator_recipe,
     typing_recipe,
 )
+from flambeau_capture.interpreter.exit.suspended_frame import generator_recipe
 from flambeau_capture.interpreter.foreign_types import ForeignProxy
 from flambeau_capture.interpreter.generator import InterpretedGenerator
 from flambeau_capture.interpreter.semantics.items import InterpretedIterator, SequenceIterator
@@ -37,6 +37,7 @@ from flambeau_capture.interpreter.values.classes import (
     SCALARS,
     TORCH_CONSTANTS,
     Proxy,
+    slot_values,
 )
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString
 from flambeau_capture.interpreter.values.lazy_values import PARTIAL_READS
@@ -45,7 +46,6 @@ from flambeau_capture.interpreter.values.objects import (
     VALUE_BASES,
     dict_items,
     is_method,
-    slot_values,
 )
 from flambeau_capture.interpreter.values.subclasses import as_subclass, with_attributes
 from flambeau_capture.reasons import GraphBreak

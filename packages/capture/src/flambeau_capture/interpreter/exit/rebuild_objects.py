@@ -35,6 +35,7 @@ from flambeau_capture.record import CallRecipe, Const, FromSource, MakeDict, Mak
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Args
     from flambeau_capture.record import Recipe
 
 
@@ -120,7 +121,7 @@ def _with_traceback(error: BaseException, traceback: types.TracebackType) -> Bas
 
 def _made(
     kind: Any,
-    args: tuple[Any, ...],
+    args: Args,
     cause: BaseException | None,
     context: BaseException | None,
     suppress_context: bool,

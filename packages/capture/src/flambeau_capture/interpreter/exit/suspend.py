@@ -19,7 +19,7 @@ import torch
 from flambeau_capture.bytecode.resume_code import Layout
 from flambeau_capture.bytecode.successors import NotResumable, after_call, successors
 from flambeau_capture.graphs.higher_order import HigherOrder
-from flambeau_capture.interpreter.code.liveness import live_slots, sees_locals
+from flambeau_capture.interpreter.code.data_flow import live_slots, sees_locals
 from flambeau_capture.interpreter.exit.rebuild import Rebuilder
 from flambeau_capture.interpreter.exit.side_effects import guard_distinct, side_effects
 from flambeau_capture.interpreter.exit.suspended_frame import Original, stack_recipes

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from flambeau_capture.bytecode.instructions import NULL_AFTER
-from flambeau_capture.interpreter.opcodes.functions import (
-    function_text,
-    raise_unpacking_error,
-)
+from flambeau_capture.interpreter.opcodes.functions import function_text, raise_unpacking_error
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.formatting import format_value
 from flambeau_capture.interpreter.semantics.items import load_item, native_iterable, starred

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from flambeau_capture.bytecode.instructions import PAST_END_FOR
-from flambeau_capture.interpreter.branches.raising_branches import as_condition, branch
+from flambeau_capture.interpreter.branches.speculation import as_condition, branch
 from flambeau_capture.interpreter.frame import RETURN
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import EXHAUSTED, advance, iterate, load_item

@@ -19,8 +19,8 @@ from flambeau_capture.interpreter.values.lazy_values import (
     LazyValue,
     expect_use,
 )
+from flambeau_capture.interpreter.values.lifetimes import refuse_finalizing
 from flambeau_capture.interpreter.values.objects import DELETED
-from flambeau_capture.interpreter.values.weak_references import refuse_finalizing
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import dis
 import typing
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.interpreter.branches.raising_branches import as_condition
+from flambeau_capture.interpreter.branches.speculation import as_condition
 from flambeau_capture.interpreter.exit.rebuild_objects import RaisedGroups
 from flambeau_capture.interpreter.frame import NULL
 from flambeau_capture.interpreter.opcodes.exceptions import to_reraise

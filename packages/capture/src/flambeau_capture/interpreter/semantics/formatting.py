@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
 
 
 _PLAIN = frozenset({
@@ -343,7 +344,7 @@ def _exception_text(
 
 
 def _text_of_error(
-    machine: Machine, error: BaseException, args: tuple[Any, ...], conversion: Callable[[Any], str]
+    machine: Machine, error: BaseException, args: Args, conversion: Callable[[Any], str]
 ) -> Any:
     """The text of an exception with tensors, or texts of such, among its arguments."""
     kind = type(error)
@@ -412,7 +413,7 @@ def percent(machine: Machine, template: str, values: Any) -> Any:
     return concatenated((*pieces, template[end:]))
 
 
-def _takes(template: str, found: list[re.Match[str]], given: tuple[Any, ...]) -> bool:
+def _takes(template: str, found: list[re.Match[str]], given: Args) -> bool:
     """Whether these are all the specifiers of a template, and it takes what it is given."""
     if "%" in _SPECIFIER.sub("", template):
         return False
@@ -468,7 +469,7 @@ def _is_number_for(value: Any, kind: str) -> bool:
 # ---------------------------------------------------------------- template.format(...)
 
 
-def fill_in(machine: Machine, template: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def fill_in(machine: Machine, template: str, args: Args, kwargs: Kwargs) -> Any:
     """`template.format(*args, **kwargs)`."""
     given = (*args, *kwargs.values())
     if not holds_pending(given) and not any(asks_python(machine, value) for value in given):
@@ -478,11 +479,7 @@ def fill_in(machine: Machine, template: str, args: tuple[Any, ...], kwargs: dict
 
 
 def _filled_in(
-    machine: Machine,
-    template: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    numbers: Iterator[int],
+    machine: Machine, template: str, args: Args, kwargs: Kwargs, numbers: Iterator[int]
 ) -> Any:
     pieces: list[Any] = []
     for literal, name, spec, conversion in string.Formatter().parse(template):
@@ -500,13 +497,7 @@ def _filled_in(
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^\]]+)\]")
 
 
-def _field(
-    machine: Machine,
-    field: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    numbers: Iterator[int],
-) -> Any:
+def _field(machine: Machine, field: str, args: Args, kwargs: Kwargs, numbers: Iterator[int]) -> Any:
     """What a replacement field names."""
     first = re.split(r"[.\[]", field, maxsplit=1)[0]
     position = next(numbers) if not first else int(first) if first.isdecimal() else None

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
 
 BUILTIN_TYPES: frozenset[type] = frozenset(
     {types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").match)}
@@ -310,9 +311,9 @@ _SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.values()
 
 
 def prepare_arguments(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as native code may use them: what it iterates, and the big dicts that are read
+    machine: Machine, function: Any, args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
+    """Args as native code may use them: what it iterates, and the big dicts that are read
     entry by entry otherwise.
     """
     _refuse_live_iterators(machine, (*args, *kwargs.values()))

@@ -34,13 +34,8 @@ from flambeau_capture.graphs.higher_order import Backward, CustomFunction, Kept
 from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.substitute_registry import substitute_for
 from flambeau_capture.interpreter.torch_calls.hooks import GradFn
-from flambeau_capture.interpreter.torch_calls.subgraph_capture import (
-    recording,
-    side_effects_so_far,
-    stand_in,
-)
 from flambeau_capture.reasons import GraphBreak
-from flambeau_prims.fake import is_outside_history
+from flambeau_prims.fake import is_outside_history, make_fake
 from flambeau_prims.spec import Spec
 
 if TYPE_CHECKING:
@@ -210,7 +205,7 @@ class _Application:
 
     def _forward(self) -> _Forward:
         machine, ctx = self.machine, self.ctx
-        with recording(machine, grad=False) as calls:
+        with machine.tape.recording(grad=False) as calls:
             if self.setup is None:
                 returned = machine.call(self.function, (ctx, *self.args), {})
             else:
@@ -283,7 +278,7 @@ class _Application:
         """
         machine = self.machine
         inner = machine.backwards > 0
-        before = side_effects_so_far(machine)
+        before = machine.objects.side_effects_so_far()
         machine.backwards += 1
         try:
             return self._backward(function, forward, pattern)
@@ -295,7 +290,7 @@ class _Application:
             return None
         finally:
             machine.backwards -= 1
-            if side_effects_so_far(machine) != before:
+            if machine.objects.side_effects_so_far() != before:
                 raise _break(self.cls, "backward changes objects that exist outside it")
 
     def _backward_function(self) -> Any:
@@ -321,13 +316,13 @@ class _Application:
         for item in returned:
             if isinstance(item, torch.Tensor) and next(defined):
                 spec = item.spec  # type: ignore[attr-defined]
-                gradient = stand_in(Spec.of(spec.shape, dtype=spec.dtype, device=spec.device))
+                gradient = make_fake(Spec.of(spec.shape, dtype=spec.dtype, device=spec.device))
                 tape.declare(gradient, f"gradient_{len(gradients)}")
                 gradients.append(gradient)
                 given.append(gradient)
             else:
                 given.append(None)
-        with recording(machine, grad=False, autocast=False) as calls:
+        with machine.tape.recording(grad=False, autocast=False) as calls:
             result = machine.call(function, (self.ctx, *given), {})
         results = self._gradients(result)
         graph_results = [tape.value_of(item) for item in results if item is not None]

@@ -43,14 +43,10 @@ from torch.utils.checkpoint import (
 from flambeau_capture.graphs.graph_module import build_subgraph, values_in
 from flambeau_capture.graphs.higher_order import Conditional, Loop
 from flambeau_capture.interpreter.substitute_registry import substitute_for
-from flambeau_capture.interpreter.torch_calls.subgraph_capture import (
-    recording,
-    side_effects_so_far,
-    stand_in,
-)
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import Opaque
+from flambeau_prims.fake import make_fake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,12 +195,12 @@ def _region(
     calls = machine.tape.calls
     first = len(calls)
     mark = machine.tape.values_made()
-    before = side_effects_so_far(machine)
+    before = machine.objects.side_effects_so_far()
     result = machine.call(function, args, kwargs)
     inside = calls[first:]
     made = {value for _, value in machine.tape.made_since(mark).values()}
     if any(value.requires_grad for value in made):  # else nothing is computed again
-        if side_effects_so_far(machine) != before:
+        if machine.objects.side_effects_so_far() != before:
             raise _checkpoint_break("a function that changes objects outside it")
         if any(value not in made for call in inside for value in call.mutates):
             raise _checkpoint_break("a function that writes to tensors outside it")
@@ -291,10 +287,10 @@ def _record(
     mark = tape.values_made()
     try:
         values = [tape.declare(fake, f"arg_{at}") for at, fake in enumerate(parameters)]
-        before = side_effects_so_far(machine)
-        with recording(machine) as calls:
+        before = machine.objects.side_effects_so_far()
+        with machine.tape.recording() as calls:
             result = machine.call(function, args, {})
-        if side_effects_so_far(machine) != before:
+        if machine.objects.side_effects_so_far() != before:
             raise _break(f"{what} of a function that changes objects outside it")
         leaves, structure = pytree.tree_flatten(result)
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
@@ -366,7 +362,7 @@ def _while_loop(machine: Machine, args: Any, kwargs: Any) -> Any:
         raise _break("torch.while_loop that carries what is no tensor")
     needs_grad = torch.is_grad_enabled()
     parameters = [
-        [stand_in(leaf.spec, requires_grad=needs_grad and leaf.requires_grad) for leaf in leaves]
+        [make_fake(leaf.spec, requires_grad=needs_grad and leaf.requires_grad) for leaf in leaves]
         for _ in range(2)
     ]
     inner = [pytree.tree_unflatten(given, structure) for given in parameters]

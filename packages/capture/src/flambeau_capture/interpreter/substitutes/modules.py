@@ -23,7 +23,6 @@ from flambeau_capture.interpreter.semantics.attributes import load_attr
 from flambeau_capture.interpreter.semantics.items import load_item
 from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_for_code
 from flambeau_capture.interpreter.torch_calls.hooks import note
-from flambeau_capture.interpreter.torch_calls.subgraph_capture import side_effects_so_far
 from flambeau_capture.interpreter.values.lazy_values import realize_arguments
 from flambeau_capture.interpreter.values.program_functions import function_source
 from flambeau_capture.reasons import GraphBreak
@@ -147,9 +146,9 @@ def call_cached(machine: Machine, function: Any, args: Any, kwargs: Any) -> Any:
     found = machine.state_of(CachedCalls).get(key) if key is not None else None
     if found is not None:
         return found[1]
-    before = side_effects_so_far(machine)
+    before = machine.objects.side_effects_so_far()
     value = machine.call(wrapped, args, kwargs)
-    if side_effects_so_far(machine) != before:
+    if machine.objects.side_effects_so_far() != before:
         raise GraphBreak(
             "side-effect",
             f"{wrapped.__qualname__}, whose results are cached, changes what existed "

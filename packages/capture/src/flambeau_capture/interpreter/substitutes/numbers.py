@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.branches.raising_branches import check, is_in_data
+from flambeau_capture.interpreter.branches.speculation import check, is_in_data
 from flambeau_capture.interpreter.semantics import native_functions, operators
 from flambeau_capture.interpreter.semantics.formatting import format_value, to_text
 from flambeau_capture.interpreter.semantics.items import (

@@ -38,10 +38,10 @@ from flambeau_capture.interpreter.torch_calls.host_draws import (
     seed,
     seed_anew,
 )
-from flambeau_capture.interpreter.torch_calls.subgraph_capture import stand_in
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import GraphValue, Opaque
 from flambeau_capture.sources import Global
+from flambeau_prims.fake import make_fake
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 from flambeau_prims.spec import Spec
 from flambeau_prims.unbacked import new_number
@@ -70,7 +70,7 @@ def _state(machine: Machine, target: Any, args: tuple[Any, ...], device: torch.d
     size = _STATE_BYTES.get(device.type)
     if size is None:
         raise GraphBreak("torch-state", f"the state of a generator on {device} is read")
-    state = stand_in(Spec.of((size,), dtype=torch.uint8, device=torch.device("cpu")))
+    state = make_fake(Spec.of((size,), dtype=torch.uint8, device=torch.device("cpu")))
     machine.tape.call_untraced(target, args, result=machine.tape.declare(state, "rng_state"))
     return state
 

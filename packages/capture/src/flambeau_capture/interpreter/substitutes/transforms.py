@@ -31,13 +31,9 @@ from flambeau_capture.interpreter.substitute_registry import (
     substitute_for_code,
     substitute_if_new,
 )
-from flambeau_capture.interpreter.torch_calls.subgraph_capture import (
-    recording,
-    side_effects_so_far,
-    stand_in,
-)
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.reasons import GraphBreak
+from flambeau_prims.fake import make_fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +94,7 @@ def _record(
             tape.declare(parameter, f"arg_{at}")  # type: ignore[arg-type]
             for at, parameter in enumerate(parameters)
         ]
-        with recording(machine, grad=grad) as calls:
+        with machine.tape.recording(grad=grad) as calls:
             result = machine.call(function, args, kwargs)
         aux: Any = None
         if has_aux:
@@ -175,17 +171,17 @@ def _vmap(machine: Machine, options: Options, args: Any, kwargs: Any) -> Any:
             raise _break(f"torch.vmap over a {type(leaf).__name__} in dimension {dim}")
         with torch.no_grad():
             row = _row(leaf, dim)
-        stand_ins[at] = stand_in(row.spec)  # type: ignore[attr-defined]
+        stand_ins[at] = make_fake(row.spec)  # type: ignore[attr-defined]
         mapped.append(leaf)
         dims.append(dim)
     if not mapped:
         raise _break("torch.vmap over no tensor")
     inner_args, _ = given.replaced(stand_ins)
-    before = side_effects_so_far(machine)
+    before = machine.objects.side_effects_so_far()
     body = _record(
         machine, function, list(stand_ins.values()), inner_args, kwargs, what="torch.vmap"
     )
-    if options["chunk_size"] is not None and side_effects_so_far(machine) != before:
+    if options["chunk_size"] is not None and machine.objects.side_effects_so_far() != before:
         raise _break("torch.vmap in chunks of a function that changes objects outside it")
     out_dims = pytree._broadcast_to_and_flatten(options["out_dims"], body.result)
     if out_dims is None:
@@ -219,7 +215,7 @@ def _differentiated(
     for at, leaf in enumerate(given.leaves):
         if isinstance(leaf, torch.Tensor):
             by_it = at in wanted and (leaf.is_floating_point() or leaf.is_complex())
-            stand_ins[at] = stand_in(leaf.spec, requires_grad=by_it and grad is True)  # type: ignore[attr-defined]
+            stand_ins[at] = make_fake(leaf.spec, requires_grad=by_it and grad is True)  # type: ignore[attr-defined]
         elif at in wanted:
             raise _break(f"{what} by a {type(leaf).__name__}")
     inner_args, inner_kwargs = given.replaced(stand_ins)

@@ -30,7 +30,7 @@ from flambeau_capture.record import CallRecipe, CallSideEffect, Const
 from flambeau_capture.torch_state import Switches
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
+    from flambeau_capture.interpreter.protocols import Kwargs, RecipeMaker, Recorder
     from flambeau_capture.record import Recipe, SideEffect
 
 _CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ class DefaultDevices:
         """
         return self.blocks[-1] if self.blocks else self.default or _CPU
 
-    def given(self, function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def given(self, function: Any, kwargs: Kwargs) -> dict[str, Any]:
         """The keyword arguments of a call, with the device that torch's mode would add."""
         if function not in _device_constructors() or kwargs.get("device") is not None:  # type: ignore[no-untyped-call]
             return kwargs

@@ -29,10 +29,10 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.protocols import CallTape
+    from flambeau_capture.interpreter.protocols import Args, CallTape, Kwargs
 
 
-def answer(tape: CallTape, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def answer(tape: CallTape, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """What the function gives; NotImplemented for other functions, and for arguments that torch is
     to judge.
     """
@@ -40,7 +40,7 @@ def answer(tape: CallTape, function: Any, args: tuple[Any, ...], kwargs: dict[st
     return NotImplemented if question is None else question(tape, args, kwargs)
 
 
-def _equal(tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _equal(tape: CallTape, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 2 or kwargs or not _are_unknown(args):
         return NotImplemented
     left, right = args
@@ -51,13 +51,13 @@ def _equal(tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return _all(tape, tape.call_function(torch.eq, (left, right)))
 
 
-def _allclose(tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _allclose(tape: CallTape, args: Args, kwargs: Kwargs) -> Any:
     if len(args) < 2 or not _are_unknown(args[:2]):
         return NotImplemented
     return _all(tape, tape.call_function(torch.isclose, args, kwargs))
 
 
-def _is_nonzero(tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _is_nonzero(tape: CallTape, args: Args, kwargs: Kwargs) -> Any:
     if len(args) != 1 or kwargs or not _are_unknown(args) or args[0].spec.numel != 1:
         return NotImplemented
     return tape.truth(args[0])

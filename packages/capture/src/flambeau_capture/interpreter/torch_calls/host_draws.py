@@ -26,6 +26,7 @@ from flambeau_prims.sizes import Expr
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
     from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
 
 _PYTHONS_OWN: Any = random._inst  # type: ignore[attr-defined]
@@ -78,8 +79,8 @@ def draw_number(
     machine: TapeRecorder,
     generator: Any,
     method: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     example: Any,
     *,
     lower: Any = None,
@@ -102,8 +103,8 @@ def draw_number(
 def draw_numbers(
     machine: TapeRecorder,
     target: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     examples: list[Any],
     lower: Any,
     upper: Any,
@@ -130,8 +131,8 @@ def _new_number(
 def _record(
     machine: TapeRecorder,
     target: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     made: Any,
     *,
     can_raise: bool,

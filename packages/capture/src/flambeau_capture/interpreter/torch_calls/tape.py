@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -45,8 +46,9 @@ from flambeau_prims.unsupported import DataDependent, OutArgument, Unsupported
 from flambeau_prims.view_chains import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from flambeau_capture.interpreter.protocols import Args, Kwargs
     from flambeau_capture.interpreter.torch_calls.contexts import InferenceGuard
     from flambeau_capture.interpreter.torch_calls.hooks import GradFn, HookHandle
     from flambeau_capture.interpreter.values.objects import Objects
@@ -99,6 +101,15 @@ def _check_written(function: Any, outs: Any, written: list[torch.Tensor]) -> Non
         if isinstance(out, FakeTensor) and id(out.storage_record) not in memory:
             name = getattr(function, "__name__", repr(function))
             raise OutArgument(f"{name} writes to its out= argument only when it is not traced")
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _set_autocast(enabled: list[bool]) -> None:
+    for device, value in zip(_AUTOCAST_DEVICES, enabled, strict=True):
+        if torch.is_autocast_enabled(device) != value:
+            torch.set_autocast_enabled(device, value)
 
 
 class TapeRecorder(Recorder, Protocol):
@@ -196,13 +207,39 @@ class Tape(Inputs):
         fakes = {value: fake for fake, value in self._values.values()} if wanted else {}
         return [fakes[v] if isinstance(v, GraphValue) else to_symbolic(v) for v in wanted]
 
+    @contextmanager
+    def recording(self, *, grad: bool | None = None, autocast: bool = True) -> Iterator[list[Call]]:
+        """Collect the calls made inside apart from the frame's own, for a subgraph that a node
+        holds.
+
+        What a function reads inside is guarded as anywhere; tensors that it reads from outside are
+        lifted to arguments of the subgraph (`build_subgraph`). `grad` is the grad mode inside
+        (None: as it is), `autocast=False` leaves all autocast blocks: neither is recorded.
+        """
+        calls: list[Call] = []
+        outer, self.calls = self.calls, calls
+        self.subgraphs += 1
+        # A number that a subgraph defines would be known to nobody outside of it.
+        unbacked, self.tracer.unbacked = self.tracer.unbacked, False
+        grad_outside = torch.is_grad_enabled()
+        cast_outside = [torch.is_autocast_enabled(device) for device in _AUTOCAST_DEVICES]
+        if grad is not None:
+            torch._C._set_grad_enabled(grad)
+        if not autocast:
+            _set_autocast([False] * len(_AUTOCAST_DEVICES))
+        try:
+            yield calls
+        finally:
+            self.calls = outer
+            self.subgraphs -= 1
+            self.tracer.unbacked = unbacked
+            torch._C._set_grad_enabled(grad_outside)
+            _set_autocast(cast_outside)
+
     # ------------------------------------------------------------ calls
 
     def call_function(
-        self,
-        target: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None = None,
+        self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
     ) -> Any:
         """Run and record `target(*args, **kwargs)`, or hand it to the tensor subclasses among the
         arguments.
@@ -214,9 +251,7 @@ class Tape(Inputs):
                 return result
         return self._call("function", target, target, args, kwargs or {})
 
-    def call_method(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def call_method(self, name: str, args: Args, kwargs: Kwargs | None = None) -> Any:
         """Run and record `args[0].name(*args[1:], **kwargs)`."""
         if name == "backward":
             raise GraphBreak("backward", "call of Tensor.backward")
@@ -247,9 +282,7 @@ class Tape(Inputs):
             learn_range(self, args[0], result)
         return result
 
-    def _change_history(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> torch.Tensor:
+    def _change_history(self, name: str, args: Args, kwargs: Kwargs) -> torch.Tensor:
         """`t.requires_grad_(...)` and `t.detach_()`: no operator sees them, but what follows
         depends on them.
         """
@@ -271,9 +304,7 @@ class Tape(Inputs):
             )
         return tensor
 
-    def call_state(
-        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def call_state(self, target: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """Run for real and record a call that changes torch's state (grad mode, autocast)."""
         result = target(*args, **kwargs)
         self.autocast_nesting += _NESTING.get(target, 0)
@@ -283,8 +314,8 @@ class Tape(Inputs):
     def call_untraced(
         self,
         target: Callable[..., Any] | str,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
         result: Any = None,
         *,
         mutates: tuple[GraphValue, ...] = (),
@@ -322,10 +353,7 @@ class Tape(Inputs):
             )
 
     def record_setting(
-        self,
-        target: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None = None,
+        self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
     ) -> None:
         """Record a call that changes torch's state without making it."""
         self.calls.append(
@@ -371,8 +399,8 @@ class Tape(Inputs):
         kind: Any,
         target: Any,
         function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         *,
         receiver: bool = False,
     ) -> Any:
@@ -458,8 +486,8 @@ class Tape(Inputs):
         self,
         target: Any,
         function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         *,
         receiver: bool,
     ) -> Any:
@@ -508,9 +536,7 @@ class Tape(Inputs):
             return fake_like(result)
         return result
 
-    def _write_and_fail(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _write_and_fail(self, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> None:
         """Record a call that has raised when it had written: if the program handles that, what was
         written stays.
         """

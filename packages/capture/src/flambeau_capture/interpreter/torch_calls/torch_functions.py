@@ -9,18 +9,21 @@ The size of tensor a (s1) must ...    ->    The size of tensor a (3) must ..., a
 
 from __future__ import annotations
 
+import functools
 import re
 import types
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
+from flambeau_capture.interpreter.substitute_registry import RECORDED
 from flambeau_capture.reasons import GraphBreak
 from flambeau_prims.sizes import as_int
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.protocols import Recorder
+    from flambeau_capture.interpreter.protocols import Args, Kwargs, Recorder
+    from flambeau_capture.interpreter.substitute_registry import Substitute
     from flambeau_prims.sizes import SizeEnv
 
 _ANSWERED_NATIVELY = frozenset({
@@ -29,38 +32,32 @@ _ANSWERED_NATIVELY = frozenset({
 })  # fmt: skip
 
 
-def _python_functions() -> dict[int, tuple[Any, Literal["function", "method"], str]]:
+def _recorded_functions() -> dict[int, Substitute]:
     """torch's operators written in Python, each recorded as the one call that the program made."""
-    found: dict[int, tuple[Any, Literal["function", "method"], str]] = {}
+    found: dict[int, Substitute] = {}
     for module in (F, torch.functional):
-        for name, value in vars(module).items():
+        for value in vars(module).values():
             if type(value) is types.FunctionType and value.__module__ in (
                 "torch.nn.functional",
                 "torch.functional",
                 "torch._jit_internal",
             ):
-                found[id(value)] = (value, "function", name)
+                found[id(value)] = functools.partial(_record_function, value)
     for name, value in vars(torch.Tensor).items():
         if type(value) is types.FunctionType and name not in _ANSWERED_NATIVELY:
-            found[id(value)] = (value, "method", name)
+            found[id(value)] = functools.partial(_record_method, name)
     return found
 
 
-PYTHON_FUNCTIONS = _python_functions()
+def _record_function(function: Any, machine: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    return machine.tape.call_function(function, args, kwargs)
 
 
-def call_python(
-    machine: Recorder,
-    function: Any,
-    recorded: tuple[Any, Literal["function", "method"], str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Record a call of one of PYTHON_FUNCTIONS."""
-    _, kind, name = recorded
-    if kind == "function":
-        return machine.tape.call_function(function, args, kwargs)
+def _record_method(name: str, machine: Recorder, args: Args, kwargs: Kwargs) -> Any:
     return machine.tape.call_method(name, args, kwargs)
+
+
+RECORDED.update(_recorded_functions())
 
 
 # ---------------------------------------------------------------- builtins
@@ -192,9 +189,7 @@ def is_torch_builtin(function: Any) -> bool:
     return key in _OPERATORS or key in _READERS or key in SETTERS
 
 
-def call_builtin(
-    machine: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def call_builtin(machine: Recorder, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call of a C function of torch."""
     key = id(function)
     if key in SETTERS:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from flambeau_capture.guards.constants import HEAP_TYPE
 from flambeau_capture.python_core import Compiled
 from flambeau_capture.sources import ABSENT, Constant, TypeAttribute
 
@@ -128,6 +129,33 @@ def _guardable(found: Any) -> bool:
     return isinstance(found, (types.FunctionType, property, classmethod, staticmethod)) or (
         found is not MISSING and hasattr(type(found), "__get__")
     )
+
+
+def _slot_members(cls: type) -> dict[str, types.MemberDescriptorType]:
+    """The descriptors of a class's slots, by their names in the class."""
+    return {
+        name: member
+        for base in reversed(cls.__mro__)
+        if base.__flags__ & HEAP_TYPE and "__slots__" in base.__dict__
+        for name, member in base.__dict__.items()
+        if type(member) is types.MemberDescriptorType
+    }
+
+
+def has_slots(cls: type) -> bool:
+    """Whether the objects of a class have slots of a class in Python."""
+    return bool(_slot_members(cls))
+
+
+def slot_values(obj: Any) -> dict[str, Any]:
+    """What the slots of an object hold, those that are set; no code of the program runs."""
+    found = {}
+    for name, member in _slot_members(type(obj)).items():
+        try:
+            found[name] = member.__get__(obj)
+        except AttributeError:  # not set
+            continue
+    return found
 
 
 def python_method(machine: Recorder, cls: type, name: str) -> types.FunctionType | None:

@@ -26,7 +26,7 @@ from flambeau_prims.sizes_node import from_symbolic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from flambeau_capture.interpreter.protocols import RecipeMaker, Recorder
+    from flambeau_capture.interpreter.protocols import Args, RecipeMaker, Recorder
     from flambeau_capture.record import Recipe
     from flambeau_capture.sources import Source
 
@@ -39,7 +39,7 @@ class Part:
     __slots__ = ("args", "function", "may_be_empty")
 
     def __init__(
-        self, function: Callable[..., str], args: tuple[Any, ...], *, may_be_empty: bool = True
+        self, function: Callable[..., str], args: Args, *, may_be_empty: bool = True
     ) -> None:
         self.function, self.args, self.may_be_empty = function, args, may_be_empty
 
@@ -314,7 +314,7 @@ def concatenated(parts: Iterable[Any]) -> Any:
     return DeferredString(tuple(made))
 
 
-def text_of_operation(function: Callable[..., str], args: tuple[Any, ...]) -> DeferredString:
+def text_of_operation(function: Callable[..., str], args: Args) -> DeferredString:
     """`function(*args)`, made when the graph has run."""
     return DeferredString((Part(function, args),))
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.values.classes import is_trusted, python_method
+from flambeau_capture.interpreter.values.classes import is_trusted, python_method, slot_values
 from flambeau_capture.interpreter.values.numbers import concrete_key
-from flambeau_capture.interpreter.values.objects import slot_values
 from flambeau_capture.interpreter.values.program_functions import observe, tell_apart
 from flambeau_capture.reasons import GraphBreak
 
@@ -51,7 +50,7 @@ def native_key(machine: Recorder, key: Any, others: Iterable[Any] = ()) -> Any:
     return key
 
 
-def check_key(machine: Recorder, key: Any, others: Iterable[Any]) -> None:
+def _check_key(machine: Recorder, key: Any, others: Iterable[Any]) -> None:
     """Interpret what putting a key among others would call, and call nothing natively but what they
     are known to answer.
     """
@@ -63,6 +62,26 @@ def check_key(machine: Recorder, key: Any, others: Iterable[Any]) -> None:
         method = python_method(machine, type(other), "__eq__")
         if method is not None and hash(other) == wanted:
             machine.call(method, (other, key), {})
+
+
+def known_key(machine: Recorder, key: Any, others: Any) -> Any:
+    """A key of a container that existed before the call, to be put among `others` in the copy of
+    it.
+    """
+    if not hashes_in_python(machine, key):
+        return key
+    # What native code is to call natively must have no side effects: seen by interpreting it,
+    # before it is called.
+    before = machine.objects.side_effects_so_far()
+    _check_key(machine, key, others)
+    if machine.objects.side_effects_so_far() != before:
+        raise _has_effects("__hash__ or __eq__", key)
+    return native_key(machine, key, others)
+
+
+def _has_effects(methods: str, key: Any) -> GraphBreak:
+    name = type(key).__qualname__
+    return GraphBreak("unknown-c-function", f"the {methods} of a {name}, a key, has effects")
 
 
 def hashes_in_python(machine: Recorder, value: Any) -> bool:
@@ -101,8 +120,7 @@ def _call_without_effects(machine: Recorder, method: Any, value: Any) -> Any:
     if not _same(before, kept):
         machine.call(method, (value,), {})
         if not _same(kept, _attributes(machine, value)):
-            name = type(value).__qualname__
-            raise GraphBreak("unknown-c-function", f"the __hash__ of a {name}, a key, has effects")
+            raise _has_effects("__hash__", value)
     return found
 
 

@@ -4,12 +4,12 @@ guarded.
     config["lr"]                 the entry 'lr' of a dict, or its absence; other keys may change
     self.losses.append(x)        the list's contents and length are neither read nor guarded
 
-Where the code that follows a load (code/stack_use_analysis.py) takes but one entry of a container,
+Where the code that follows a load (code/data_flow.py) takes but one entry of a container,
 or appends to a list, the load gives a stand-in, which that code consumes; what is stored in a local
 variable or passed to a function of the program is a LazyValue until it is used. As soon as the
 container is read otherwise it gets its usual tracked copy, with all that was appended in it.
 
-Arguments that were not looked at yet: a function of the program is given them so, everything else
+Args that were not looked at yet: a function of the program is given them so, everything else
 gets what they hold.
 
 def loss(batch): return batch["x"].sum()
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.interpreter.code.stack_use_analysis import Use, use_of
+from flambeau_capture.interpreter.code.data_flow import Use, use_of
 from flambeau_capture.interpreter.values.classes import SCALARS, Proxy, is_trusted, python_method
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
 from flambeau_capture.interpreter.values.numbers import concrete_key
@@ -36,7 +36,7 @@ from flambeau_capture.interpreter.values.program_functions import is_fixed
 from flambeau_capture.sources import DictEntry, Item
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.protocols import ActiveFrame, Recorder
+    from flambeau_capture.interpreter.protocols import ActiveFrame, Args, Kwargs, Recorder
     from flambeau_capture.sources import Source
 
 APPENDING = {"append": list.append, "extend": list.extend}
@@ -177,8 +177,8 @@ _MODULE_CALL = torch.nn.Module.__call__
 
 
 def realize_arguments(
-    machine: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    machine: Recorder, function: Any, args: Args, kwargs: Kwargs
+) -> tuple[Args, Kwargs]:
     """The arguments as `function` may take them: LazyValues only where they go straight into a
     local variable.
     """
@@ -198,9 +198,7 @@ def realize_arguments(
     )
 
 
-def read_texts(
-    machine: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def read_texts(machine: Recorder, function: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments as `function` may take them: texts that can be looked at as they are, where it
     may look at them.
     """

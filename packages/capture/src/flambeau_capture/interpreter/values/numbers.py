@@ -32,19 +32,13 @@ import torch
 from flambeau_capture.interpreter.values.deferred_strings import DeferredString, readable
 from flambeau_capture.sources import CallOf, Source
 from flambeau_prims.concrete_sizes import concrete
-from flambeau_prims.size_floats import (
-    FloatExpr,
-    as_float,
-    float_of,
-    is_float_symbol,
-    number_hint,
-)
+from flambeau_prims.size_floats import FloatExpr, as_float, float_of, is_float_symbol, number_hint
 from flambeau_prims.sizes_node import from_symbolic, to_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flambeau_capture.interpreter.protocols import CallTape
+    from flambeau_capture.interpreter.protocols import Args, CallTape, Kwargs
     from flambeau_capture.record import DynamicDims
 
 _INT32 = 2**31
@@ -143,7 +137,7 @@ _FACTORS = {
 _PRODUCTS = {"addcdiv": "div", "addcmul": "mul"}
 
 
-def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
+def takes_tensor_as_number(name: str, kwargs: Kwargs) -> bool:
     """Whether a method's factor is a tensor of unknown contents that torch takes as a number."""
     factor = kwargs.get(_FACTORS.get(name.rstrip("_"), ""))
     if not isinstance(factor, torch.Tensor) or factor.ndim or factor.requires_grad:
@@ -152,8 +146,8 @@ def takes_tensor_as_number(name: str, kwargs: dict[str, Any]) -> bool:
 
 
 def with_numbers(
-    tape: CallTape, args: tuple[Any, ...], kwargs: dict[str, Any], taken: Sequence[torch.Tensor]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    tape: CallTape, args: Args, kwargs: Kwargs, taken: Sequence[torch.Tensor]
+) -> tuple[Args, Kwargs]:
     """The arguments of a call, with unbacked numbers for the tensors that it has `taken`."""
     numbers: dict[int, Any] = {}
 
@@ -169,9 +163,7 @@ def with_numbers(
     return tuple(map(replaced, args)), {name: replaced(arg) for name, arg in kwargs.items()}
 
 
-def call_on_tensors(
-    tape: CallTape, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def call_on_tensors(tape: CallTape, name: str, args: Args, kwargs: Kwargs) -> Any:
     """The call, with its factor multiplied in as a tensor."""
     stem = name.rstrip("_")
     factor_name = _FACTORS[stem]

@@ -24,11 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.guards.constants import HEAP_TYPE
-from flambeau_capture.interpreter.code.stack_use_analysis import Use
+from flambeau_capture.interpreter.code.data_flow import Use
 from flambeau_capture.interpreter.values import numbers
-from flambeau_capture.interpreter.values.classes import IDENTITY_TYPES, SCALARS, TORCH_CONSTANTS
+from flambeau_capture.interpreter.values.classes import (
+    IDENTITY_TYPES,
+    SCALARS,
+    TORCH_CONSTANTS,
+    has_slots,
+    slot_values,
+)
 from flambeau_capture.interpreter.values.deferred_strings import given_text
+from flambeau_capture.interpreter.values.keys import known_key
 from flambeau_capture.interpreter.values.lazy_values import (
     PARTIAL_READS,
     PARTIAL_TYPES,
@@ -55,7 +61,7 @@ from flambeau_capture.sources import (
 )
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.protocols import ActiveFrame, Recorder
+    from flambeau_capture.interpreter.protocols import ActiveFrame, Args, Kwargs, Recorder
 
 VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (str, str.__str__),
@@ -128,7 +134,7 @@ class DeferredCalls:
         self.targets: list[tuple[Any, str]] = []
         """What the calls write to, and how."""
 
-    def add(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def add(self, function: Any, args: Args, kwargs: Kwargs) -> None:
         """Replay a call at exit."""
         self.calls.append((function, args, kwargs))
 
@@ -488,7 +494,7 @@ class Objects:
                     "unsupported-input",
                     f"a dict with keys of type {type(key).__name__} at {source.text()}",
                 )
-            seen = self.machine.known_key(self.wrap(key, DictKeyAt(source, at)), copy)
+            seen = known_key(self.machine, self.wrap(key, DictKeyAt(source, at)), copy)
             if _hashed_natively(key):
                 entry = self.entry_source(source, seen)
             else:  # by its place: a guard calls no method of the program
@@ -534,7 +540,7 @@ class Objects:
                     f"a {kind.__name__} with items of type {type(item).__name__} at "
                     f"{source.text()}",
                 )
-            copy.add(self.machine.known_key(self.wrap(item, Item(items, at)), copy))
+            copy.add(known_key(self.machine, self.wrap(item, Item(items, at)), copy))
         if not _same_items(list(copy), list(value)):
             copy = value.copy()
         if not _same_items(list(copy), list(value)):
@@ -585,6 +591,35 @@ class Objects:
         self.pending_writes.setdefault(id(obj), (obj, {}))[1][name] = value
         self.attribute_cache.pop((id(obj), name), None)
 
+    def side_effects_so_far(self) -> list[Any]:
+        """What the frame has done to objects that existed before the call, for comparison before
+        and after a function that must do nothing.
+        """
+        found: list[Any] = [len(self.deferred.calls)]
+        found += [
+            (key, name, value is DELETED or id(value))
+            for key, (_, pending) in self.pending_writes.items()
+            for name, value in pending.items()
+        ]
+        for written in (self.globals_written, self.cells_written, self.classes_written):
+            found += [(key, id(entry[-1])) for key, entry in written.items()]
+        found += [
+            (key, [id(item) for item in _contents(tracked.copy)])
+            for key, tracked in self.tracked_copies.items()
+            if tracked.is_changed()
+        ]
+        found += [(key, len(target.items)) for key, target in self.append_targets.items()]
+        return found
+
+
+def _contents(container: Any) -> list[Any]:
+    """What a container holds, past any method of its class."""
+    if isinstance(container, dict):
+        return [*dict.keys(container), *dict.values(container)]
+    if isinstance(container, list):
+        return list.copy(container)
+    return list(container) if isinstance(container, (tuple, set, collections.deque)) else []
+
 
 def _ordered_keys(mapping: Any) -> tuple[Any, ...]:
     return tuple(collections.OrderedDict.keys(mapping))
@@ -596,33 +631,6 @@ def dict_items(mapping: dict[Any, Any]) -> Any:
     """
     kind = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
     return kind.items(mapping)
-
-
-def _slot_members(cls: type) -> dict[str, types.MemberDescriptorType]:
-    """The descriptors of a class's slots, by their names in the class."""
-    return {
-        name: member
-        for base in reversed(cls.__mro__)
-        if base.__flags__ & HEAP_TYPE and "__slots__" in base.__dict__
-        for name, member in base.__dict__.items()
-        if type(member) is types.MemberDescriptorType
-    }
-
-
-def has_slots(cls: type) -> bool:
-    """Whether the objects of a class have slots of a class in Python."""
-    return bool(_slot_members(cls))
-
-
-def slot_values(obj: Any) -> dict[str, Any]:
-    """What the slots of an object hold, those that are set; no code of the program runs."""
-    found = {}
-    for name, member in _slot_members(type(obj)).items():
-        try:
-            found[name] = member.__get__(obj)
-        except AttributeError:  # not set
-            continue
-    return found
 
 
 def _names_set(obj: Any) -> tuple[str, ...]:

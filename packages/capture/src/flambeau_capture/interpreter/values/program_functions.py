@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_capture.interpreter.substitute_registry import is_replaced
 from flambeau_capture.interpreter.values.classes import (
     IDENTITY_TYPES,
     SCALARS,
@@ -76,7 +77,9 @@ def is_fixed(machine: Recorder, function: types.FunctionType) -> bool:
     """Whether a function is one that a library defines once, or that something was said about:
     guarded by identity.
     """
-    if machine.stands_in_tables(function) or not _MARKS.isdisjoint(function.__dict__):
+    if id(function) in machine.user_overrides or is_replaced(function):
+        return True
+    if not _MARKS.isdisjoint(function.__dict__):
         return True
     return not function.__closure__ and is_trusted(function.__globals__.get("__name__"))
 

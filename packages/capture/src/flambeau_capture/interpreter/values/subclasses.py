@@ -23,7 +23,7 @@ from flambeau_prims.fake import FakeTensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from flambeau_capture.interpreter.protocols import Recorder
+    from flambeau_capture.interpreter.protocols import Args, Kwargs, Recorder
 
 
 NOT_DISPATCHED = object()
@@ -69,7 +69,7 @@ def has_handler(cls: type) -> bool:
 class _ProbeMet(BaseException):
     """A probe was met: the function that its class would have been told of, with the arguments."""
 
-    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, function: Any, args: Args, kwargs: Kwargs) -> None:
         self.function, self.call_args, self.call_kwargs = function, args, kwargs
 
 
@@ -117,7 +117,7 @@ class Subclasses:
 
     # ------------------------------------------------------------ dispatch
 
-    def overloads(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[type]:
+    def overloads(self, args: Args, kwargs: Kwargs) -> list[type]:
         """The classes that a call with these arguments is handed to, in order: subclasses first,
         then from left to right.
         """
@@ -153,11 +153,7 @@ class Subclasses:
         return kind
 
     def dispatch(
-        self,
-        overloads: list[type],
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, overloads: list[type], function: Callable[..., Any], args: Args, kwargs: Kwargs
     ) -> Any:
         """The call as the classes' `__torch_function__` make it; NOT_DISPATCHED for what torch does
         not hand to them.
@@ -180,7 +176,7 @@ class Subclasses:
         )
 
     def _met_by_probe(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, function: Callable[..., Any], args: Args, kwargs: Kwargs
     ) -> _ProbeMet | None:
         probes: dict[int, Any] = {}
         by_probe: dict[int, Any] = {}
@@ -213,9 +209,7 @@ class Subclasses:
 
     # ------------------------------------------------------------ the default
 
-    def default(
-        self, cls: type, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def default(self, cls: type, function: Any, args: Args, kwargs: Kwargs) -> Any:
         """`torch.Tensor.__torch_function__`: calls the function; its results become `cls`."""
         tape = self.machine.tape
         mark = tape.values_made()
