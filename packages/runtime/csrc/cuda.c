@@ -3,25 +3,12 @@
 #include <dlfcn.h>
 #include <structmember.h>
 
-enum { MAX_ARGUMENTS = 600, HIDDEN_ARGUMENTS = 4, SHARED_WITHOUT_ASKING = 48 * 1024, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED = 8 };
+enum { SHARED_WITHOUT_ASKING = 48 * 1024, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED = 8 };
 
 /* 1. The driver */
 
-static struct {
-    int (*init)(unsigned int);
-    int (*context_current)(void **);
-    int (*context_push)(void *);
-    int (*context_pop)(void **);
-    int (*device_get)(int *, int);
-    int (*primary_retain)(void **, int);
-    int (*module_load)(void **, const void *);
-    int (*module_function)(void **, void *, const char *);
-    int (*function_attribute)(void *, int, int);
-    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
-    int (*error_string)(int, const char **);
-    int32_t (*current_stream)(int32_t, void **); /* torch's */
-    int ready;
-} driver;
+CudaDriver cuda_driver;
+#define driver cuda_driver
 
 static int find_in(void *library, const char *name, void *into)
 {
@@ -34,8 +21,7 @@ static int find_in(void *library, const char *name, void *into)
     return 0;
 }
 
-/* Under the GIL. */
-static int open_driver(const char *libtorch_cuda)
+int cuda_open(const char *libtorch_cuda)
 {
     if (driver.ready) return 0;
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -44,21 +30,42 @@ static int open_driver(const char *libtorch_cuda)
         PyErr_Format(PyExc_RuntimeError, "GPU kernels need %s, which is not there", cuda ? libtorch_cuda : "libcuda.so.1");
         return -1;
     }
-    if (find_in(cuda, "cuInit", &driver.init) || find_in(cuda, "cuCtxGetCurrent", &driver.context_current) ||
-        find_in(cuda, "cuCtxPushCurrent_v2", &driver.context_push) || find_in(cuda, "cuCtxPopCurrent_v2", &driver.context_pop) ||
-        find_in(cuda, "cuDeviceGet", &driver.device_get) ||
-        find_in(cuda, "cuDevicePrimaryCtxRetain", &driver.primary_retain) ||
-        find_in(cuda, "cuModuleLoadData", &driver.module_load) ||
-        find_in(cuda, "cuModuleGetFunction", &driver.module_function) ||
-        find_in(cuda, "cuFuncSetAttribute", &driver.function_attribute) ||
-        find_in(cuda, "cuLaunchKernel", &driver.launch) || find_in(cuda, "cuGetErrorString", &driver.error_string) ||
-        find_in(torch, "aoti_torch_get_current_cuda_stream", &driver.current_stream))
-        return -1;
+    const struct {
+        const char *name;
+        void *into;
+    } wanted[] = {
+        {"cuInit", &driver.init},
+        {"cuCtxGetCurrent", &driver.context_current},
+        {"cuCtxPushCurrent_v2", &driver.context_push},
+        {"cuCtxPopCurrent_v2", &driver.context_pop},
+        {"cuDeviceGet", &driver.device_get},
+        {"cuDevicePrimaryCtxRetain", &driver.primary_retain},
+        {"cuModuleLoadData", &driver.module_load},
+        {"cuModuleGetFunction", &driver.module_function},
+        {"cuFuncSetAttribute", &driver.function_attribute},
+        {"cuLaunchKernel", &driver.launch},
+        {"cuGetErrorString", &driver.error_string},
+        {"cuStreamIsCapturing", &driver.stream_is_capturing},
+        {"cuStreamGetCaptureInfo_v2", &driver.capture_info},
+        {"cuMemcpyDtoDAsync_v2", &driver.copy_async},
+        {"cuGraphMemcpyNodeGetParams", &driver.copy_node_params},
+        {"cuGraphExecMemcpyNodeSetParams", &driver.set_copy_node},
+        {"cuGraphExecKernelNodeSetParams", &driver.set_kernel_node},
+        {"cuGraphLaunch", &driver.graph_launch},
+        {"cuStreamBeginCapture_v2", &driver.begin_capture},
+        {"cuStreamEndCapture", &driver.end_capture},
+        {"cuGraphInstantiateWithFlags", &driver.graph_instantiate},
+        {"cuGraphDestroy", &driver.graph_destroy},
+        {"cuGraphExecDestroy", &driver.exec_destroy},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (find_in(cuda, wanted[i].name, wanted[i].into)) return -1;
+    if (find_in(torch, "aoti_torch_get_current_cuda_stream", &driver.current_stream)) return -1;
     driver.ready = 1;
     return 0;
 }
 
-static int failed(int status, const char *what)
+int cuda_failed(int status, const char *what)
 {
     const char *text = NULL;
     if (driver.error_string) driver.error_string(status, &text);
@@ -68,19 +75,36 @@ static int failed(int status, const char *what)
 
 int cuda_stream(int32_t device, void **stream) { return driver.current_stream(device, stream) ? -1 : 0; }
 
+int cuda_is_capturing(void *stream)
+{
+    int capturing = 0;
+    return driver.stream_is_capturing(stream, &capturing) || capturing;
+}
+
+void *cuda_last_node(void *stream)
+{
+    int capturing = 0;
+    uint64_t id;
+    void *graph = NULL;
+    void *const *nodes = NULL;
+    size_t count = 0;
+    const int status = driver.capture_info(stream, &capturing, &id, &graph, &nodes, &count);
+    return status || !capturing || count != 1 ? NULL : nodes[0];
+}
+
 /* 2. Loading */
 
 static int load_function(GpuKernel *kernel, int variant, PyObject *image, const char *entry, unsigned int shared)
 {
     void *module = NULL, *function = NULL, *popped;
     int status = driver.context_push(kernel->context);
-    if (status) return failed(status, "entering the device's context");
+    if (status) return cuda_failed(status, "entering the device's context");
     status = driver.module_load(&module, PyBytes_AS_STRING(image));
     if (!status) status = driver.module_function(&function, module, entry);
     if (!status && shared > SHARED_WITHOUT_ASKING)
         status = driver.function_attribute(function, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED, (int)shared);
     driver.context_pop(&popped);
-    if (status) return failed(status, entry);
+    if (status) return cuda_failed(status, entry);
     kernel->shared[variant] = shared;
     __atomic_store_n(&kernel->function[variant], function, __ATOMIC_RELEASE);
     return 0;
@@ -95,7 +119,7 @@ static PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     PyObject *image, *unaligned;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "siSsIIO", names, &library, &device, &image, &entry, &shared, &warps, &unaligned))
         return NULL;
-    if (open_driver(library)) return NULL;
+    if (cuda_open(library)) return NULL;
     GpuKernel *self = (GpuKernel *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->device = device;
@@ -104,7 +128,7 @@ static PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     int handle = 0, status = driver.init(0);
     if (!status) status = driver.device_get(&handle, device);
     if (!status) status = driver.primary_retain(&self->context, handle);
-    if (status ? failed(status, "opening the device") : load_function(self, 0, image, entry, shared)) Py_CLEAR(self);
+    if (status ? cuda_failed(status, "opening the device") : load_function(self, 0, image, entry, shared)) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -115,7 +139,7 @@ static void kernel_dealloc(PyObject *object)
     Py_TYPE(object)->tp_free(object);
 }
 
-static int build_unaligned(GpuKernel *kernel)
+int cuda_load_unaligned(GpuKernel *kernel)
 {
     PyObject *image;
     const char *entry;
@@ -128,24 +152,32 @@ static int build_unaligned(GpuKernel *kernel)
 
 /* 3. Launching */
 
+int cuda_variant(void *const *pointers, int64_t n_pointers)
+{
+    uintptr_t bits = 0;
+    for (int64_t i = 0; i < n_pointers; i++) bits |= (uintptr_t)pointers[i];
+    return (bits & 15) != 0;
+}
+
+void cuda_arguments(void *const *pointers, int64_t n_pointers, const int64_t *ints, int64_t n_ints, void **arguments)
+{
+    static void *nothing = NULL;
+    for (int64_t i = 0; i < n_pointers; i++) *arguments++ = (void *)&pointers[i];
+    for (int64_t i = 0; i < n_ints; i++) *arguments++ = (void *)&ints[i];
+    for (int i = 0; i < HIDDEN_ARGUMENTS; i++) *arguments++ = &nothing;
+}
+
 int cuda_launch(GpuKernel *kernel, void *const *pointers, int64_t n_pointers, const int64_t *ints, int64_t n_ints,
                 const int64_t grid[3], void *stream, void (*with_gil)(void *), void *argument)
 {
     void *arguments[MAX_ARGUMENTS + HIDDEN_ARGUMENTS];
-    void *nothing = NULL, *current = NULL, *popped;
-    uintptr_t bits = 0;
+    void *current = NULL, *popped;
     if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) return 0; /* an empty tensor */
-    for (int64_t i = 0; i < n_pointers; i++) {
-        bits |= (uintptr_t)pointers[i];
-        arguments[i] = (void *)&pointers[i];
-    }
-    for (int64_t i = 0; i < n_ints; i++) arguments[n_pointers + i] = (void *)&ints[i];
-    /* Triton appends pointers to scratch memory, which our kernels do not ask for; the driver reads as many as there are. */
-    for (int i = 0; i < HIDDEN_ARGUMENTS; i++) arguments[n_pointers + n_ints + i] = &nothing;
-    const int variant = (bits & 15) != 0;
+    cuda_arguments(pointers, n_pointers, ints, n_ints, arguments);
+    const int variant = cuda_variant(pointers, n_pointers);
     if (variant && __atomic_load_n(&kernel->function[1], __ATOMIC_ACQUIRE) == NULL) {
         with_gil(argument);
-        if (build_unaligned(kernel)) return -1;
+        if (cuda_load_unaligned(kernel)) return -1;
     }
     driver.context_current(&current);
     const int foreign = current != kernel->context;
@@ -155,7 +187,7 @@ int cuda_launch(GpuKernel *kernel, void *const *pointers, int64_t n_pointers, co
     if (foreign) driver.context_pop(&popped);
     if (!status) return 0;
     with_gil(argument);
-    return failed(status, "launching a kernel");
+    return cuda_failed(status, "launching a kernel");
 }
 
 static PyMemberDef kernel_members[] = {

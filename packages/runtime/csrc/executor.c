@@ -7,7 +7,7 @@
  *   - `objects`: Python objects that steps refer to (operators, argument trees, messages).
  * An Executor is immutable once made; what a call needs stands on that call's C stack, so any number of threads may call it.
  */
-#include "cuda.h"
+#include "executor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,41 +31,6 @@ enum Opcode {
 enum { POSTFIX_CONST, POSTFIX_LOAD, POSTFIX_ADD, POSTFIX_SUB, POSTFIX_MUL, POSTFIX_DIV, POSTFIX_MOD, POSTFIX_MIN, POSTFIX_MAX, POSTFIX_NEG };
 enum { OUT_NONE = -1, OUT_SLOT = 0, OUT_INT = 1 };
 enum { EXPRESSION_STACK = 64, STACK_SLOTS = 64, STACK_VALUES = 512, MAX_BUFFERS = 512, GUARD_BYTES = 64 };
-
-/* How a slot holds its tensor. */
-enum Hold { HOLD_NOTHING, HOLD_BORROWED, HOLD_HANDLE, HOLD_RAW, HOLD_OBJECT };
-
-typedef struct {
-    Handle handle;
-    void *data;       /* data pointer, NULL until asked for; for HOLD_RAW the memory itself */
-    PyObject *object; /* HOLD_BORROWED: the argument; HOLD_OBJECT: owned; HOLD_HANDLE: the wrapper if one was made (owned) */
-    int hold;
-} Slot;
-
-typedef struct {
-    int64_t input, dim, value; /* dim -1: the argument is the int */
-} SymbolLoad;
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *program, *objects, *outputs_ints;
-    char *name;
-    int64_t *code, *values, *postfix, *copies, *symbols, *inputs, *outputs, *mutated;
-    Py_ssize_t n_code, n_values, n_postfix, n_copies, n_symbols, n_inputs, n_outputs, n_mutated;
-    Py_ssize_t n_slots;
-    int below; /* exclude autograd and autocast while running */
-    PyObject *weakrefs;
-} Executor;
-
-typedef struct {
-    const Executor *ex;
-    Slot *slots;
-    const int64_t *values;
-    PyThreadState *released; /* non-NULL while the GIL is not held */
-    void *stream;            /* of `stream_device`, asked for at the first launch */
-    int32_t stream_device;
-} Call;
 
 /* 1. Errors */
 
@@ -145,9 +110,8 @@ static int run_postfix(const Executor *ex, int64_t *values)
     return 0;
 }
 
-static int fill_values(const Executor *ex, PyObject *const *args, int64_t *values)
+int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values)
 {
-    memcpy(values, ex->values, ex->n_values * sizeof *values);
     for (Py_ssize_t i = 0; i < ex->n_symbols; i += 3) {
         const int64_t dim = ex->symbols[i + 1];
         PyObject *arg = args[ex->symbols[i]];
@@ -170,6 +134,13 @@ static int fill_values(const Executor *ex, PyObject *const *args, int64_t *value
         }
         *into = sizes[dim];
     }
+    return 0;
+}
+
+static int fill_values(const Executor *ex, PyObject *const *args, int64_t *values)
+{
+    memcpy(values, ex->values, ex->n_values * sizeof *values);
+    if (executor_read_symbols(ex, args, values)) return -1;
     if (run_postfix(ex, values)) return -1;
     for (Py_ssize_t i = 0; i < ex->n_copies; i += 2) values[ex->copies[i]] = values[ex->copies[i + 1]];
     return 0;
@@ -337,6 +308,29 @@ static int launch(Call *call, const int64_t *pc)
 
 static void take_gil_for(void *call) { take_gil(call); }
 
+/* Append (node, kernel, grid, pointers, ints) of the launch that the stream has just captured, or None for an empty
+ * one. */
+static int note_launch(Call *call, GpuKernel *kernel, void *const *pointers, const int64_t *pc)
+{
+    const int64_t *ints = call->values + pc[3], *grid = call->values + pc[4];
+    PyObject *note = Py_None;
+    if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) {
+        Py_INCREF(note);
+    } else {
+        void *node = cuda_last_node(call->stream);
+        if (node == NULL) {
+            PyErr_SetString(PyExc_RuntimeError, "a launch could not be found in the captured graph");
+            return -1;
+        }
+        note = Py_BuildValue("(KO(LLL)y#y#)", (unsigned long long)(uintptr_t)node, (PyObject *)kernel, (long long)grid[0],
+                             (long long)grid[1], (long long)grid[2], (const char *)pointers, (Py_ssize_t)(pc[1] * sizeof *pointers),
+                             (const char *)ints, (Py_ssize_t)(pc[2] * sizeof *ints));
+    }
+    const int status = note == NULL ? -1 : PyList_Append(call->launches, note);
+    Py_XDECREF(note);
+    return status;
+}
+
 /* pc points at: kernel n_buffers n_ints ints grid buffer... */
 static int launch_gpu(Call *call, const int64_t *pc)
 {
@@ -348,7 +342,9 @@ static int launch_gpu(Call *call, const int64_t *pc)
         if (cuda_stream(kernel->device, &call->stream)) return shim_failed(call, "asking for the present stream");
         call->stream_device = kernel->device;
     }
-    return cuda_launch(kernel, buffers, pc[1], call->values + pc[3], pc[2], call->values + pc[4], call->stream, take_gil_for, call);
+    if (cuda_launch(kernel, buffers, pc[1], call->values + pc[3], pc[2], call->values + pc[4], call->stream, take_gil_for, call))
+        return -1;
+    return call->launches == NULL ? 0 : note_launch(call, kernel, buffers, pc);
 }
 
 /* pc points at: function message n_tensors scaled beta alpha tensor... */
@@ -428,7 +424,9 @@ static int run_code(Call *call)
                 }
                 pc += 1;
                 break;
-            case OP_RELEASE_GIL: call->released = PyEval_SaveThread(); break;
+            case OP_RELEASE_GIL:
+                if (call->launches == NULL) call->released = PyEval_SaveThread();
+                break;
             case OP_TAKE_GIL: take_gil(call); break;
             default: return take_gil(call);
         }
@@ -476,9 +474,7 @@ static int asks(PyObject *question, PyObject *tensor)
     return is_true;
 }
 
-/* Inference tensors may be written to in inference mode only, as in eager; asked before anything is written.
-   The number of mutated inputs that are such, which have no version to bump, or -1. */
-static int count_unversioned(const Executor *ex, PyObject *const *args)
+int executor_count_unversioned(const Executor *ex, PyObject *const *args)
 {
     int count = 0;
     for (Py_ssize_t i = 0; i < ex->n_mutated; i++) {
@@ -494,7 +490,7 @@ static int count_unversioned(const Executor *ex, PyObject *const *args)
     return allowed > 0 ? count : -1;
 }
 
-static int bump_versions(const Executor *ex, PyObject *const *args, int unversioned)
+int executor_bump_versions(const Executor *ex, PyObject *const *args, int unversioned)
 {
     for (Py_ssize_t i = 0; i < ex->n_mutated; i++) {
         if (ex->mutated[i] < 0) continue; /* the program says that its counter stays */
@@ -506,12 +502,13 @@ static int bump_versions(const Executor *ex, PyObject *const *args, int unversio
     return 0;
 }
 
-static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch)
+/* `launches`: see Call; while a call is recorded nothing runs, so no version is bumped. */
+static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int64_t *scratch, PyObject *launches)
 {
-    Call call = {.ex = ex, .slots = slots, .values = ex->values, .stream_device = -1};
+    Call call = {.ex = ex, .slots = slots, .values = ex->values, .stream_device = -1, .launches = launches};
     memset(slots, 0, ex->n_slots * sizeof *slots);
     if (bind_inputs(ex, args, slots)) return NULL;
-    const int unversioned = count_unversioned(ex, args);
+    const int unversioned = executor_count_unversioned(ex, args);
     if (unversioned < 0) return NULL;
     if (ex->n_symbols + ex->n_postfix > 0) {
         if (fill_values(ex, args, scratch)) return NULL;
@@ -521,24 +518,24 @@ static PyObject *run(const Executor *ex, PyObject *const *args, Slot *slots, int
     if (ex->below) torch_api.exclude_enter(guard, torch_api.below_keys);
     int failed = run_code(&call);
     if (ex->below) torch_api.exclude_exit(guard);
-    if (!failed) failed = bump_versions(ex, args, unversioned);
+    if (!failed && launches == NULL) failed = executor_bump_versions(ex, args, unversioned);
     PyObject *result = failed ? NULL : collect_outputs(&call);
     for (Py_ssize_t i = 0; i < ex->n_slots; i++) drop(&slots[i]);
     return result;
 }
 
 /* Large programs take their scratch from the heap, in a function of its own so that small ones stay small on the C stack. */
-static Py_NO_INLINE PyObject *run_large(const Executor *ex, PyObject *const *args)
+static Py_NO_INLINE PyObject *run_large(const Executor *ex, PyObject *const *args, PyObject *launches)
 {
     Slot *slots = PyMem_Malloc(ex->n_slots * sizeof(Slot) + 1);
     int64_t *scratch = PyMem_Malloc(ex->n_values * sizeof(int64_t) + 1);
-    PyObject *result = slots && scratch ? run(ex, args, slots, scratch) : PyErr_NoMemory();
+    PyObject *result = slots && scratch ? run(ex, args, slots, scratch, launches) : PyErr_NoMemory();
     PyMem_Free(slots);
     PyMem_Free(scratch);
     return result;
 }
 
-static PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     const Executor *ex = (Executor *)self;
     const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
@@ -547,10 +544,24 @@ static PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size
                      kwnames && PyTuple_GET_SIZE(kwnames) ? " and keywords" : "");
         return NULL;
     }
-    if (ex->n_slots > STACK_SLOTS || ex->n_values > STACK_VALUES) return run_large(ex, args);
+    if (ex->n_slots > STACK_SLOTS || ex->n_values > STACK_VALUES) return run_large(ex, args, NULL);
     Slot slots[STACK_SLOTS];
     int64_t scratch[STACK_VALUES];
-    return run(ex, args, slots, scratch);
+    return run(ex, args, slots, scratch, NULL);
+}
+
+/* executor.trace(*args) -> (outputs, launches): a call while its stream is being captured. */
+static PyObject *executor_trace(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    const Executor *ex = (Executor *)self;
+    if (nargs != ex->n_inputs)
+        return PyErr_Format(PyExc_TypeError, "%s takes %zd positional arguments, got %zd", ex->name, ex->n_inputs, nargs);
+    PyObject *launches = PyList_New(0);
+    PyObject *outputs = launches == NULL ? NULL : run_large(ex, args, launches);
+    PyObject *both = outputs == NULL ? NULL : PyTuple_Pack(2, outputs, launches);
+    Py_XDECREF(outputs);
+    Py_XDECREF(launches);
+    return both;
 }
 
 /* 7. The type */
@@ -625,6 +636,13 @@ static PyMemberDef executor_members[] = {
     {NULL},
 };
 
+static PyMethodDef executor_methods[] = {
+    {"trace", (PyCFunction)(void (*)(void))executor_trace, METH_FASTCALL,
+     "trace(*args) -> (outputs, launches): run while the stream is being captured; for each kernel launch (node, kernel, grid, "
+     "pointers, ints), None where its grid is empty."},
+    {NULL},
+};
+
 PyTypeObject ExecutorType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "flambeau_runtime._core.Executor",
     .tp_doc = "A Program ready to run: executor(*tensors) -> tuple.",
@@ -636,5 +654,6 @@ PyTypeObject ExecutorType = {
     .tp_dealloc = executor_dealloc,
     .tp_repr = executor_repr,
     .tp_members = executor_members,
+    .tp_methods = executor_methods,
     .tp_weaklistoffset = offsetof(Executor, weakrefs),
 };

@@ -1,19 +1,19 @@
 /* flambeau_runtime._core: the executor and what it needs of the dynamic linker. */
-#include "cuda.h"
+#include "recording.h"
 
 #include <dlfcn.h>
 
-extern PyTypeObject ExecutorType;
+extern PyTypeObject LauncherType;
 
 static PyObject *init(PyObject *module, PyObject *args)
 {
     const char *libtorch, *libc10, *libpython;
     PyObject *sample, *tensor_type, *is_inference, *inference_mode;
-    unsigned long long cdata, below_keys;
-    if (!PyArg_ParseTuple(args, "sssOKKO!OO", &libtorch, &libc10, &libpython, &sample, &cdata, &below_keys, &PyType_Type, &tensor_type,
+    unsigned long long cdata, storage, below_keys;
+    if (!PyArg_ParseTuple(args, "sssOKKKO!OO", &libtorch, &libc10, &libpython, &sample, &cdata, &storage, &below_keys, &PyType_Type, &tensor_type,
                           &is_inference, &inference_mode))
         return NULL;
-    if (torch_api_init(libtorch, libc10, libpython, sample, (size_t)cdata, below_keys, (PyTypeObject *)tensor_type)) return NULL;
+    if (torch_api_init(libtorch, libc10, libpython, sample, (size_t)cdata, (size_t)storage, below_keys, (PyTypeObject *)tensor_type)) return NULL;
     Py_INCREF(tensor_type);
     torch_api.is_inference = Py_NewRef(is_inference);
     torch_api.inference_mode = Py_NewRef(inference_mode);
@@ -40,10 +40,62 @@ static PyObject *find_symbol(PyObject *module, PyObject *args)
     return PyLong_FromVoidPtr(dlsym(PyLong_AsVoidPtr(library), name));
 }
 
+static PyObject *open_cuda(PyObject *module, PyObject *path)
+{
+    const char *library = PyUnicode_AsUTF8(path);
+    if (library == NULL || cuda_open(library)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *read_symbols(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    const Executor *ex = nargs > 0 && PyObject_TypeCheck(args[0], &ExecutorType) ? (Executor *)args[0] : NULL;
+    if (ex == NULL || nargs - 1 != ex->n_inputs) {
+        PyErr_SetString(PyExc_TypeError, "read_symbols takes an executor and its arguments");
+        return NULL;
+    }
+    PyObject *made = PyBytes_FromStringAndSize(NULL, ex->n_symbols / 3 * sizeof(int64_t));
+    if (made != NULL && executor_read_symbols(ex, args + 1, (int64_t *)PyBytes_AS_STRING(made))) Py_CLEAR(made);
+    return made;
+}
+
+static PyObject *use_count(PyObject *module, PyObject *tensor)
+{
+    if (!PyObject_TypeCheck(tensor, torch_api.tensor_type) || !torch_api.use_count) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLong(storage_use_count(handle_of(tensor)));
+}
+
+static PyObject *is_capturing(PyObject *module, PyObject *stream)
+{
+    void *handle = PyLong_AsVoidPtr(stream);
+    if (handle == NULL && PyErr_Occurred()) return NULL;
+    return PyBool_FromLong(cuda_is_capturing(handle));
+}
+
+static PyObject *captured_copy(PyObject *module, PyObject *args)
+{
+    unsigned long long destination, source, bytes, stream;
+    if (!PyArg_ParseTuple(args, "KKKK", &destination, &source, &bytes, &stream)) return NULL;
+    const int status = cuda_driver.copy_async(destination, source, bytes, (void *)(uintptr_t)stream);
+    if (status) return cuda_failed(status, "recording a copy"), NULL;
+    void *node = cuda_last_node((void *)(uintptr_t)stream);
+    if (node == NULL) PyErr_SetString(PyExc_RuntimeError, "a copy could not be found in the captured graph");
+    return node == NULL ? NULL : PyLong_FromVoidPtr(node);
+}
+
 static PyMethodDef methods[] = {
-    {"init", init, METH_VARARGS, "init(libtorch, libc10, libtorch_python, sample, cdata, below_keys, Tensor, is_inference, inference_mode): find and test torch's C interface."},
+    {"init", init, METH_VARARGS, "init(libtorch, libc10, libtorch_python, sample, cdata, storage, below_keys, Tensor, is_inference, inference_mode): find and test torch's C interface."},
     {"open_library", open_library, METH_VARARGS, "open_library(path) -> handle; a library once opened stays."},
     {"find_symbol", find_symbol, METH_VARARGS, "find_symbol(handle, name) -> address, 0 if there is none."},
+    {"open_cuda", open_cuda, METH_O, "open_cuda(libtorch_cuda): open the driver; RuntimeError if it is not there."},
+    {"read_symbols", (PyCFunction)(void (*)(void))read_symbols, METH_FASTCALL,
+     "read_symbols(executor, *args) -> bytes: the symbolic sizes of a call, as int64."},
+    {"use_count", use_count, METH_O, "use_count(tensor) -> how many tensors and storages share its memory; None if unknown."},
+    {"is_capturing", is_capturing, METH_O, "is_capturing(stream) -> whether a stream is being captured into a CUDA graph."},
+    {"begin_capture", begin_capture, METH_O, "begin_capture(stream): take down what this thread launches there."},
+    {"end_capture", end_capture, METH_O, "end_capture(stream) -> CapturedGraph"},
+    {"captured_copy", captured_copy, METH_VARARGS,
+     "captured_copy(destination, source, bytes, stream) -> node: a copy on a stream that is being captured."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -53,11 +105,14 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__core(void)
 {
-    if (PyType_Ready(&ExecutorType) < 0 || PyType_Ready(&GpuKernelType) < 0) return NULL;
+    if (PyType_Ready(&ExecutorType) < 0 || PyType_Ready(&GpuKernelType) < 0 || PyType_Ready(&RecordingType) < 0 ||
+        PyType_Ready(&LauncherType) < 0 || PyType_Ready(&CapturedGraphType) < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     if (PyModule_AddObjectRef(module, "Executor", (PyObject *)&ExecutorType) < 0 ||
         PyModule_AddObjectRef(module, "GpuKernel", (PyObject *)&GpuKernelType) < 0 ||
+        PyModule_AddObjectRef(module, "Recording", (PyObject *)&RecordingType) < 0 ||
+        PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0 ||
         PyModule_AddStringConstant(module, "SOURCE_HASH", SOURCE_HASH) < 0) {
         Py_DECREF(module);
         return NULL;

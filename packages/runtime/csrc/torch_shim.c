@@ -45,6 +45,36 @@ static int probe_slot(PyObject *sample, size_t cdata, size_t *slot)
     return 0;
 }
 
+static char *storage_of(const TorchApi *api, Handle tensor) { return *(char **)(*(char **)tensor + api->storage); }
+
+uint32_t storage_use_count(Handle tensor)
+{
+    return __atomic_load_n((uint32_t *)(storage_of(&torch_api, tensor) + torch_api.use_count), __ATOMIC_ACQUIRE);
+}
+
+/* Where a StorageImpl counts its references: the one 32-bit word near its start that grows by the number of views that are
+ * made of the tensor.  It stays 0 where there is none such: outputs are then never kept in place by recordings. */
+static void probe_use_count(TorchApi *api, Handle sample, size_t storage)
+{
+    enum { IMPL_WORDS = 8, COUNT_WORDS = 16, VIEWS = 5 };
+    const int64_t size = 1, stride = 1;
+    uint32_t before[COUNT_WORDS], after[COUNT_WORDS];
+    Handle views[VIEWS] = {NULL};
+    size_t at = sizeof(void *);
+    while (at < IMPL_WORDS * sizeof(void *) && *(size_t *)(*(char **)sample + at) != storage) at += sizeof(void *);
+    if (at == IMPL_WORDS * sizeof(void *)) return;
+    api->storage = at;
+    memcpy(before, storage_of(api, sample), sizeof before);
+    int made = 0;
+    while (made < VIEWS && api->reinterpret(sample, 1, &size, &stride, 0, &views[made]) == 0) made++;
+    memcpy(after, storage_of(api, sample), sizeof after);
+    for (int i = 0; i < made; i++) api->delete_tensor(views[i]);
+    int grown = 0;
+    for (int i = 0; i < COUNT_WORDS; i++)
+        if (after[i] - before[i] == VIEWS && before[i] > 0 && grown++ == 0) api->use_count = i * sizeof(uint32_t);
+    if (made != VIEWS || grown != 1) api->use_count = 0;
+}
+
 /* Make a 2 x 3 tensor, look at it, wrap it: each function is used once on known data before it is trusted. */
 static int self_test(const TorchApi *api)
 {
@@ -69,7 +99,7 @@ failed:
 }
 
 int torch_api_init(const char *libtorch, const char *libc10, const char *libpython, PyObject *sample, size_t cdata,
-                   uint64_t below_keys, PyTypeObject *tensor_type)
+                   size_t storage, uint64_t below_keys, PyTypeObject *tensor_type)
 {
     TorchApi api = {0};
     void *torch = open_loaded(libtorch), *c10 = torch ? open_loaded(libc10) : NULL, *py = c10 ? open_loaded(libpython) : NULL;
@@ -96,6 +126,7 @@ int torch_api_init(const char *libtorch, const char *libc10, const char *libpyth
     api.below_keys = below_keys;
     api.tensor_type = tensor_type;
     if (probe_slot(sample, cdata, &api.slot) || self_test(&api)) return -1;
+    probe_use_count(&api, (char *)sample + api.slot, storage);
     api.ready = true;
     torch_api = api;
     return 0;

@@ -31,6 +31,8 @@ typedef struct {
     PyObject *(*wrap)(Handle); /* THPVariable_Wrap: may move from its argument, never frees it */
 
     size_t slot;          /* where the TensorImpl word stands inside a Python tensor */
+    size_t storage;       /* where a TensorImpl holds its StorageImpl pointer */
+    size_t use_count;     /* where a StorageImpl holds its reference count, 32 bits; 0: not found */
     uint64_t below_keys;  /* dispatch keys to exclude so that nothing is recorded or cast: autograd, views, autocast */
     PyTypeObject *tensor_type;
     PyObject *is_inference;   /* torch.Tensor.is_inference */
@@ -40,9 +42,13 @@ typedef struct {
 
 extern TorchApi torch_api;
 
-/* Find everything and test it on `sample`, a tensor; `cdata` is its `_cdata`.  0, or -1 with an exception set. */
+/* Find everything and test it on `sample`, a tensor; `cdata` is its `_cdata`, `storage` its storage's.  0, or -1 with an
+ * exception set. */
 int torch_api_init(const char *libtorch, const char *libc10, const char *libpython, PyObject *sample, size_t cdata,
-                   uint64_t below_keys, PyTypeObject *tensor_type);
+                   size_t storage, uint64_t below_keys, PyTypeObject *tensor_type);
+
+/* How many tensors and storage objects share the tensor's memory; torch_api.use_count must have been found. */
+uint32_t storage_use_count(Handle tensor);
 
 static inline Handle handle_of(PyObject *tensor) { return (char *)tensor + torch_api.slot; }
 

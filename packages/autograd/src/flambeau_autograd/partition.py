@@ -225,6 +225,7 @@ def _build(joint: _Joint, copies: dict[Value, Value], forward_nodes: list[Node])
         graph.env,
         "forward",
         graph.write_counts,
+        private_outputs=len(outputs) - len(joint.results),
     )
 
     body = _backward_nodes(joint, set(saved))

@@ -16,6 +16,7 @@ without Flambeau runs with it.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -33,6 +34,7 @@ from flambeau_prims.evaluate import run_graph
 from flambeau_prims.unsupported import Unsupported
 from flambeau_runtime import (
     EnvironmentProblem,
+    describe_launch,
     format_program,
     load,
     output_code,
@@ -189,7 +191,12 @@ def inductor(context: Context) -> Backend:
                 Stopwatch(graph_report.seconds, "runtime"),
                 recording_cache_use(graph_report.cache),
             ):
-                return load(program, context.options.runtime)
+                executable = load(program, context.options.runtime)
+            launch = functools.partial(
+                describe_launch, program, executable, context.options.runtime
+            )
+            graph_report.launches.append(launch)
+            return executable
 
         return compiler
 

@@ -80,6 +80,7 @@ class GraphExplanation:
     ends: the place and id of the graph break that ends it, "" if it ends with the function.
     externs: calls of ATen in its Programs, and why no kernel computes them.
     partitions: what each forward saves for its backward, and what the backward recomputes.
+    launches: how each of its Programs is launched on a GPU: as one CUDA graph, or why not.
     assumes: what it checks of data, where the program would otherwise go another way.
     specialises: sizes that are guarded to be what they were on the compiled call, each with the
         operator that takes no symbolic ones.
@@ -97,6 +98,7 @@ class GraphExplanation:
     ends: str
     externs: tuple[ExternExplanation, ...] = ()
     partitions: tuple[str, ...] = ()
+    launches: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
     specialises: tuple[str, ...] = ()
 
@@ -257,6 +259,7 @@ def _graph(graph: GraphReport, events: tuple[Event, ...]) -> GraphExplanation:
         fallback=graph.fallback,
         externs=_externs(graph),
         partitions=tuple(graph.partitions),
+        launches=tuple(filter(None, (launch() for launch in graph.launches))),
         ends=f"{ends.where} [{ends.id}]" if ends is not None else "",
         assumes=() if entry is None else tuple(map(str, entry.assumptions)),
         specialises=() if entry is None else entry.specialised,
@@ -317,6 +320,7 @@ def _graph_lines(index: int, graph: GraphExplanation) -> list[str]:
     if graph.externs:
         lines += ["  calls of ATen:", *(f"    {extern}" for extern in graph.externs)]
     lines += [f"  backward: {partition}" for partition in graph.partitions]
+    lines += [f"  {launch}" for launch in graph.launches]
     if graph.assumes:
         lines += ["  assumes of data:", *(f"    {assumption}" for assumption in graph.assumes)]
     if graph.specialises:

@@ -28,18 +28,17 @@ if TYPE_CHECKING:
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    "reduce-overhead": {},
-    "max-autotune": {},
-    "max-autotune-no-cudagraphs": {},
+    "reduce-overhead": {"cuda_graphs": "always"},
+    "max-autotune": {"cuda_graphs": "always"},
+    "max-autotune-no-cudagraphs": {"cuda_graphs": "never"},
 }
 """What each mode sets, under torch.compile's names."""
 
 MISSING_FROM_MODES = {
-    "reduce-overhead": "calls are not recorded as CUDA graphs",
-    "max-autotune": "kernels are not tuned by measurement, nor calls recorded as CUDA graphs",
+    "max-autotune": "kernels are not tuned by measurement",
     "max-autotune-no-cudagraphs": "kernels are not tuned by measurement",
 }
-"""What the modes that are not implemented would do beyond the default mode."""
+"""What is not implemented yet of a mode."""
 
 _ANNOUNCED: dict[str, object] = {}
 """The modes that this process was warned of."""
@@ -138,13 +137,13 @@ def resolve(
 
 
 def announce_mode(mode: str | None) -> None:
-    """Warn, once per process, that a mode is not implemented; the caller's caller is named."""
+    """Warn, once per process, that a mode is implemented in part; the caller's caller is named."""
     missing, caller = MISSING_FROM_MODES.get(mode or "default"), object()
     # setdefault is atomic: of several threads one warns.
     if missing is not None and _ANNOUNCED.setdefault(str(mode), caller) is caller:
         warnings.warn(
-            f"Flambeau does not implement mode={mode!r} yet: {missing}. "
-            "The default mode is used instead.",
+            f"Flambeau does not implement all of mode={mode!r} yet: {missing}. "
+            "The rest of the mode is in force.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -41,6 +41,8 @@ class GraphReport:
     seconds: dict[str, float] = field(default_factory=dict)
     programs: list[Any] = field(default_factory=list)
     """The Programs that the inductor backend made of it: inference, or forward and backward."""
+    launches: list[Callable[[], str | None]] = field(default_factory=list)
+    """How each Program is launched on a GPU, by now: a line, or None."""
     partitions: list[str] = field(default_factory=list)
     """What is saved for the backward, and what is recomputed in it: a line for each forward."""
     cache: CacheUse = field(default_factory=CacheUse)

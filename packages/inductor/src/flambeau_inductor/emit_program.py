@@ -98,6 +98,7 @@ class _Emitter:
             write_counts=tuple(
                 lowered.write_counts[name] for name in dict.fromkeys(lowered.mutated)
             ),
+            private_outputs=lowered.graph.private_outputs,
         )
 
     def launches(self, scheduled: dict[int, ScheduledKernel]) -> dict[int, rt.Launch]:

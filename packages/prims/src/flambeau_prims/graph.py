@@ -123,8 +123,9 @@ class Graph:
     lists the mutations of inputs that remain after functionalization, as (input, new value): at
     exit the input's memory must hold the value, cast and laid out as the input is. `write_counts`
     says how many writes of the program the version counter of a written input counts, one where it
-    says nothing; eager counts none where batch norm writes its statistics. `env` owns the symbolic
-    sizes, or is None when every size is an int.
+    says nothing; eager counts none where batch norm writes its statistics. `env` owns
+    the symbolic sizes, or is None when every size is an int. The last `private_outputs` outputs are
+    read by the compiler's own backward only, not by the caller.
     """
 
     inputs: list[Value | Expr] = field(default_factory=list)
@@ -134,6 +135,7 @@ class Graph:
     env: SizeEnv | None = None
     name: str = "graph"
     write_counts: dict[Value, int] = field(default_factory=dict)
+    private_outputs: int = 0
 
     def users(self) -> dict[Value, list[Node]]:
         """For each Value, the nodes that read it, each once, in order."""

@@ -15,6 +15,7 @@ from flambeau_runtime.environment_errors import (
     SanitizerNotLoaded,
 )
 from flambeau_runtime.executor import load
+from flambeau_runtime.graph_launch import describe_launch
 from flambeau_runtime.options import RuntimeOptions, default_cache_dir
 from flambeau_runtime.output_code import output_code
 from flambeau_runtime.program import Program
@@ -24,5 +25,5 @@ __all__ = [
     "Cache", "CacheError", "CacheUse", "CompileError", "CompilerNotFound", "CompilerUnusable",
     "EnvironmentProblem", "KernelNotLoadable", "Program", "ProgramError", "RuntimeOptions",
     "SanitizerNotLoaded", "__version__", "check_arguments", "check_program", "default_cache_dir",
-    "format_program", "load", "output_code", "recording_cache_use",
+    "describe_launch", "format_program", "load", "output_code", "recording_cache_use",
 ]  # fmt: skip

@@ -242,7 +242,7 @@ class Assembler:
             if is_raw or (same_layout and tensor.offset == old.offset):
                 self.code += [MOVE, slot, self.slots[old.name]]
                 return
-            if tensor.dtype == old.dtype:
+            if keeps_memory(tensor, old):
                 self._emit_view(step.name, old.name)
                 self.code += [FREE, self.slots[old.name]]
                 return
@@ -462,6 +462,13 @@ def byte_size(tensor: Tensor) -> Dim:
         return itemsize * (1 + sum((n - 1) * s for n, s in extents))  # type: ignore[operator,misc]
     spans = "".join(f" + ({n} - 1)*({s})" for n, s in zip(tensor.shape, tensor.stride, strict=True))
     return f"max(0, 1{spans})*{itemsize}"
+
+
+def keeps_memory(tensor: Tensor, old: Tensor) -> bool:
+    """Whether an allocation that reuses `old` gets the same memory: a buffer of another dtype is
+    freed and allocated anew, which the allocator serves from its cache.
+    """
+    return tensor.dtype == old.dtype
 
 
 @lru_cache(maxsize=256)

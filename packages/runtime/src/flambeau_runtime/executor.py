@@ -17,6 +17,7 @@ from flambeau_runtime import cuda, native
 from flambeau_runtime.build import cpp
 from flambeau_runtime.c_executor import Assembler
 from flambeau_runtime.check import check_arguments, check_program
+from flambeau_runtime.graph_launch import launcher_of
 from flambeau_runtime.options import RuntimeOptions
 from flambeau_runtime.program import Program
 from flambeau_runtime.python_executor import PythonExecutor
@@ -29,11 +30,11 @@ class CheckedExecutable:
 
     def __init__(self, program: Program, run: Executable) -> None:
         self.program = program
-        self._run = run
+        self.run = run
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         check_arguments(self.program, args)
-        return self._run(*args)
+        return self.run(*args)
 
 
 def load(program: Program, options: RuntimeOptions | None = None) -> Executable:
@@ -78,7 +79,7 @@ def make_executor(program: Program, kernels: dict[str, Any], options: RuntimeOpt
     if options.executor != "python":
         core = native.core()
         if core is not None:
-            return Assembler(program, kernels, core).assemble()
+            return launcher_of(program, Assembler(program, kernels, core).assemble(), core, options)
         if options.executor == "c":
             raise RuntimeError(f"the C executor cannot be used: {native.unavailable()}")
     return PythonExecutor(program, kernels, native.below_autograd_keyset())

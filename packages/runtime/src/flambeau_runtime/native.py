@@ -46,6 +46,7 @@ def _load() -> tuple[ModuleType | None, str]:
             str(folder / "libtorch_python.so"),
             sample,
             sample._cdata,
+            sample.untyped_storage()._cdata,
             below_autograd_keyset().raw_repr(),
             torch.Tensor,
             torch.Tensor.is_inference,

@@ -69,5 +69,9 @@ class RuntimeOptions:
     """"c", "python", or "auto": C where the extension is built and torch's C interface is found,
     else Python.
     """
+    cuda_graphs: Literal["auto", "always", "never"] = "auto"
+    """Launch a Program on a GPU as one CUDA graph: "auto" where launching it kernel by kernel takes
+    longer than running it, "always" where it can be recorded.
+    """
     debug: bool = False
     """Check the Program when it is loaded and the arguments on every call."""

@@ -227,6 +227,10 @@ class Program:
     mutated: tuple[str, ...] = ()
     name: str = "program"
     write_counts: tuple[int, ...] = ()
+    private_outputs: int = 0
+    """How many of the last outputs the caller of the compiled function never sees: what a forward
+    saves for its backward.
+    """
 
     def counted_writes(self) -> list[tuple[str, int]]:
         """Each mutated input, and how often its version counter is bumped."""

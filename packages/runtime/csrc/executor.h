@@ -1,0 +1,57 @@
+/* The executor's types, for what records and replays its calls. */
+#ifndef FLAMBEAU_EXECUTOR_H
+#define FLAMBEAU_EXECUTOR_H
+
+#include "cuda.h"
+
+/* How a slot holds its tensor. */
+enum Hold { HOLD_NOTHING, HOLD_BORROWED, HOLD_HANDLE, HOLD_RAW, HOLD_OBJECT };
+
+typedef struct {
+    Handle handle;
+    void *data;       /* data pointer, NULL until asked for; for HOLD_RAW the memory itself */
+    PyObject *object; /* HOLD_BORROWED: the argument; HOLD_OBJECT: owned; HOLD_HANDLE: the wrapper if one was made (owned) */
+    int hold;
+} Slot;
+
+typedef struct {
+    int64_t input, dim, value; /* dim -1: the argument is the int */
+} SymbolLoad;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *program, *objects, *outputs_ints;
+    char *name;
+    int64_t *code, *values, *postfix, *copies, *symbols, *inputs, *outputs, *mutated;
+    Py_ssize_t n_code, n_values, n_postfix, n_copies, n_symbols, n_inputs, n_outputs, n_mutated;
+    Py_ssize_t n_slots;
+    int below; /* exclude autograd and autocast while running */
+    PyObject *weakrefs;
+} Executor;
+
+typedef struct {
+    const Executor *ex;
+    Slot *slots;
+    const int64_t *values;
+    PyThreadState *released; /* non-NULL while the GIL is not held */
+    void *stream;            /* of `stream_device`, asked for at the first launch */
+    int32_t stream_device;
+    PyObject *launches;      /* while the call is recorded: a list that takes what each kernel was launched with */
+} Call;
+
+extern PyTypeObject ExecutorType;
+
+PyObject *executor_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
+
+/* Read the symbols of a call from its arguments into `values`, one for each symbol; 0, or -1 with an exception set. */
+int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values);
+
+/* Inference tensors may be written to in inference mode only, as in eager; asked before anything is written.  The number of
+ * mutated inputs that are such, which have no version to bump, or -1 with an exception set. */
+int executor_count_unversioned(const Executor *ex, PyObject *const *args);
+
+/* Bump the version counters of mutated inputs; `unversioned` is what executor_count_unversioned said. */
+int executor_bump_versions(const Executor *ex, PyObject *const *args, int unversioned);
+
+#endif

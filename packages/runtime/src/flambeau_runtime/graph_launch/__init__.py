@@ -1,0 +1,66 @@
+"""Launching a Program as one CUDA graph: which Programs, when they are recorded, and how.
+
+| question | where |
+|---|---|
+| which memory does each launch and each library call touch? | `memory.py` |
+| can this Program be recorded at all? | `eligibility.py` |
+| is it worth it now, and what has to be copied? | `policy.py` |
+| record one call | `record.py` |
+| replay it | `csrc/recording.c`, found by `csrc/launcher.c` |
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flambeau_runtime.graph_launch.eligibility import refusal
+from flambeau_runtime.graph_launch.policy import LaunchPolicy
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from flambeau_runtime.options import RuntimeOptions
+    from flambeau_runtime.program import Program
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def launcher_of(program: Program, executor: Any, core: ModuleType, options: RuntimeOptions) -> Any:
+    """The executor, behind a launcher if the Program can be launched as a CUDA graph and the
+    options allow it.
+    """
+    if why_plain(program, options) is not None or core.use_count(torch.empty(1)) is None:
+        return executor
+    device = torch.device(program.tensors[0].device).index or 0
+    core.open_cuda(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
+    always = options.cuda_graphs == "always"
+    policy = LaunchPolicy(program, executor, core, device, always=always)
+    launcher = core.Launcher(executor, device, policy)
+    policy.attach(launcher)
+    return launcher
+
+
+def why_plain(program: Program, options: RuntimeOptions) -> str | None:
+    """Why a Program is never launched as a CUDA graph under these options; None if it may be."""
+    if options.cuda_graphs == "never":
+        return "the option cuda_graphs asks for it"
+    always = options.cuda_graphs == "always"
+    reason = refusal(program, any_operator=always)
+    if reason is not None and always:
+        _LOG.warning("%s is launched kernel by kernel: %s", program.name, reason)
+    return reason
+
+
+def describe_launch(program: Program, run: Any, options: RuntimeOptions) -> str | None:
+    """How what `load` returned is launched, in a line; None for a Program without GPU memory."""
+    if not any(tensor.device.startswith("cuda") for tensor in program.tensors):
+        return None
+    policy = getattr(getattr(run, "run", run), "policy", None)
+    if policy is None:
+        return f"{program.name}: launched kernel by kernel: {why_plain(program, options)}"
+    return f"{program.name}: {policy.describe()}"

@@ -1,0 +1,74 @@
+"""Whether a Program can be recorded as a CUDA graph: the reason why not, in the user's terms.
+
+A replay repeats what the device was asked to do, and nothing that the host did. So a Program is
+launched plainly if it touches memory of the CPU, if a call needs a result on the host (sizes that
+depend on data), or if a call runs code that we know nothing about.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from flambeau_runtime.program import Extern, Launch, Program
+
+_HOST_READS = frozenset(
+    {
+        "nonzero", "masked_select", "unique", "_unique", "_unique2", "unique_dim",
+        "unique_consecutive", "unique_dim_consecutive", "bincount", "_local_scalar_dense",
+        "item", "equal", "repeat_interleave", "_ctc_loss", "ctc_loss", "segment_reduce",
+        "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+        "_histogramdd_from_bin_tensors", "_embedding_bag", "_embedding_bag_forward_only",
+        "multinomial", "_sample_dirichlet", "binomial", "_cudnn_rnn", "_cudnn_rnn_backward",
+        "_fft_c2c", "_fft_c2r", "_fft_r2c", "_pin_memory", "is_pinned",
+    }
+)  # fmt: skip
+"""Operators of ATen that wait for the device, read its results on the host, or keep state on the
+host between calls (plans, descriptors).
+"""
+
+_HOST_PREFIXES = ("linalg_", "_linalg_", "sparse_", "_sparse_", "lu_", "geqrf", "ormqr", "cholesky")
+"""Solvers and sparse operators read sizes and error flags on the host."""
+
+
+def refusal(program: Program, *, any_operator: bool) -> str | None:
+    """Why the Program cannot be recorded, or None. Operators of others than ATen may do anything on
+    the host; they are recorded only if `any_operator` is asked for.
+    """
+    devices = {tensor.device for tensor in program.tensors}
+    if not devices:
+        return "it uses no tensor"
+    if any(torch.device(device).type != "cuda" for device in devices):
+        return "it uses tensors of the CPU"
+    if len(devices) > 1:
+        return f"it uses several devices ({', '.join(sorted(devices))})"
+    if any(symbol.is_float for symbol in program.symbols):
+        return "it is given a float that changes from call to call"
+    if not any(isinstance(step, (Launch, Extern)) for step in program.steps):
+        return "it launches nothing"
+    for step in program.steps:
+        if isinstance(step, Extern):
+            reason = _operator_refusal(step.op, any_operator=any_operator)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _operator_refusal(op: str, *, any_operator: bool) -> str | None:
+    namespace, name, _ = op.split(".")
+    if namespace != "aten":
+        return None if any_operator else f"{op} may do anything on the host"
+    if name.rstrip("_") in _HOST_READS or name.startswith(_HOST_PREFIXES):
+        return f"{op} waits for the device or keeps state on the host"
+    return None
+
+
+def draws_random_numbers(program: Program) -> bool:
+    """Whether a library call of the Program advances a random number generator."""
+    operators = {step.op for step in program.steps if isinstance(step, Extern)}
+    return any(_is_random(op) for op in operators)
+
+
+def _is_random(op: str) -> bool:
+    namespace, name, overload = op.split(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return torch.Tag.nondeterministic_seeded in found.tags

@@ -1,0 +1,420 @@
+"""Record one call of a Program as a CUDA graph.
+
+The executor runs once while its stream is captured: nothing is computed, the driver takes down what
+is launched. Recordings of one stream never run at the same time, so they share the memory of their
+intermediates. What a recording hands out in place must be no other's intermediate: it comes from a
+new pool, which only later recordings share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from array import array
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+
+from flambeau_runtime.c_executor import DTYPE_CODES
+from flambeau_runtime.graph_launch.eligibility import draws_random_numbers
+from flambeau_runtime.graph_launch.memory import memory_of_tensors
+from flambeau_runtime.program import Program, SizeExpr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+    from types import ModuleType
+
+    from flambeau_runtime.graph_launch.memory import Memory
+
+
+class Input(IntEnum):
+    """How a replay feeds an input. The numbers are those of csrc/recording.c."""
+
+    UNUSED, FIXED, PATCHED, STAGED = range(4)
+
+
+class Output(IntEnum):
+    """How a replay makes an output. The numbers are those of csrc/recording.c."""
+
+    NONE, INT, ARGUMENT, VIEW_OF_ARGUMENT, FRESH, WHOLE, PINNED = range(7)
+
+
+class CannotRecord(Exception):
+    """A call cannot be recorded; the text is the reason, in the user's terms."""
+
+
+class Arena:
+    """Where the calls on one stream are recorded: a side stream, and the pool of memory for
+    recordings that keep nothing in place.
+    """
+
+    _lock = threading.Lock()
+    _of_streams: ClassVar[MutableMapping[tuple[int, int], Arena]] = weakref.WeakValueDictionary()
+
+    def __init__(self, device: int) -> None:
+        self.side = torch.cuda.Stream(device)
+        self.pool = torch.cuda.MemPool()
+        self.busy = threading.Lock()
+
+    @classmethod
+    def of(cls, device: int, stream: int) -> Arena:
+        """The arena of a stream, made when it is first asked for."""
+        with cls._lock:
+            return cls._of_streams.get((device, stream)) or cls._of_streams.setdefault(
+                (device, stream), cls(device)
+            )
+
+
+@dataclass
+class Tables:
+    """What csrc/recording.c needs, as flat lists of ints in the order that it reads."""
+
+    inputs: list[int] = field(default_factory=list)
+    fresh: list[int] = field(default_factory=list)
+    n_fresh: int = 0
+    uses: list[tuple[int, int, int, int]] = field(default_factory=list)
+    copies: list[int] = field(default_factory=list)
+    pinned: list[torch.Tensor] = field(default_factory=list)
+    outputs: list[list[int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording and what its policy has to know of it.
+
+    `pinned` are the addresses of outputs that stay in place; `in_place` numbers those outputs
+    which the caller gets to see.
+    """
+
+    recording: Any
+    pinned: frozenset[int]
+    in_place: frozenset[int]
+    staged_bytes: int
+
+
+class Recorder:
+    """Records calls of one Program."""
+
+    def __init__(self, program: Program, executor: Any, core: ModuleType, device: int) -> None:
+        self.program = program
+        self.executor = executor
+        self.core = core
+        self.device = device
+        self.memory = memory_of_tensors(program)
+        self.random = draws_random_numbers(program)
+        self.public = len(program.outputs) - program.private_outputs
+        self.library_inputs = [
+            memory.input
+            for name, memory in self.memory.items()
+            if memory.input is not None and memory.in_library and name in program.inputs
+        ]
+        written = set(program.mutated)
+        self.stageable = frozenset(
+            position for position in self.library_inputs if program.inputs[position] not in written
+        )
+
+    def record(
+        self, args: Sequence[Any], stream: int, staged: frozenset[int], in_place: frozenset[int]
+    ) -> Recorded | None:
+        """Record the call with these arguments, for replays on `stream`; None if another thread is
+        recording for the same stream.
+
+        Inputs in `staged` (positions) are copied into the graph's memory on each replay; of the
+        outputs that the caller sees only those in `in_place` (numbers) may stay in place. Raises
+        CannotRecord.
+        """
+        arena = Arena.of(self.device, stream)
+        if not arena.busy.acquire(blocking=False):
+            return None
+        try:
+            if self.program.private_outputs or in_place:
+                arena.pool = torch.cuda.MemPool()
+            capturing = _torch_graph if self.random else _own_graph
+            capture = None
+            with torch.cuda.device(self.device), capturing(self.core, arena) as graph:
+                capture = _Capture(self, args, arena.side.cuda_stream, staged, in_place)
+            return capture.finish(graph, stream, arena)
+        except RuntimeError as error:
+            raise CannotRecord(f"recording failed: {str(error).splitlines()[0]}") from error
+        finally:
+            arena.busy.release()
+
+
+@dataclass
+class _Graph:
+    """The graph of a capture: its executable's address, what replays it, what keeps it alive."""
+
+    exec: int = 0
+    replay: Any = None
+    keep: Any = None
+
+
+@contextlib.contextmanager
+def _own_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
+    """Capture what is launched in the block."""
+    made = _Graph()
+    stream = arena.side.cuda_stream
+    with torch.cuda.stream(arena.side), torch.cuda.use_mem_pool(arena.pool):
+        core.begin_capture(stream)
+        try:
+            yield made
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                core.end_capture(stream)
+            raise
+        made.keep = core.end_capture(stream)
+    made.exec = made.keep.exec
+
+
+_RANDOM_CAPTURES = threading.Lock()
+"""The generator can belong to one capture at a time."""
+
+
+@contextlib.contextmanager
+def _torch_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
+    """Capture what is launched in the block, random numbers too: each replay draws new ones, and
+    advances the generator as plain launches do.
+    """
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    home = torch.cuda.current_stream()
+    with _RANDOM_CAPTURES, torch.cuda.stream(arena.side):
+        # The beginning of a capture resets generator state on the device that earlier replays read.
+        arena.side.wait_stream(home)
+        pool = cast("Any", arena.pool.id)  # what graph_pool_handle() gives, too
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        made = _Graph(replay=graph.replay, keep=graph)
+        try:
+            yield made
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        graph.instantiate()
+    home.wait_stream(arena.side)
+    made.exec = graph.raw_cuda_graph_exec()
+
+
+class _Capture:
+    """One call, while its stream is captured."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        args: Sequence[Any],
+        stream: int,
+        staged: frozenset[int],
+        in_place: frozenset[int],
+    ) -> None:
+        self.recorder = recorder
+        self.args = args
+        self.stream = stream
+        self.allowed_in_place = in_place
+        self.tables = Tables()
+        self.given = list(args)
+        self.staged_bytes = 0
+        self.in_place: set[int] = set()
+        for position in sorted(staged):
+            self._stage(position)
+        self.outputs: tuple[Any, ...]
+        self.outputs, self.launches = recorder.executor.trace(*self.given)
+        self._bind_inputs(staged)
+        self._bind_outputs()
+
+    # Inputs
+
+    def _stage(self, position: int) -> None:
+        """Have the graph copy an input into memory of its own before anything else."""
+        source = self.args[position]
+        bytes_spanned = _span(source) * source.element_size()
+        if bytes_spanned == 0:
+            return
+        buffer = torch.empty_strided(
+            source.shape, source.stride(), dtype=source.dtype, device=source.device
+        )
+        self.given[position] = buffer
+        self.staged_bytes += bytes_spanned
+        self._copy(position, buffer.data_ptr(), source.data_ptr(), bytes_spanned, to_fresh=False)
+
+    def _copy(
+        self, memory: int, destination: int, source: int, count: int, *, to_fresh: bool
+    ) -> None:
+        node = self.recorder.core.captured_copy(destination, source, count, self.stream)
+        self.tables.copies += [memory, node, int(to_fresh)]
+
+    def _bind_inputs(self, staged: frozenset[int]) -> None:
+        program = self.recorder.program
+        for position, name in enumerate(program.inputs):
+            memory = self.recorder.memory.get(name)
+            arg = self.args[position]
+            if memory is None or not memory.used or arg.numel() == 0:
+                kind, address = Input.UNUSED, 0
+            else:
+                address = arg.data_ptr()
+                if memory.in_library:
+                    kind = Input.STAGED if position in staged else Input.FIXED
+                else:
+                    kind = Input.PATCHED
+                    self._add_uses(position, memory, address)
+            self.tables.inputs += [kind, address]
+
+    def _add_uses(self, number: int, memory: Memory, address: int) -> None:
+        """List the kernel arguments that point into this memory."""
+        for launch, argument in memory.launches:
+            note = self.launches[launch]
+            if note is not None:
+                pointer = array("q", note[3])[argument]
+                self.tables.uses.append((number, launch, argument, pointer - address))
+
+    # Outputs
+
+    def _bind_outputs(self) -> None:
+        program = self.recorder.program
+        self.tables.outputs = [[Output.NONE, 0, 0, 0, 0] for _ in program.outputs]
+        storages = {
+            tensor.untyped_storage().data_ptr()
+            for tensor in (*self.args, *self.given)
+            if isinstance(tensor, torch.Tensor) and tensor.numel()
+        }
+        groups: dict[int, list[int]] = defaultdict(list)
+        for number, out in enumerate(program.outputs):
+            if isinstance(out, SizeExpr):
+                self.tables.outputs[number] = [Output.INT, 0, self.outputs[number], 0, 0]
+            elif out is not None:
+                memory = self.recorder.memory[out]
+                storage = self.outputs[number].untyped_storage().data_ptr()
+                if memory.input is not None:
+                    self._bind_argument(number, out, memory.input)
+                elif storage in storages and storage:
+                    raise CannotRecord("a library call returns the memory of an input")
+                else:
+                    groups[storage or -number - 1].append(number)
+        for numbers in groups.values():
+            self._bind_memory(numbers)
+
+    def _bind_argument(self, number: int, name: str, position: int) -> None:
+        """An output that is an input, or a view of one."""
+        if name == self.recorder.program.inputs[position]:
+            self.tables.outputs[number] = [Output.ARGUMENT, position, 0, 0, 0]
+            return
+        view, base = self.outputs[number], self.given[position]
+        if view.dtype != base.dtype:
+            raise CannotRecord("an output is an input's memory read as another dtype")
+        start = view.storage_offset() - base.storage_offset()
+        layout = _layout(view)
+        self.tables.outputs[number] = [Output.VIEW_OF_ARGUMENT, position, 0, start, *layout]
+
+    def _bind_memory(self, numbers: list[int]) -> None:
+        """The outputs that share one piece of memory which the call allocated."""
+        recorder = self.recorder
+        views = [self.outputs[number] for number in numbers]
+        names = [recorder.program.outputs[number] for number in numbers]
+        memory = [recorder.memory[name] for name in names if isinstance(name, str)]
+        in_library = any(each.in_library for each in memory)
+        size = views[0].untyped_storage().nbytes()
+        private = all(number >= recorder.public for number in numbers)
+        kept = private or (in_library and self.allowed_in_place.issuperset(numbers))
+        if kept and size > 0 and not torch.is_inference_mode_enabled():
+            self._pin(numbers)
+        elif len({view.dtype for view in views}) > 1:
+            raise CannotRecord("outputs share memory and differ in dtype")
+        else:
+            self._allocate(numbers, None if in_library else memory[0], size)
+
+    def _pin(self, numbers: list[int]) -> None:
+        for number in numbers:
+            view = self.outputs[number]
+            at = len(self.tables.pinned)
+            self.tables.pinned.append(view)
+            self.tables.outputs[number] = [Output.PINNED, at, 0, 0, *_layout(view)]
+        self.in_place.update(number for number in numbers if number < self.recorder.public)
+
+    def _allocate(self, numbers: list[int], patched: Memory | None, size: int) -> None:
+        """Outputs in fresh memory of each call: written there by our kernels, whose arguments are
+        patched, or copied there.
+        """
+        views = [self.outputs[number] for number in numbers]
+        at = self.tables.n_fresh
+        self.tables.n_fresh += 1
+        memory = len(self.args) + at
+        whole = next(
+            (
+                number
+                for number, view in zip(numbers, views, strict=True)
+                if view.storage_offset() == 0 and _span(view) * view.element_size() == size
+            ),
+            None,
+        )
+        if whole is None:
+            length = size // views[0].element_size()
+            layout = [1, length, 1]
+        else:
+            layout = _layout(self.outputs[whole])
+        address = views[0].untyped_storage().data_ptr()
+        if patched is not None:
+            self._add_uses(memory, patched, address)
+        elif size > 0:
+            source = address
+            address = torch.empty(size, dtype=torch.uint8, device=views[0].device).data_ptr()
+            self._copy(memory, address, source, size, to_fresh=True)
+        dtype = DTYPE_CODES[str(views[0].dtype).removeprefix("torch.")]
+        self.tables.fresh += [address, dtype, *layout]
+        for number, view in zip(numbers, views, strict=True):
+            kind = Output.WHOLE if number == whole else Output.FRESH
+            self.tables.outputs[number] = [kind, at, 0, view.storage_offset(), *_layout(view)]
+
+    # The whole
+
+    def finish(self, graph: _Graph, stream: int, arena: Arena) -> Recorded:
+        """The recording of the graph that was captured."""
+        recorder, tables = self.recorder, self.tables
+        chosen = sorted({launch for _, launch, _, _ in tables.uses})
+        site = {launch: number for number, launch in enumerate(chosen)}
+        uses = [
+            value
+            for number, launch, argument, delta in sorted(tables.uses)
+            for value in (number, site[launch], argument, delta)
+        ]
+        launches = tuple(self.launches[launch] for launch in chosen)
+        self.outputs = ()  # what is counted below are the pinned tensors alone
+        self.given = []
+        pinned = tuple((tensor, recorder.core.use_count(tensor)) for tensor in tables.pinned)
+        recording = recorder.core.Recording(
+            executor=recorder.executor,
+            keep=(arena, arena.pool, graph.keep),  # dropped from the last to the first
+            replay=graph.replay,
+            exec=graph.exec,
+            device=recorder.device,
+            stream=stream,
+            symbols=recorder.core.read_symbols(recorder.executor, *self.args),
+            inputs=_pack(tables.inputs),
+            n_fresh=tables.n_fresh,
+            fresh=_pack(tables.fresh),
+            launches=launches,
+            uses=_pack(uses),
+            copies=_pack(tables.copies),
+            pinned=pinned,
+            n_outputs=len(tables.outputs),
+            outputs=_pack(value for output in tables.outputs for value in output),
+        )
+        addresses = frozenset(tensor.data_ptr() for tensor in tables.pinned)
+        return Recorded(recording, addresses, frozenset(self.in_place), self.staged_bytes)
+
+
+def _layout(view: torch.Tensor) -> list[int]:
+    return [view.dim(), *view.shape, *view.stride()]
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """How many elements lie between a tensor's first and last, both counted."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _pack(values: Iterable[int]) -> bytes:
+    return array("q", values).tobytes()
