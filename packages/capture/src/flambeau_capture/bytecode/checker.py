@@ -22,6 +22,7 @@ from flambeau_capture.bytecode.instructions import (
     Protected,
     cell_slots,
     instructions,
+    net_effect,
     read_exception_table,
 )
 from flambeau_capture.bytecode.resume_code import _Maker
@@ -236,6 +237,4 @@ def _bound_after(item: Instruction, bound: frozenset[int], free: frozenset[int])
 def _effect(item: Instruction, *, jump: bool) -> int:
     if item.name == "RETURN_GENERATOR":
         return 1  # what is sent first, None
-    op = dis.opmap[item.name]
-    has_argument = op >= dis.HAVE_ARGUMENT if VERSION < (3, 13) else op in dis.hasarg  # type: ignore[attr-defined]
-    return dis.stack_effect(op, item.arg if has_argument else None, jump=jump)
+    return net_effect(item.name, item.arg, jump=jump)

@@ -71,6 +71,77 @@ def instructions_in(raw: bytes) -> list[Instruction]:
     return found
 
 
+# ---------------------------------------------------------------- stack effects
+
+_PERFORMED = {
+    **dict.fromkeys((
+        "BINARY_OP", "BINARY_SUBSCR", "BINARY_SLICE", "COMPARE_OP", "CONTAINS_OP", "IS_OP",
+        "UNARY_NOT", "UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT", "TO_BOOL", "LOAD_ATTR",
+        "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "GET_ITER",
+        "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE", "IMPORT_NAME",
+        "IMPORT_FROM", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "WITH_EXCEPT_START",
+        "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "LIST_TO_TUPLE", "GET_LEN", "MATCH_MAPPING",
+        "MATCH_SEQUENCE", "MATCH_KEYS", "MATCH_CLASS", "CHECK_EXC_MATCH", "BUILD_STRING",
+        "BUILD_TUPLE", "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_SLICE",
+        "MAKE_FUNCTION", "LOAD_BUILD_CLASS", "SET_FUNCTION_ATTRIBUTE",
+    ), 1),
+    **dict.fromkeys((
+        "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "STORE_DEREF", "DELETE_ATTR",
+        "DELETE_SUBSCR", "DELETE_GLOBAL", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE",
+        "LIST_APPEND", "SET_ADD", "MAP_ADD", "POP_TOP", "PRINT_EXPR",
+    ), 0),
+    "BEFORE_WITH": 2,
+}  # fmt: skip
+"""Instructions that CPython may perform between two graphs: how many entries they push.
+
+LOAD_ATTR and its like push one more with the NULL of a call; UNPACK_SEQUENCE pushes its argument.
+"""
+_MOVED = {
+    "LOAD_CONST": 1, "LOAD_FAST": 1, "LOAD_FAST_CHECK": 1, "LOAD_FAST_LOAD_FAST": 2, "PUSH_NULL": 1,
+    "NOP": 0, "DELETE_FAST": 0, "PRECALL": 0, "KW_NAMES": 0,
+}  # fmt: skip
+"""Instructions at which no graph breaks: how many entries they push."""
+LOADS_METHOD = frozenset({"LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR", "LOAD_GLOBAL"})
+"""Instructions that may push a callable together with the NULL (or instance) of its call."""
+
+
+def net_effect(name: str, arg: int, *, jump: bool | None = None) -> int:
+    """How many entries deeper the stack is after an instruction."""
+    if VERSION < (3, 12) and name in ("PRECALL", "CALL"):  # each counts a part of the call
+        return 0 if name == "PRECALL" else -1 - arg
+    op = dis.opmap[name]
+    has_argument = op >= dis.HAVE_ARGUMENT if VERSION < (3, 13) else op in dis.hasarg  # type: ignore[attr-defined]
+    return dis.stack_effect(op, arg if has_argument else None, jump=jump)
+
+
+def pushes_null(instruction: Instruction) -> bool:
+    """Whether an instruction pushes two entries, for a call."""
+    if instruction.name == "LOAD_METHOD":
+        return True
+    if instruction.name == "LOAD_ATTR":
+        return VERSION >= (3, 12) and bool(instruction.arg & 1)
+    return instruction.name in ("LOAD_GLOBAL", "LOAD_SUPER_ATTR") and bool(instruction.arg & 1)
+
+
+def stack_effect(instruction: Instruction, *, moves: bool = False) -> tuple[int, int] | None:
+    """How many entries an instruction pops and pushes; None for one that is not listed.
+
+    With `moves`, instructions at which no graph breaks are listed too.
+    """
+    name, arg = instruction.name, instruction.arg
+    if name == "UNPACK_SEQUENCE":
+        return 1, arg
+    if name == "UNPACK_EX":
+        return 1, (arg & 0xFF) + 1 + (arg >> 8)
+    pushed = _PERFORMED.get(name)
+    if pushed is None and moves:
+        pushed = _MOVED.get(name)
+    if pushed is None:
+        return None
+    pushed += pushes_null(instruction)
+    return pushed - net_effect(name, arg), pushed
+
+
 # ---------------------------------------------------------------- exception table
 
 

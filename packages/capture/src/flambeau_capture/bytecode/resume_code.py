@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flambeau_capture.bytecode.instructions import (
+    LOADS_METHOD,
     NULL_AFTER,
     PAST_END_FOR,
     VERSION,
@@ -37,18 +38,17 @@ from flambeau_capture.bytecode.instructions import (
     instructions_in,
     location_entries,
     position_of,
+    pushes_null,
     read_exception_table,
     write_exception_table,
 )
 from flambeau_capture.bytecode.successors import (
     HANDLED,
-    LOADS_METHOD,
     NULL,
     VALUE,
     NotResumable,
     Successor,
     is_truth_jump,
-    pushes_null,
 )
 from flambeau_capture.core import Tail, release_arguments
 

@@ -18,7 +18,7 @@ import enum
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode.instructions import ENDS, PAST_END_FOR
+from flambeau_capture.bytecode.instructions import ENDS, PAST_END_FOR, stack_effect
 from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
@@ -159,16 +159,11 @@ _NONE_TESTS = frozenset({
 })  # fmt: skip
 _TO_LOCALS = frozenset({"STORE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"})
 
-_SIDE_EFFECTS: dict[str, tuple[int, int]] = {
-    "LOAD_CONST": (0, 1), "LOAD_FAST": (0, 1), "LOAD_FAST_CHECK": (0, 1), "LOAD_DEREF": (0, 1),
-    "LOAD_FAST_LOAD_FAST": (0, 2), "LOAD_METHOD": (1, 2), "PUSH_NULL": (0, 1), "NOP": (0, 0),
-    "DELETE_FAST": (0, 0), "PRECALL": (0, 0), "KW_NAMES": (0, 0), "BINARY_SUBSCR": (2, 1),
-    "BINARY_OP": (2, 1), "COMPARE_OP": (2, 1), "IS_OP": (2, 1), "CONTAINS_OP": (2, 1),
-    "UNARY_NEGATIVE": (1, 1), "UNARY_NOT": (1, 1), "UNARY_INVERT": (1, 1), "BINARY_SLICE": (3, 1),
-    "FORMAT_SIMPLE": (1, 1), "FORMAT_WITH_SPEC": (2, 1), "CONVERT_VALUE": (1, 1),
-}  # fmt: skip
-"""How many values simple instructions pop and push."""
-_BUILDS = {"BUILD_TUPLE": 1, "BUILD_LIST": 1, "BUILD_STRING": 1, "BUILD_SLICE": 1, "BUILD_MAP": 2}
+_LOOKS_BELOW = frozenset({
+    "GET_LEN", "MATCH_MAPPING", "MATCH_SEQUENCE", "MATCH_KEYS", "IMPORT_FROM", "CHECK_EXC_MATCH",
+    "WITH_EXCEPT_START",
+})  # fmt: skip
+"""Instructions that read an entry and leave it on the stack."""
 _FAR = 100
 """How many instructions ahead is looked."""
 
@@ -197,10 +192,10 @@ def _use(code: DecodedCode, index: int, above: int) -> Use | None:
         found = _taken_by(name, argument, above)
         if found is not None:
             return found
-        side_effect = _effect(name, argument)
-        if side_effect is None or side_effect[0] > above:
+        effect = stack_effect(code.listing[at], moves=True)
+        if effect is None or effect[0] > above or name in _LOOKS_BELOW:
             return None
-        above += side_effect[1] - side_effect[0]
+        above += effect[1] - effect[0]
     return None
 
 
@@ -249,19 +244,3 @@ def _is_put(name: str, argument: Any, above: int) -> bool:
 
 
 _ADDITIONS = tuple(at for at, (_, symbol) in enumerate(dis._nb_ops) if symbol in ("+", "+="))  # type: ignore[attr-defined]
-
-
-def _effect(name: str, argument: Any) -> tuple[int, int] | None:
-    match name:
-        case "LOAD_GLOBAL" | "LOAD_ATTR":
-            pops = int(name == "LOAD_ATTR")
-            return pops, 1 + bool(argument[1])
-        case "FORMAT_VALUE":
-            return 2 if argument & 4 else 1, 1
-        case "CALL":
-            return argument + 2, 1
-        case "CALL_KW":
-            return argument + 3, 1
-    if name in _BUILDS:
-        return argument * _BUILDS[name], 1
-    return _SIDE_EFFECTS.get(name)

@@ -11,18 +11,18 @@ import dis
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flambeau_capture.bytecode.instructions import VERSION, read_exception_table
+from flambeau_capture.bytecode.instructions import VERSION, instructions, read_exception_table
 from flambeau_prims.fork_safety import fork_safe_lock
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable
 
+    from flambeau_capture.bytecode.instructions import Instruction
+
     Handler = Callable[[Any, Any], Any]
     """Takes the frame and the argument of the instruction."""
 
-_CACHE = dis.opmap["CACHE"]
-_EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _RELATIVE_JUMPS = frozenset(dis.hasjrel)
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_GENERATOR = 0x04, 0x08, 0x20 | 0x80 | 0x200
 
@@ -52,24 +52,9 @@ class DecodedCode:
     """
 
     __slots__ = (
-        "_lines",
-        "argcount",
-        "code_reference",
-        "filename",
-        "flags",
-        "free_start",
-        "instructions",
-        "is_generator",
-        "kwonly",
-        "local_names",
-        "n_locals",
-        "name",
-        "names_at",
-        "offsets",
-        "posonly",
-        "unwinds",
-        "uses",
-        "varnames",
+        "_lines", "argcount", "code_reference", "filename", "flags", "free_start", "instructions",
+        "is_generator", "kwonly", "listing", "local_names", "n_locals", "name", "names_at",
+        "offsets", "posonly", "unwinds", "uses", "varnames",
     )  # fmt: skip
 
     def __init__(self, code: types.CodeType, handlers: list[Handler]) -> None:
@@ -88,73 +73,45 @@ class DecodedCode:
         self.free_start = self.n_locals - len(code.co_freevars)
         self._lines: list[int] | None = None
         self.uses: dict[tuple[int, int], Any] = {}
-        """What was found by `uses.use_of`."""
+        """The results of `data_flow.use_of`."""
         self._decode(code, handlers)
 
     def _decode(self, code: types.CodeType, handlers: list[Handler]) -> None:
-        raw = code.co_code
-        units = len(raw) // 2
-        found: list[tuple[int, int, int]] = []  # (unit of the opcode, opcode, argument)
-        index_at = [0] * (
-            units + 1
-        )  # unit -> index of the instruction that starts (or whose prefix starts) there
-        arg = 0
-        for unit in range(units):
-            op = raw[2 * unit]
-            index_at[unit] = len(found)
-            if op == _CACHE and unit:
-                continue
-            arg = (arg << 8) | raw[2 * unit + 1]
-            if op == _EXTENDED_ARG:
-                continue
-            found.append((unit, op, arg))
-            arg = 0
-        index_at[units] = len(found)
-        starts = [unit for unit, _, _ in found] + [units]
-        opname = dis.opname
-        instructions = []
-        for unit, op, value in found:
-            name = opname[op]
-            after = unit + 1
-            while after < units and raw[2 * after] == _CACHE:
-                after += 1
-            resolved = self._argument(name, op, value, after, index_at, code)
-            instructions.append((handlers[op], resolved))
-        self.instructions = instructions
-        self.names_at = [opname[op] for _, op, _ in found]
-        self.offsets = starts
-        self.unwinds = self._unwinds(code, index_at, len(found))
+        self.listing = instructions(code)
+        units = len(code.co_code) // 2
+        index_at = [0] * (units + 1)  # unit -> index of the instruction that it belongs to
+        for index, item in enumerate(self.listing):
+            index_at[item.start : item.end] = [index] * (item.end - item.start)
+        index_at[units] = len(self.listing)
+        self.names_at = [item.name for item in self.listing]
+        self.offsets = [item.unit for item in self.listing] + [units]
+        self.instructions = [
+            (handlers[dis.opmap[item.name]], self._argument(item, index_at, code))
+            for item in self.listing
+        ]
+        self.unwinds = self._unwinds(code, index_at, len(self.listing))
 
     @staticmethod
-    def _argument(
-        name: str, op: int, arg: int, after: int, index_at: list[int], code: types.CodeType
-    ) -> Any:
+    def _argument(item: Instruction, index_at: list[int], code: types.CodeType) -> Any:
+        name, arg = item.name, item.arg
         if name in _BY_CONSTANT:
             return code.co_consts[arg]
-        if op in _RELATIVE_JUMPS:
-            return index_at[after - arg if "BACKWARD" in name else after + arg]
+        if dis.opmap[name] in _RELATIVE_JUMPS:
+            return index_at[item.end + (-arg if "BACKWARD" in name else arg)]
         if name in _BY_NAME:
             return code.co_names[arg]
         if name == "LOAD_GLOBAL":
             return code.co_names[arg >> 1], bool(arg & 1)
         if name == "LOAD_ATTR":
-            return (
-                (code.co_names[arg], False)
-                if VERSION < (3, 12)
-                else (code.co_names[arg >> 1], bool(arg & 1))
-            )
+            is_flagged = VERSION >= (3, 12)
+            return code.co_names[arg >> is_flagged], is_flagged and bool(arg & 1)
         if name == "LOAD_SUPER_ATTR":
             return code.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)
         if name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"):
             return arg >> 4, arg & 15
         if name == "COMPARE_OP":
-            if VERSION < (3, 12):
-                return dis.cmp_op[arg], False
-            return (
-                (dis.cmp_op[arg >> 4], False)
-                if VERSION < (3, 13)
-                else (dis.cmp_op[arg >> 5], bool(arg & 16))
-            )
+            shift = {(3, 11): 0, (3, 12): 4, (3, 13): 5}[VERSION]
+            return dis.cmp_op[arg >> shift], VERSION >= (3, 13) and bool(arg & 16)
         return arg
 
     @staticmethod
