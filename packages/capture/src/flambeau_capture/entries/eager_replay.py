@@ -64,7 +64,7 @@ class GraphFailed(Exception):
 
 
 def unused_that_raise(capture: Capture, outputs: list[GraphValue]) -> list[GraphValue]:
-    """Unread results of calls that may raise: as outputs, every backend computes them."""
+    """Unused results of calls that may raise: as outputs, every backend computes them."""
     used = set(outputs)
     storages = {item.value.storage for item in capture.inputs} | {None}
     storages.update(value.storage for value in outputs)

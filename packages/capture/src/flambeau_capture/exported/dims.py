@@ -163,7 +163,7 @@ def checked_dim(dim: Any, size: int, path: str) -> Dim | DerivedDim | Hint | Non
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSize:
-    """The origin of a symbol: its declaration, and the first argument that has it."""
+    """The source of a symbol: its declaration, and the first argument that has it."""
 
     dim: Dim | Hint
     path: str
