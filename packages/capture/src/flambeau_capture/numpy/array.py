@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import indexing, layout
-from flambeau_capture.numpy.arrays import ArrayBase, Flags, arrays_of, as_array, cast, plain
+from flambeau_capture.numpy.arrays import ArrayBase, Flags, as_array, cast, is_array, plain
 from flambeau_capture.numpy.layout import NUMBERS, TO_TORCH
 from flambeau_capture.numpy.linear_algebra import dot
 from flambeau_capture.numpy.reductions import Reductions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Array(Reductions, ArrayBase):
+class Array(Reductions):
     """An ndarray, or with `scalar` a NumPy scalar."""
 
     __slots__ = ()
@@ -66,7 +66,7 @@ class Array(Reductions, ArrayBase):
         return self._ufunc(np.power, self, other, **options)
 
     def _ufunc(self, ufunc: Any, *args: Any, **options: Any) -> Any:
-        return call_ufunc(self.machine, ufunc, args, options)
+        return call_ufunc(self.arrays, ufunc, args, options)
 
     def __neg__(self) -> Any:
         return self._ufunc(np.negative, self)
@@ -143,12 +143,12 @@ class Array(Reductions, ArrayBase):
         if args and len(args) == 1 and not isinstance(args[0], tuple) and self.ndim != 1:
             raise GraphBreak("numpy-unsupported", "ndarray.item of a flat index")
         with self.tape.unbacked.defined():
-            return self.tape.call_method("item", (source.base,))
+            return self.call("item", source.base)
 
     def tolist(self) -> Any:
         """Nested lists of numbers."""
         with self.tape.unbacked.defined():
-            return self.tape.call_method("tolist", (self.tensor,))
+            return self.call("tolist", self.tensor)
 
     def __copy__(self) -> Any:
         return self.copy("K")
@@ -173,7 +173,7 @@ class Array(Reductions, ArrayBase):
         if name in ArrayBase.__slots__:
             object.__setattr__(self, name, value)
         elif name == "shape":
-            arrays_of(self.machine).reshape(self, value)
+            self.arrays.reshape(self, value)
         elif hasattr(np.ndarray, name):
             raise GraphBreak("numpy-unsupported", f"ndarray.{name} is set")
         else:
@@ -244,10 +244,10 @@ class Array(Reductions, ArrayBase):
     # ------------------------------------------------------------ items
 
     def __getitem__(self, key: Any) -> Any:
-        return indexing.load(self.machine, self, key)
+        return indexing.load(self.arrays, self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        indexing.store(self.machine, self, key, value)
+        indexing.store(self.arrays, self, key, value)
 
     def take(self, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
         """Items by their places along an axis."""
@@ -255,9 +255,9 @@ class Array(Reductions, ArrayBase):
             raise GraphBreak("numpy-unsupported", "ndarray.take with out= or mode=")
         source = self.ravel() if axis is None else self
         at = 0 if axis is None else axis % self.ndim
-        places = indices if isinstance(indices, int) else as_array(self.machine, indices)
+        places = indices if isinstance(indices, int) else as_array(self.arrays, indices)
         found = source[(slice(None),) * at + (places,)]
-        if issubclass(type(found), ArrayBase) and found.ndim > 1:
+        if is_array(found) and found.ndim > 1:
             order = layout.c_order(found.ndim)
             found = found.new(layout.in_order(self.tape, found.tensor, order))
         return found
@@ -279,18 +279,16 @@ class Array(Reductions, ArrayBase):
 
     def reshape(self, *shape: Any, order: str = "C", copy: Any = None) -> Any:
         """The elements in another shape: a view where strides allow it, else a copy."""
-        wanted = _spread(plain(self.machine, shape))
+        wanted = _spread(plain(self.arrays, shape))
         if copy is not None:
             raise GraphBreak("numpy-unsupported", "ndarray.reshape with copy=")
         base = self.unflipped("reshape")
         self._check_count(wanted)
         fortran = order == "F" or (order == "A" and layout.is_only_fortran(base))
         if fortran:
-            found = self.tape.call_method(
-                "reshape", (self._reversed(base), tuple(reversed(wanted)))
-            )
+            found = self.call("reshape", self._reversed(base), tuple(reversed(wanted)))
             return self.sharing(self._reversed(found))
-        return self.sharing(self.tape.call_method("reshape", (base, wanted)))
+        return self.sharing(self.call("reshape", base, wanted))
 
     def _check_count(self, wanted: tuple[Any, ...]) -> None:
         sizes = [*wanted, *self.base.shape]
@@ -305,9 +303,7 @@ class Array(Reductions, ArrayBase):
                 )
 
     def _reversed(self, tensor: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.tape.call_method(
-            "permute", (tensor, tuple(range(tensor.ndim - 1, -1, -1)))
-        )
+        found: torch.Tensor = self.call("permute", tensor, tuple(range(tensor.ndim - 1, -1, -1)))
         return found
 
     def ravel(self, order: str = "C") -> Any:
@@ -318,11 +314,11 @@ class Array(Reductions, ArrayBase):
                     "numpy-unsupported", "ravel in memory order of an array with a negative stride"
                 )
             source = self._reversed(self.tensor) if order == "F" else self.tensor
-            return self.new(self.tape.call_method("reshape", (source, (-1,))))
+            return self.new(self.call("reshape", source, (-1,)))
         if order == "K":
             axes = layout.k_order([self.base], self.ndim)
-            moved = self.tape.call_method("permute", (self.base, axes))
-            return self.sharing(self.tape.call_method("reshape", (moved, (-1,))))
+            moved = self.call("permute", self.base, axes)
+            return self.sharing(self.call("reshape", moved, (-1,)))
         return self.reshape((-1,), order=order)
 
     def flatten(self, order: str = "C") -> Any:
@@ -332,7 +328,7 @@ class Array(Reductions, ArrayBase):
 
     def transpose(self, *axes: Any) -> Any:
         """The axes in another order."""
-        order = _spread(plain(self.machine, axes))
+        order = _spread(plain(self.arrays, axes))
         if not order or order == (None,):
             order = tuple(range(self.ndim - 1, -1, -1))
         if sorted(axis % self.ndim for axis in order) != list(range(self.ndim)):
@@ -341,7 +337,7 @@ class Array(Reductions, ArrayBase):
 
     def _permuted(self, order: tuple[int, ...]) -> Any:
         flips = frozenset(at for at, axis in enumerate(order) if axis in self.flips)
-        return self.sharing(self.tape.call_method("permute", (self.base, order)), flips)
+        return self.sharing(self.call("permute", self.base, order), flips)
 
     def swapaxes(self, first: int, second: int) -> Any:
         """Two axes exchanged."""
@@ -359,7 +355,7 @@ class Array(Reductions, ArrayBase):
         flips = frozenset(new for new, at in enumerate(kept) if at in self.flips)
         if not gone:
             return self.sharing(indexing.alias(self), flips)
-        return self.sharing(self.tape.call_method("squeeze", (self.base, tuple(gone))), flips)
+        return self.sharing(self.call("squeeze", self.base, tuple(gone)), flips)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         """A view of a diagonal, which cannot be written to."""
@@ -403,7 +399,7 @@ class Array(Reductions, ArrayBase):
             )
         if kind == self.dtype:
             return self.copy(order) if copy else self
-        found = cast(self.machine, self.tensor, kind)
+        found = cast(self.arrays, self.tensor, kind)
         if self.scalar:
             return self.new(found, scalar=True)
         return self.new(layout.in_order(self.tape, found, layout.copied(order, self.base)))
@@ -418,7 +414,7 @@ class Array(Reductions, ArrayBase):
 
     def dot(self, other: Any, out: Any = None) -> Any:
         """`np.dot`."""
-        return dot(self.machine, self, other, out)
+        return dot(self.arrays, self, other, out)
 
     def sort(
         self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None
@@ -453,13 +449,13 @@ class Array(Reductions, ArrayBase):
         """Where values would be inserted."""
         if sorter is not None:
             raise GraphBreak("numpy-unsupported", "searchsorted with sorter=")
-        wanted = as_array(self.machine, values)
+        wanted = as_array(self.arrays, values)
         scalar = wanted.ndim == 0
         kind = np.result_type(self.dtype, wanted.dtype)
         found = self.call(
             torch.searchsorted,
-            cast(self.machine, self.tensor, kind),
-            cast(self.machine, wanted.tensor, kind),
+            cast(self.arrays, self.tensor, kind),
+            cast(self.arrays, wanted.tensor, kind),
             right=side == "right",
         )
         return self.new(found, scalar=scalar)

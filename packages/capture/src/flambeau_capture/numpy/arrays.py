@@ -127,7 +127,23 @@ class Arrays:
 
     def new(self, tensor: torch.Tensor, **fields: Any) -> Any:
         """An array (or with `scalar=True`, a NumPy scalar) made in the frame."""
-        return self.array_type(self.machine, tensor, **fields)
+        return self.array_type(self, tensor, **fields)
+
+    @property
+    def tape(self) -> Tape:
+        """Where calls are recorded."""
+        return self.machine.tape
+
+    def record(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """A torch function, or by its name a method of the first argument, on the tape."""
+        if isinstance(function, str):
+            return self.tape.call_method(function, args, kwargs)
+        return self.tape.call_function(function, args, kwargs)
+
+    def full(self, value: Any, dtype: torch.dtype, shape: tuple[int, ...] = ()) -> torch.Tensor:
+        """A tensor filled with a number."""
+        found: torch.Tensor = self.record(torch.full, shape, value, dtype=dtype, device=self.device)
+        return found
 
     # ------------------------------------------------------------ what comes in
 
@@ -236,7 +252,7 @@ class Arrays:
             return value
         if not value.scalar:
             raise TypeError("can't assign a numpy.ndarray to a torch.FloatTensor")
-        return self.machine.tape.call_method("to", (value.base, tensor.dtype))
+        return self.record("to", value.base, tensor.dtype)
 
     # ------------------------------------------------------------ what goes out
 
@@ -264,6 +280,11 @@ def arrays_of(machine: Machine) -> Arrays:
     return machine.foreign["numpy"]  # type: ignore[no-any-return]
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or NumPy scalar of the capture."""
+    return issubclass(type(value), ArrayBase)
+
+
 def is_function(value: Any) -> bool:
     """Whether a value is one of NumPy's functions behind `__array_function__`."""
     return type(value) is type(np.sum)
@@ -280,18 +301,18 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 class ArrayBase(ForeignProxy):
     """Fields of a stand-in, and its tensor."""
 
-    __slots__ = ("__weakref__", "base", "flips", "machine", "scalar", "writeable")
+    __slots__ = ("__weakref__", "arrays", "base", "flips", "scalar", "writeable")
 
     def __init__(
         self,
-        machine: Machine,
+        arrays: Arrays,
         base: torch.Tensor,
         *,
         flips: frozenset[int] = frozenset(),
         scalar: bool = False,
         writeable: bool = True,
     ) -> None:
-        self.machine = machine
+        self.arrays = arrays
         self.base = base
         self.flips = flips
         self.scalar = scalar
@@ -300,7 +321,7 @@ class ArrayBase(ForeignProxy):
     @property
     def tape(self) -> Tape:
         """Where calls are recorded."""
-        return self.machine.tape
+        return self.arrays.tape
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -311,12 +332,12 @@ class ArrayBase(ForeignProxy):
         return found
 
     def call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """A torch function on the tape."""
-        return self.tape.call_function(function, args, kwargs)
+        """A torch function, or by its name a method of the first argument, on the tape."""
+        return self.arrays.record(function, *args, **kwargs)
 
     def new(self, tensor: torch.Tensor, **fields: Any) -> Any:
         """Another array (or with `scalar=True`, scalar)."""
-        return type(self)(self.machine, tensor, **fields)
+        return type(self)(self.arrays, tensor, **fields)
 
     def sharing(self, tensor: torch.Tensor, flips: frozenset[int] = frozenset()) -> Any:
         """An array that shares this one's memory."""
@@ -331,19 +352,19 @@ class ArrayBase(ForeignProxy):
         if not self.writeable:
             raise ValueError(f"{what} is read-only")
         value = self.apart(value)
-        arrays_of(self.machine).forget(self)
+        self.arrays.forget(self)
         if self.flips:
             if value.ndim < self.base.ndim or value.shape != self.base.shape:
                 value = self.call(torch.broadcast_to, value, tuple(self.base.shape))
             value = self.call(torch.flip, value, sorted(self.flips))
         if value.dtype.is_complex and not self.base.dtype.is_complex:
             value = self.call(torch.real, value)
-        self.tape.call_method("copy_", (self.base, value))
+        self.call("copy_", self.base, value)
 
     def apart(self, value: torch.Tensor) -> torch.Tensor:
         """A value to be written here; a copy of one that is read from the same memory."""
         same = value.storage_record is self.base.storage_record  # type: ignore[attr-defined]
-        return self.tape.call_method("clone", (value,)) if same else value
+        return self.call("clone", value) if same else value
 
     def unflipped(self, what: str) -> torch.Tensor:
         """The tensor, for what gives a view of it."""
@@ -359,7 +380,7 @@ class ArrayBase(ForeignProxy):
 
     def recipe(self, rebuild: Any) -> Recipe:
         """How the array is rebuilt at exit."""
-        return arrays_of(self.machine).recipe(self)
+        return self.arrays.recipe(self)
 
     @property
     def dtype(self) -> Any:
@@ -377,18 +398,18 @@ class ArrayBase(ForeignProxy):
         return self.base.ndim
 
 
-def cast(machine: Machine, tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
+def cast(arrays: Arrays, tensor: torch.Tensor, dtype: Any) -> torch.Tensor:
     """The tensor in another NumPy dtype, as `astype` casts."""
     wanted = torch_dtype(dtype)
     if tensor.dtype == wanted:
         return tensor
     if tensor.dtype.is_complex and not wanted.is_complex:
         tensor = (
-            machine.tape.call_function(torch.ne, (tensor, 0))
+            arrays.record(torch.ne, tensor, 0)
             if wanted is torch.bool
-            else machine.tape.call_function(torch.real, (tensor,))
+            else arrays.record(torch.real, tensor)
         )
-    return machine.tape.call_method("to", (tensor, wanted))
+    return arrays.record("to", tensor, wanted)
 
 
 def is_constant(value: Any) -> bool:
@@ -407,10 +428,10 @@ def is_constant(value: Any) -> bool:
     )
 
 
-def plain(machine: Machine, value: Any) -> Any:
+def plain(arrays: Arrays, value: Any) -> Any:
     """A shape, axis or place as plain integers, where its contents are known."""
-    if issubclass(type(value), ArrayBase):
-        known = arrays_of(machine).contents(value)
+    if is_array(value):
+        known = arrays.contents(value)
         return (
             value.item()
             if known is None and value.ndim == 0
@@ -419,40 +440,33 @@ def plain(machine: Machine, value: Any) -> Any:
             else value
         )
     if isinstance(value, (tuple, list)):
-        return type(value)(plain(machine, item) for item in value)
+        return type(value)(plain(arrays, item) for item in value)
     return int(value) if isinstance(value, np.integer) else value
 
 
-def as_array(machine: Machine, value: Any, dtype: Any = None) -> Any:
+def as_array(arrays: Arrays, value: Any, dtype: Any = None) -> Any:
     """`np.asarray(value)` of arrays, tensors, and nested lists of numbers and arrays."""
-    arrays = arrays_of(machine)
     if isinstance(value, torch.Tensor):
-        value = from_tensor(machine, value)
-    if issubclass(type(value), ArrayBase):
+        value = from_tensor(arrays, value)
+    if is_array(value):
         if dtype is None or np.dtype(dtype) == value.dtype:
             return value.new(value.base) if value.scalar else value
-        return value.new(cast(machine, value.tensor, dtype))
+        return value.new(cast(arrays, value.tensor, dtype))
     if is_constant(value):
-        return constant(machine, np.asarray(value, dtype))
+        return constant(arrays, np.asarray(value, dtype))
     if type(value) in SYMBOLIC:
         kind = np.asarray(_hint(value)).dtype if dtype is None else np.dtype(dtype)
-        return arrays.new(
-            machine.tape.call_function(
-                torch.full,
-                ((), value),
-                {"dtype": torch_dtype(kind), "device": arrays_of(machine).device},
-            )
-        )
+        return arrays.new(arrays.full(value, torch_dtype(kind)))
     if type(value) in (list, tuple, torch.Size):
-        parts = [as_array(machine, item) for item in value]
+        parts = [as_array(arrays, item) for item in value]
         kind = np.result_type(*[_kind(item, part) for item, part in zip(value, parts, strict=True)])
         if any(part.ndim != parts[0].ndim for part in parts):
             raise ValueError(
                 "setting an array element with a sequence. The requested array has an "
                 "inhomogeneous shape"
             )
-        tensors = [cast(machine, part.tensor, dtype or kind) for part in parts]
-        return arrays.new(machine.tape.call_function(torch.stack, (tensors,)))
+        tensors = [cast(arrays, part.tensor, dtype or kind) for part in parts]
+        return arrays.new(arrays.record(torch.stack, tensors))
     raise GraphBreak("numpy-unsupported", f"an array is made of a {type(value).__name__}")
 
 
@@ -465,31 +479,23 @@ def _hint(value: Any) -> Any:
     return {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}[type(value)]
 
 
-def constant(machine: Machine, made: Any) -> Any:
+def constant(arrays: Arrays, made: Any) -> Any:
     """A fresh array with the contents of a real one."""
     dtype = torch_dtype(made.dtype)
     if made.size <= _LISTED and made.flags.c_contiguous:
-        tensor = machine.tape.call_function(
-            torch.tensor, (made.tolist(),), {"dtype": dtype, "device": arrays_of(machine).device}
-        )
+        tensor = arrays.record(torch.tensor, made.tolist(), dtype=dtype, device=arrays.device)
         if 0 in made.shape:  # a list does not say the sizes behind one of 0
-            tensor = machine.tape.call_function(
-                torch.empty, (made.shape,), {"dtype": dtype, "device": arrays_of(machine).device}
-            )
-        array = arrays_of(machine).new(tensor)
-        arrays_of(machine).learn(array, made)
+            tensor = arrays.record(torch.empty, made.shape, dtype=dtype, device=arrays.device)
+        array = arrays.new(tensor)
+        arrays.learn(array, made)
         return array
-    held = arrays_of(machine).held(made)
-    if arrays_of(machine).device.type != "cpu":
-        return arrays_of(machine).new(
-            machine.tape.call_method("to", (held, arrays_of(machine).device))
-        )
-    return arrays_of(machine).new(
-        layout.copy_in_order(machine.tape, held, layout.k_order([held], made.ndim))
-    )
+    held = arrays.held(made)
+    if arrays.device.type != "cpu":
+        return arrays.new(arrays.record("to", held, arrays.device))
+    return arrays.new(layout.copy_in_order(arrays.tape, held, layout.k_order([held], made.ndim)))
 
 
-def from_tensor(machine: Machine, tensor: torch.Tensor) -> Any:
+def from_tensor(arrays: Arrays, tensor: torch.Tensor) -> Any:
     """`tensor.numpy()`: an array that shares the tensor's memory."""
     if tensor.requires_grad:
         raise RuntimeError(
@@ -502,7 +508,7 @@ def from_tensor(machine: Machine, tensor: torch.Tensor) -> Any:
         )
     if tensor.dtype not in TO_NUMPY:
         raise GraphBreak("numpy-dtype", f"a tensor of {tensor.dtype} becomes an array")
-    return arrays_of(machine).new(machine.tape.call_method("detach", (tensor,)))
+    return arrays.new(arrays.record("detach", tensor))
 
 
 # ---------------------------------------------------------------- flags

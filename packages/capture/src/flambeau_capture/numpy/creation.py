@@ -15,22 +15,22 @@ import torch
 
 from flambeau_capture.interpreter.values.classes import Proxy
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import SYMBOLIC, ArrayBase, arrays_of, as_array, cast, plain
+from flambeau_capture.numpy.arrays import SYMBOLIC, as_array, cast, is_array, plain
 from flambeau_capture.numpy.indexing import assigned
 from flambeau_capture.numpy.layout import handler, torch_dtype
 from flambeau_capture.numpy.ufuncs import check_broadcast, store
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.numpy.arrays import Arrays
 
 
-def _with_copy(machine: Machine, value: Any, dtype: Any, order: Any, copy: Any) -> Any:
-    found = as_array(machine, value, dtype)
+def _with_copy(arrays: Arrays, value: Any, dtype: Any, order: Any, copy: Any) -> Any:
+    found = as_array(arrays, value, dtype)
     shared = (
         found is value
         or isinstance(value, torch.Tensor)
-        or (issubclass(type(value), ArrayBase) and found.base is value.base)
+        or (is_array(value) and found.base is value.base)
     )
     if copy and shared:
         return found.new(found.base).copy(order or "K")
@@ -43,10 +43,10 @@ def _with_copy(machine: Machine, value: Any, dtype: Any, order: Any, copy: Any) 
 
 @handler(np.array, makes=True)
 def _array(
-    machine: Machine, object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K",
+    arrays: Arrays, object: Any, dtype: Any = None, *, copy: Any = True, order: Any = "K",
     subok: Any = False, ndmin: int = 0, like: Any = None,
 ) -> Any:  # fmt: skip
-    found = _with_copy(machine, object, dtype, order, copy)
+    found = _with_copy(arrays, object, dtype, order, copy)
     if found.ndim < ndmin:
         found = found.reshape((1,) * (ndmin - found.ndim) + found.shape)
     return found
@@ -54,15 +54,15 @@ def _array(
 
 @handler(np.asarray, np.asanyarray, makes=True)
 def _asarray(
-    machine: Machine, a: Any, dtype: Any = None, order: Any = None, *, device: Any = None,
+    arrays: Arrays, a: Any, dtype: Any = None, order: Any = None, *, device: Any = None,
     copy: Any = None, like: Any = None,
 ) -> Any:  # fmt: skip
-    return _with_copy(machine, a, dtype, order, copy)
+    return _with_copy(arrays, a, dtype, order, copy)
 
 
 def _ordered(order: str) -> Callable[..., Any]:
-    def make(machine: Machine, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
-        found = _with_copy(machine, a, dtype, order, None)
+    def make(arrays: Arrays, a: Any, dtype: Any = None, *, like: Any = None) -> Any:
+        found = _with_copy(arrays, a, dtype, order, None)
         return found if found.ndim else found.reshape((1,))
 
     return make
@@ -73,42 +73,42 @@ handler(np.asfortranarray, makes=True)(_ordered("F"))
 
 
 @handler(np.copy, makes=True)
-def _copy(machine: Machine, a: Any, order: Any = "K", subok: Any = False) -> Any:
-    found = as_array(machine, a)
+def _copy(arrays: Arrays, a: Any, order: Any = "K", subok: Any = False) -> Any:
+    found = as_array(arrays, a)
     return found.new(found.base, flips=found.flips).copy(order)
 
 
-def shape_of(machine: Machine, shape: Any) -> tuple[Any, ...]:
+def shape_of(arrays: Arrays, shape: Any) -> tuple[Any, ...]:
     """A shape as NumPy's functions take it: one size, or several."""
-    sizes = plain(machine, shape)
+    sizes = plain(arrays, shape)
     return tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
 
 
-def _made(machine: Machine, function: Any, shape: Any, dtype: Any, order: Any, *value: Any) -> Any:
-    sizes = shape_of(machine, shape)
+def _made(arrays: Arrays, function: Any, shape: Any, dtype: Any, order: Any, *value: Any) -> Any:
+    sizes = shape_of(arrays, shape)
     fortran = order == "F" and len(sizes) > 1
-    options = {"dtype": torch_dtype(dtype), "device": arrays_of(machine).device}
+    options = {"dtype": torch_dtype(dtype), "device": arrays.device}
     sizes = tuple(reversed(sizes)) if fortran else sizes
-    found = arrays_of(machine).new(machine.tape.call_function(function, (sizes, *value), options))
+    found = arrays.new(arrays.record(function, sizes, *value, **options))
     return found.transpose() if fortran else found
 
 
 def _filled(function: Any) -> Callable[..., Any]:
     def make(
-        machine: Machine, shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None,
+        arrays: Arrays, shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = None,
         like: Any = None,
     ) -> Any:  # fmt: skip
-        return _made(machine, function, shape, dtype or float, order)
+        return _made(arrays, function, shape, dtype or float, order)
 
     return make
 
 
 def _filled_like(function: Any) -> Callable[..., Any]:
     def make(
-        machine: Machine, a: Any = None, dtype: Any = None, order: Any = "K", subok: Any = True,
+        arrays: Arrays, a: Any = None, dtype: Any = None, order: Any = "K", subok: Any = True,
         shape: Any = None, *, device: Any = None, prototype: Any = None,
     ) -> Any:  # fmt: skip
-        return _like(machine, function, a if prototype is None else prototype, dtype, order, shape)
+        return _like(arrays, function, a if prototype is None else prototype, dtype, order, shape)
 
     return make
 
@@ -125,41 +125,40 @@ for _of_shape, _of_array, _function in _FILLED:
 
 @handler(np.full, makes=True)
 def _full(
-    machine: Machine, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *,
+    arrays: Arrays, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *,
     device: Any = None, like: Any = None,
 ) -> Any:  # fmt: skip
-    kind = as_array(machine, fill_value).dtype if dtype is None else np.dtype(dtype)
-    found = _made(machine, torch.empty, shape, kind, order)
+    kind = as_array(arrays, fill_value).dtype if dtype is None else np.dtype(dtype)
+    found = _made(arrays, torch.empty, shape, kind, order)
     found[...] = fill_value
     return found
 
 
-def _like(machine: Machine, function: Any, a: Any, dtype: Any, order: Any, shape: Any) -> Any:
-    source = as_array(machine, a)
+def _like(arrays: Arrays, function: Any, a: Any, dtype: Any, order: Any, shape: Any) -> Any:
+    source = as_array(arrays, a)
     kind = source.dtype if dtype is None else dtype
-    sizes = source.shape if shape is None else shape_of(machine, shape)
+    sizes = source.shape if shape is None else shape_of(arrays, shape)
     wanted = layout.copied(order, source.base)
     if len(sizes) != source.ndim:
         wanted = layout.c_order(len(sizes))
-    found = _made(machine, function, tuple(sizes[axis] for axis in wanted), kind, "C")
-    return (
-        found.transpose(layout.inverse(wanted)) if wanted != layout.c_order(len(sizes)) else found
-    )
+    found = _made(arrays, function, tuple(sizes[axis] for axis in wanted), kind, "C")
+    is_c_order = wanted == layout.c_order(len(sizes))
+    return found if is_c_order else found.transpose(layout.inverse(wanted))
 
 
 @handler(np.full_like)
 def _full_like(
-    machine: Machine, a: Any, fill_value: Any, dtype: Any = None, order: Any = "K",
+    arrays: Arrays, a: Any, fill_value: Any, dtype: Any = None, order: Any = "K",
     subok: Any = True, shape: Any = None, *, device: Any = None,
 ) -> Any:  # fmt: skip
-    found = _like(machine, torch.empty, a, dtype, order, shape)
+    found = _like(arrays, torch.empty, a, dtype, order, shape)
     found[...] = fill_value
     return found
 
 
 @handler(np.arange)
 def _arange(
-    machine: Machine,
+    arrays: Arrays,
     *args: Any,
     dtype: Any = None,
     device: Any = None,
@@ -171,13 +170,13 @@ def _arange(
         dtype = bounds.pop()
     if not all(isinstance(bound, int) or type(bound) is torch.SymInt for bound in bounds):
         raise GraphBreak("numpy-unsupported", "np.arange with bounds that are no integers")
-    options = {"dtype": torch_dtype(dtype or np.int64), "device": arrays_of(machine).device}
-    return arrays_of(machine).new(machine.tape.call_function(torch.arange, tuple(bounds), options))
+    options = {"dtype": torch_dtype(dtype or np.int64), "device": arrays.device}
+    return arrays.new(arrays.record(torch.arange, *bounds, **options))
 
 
 @handler(np.eye)
 def _eye(
-    machine: Machine,
+    arrays: Arrays,
     N: Any,
     M: Any = None,
     k: int = 0,
@@ -189,26 +188,23 @@ def _eye(
 ) -> Any:
     if k or order != "C":
         raise GraphBreak("numpy-unsupported", "np.eye of symbolic sizes with an offset")
-    options = {"dtype": torch_dtype(dtype or float), "device": arrays_of(machine).device}
+    options = {"dtype": torch_dtype(dtype or float), "device": arrays.device}
     columns = N if M is None else M
-    return arrays_of(machine).new(machine.tape.call_function(torch.eye, (N, columns), options))
+    return arrays.new(arrays.record(torch.eye, N, columns, **options))
 
 
 @handler(np.identity)
-def _identity(machine: Machine, n: Any, dtype: Any = None, *, like: Any = None) -> Any:
-    return _eye(machine, n, dtype=dtype or float)
+def _identity(arrays: Arrays, n: Any, dtype: Any = None, *, like: Any = None) -> Any:
+    return _eye(arrays, n, dtype=dtype or float)
 
 
 # ---------------------------------------------------------------- converters
 
 
 class ErrorState(Proxy):
-    """`with np.errstate(divide="ignore")`: what the graph computes gives no warnings anyway."""
+    """`with np.errstate(divide="ignore")`: a graph gives no such warnings."""
 
-    __slots__ = ("machine",)
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
+    __slots__ = ()
 
     def __enter__(self) -> None:
         return None
@@ -220,11 +216,11 @@ class ErrorState(Proxy):
 class ArrayConverter(Proxy):
     """`_array_converter(*values)`: arguments as arrays, and whether they were scalars."""
 
-    __slots__ = ("arrays", "machine", "values")
+    __slots__ = ("arrays", "values")
 
-    def __init__(self, machine: Machine, values: tuple[Any, ...]) -> None:
-        self.machine, self.values = machine, values
-        self.arrays = [as_array(machine, value) for value in values]
+    def __init__(self, arrays: Arrays, values: tuple[Any, ...]) -> None:
+        self.values = values
+        self.arrays = [as_array(arrays, value) for value in values]
 
     @property
     def scalar_input(self) -> tuple[bool, ...]:
@@ -260,44 +256,38 @@ class ArrayConverter(Proxy):
     def wrap(self, array: Any, /, to_scalar: Any = None) -> Any:
         """A result as the function gives it back."""
         scalar = all(self.scalar_input) if to_scalar is None else to_scalar
-        if scalar and issubclass(type(array), ArrayBase) and array.ndim == 0:
+        if scalar and is_array(array) and array.ndim == 0:
             return array.new(array.base, scalar=True)
         return array
 
 
 def _is_scalar(value: Any) -> bool:
-    if issubclass(type(value), ArrayBase):
+    if is_array(value):
         return bool(value.scalar)
     return not isinstance(value, (list, tuple))
 
 
 def broadcast_of(values: tuple[Any, ...]) -> Any:
     """`np.broadcast` of arrays, for its shape."""
-    empty = np.empty(())
-    return np.broadcast(
-        *[
-            np.broadcast_to(empty, tuple(int(size) for size in value.shape))
-            if issubclass(type(value), ArrayBase)
-            else value
-            for value in values
-        ]
-    )
+    shapes = [tuple(map(int, value.shape)) if is_array(value) else None for value in values]
+    pairs = zip(values, shapes, strict=True)
+    return np.broadcast(*[v if s is None else np.broadcast_to(np.empty(()), s) for v, s in pairs])
 
 
 # ---------------------------------------------------------------- combining
 
 
-def _common(machine: Machine, values: Any, dtype: Any) -> tuple[list[Any], list[torch.Tensor]]:
-    items = list(values)
-    arrays = [as_array(machine, value) for value in items]
-    kind = np.result_type(*[array.dtype for array in arrays]) if dtype is None else np.dtype(dtype)
-    return arrays, [cast(machine, array.tensor, kind) for array in arrays]
+def _common(arrays: Arrays, values: Any, dtype: Any) -> tuple[list[Any], list[torch.Tensor]]:
+    sources = [as_array(arrays, value) for value in values]
+    kinds = [source.dtype for source in sources]
+    kind = np.result_type(*kinds) if dtype is None else np.dtype(dtype)
+    return sources, [cast(arrays, source.tensor, kind) for source in sources]
 
 
 @handler(np.concatenate)
 def _concatenate(
-    machine: Machine,
-    arrays: Any,
+    arrays: Arrays,
+    values: Any,
     /,
     axis: Any = 0,
     out: Any = None,
@@ -305,97 +295,90 @@ def _concatenate(
     dtype: Any = None,
     casting: str = "same_kind",
 ) -> Any:
-    parts = list(arrays)
+    parts = list(values)
     if not parts:
         raise ValueError("need at least one array to concatenate")
-    sources, tensors = _common(machine, parts, dtype)
+    sources, tensors = _common(arrays, parts, dtype)
     if any(source.ndim == 0 for source in sources):
         raise ValueError("zero-dimensional arrays cannot be concatenated")
     if axis is None:
-        tensors = [machine.tape.call_method("reshape", (tensor, (-1,))) for tensor in tensors]
+        tensors = [arrays.record("reshape", tensor, (-1,)) for tensor in tensors]
         axis = 0
     ndim = tensors[0].ndim
+    mismatch = ValueError(
+        "all the input array dimensions except for the concatenation axis must match exactly"
+    )
     if any(tensor.ndim != ndim for tensor in tensors):
-        raise ValueError(
-            "all the input array dimensions except for the concatenation axis must match exactly"
-        )
+        raise mismatch
     if not -ndim <= axis < ndim:
         raise np.exceptions.AxisError(axis, ndim)
-    for other in range(ndim):
-        if other != axis % ndim and any(
-            tensor.shape[other] != tensors[0].shape[other] for tensor in tensors
-        ):
-            raise ValueError(
-                "all the input array dimensions except for the concatenation axis must "
-                "match exactly"
-            )
-    found = machine.tape.call_function(torch.cat, (tensors, axis))
+    others = [other for other in range(ndim) if other != axis % ndim]
+    if any(tensor.shape[at] != tensors[0].shape[at] for tensor in tensors for at in others):
+        raise mismatch
+    found = arrays.record(torch.cat, tensors, axis)
     if out is not None:
         store(out, found)
         return out
-    order = (
-        layout.k_order([source.base for source in sources], ndim)
-        if ndim == sources[0].ndim
-        else layout.c_order(ndim)
-    )
-    return arrays_of(machine).new(layout.in_order(machine.tape, found, order))
+    same = ndim == sources[0].ndim
+    order = layout.k_order([s.base for s in sources], ndim) if same else layout.c_order(ndim)
+    return arrays.new(layout.in_order(arrays.tape, found, order))
 
 
 @handler(np.where)
-def _where(machine: Machine, condition: Any, *choices: Any) -> Any:
+def _where(arrays: Arrays, condition: Any, *choices: Any) -> Any:
     if len(choices) != 2:
-        return as_array(machine, condition).nonzero()
-    mask = as_array(machine, condition)
-    kinds = [_weak(machine, choice) for choice in choices]
+        return as_array(arrays, condition).nonzero()
+    mask = as_array(arrays, condition)
+    kinds = [_weak(arrays, choice) for choice in choices]
     kind = np.result_type(*kinds)
-    parts = [cast(machine, as_array(machine, choice).tensor, kind) for choice in choices]
-    test = cast(machine, mask.tensor, np.bool_)
+    parts = [cast(arrays, as_array(arrays, choice).tensor, kind) for choice in choices]
+    test = cast(arrays, mask.tensor, np.bool_)
     check_broadcast([test, *parts])
-    found = machine.tape.call_function(torch.where, (test, *parts))
-    tensors = [value.base for value in (mask, *choices) if issubclass(type(value), ArrayBase)]
+    found = arrays.record(torch.where, test, *parts)
+    tensors = [value.base for value in (mask, *choices) if is_array(value)]
     order = layout.k_order(tensors, found.ndim) if tensors else layout.c_order(found.ndim)
-    return arrays_of(machine).new(layout.in_order(machine.tape, found, order))
+    return arrays.new(layout.in_order(arrays.tape, found, order))
 
 
-def _weak(machine: Machine, value: Any) -> Any:
+def _weak(arrays: Arrays, value: Any) -> Any:
     """What takes part in promotion: numbers weakly."""
     if type(value) in (bool, int, float, complex) or isinstance(value, np.generic):
         return value
     if type(value) in SYMBOLIC:
         return 0 if type(value) is torch.SymInt else 0.0
-    return as_array(machine, value).dtype
+    return as_array(arrays, value).dtype
 
 
 @handler(np.broadcast_to)
-def _broadcast_to(machine: Machine, array: Any, shape: Any, subok: Any = False) -> Any:
-    source = as_array(machine, array)
-    found = machine.tape.call_function(
-        torch.broadcast_to, (source.unflipped("np.broadcast_to"), shape_of(machine, shape))
+def _broadcast_to(arrays: Arrays, array: Any, shape: Any, subok: Any = False) -> Any:
+    source = as_array(arrays, array)
+    found = arrays.record(
+        torch.broadcast_to, source.unflipped("np.broadcast_to"), shape_of(arrays, shape)
     )
     return source.new(found, writeable=False)
 
 
 @handler(np.broadcast_arrays)
-def _broadcast_arrays(machine: Machine, *args: Any, subok: Any = False) -> Any:
-    sources = [as_array(machine, arg) for arg in args]
+def _broadcast_arrays(arrays: Arrays, *args: Any, subok: Any = False) -> Any:
+    sources = [as_array(arrays, arg) for arg in args]
     shape = np.broadcast_shapes(*[source.shape for source in sources])
     return tuple(
-        source if source.shape == shape else _broadcast_to(machine, source, shape)
+        source if source.shape == shape else _broadcast_to(arrays, source, shape)
         for source in sources
     )
 
 
 @handler(np.copyto)
 def _copyto(
-    machine: Machine, dst: Any, src: Any, casting: Any = "same_kind", where: Any = True
+    arrays: Arrays, dst: Any, src: Any, casting: Any = "same_kind", where: Any = True
 ) -> None:
-    if issubclass(type(src), ArrayBase) and not np.can_cast(src.dtype, dst.dtype, casting):
+    if is_array(src) and not np.can_cast(src.dtype, dst.dtype, casting):
         raise TypeError(
             f"Cannot cast array data from {src.dtype!r} to {dst.dtype!r} according to the "
             f"rule '{casting}'"
         )
-    value = assigned(machine, src, dst.dtype)
+    value = assigned(arrays, src, dst.dtype)
     if where is not True:
-        mask = as_array(machine, where).tensor
-        value = machine.tape.call_function(torch.where, (mask, value, dst.tensor))
+        mask = as_array(arrays, where).tensor
+        value = arrays.record(torch.where, mask, value, dst.tensor)
     dst.write(value)

@@ -20,13 +20,13 @@ from flambeau_capture.numpy import layout, linear_algebra
 from flambeau_capture.numpy.array import Array
 from flambeau_capture.numpy.arrays import (
     SYMBOLIC,
-    ArrayBase,
     Arrays,
     arrays_of,
     as_array,
     cast,
     constant,
     from_tensor,
+    is_array,
     is_constant,
 )
 from flambeau_capture.numpy.creation import ArrayConverter, ErrorState, broadcast_of, shape_of
@@ -36,7 +36,6 @@ from flambeau_capture.numpy.ufuncs import call_ufunc, call_ufunc_method
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
     from flambeau_capture.interpreter.substitute_registry import Substitute
 
 _METHODS = (
@@ -66,7 +65,7 @@ class NumPyObjects(Arrays):
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a class or C function of NumPy."""
-        return call_numpy(self.machine, function, args, kwargs)
+        return call_numpy(self, function, args, kwargs)
 
     def call_python(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a public Python function of NumPy on constants; NotImplemented to interpret it."""
@@ -78,15 +77,15 @@ class NumPyObjects(Arrays):
             or not (is_constant(args) and is_constant(kwargs))
         ):
             return NotImplemented
-        return made_anew(self.machine, function(*args, **kwargs))
+        return made_anew(self, function(*args, **kwargs))
 
     def array_of(self, tensor: torch.Tensor) -> Any:
         """`tensor.numpy()`."""
-        return from_tensor(self.machine, tensor)
+        return from_tensor(self, tensor)
 
     def shared_tensor(self, array: Any) -> torch.Tensor:
         """`torch.from_numpy(array)`."""
-        if not issubclass(type(array), ArrayBase) or array.scalar:
+        if not is_array(array) or array.scalar:
             raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
         self.forget(array)
         tape = self.machine.tape
@@ -97,7 +96,7 @@ class NumPyObjects(Arrays):
         value, *rest = args
         options = dict(zip(("dtype", "device"), rest, strict=False)) | kwargs
         tape = self.machine.tape
-        if not issubclass(type(value), ArrayBase):
+        if not is_array(value):
             dtype = torch.from_numpy(np.asarray(value)).dtype
             return tape.call_function(torch.tensor, (value.item(),), {"dtype": dtype, **options})
         self.forget(value)
@@ -111,32 +110,30 @@ class NumPyObjects(Arrays):
         return tape.call_method("requires_grad_", (made,)) if requires_grad else made
 
 
-def call_numpy(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def call_numpy(arrays: Arrays, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of something of NumPy's that is not plain Python."""
     if isinstance(function, np.ufunc):
-        return call_ufunc(machine, function, args, kwargs)
+        return call_ufunc(arrays, function, args, kwargs)
     receiver = getattr(function, "__self__", None)
     if isinstance(receiver, np.ufunc):
-        return call_ufunc_method(machine, receiver, function.__name__, args, kwargs)
+        return call_ufunc_method(arrays, receiver, function.__name__, args, kwargs)
     if isinstance(function, type):
-        return _construct(machine, function, args, kwargs)
+        return _construct(arrays, function, args, kwargs)
     if isinstance(receiver, (np.generic, np.dtype)) and is_constant(args) and is_constant(kwargs):
-        return made_anew(machine, function(*args, **kwargs))
+        return made_anew(arrays, function(*args, **kwargs))
     name = getattr(function, "__name__", "")
     if is_random(function, receiver):
-        return call_random(machine, function, args, kwargs)
+        return call_random(arrays.machine, function, args, kwargs)
     if name in _WITH_SIDE_EFFECTS:
         raise GraphBreak("side-effect", f"call of numpy.{name}")
     handler = HANDLERS.get(id(function))
     if _may_call(function, handler) and is_constant(args) and is_constant(kwargs):
-        return made_anew(machine, function(*args, **kwargs))
+        return made_anew(arrays, function(*args, **kwargs))
     if handler is not None:
-        return handler(machine, *args, **kwargs)
+        return handler(arrays, *args, **kwargs)
     python = getattr(function, "_implementation", None)
     if type(python) is types.FunctionType:
-        return machine.interpret(python, args, kwargs)
+        return arrays.machine.interpret(python, args, kwargs)
     raise GraphBreak(
         "numpy-unsupported", f"call of {getattr(function, '__module__', None) or 'numpy'}.{name}"
     )
@@ -175,34 +172,34 @@ _PURE = {
 """Functions written in C that read their arguments only."""
 
 
-def made_anew(machine: Machine, found: Any) -> Any:
+def made_anew(arrays: Arrays, found: Any) -> Any:
     """What NumPy computed from constants."""
     if isinstance(found, np.ndarray):
-        return constant(machine, found)
+        return constant(arrays, found)
     if isinstance(found, (tuple, list)):
-        items = [made_anew(machine, item) for item in found]
+        items = [made_anew(arrays, item) for item in found]
         return type(found)(items) if type(found) in (list, tuple) else type(found)(*items)
     return found
 
 
-def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _construct(arrays: Arrays, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`np.float32(x)`, `np.dtype(...)`, `np.finfo(...)`."""
     if cls is np.random.RandomState:
-        return make(machine, cls, args, kwargs)
+        return make(arrays.machine, cls, args, kwargs)
     if is_constant(args) and is_constant(kwargs):
         if issubclass(cls, (np.generic, np.dtype)) or cls in (np.finfo, np.iinfo):
-            return made_anew(machine, cls(*args, **kwargs))
+            return made_anew(arrays, cls(*args, **kwargs))
         if cls is np.broadcast:
             return np.broadcast(*args)
         if cls is np.errstate and "raise" not in kwargs.values() and "call" not in kwargs.values():
-            return ErrorState(machine)
+            return ErrorState()
     elif issubclass(cls, np.generic) and len(args) == 1 and not kwargs:
-        found = as_array(machine, args[0], cls)
+        found = as_array(arrays, args[0], cls)
         return found.new(found.base, scalar=found.ndim == 0)
     if cls is np.broadcast:
         return broadcast_of(args)
     if cls is _array_converter:
-        return ArrayConverter(machine, args)
+        return ArrayConverter(arrays, args)
     if not issubclass(cls, (np.generic, np.dtype, np.ndarray)) and cls not in (
         np.finfo,
         np.iinfo,
@@ -216,9 +213,9 @@ def _construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[
 
 
 def _as_method(name: str) -> Callable[..., Any]:
-    def call(machine: Machine, a: Any, *args: Any, **kwargs: Any) -> Any:
-        array = as_array(machine, a)
-        if issubclass(type(a), ArrayBase) and a.scalar:
+    def call(arrays: Arrays, a: Any, *args: Any, **kwargs: Any) -> Any:
+        array = as_array(arrays, a)
+        if is_array(a) and a.scalar:
             array = array.new(array.base)
         found = getattr(array, name)
         return found(*args, **kwargs) if callable(found) else found
@@ -233,19 +230,19 @@ for _name in _METHODS:
 
 @handler(np.clip)
 def _clip(
-    machine: Machine, a: Any, a_min: Any = np._NoValue, a_max: Any = np._NoValue, out: Any = None,
+    arrays: Arrays, a: Any, a_min: Any = np._NoValue, a_max: Any = np._NoValue, out: Any = None,
     *, min: Any = np._NoValue, max: Any = np._NoValue, **options: Any,
 ) -> Any:  # fmt: skip
     low, high = (
         next((given for given in pair if given is not np._NoValue), None)
         for pair in ((a_min, min), (a_max, max))
     )
-    return as_array(machine, a).clip(low, high, out, **options)
+    return as_array(arrays, a).clip(low, high, out, **options)
 
 
 @handler(np.sort)
 def _sort(
-    machine: Machine,
+    arrays: Arrays,
     a: Any,
     axis: Any = -1,
     kind: Any = None,
@@ -253,47 +250,47 @@ def _sort(
     *,
     stable: Any = None,
 ) -> Any:
-    found = as_array(machine, a)
+    found = as_array(arrays, a)
     found = found.flatten() if axis is None else found.copy("K")
     found.sort(-1 if axis is None else axis, kind, order)
     return found
 
 
 @handler(np.shape)
-def _shape_of(machine: Machine, a: Any) -> Any:
-    return as_array(machine, a).shape
+def _shape_of(arrays: Arrays, a: Any) -> Any:
+    return as_array(arrays, a).shape
 
 
 @handler(np.ndim)
-def _ndim_of(machine: Machine, a: Any) -> Any:
-    return as_array(machine, a).ndim
+def _ndim_of(arrays: Arrays, a: Any) -> Any:
+    return as_array(arrays, a).ndim
 
 
 @handler(np.iscomplexobj)
-def _iscomplexobj(machine: Machine, x: Any) -> bool:
-    return bool(as_array(machine, x).dtype.kind == "c")
+def _iscomplexobj(arrays: Arrays, x: Any) -> bool:
+    return bool(as_array(arrays, x).dtype.kind == "c")
 
 
 @handler(np.isrealobj)
-def _isrealobj(machine: Machine, x: Any) -> bool:
-    return not _iscomplexobj(machine, x)
+def _isrealobj(arrays: Arrays, x: Any) -> bool:
+    return not _iscomplexobj(arrays, x)
 
 
 @handler(np.isscalar)
-def _isscalar(machine: Machine, element: Any) -> bool:
-    return type(element) in SYMBOLIC or (issubclass(type(element), ArrayBase) and element.scalar)
+def _isscalar(arrays: Arrays, element: Any) -> bool:
+    return type(element) in SYMBOLIC or (is_array(element) and element.scalar)
 
 
 @handler(np.count_nonzero, _multiarray.count_nonzero)
-def _count_nonzero(machine: Machine, a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
-    return as_array(machine, a).astype(np.bool_).sum(axis, keepdims=keepdims)
+def _count_nonzero(arrays: Arrays, a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return as_array(arrays, a).astype(np.bool_).sum(axis, keepdims=keepdims)
 
 
 @handler(np.diag)
-def _diag(machine: Machine, v: Any, k: int = 0) -> Any:
-    source = as_array(machine, v)
+def _diag(arrays: Arrays, v: Any, k: int = 0) -> Any:
+    source = as_array(arrays, v)
     if source.ndim == 1:
-        return arrays_of(machine).new(machine.tape.call_function(torch.diag, (source.tensor, k)))
+        return arrays.new(arrays.record(torch.diag, source.tensor, k))
     if source.ndim != 2:
         raise ValueError("Input must be 1- or 2-d.")
     return source.diagonal(k)
@@ -301,11 +298,11 @@ def _diag(machine: Machine, v: Any, k: int = 0) -> Any:
 
 @handler(np.lib.stride_tricks.sliding_window_view)
 def _sliding_window_view(
-    machine: Machine, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False,
+    arrays: Arrays, x: Any, window_shape: Any, axis: Any = None, *, subok: bool = False,
     writeable: bool = False,
 ) -> Any:  # fmt: skip
-    source = as_array(machine, x)
-    sizes = shape_of(machine, window_shape)
+    source = as_array(arrays, x)
+    sizes = shape_of(arrays, window_shape)
     axes = range(source.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if len(sizes) != len(axes):
         raise ValueError("window_shape and axis must have the same length")
@@ -313,18 +310,18 @@ def _sliding_window_view(
     for size, place in zip(sizes, axes, strict=True):
         if found.shape[place] < size:
             raise ValueError("window shape cannot be larger than input array shape")
-        found = machine.tape.call_method("unfold", (found, place % source.ndim, size, 1))
+        found = arrays.record("unfold", found, place % source.ndim, size, 1)
     return source.new(found, writeable=writeable and source.writeable)
 
 
 @handler(np.isclose)
 def _isclose(
-    machine: Machine, a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
+    arrays: Arrays, a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
 ) -> Any:
-    left, right = as_array(machine, a), as_array(machine, b)
+    left, right = as_array(arrays, a), as_array(arrays, b)
     kind = np.result_type(left.dtype, right.dtype, 1.0)
-    x, y = (cast(machine, array.tensor, kind) for array in (left, right))
-    call = machine.tape.call_function
+    x, y = (cast(arrays, array.tensor, kind) for array in (left, right))
+    call = arrays.tape.call_function
     limit = call(torch.add, (call(torch.mul, (call(torch.abs, (y,)), rtol)), atol))
     near = call(torch.le, (call(torch.abs, (call(torch.sub, (x, y)),)), limit))
     near = call(torch.logical_and, (near, call(torch.isfinite, (y,))))
@@ -332,12 +329,12 @@ def _isclose(
     if equal_nan:
         both = call(torch.logical_and, (call(torch.isnan, (x,)), call(torch.isnan, (y,))))
         found = call(torch.logical_or, (found, both))
-    return arrays_of(machine).new(found, scalar=found.ndim == 0)
+    return arrays.new(found, scalar=found.ndim == 0)
 
 
 @handler(np.interp)
 def _interp(
-    machine: Machine,
+    arrays: Arrays,
     x: Any,
     xp: Any,
     fp: Any,
@@ -347,9 +344,9 @@ def _interp(
 ) -> Any:
     if left is not None or right is not None or period is not None:
         raise GraphBreak("numpy-unsupported", "np.interp with left=, right= or period=")
-    places = as_array(machine, x)
+    places = as_array(arrays, x)
     at, known, values = (
-        cast(machine, as_array(machine, value).tensor, np.float64) for value in (x, xp, fp)
+        cast(arrays, as_array(arrays, value).tensor, np.float64) for value in (x, xp, fp)
     )
     if known.shape[0] != values.shape[0]:
         raise ValueError("fp and xp are not of the same length.")
@@ -358,7 +355,7 @@ def _interp(
         raise GraphBreak("numpy-unsupported", "np.interp between fewer than two points")
 
     def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        return machine.tape.call_function(function, args, kwargs)
+        return arrays.record(function, *args, **kwargs)
 
     after = call(
         torch.searchsorted,
@@ -368,69 +365,69 @@ def _interp(
     )
     before = call(torch.clamp, call(torch.sub, after, 1), 0, size - 2)
     following = call(torch.add, before, 1)
-    x0, y0 = (machine.tape.getitem(table, before) for table in (known, values))
-    x1, y1 = (machine.tape.getitem(table, following) for table in (known, values))
+    x0, y0 = (arrays.tape.getitem(table, before) for table in (known, values))
+    x1, y1 = (arrays.tape.getitem(table, following) for table in (known, values))
     slope = call(torch.div, call(torch.sub, y1, y0), call(torch.sub, x1, x0))
     found = call(torch.add, call(torch.mul, slope, call(torch.sub, at, x0)), y0)
     first, last = (call(torch.select, values, 0, end) for end in (0, -1))
     found = call(torch.where, call(torch.lt, at, call(torch.select, known, 0, 0)), first, found)
     found = call(torch.where, call(torch.ge, at, call(torch.select, known, 0, -1)), last, found)
-    return arrays_of(machine).new(found, scalar=places.ndim == 0)
+    return arrays.new(found, scalar=places.ndim == 0)
 
 
 @handler(np.roll)
-def _roll(machine: Machine, a: Any, shift: Any, axis: Any = None) -> Any:
-    array = as_array(machine, a)
+def _roll(arrays: Arrays, a: Any, shift: Any, axis: Any = None) -> Any:
+    array = as_array(arrays, a)
     if not is_constant(shift) and not isinstance(shift, int):
         raise GraphBreak("data-dependent", "np.roll by a computed shift")
     if axis is None:
-        flat = machine.tape.call_method("reshape", (array.tensor, (-1,)))
-        found = machine.tape.call_function(torch.roll, (flat, shift, 0))
-        return array.new(machine.tape.call_method("reshape", (found, array.shape)))
+        flat = arrays.record("reshape", array.tensor, (-1,))
+        found = arrays.record(torch.roll, flat, shift, 0)
+        return array.new(arrays.record("reshape", found, array.shape))
     axes = axis if isinstance(axis, tuple) else (axis,)
     shifts = tuple(shift) if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
     if len(axes) == 1 and len(shifts) > 1:
         axes = axes * len(shifts)
     if any(not -array.ndim <= each < array.ndim for each in axes):
         raise np.exceptions.AxisError(axes[0], array.ndim)
-    found = machine.tape.call_function(torch.roll, (array.tensor, shifts, axes))
+    found = arrays.record(torch.roll, array.tensor, shifts, axes)
     return array.new(layout.in_order(array.tape, found, layout.copied("K", array.base)))
 
 
 @handler(np.result_type)
-def _result_type(machine: Machine, *values: Any) -> Any:
+def _result_type(arrays: Arrays, *values: Any) -> Any:
     return np.result_type(*[_typed(value) for value in values])
 
 
 @handler(np.can_cast)
-def _can_cast(machine: Machine, from_: Any, to: Any, casting: Any = "safe") -> bool:
+def _can_cast(arrays: Arrays, from_: Any, to: Any, casting: Any = "safe") -> bool:
     return bool(np.can_cast(_typed(from_), to, casting))
 
 
 def _typed(value: Any) -> Any:
-    return value.dtype if issubclass(type(value), ArrayBase) else value
+    return value.dtype if is_array(value) else value
 
 
 @handler(np.tril)
-def _tril(machine: Machine, m: Any, k: int = 0) -> Any:
-    return _triangle(machine, torch.tril, m, k)
+def _tril(arrays: Arrays, m: Any, k: int = 0) -> Any:
+    return _triangle(arrays, torch.tril, m, k)
 
 
 @handler(np.triu)
-def _triu(machine: Machine, m: Any, k: int = 0) -> Any:
-    return _triangle(machine, torch.triu, m, k)
+def _triu(arrays: Arrays, m: Any, k: int = 0) -> Any:
+    return _triangle(arrays, torch.triu, m, k)
 
 
-def _triangle(machine: Machine, function: Any, m: Any, k: int) -> Any:
-    source = as_array(machine, m)
+def _triangle(arrays: Arrays, function: Any, m: Any, k: int) -> Any:
+    source = as_array(arrays, m)
     if source.ndim < 2:
         raise GraphBreak("numpy-unsupported", f"np.{function.__name__} of a vector")
-    found = machine.tape.call_function(function, (source.tensor, k))
-    return source.new(layout.in_order(machine.tape, found, layout.c_order(source.ndim)))
+    found = arrays.record(function, source.tensor, k)
+    return source.new(layout.in_order(arrays.tape, found, layout.c_order(source.ndim)))
 
 
 def _dispatched(function: Any) -> Substitute:
-    return lambda machine, args, kwargs: call_numpy(machine, function, args, kwargs)
+    return lambda machine, args, kwargs: call_numpy(arrays_of(machine), function, args, kwargs)
 
 
 for _python in (np.ones, np.full, np.eye, np.identity, np.isscalar):

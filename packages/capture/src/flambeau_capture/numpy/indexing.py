@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import ArrayBase, arrays_of, as_array, cast, is_constant
+from flambeau_capture.numpy.arrays import as_array, cast, is_array, is_constant
 from flambeau_capture.numpy.layout import torch_dtype
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.numpy.arrays import Arrays
 
 _INTEGERS = (int, np.integer)
 
@@ -33,10 +33,10 @@ def _is_basic(item: Any) -> bool:
     )
 
 
-def _items(machine: Machine, array: Any, key: Any) -> list[Any]:
+def _items(arrays: Arrays, array: Any, key: Any) -> list[Any]:
     """The key with an entry per dimension and None: arrays for lists, the ellipsis expanded."""
     items = list(key) if type(key) is tuple else [key]
-    items = [item if _is_basic(item) else _index_array(machine, item) for item in items]
+    items = [item if _is_basic(item) else _index_array(arrays, item) for item in items]
     used = sum(_consumed(item) for item in items)
     if used > array.ndim:
         raise IndexError(
@@ -52,10 +52,10 @@ def _items(machine: Machine, array: Any, key: Any) -> list[Any]:
     return [*items[:at], *full, *items[at + 1 :]]
 
 
-def _index_array(machine: Machine, item: Any) -> Any:
-    if issubclass(type(item), ArrayBase):
+def _index_array(arrays: Arrays, item: Any) -> Any:
+    if is_array(item):
         return item
-    return as_array(machine, item, np.intp if type(item) is list and not item else None)
+    return as_array(arrays, item, np.intp if type(item) is list and not item else None)
 
 
 def _consumed(item: Any) -> int:
@@ -66,19 +66,19 @@ def _consumed(item: Any) -> int:
     return item.ndim if item.dtype == np.bool_ else 1
 
 
-def load(machine: Machine, array: Any, key: Any) -> Any:
+def load(arrays: Arrays, array: Any, key: Any) -> Any:
     """`array[key]`."""
-    known = arrays_of(machine).contents(array)
+    known = arrays.contents(array)
     if known is not None and is_constant(key) and isinstance(known[key], np.generic):
         return known[key]
-    items = [_integer(item) for item in _items(machine, array, key)]
+    items = [_integer(item) for item in _items(arrays, array, key)]
     if all(_is_basic(item) for item in items):
         found, flips = basic(array, items)
         parts = key if type(key) is tuple else (key,)
         if found.ndim == 0 and not any(part is ... for part in parts):
-            return array.new(array.tape.call_method("clone", (found,)), scalar=True)
+            return array.new(array.call("clone", found), scalar=True)
         return array.sharing(found, flips)
-    return _advanced(machine, array, items)
+    return _advanced(arrays, array, items)
 
 
 def _integer(item: Any) -> Any:
@@ -118,7 +118,7 @@ def basic(array: Any, items: list[Any]) -> tuple[torch.Tensor, frozenset[int]]:
 
 def alias(array: Any) -> torch.Tensor:
     """A view of the whole."""
-    found: torch.Tensor = array.tape.call_method("detach", (array.base,))
+    found: torch.Tensor = array.call("detach", array.base)
     return found
 
 
@@ -147,7 +147,7 @@ def _forwards(item: slice, size: Any, backwards: bool) -> tuple[slice, bool]:
 def _bound(bound: Any) -> Any:
     if bound is None or type(bound) in (int, torch.SymInt):
         return bound
-    if issubclass(type(bound), ArrayBase):
+    if is_array(bound):
         return bound.item()
     return bound.__index__()
 
@@ -155,14 +155,13 @@ def _bound(bound: Any) -> Any:
 # ---------------------------------------------------------------- advanced
 
 
-def tensor_index(machine: Machine, item: Any) -> Any:
+def tensor_index(arrays: Arrays, item: Any) -> Any:
     """One index as torch takes it beside an advanced one: integers select as arrays of one do."""
     if isinstance(item, slice) or item is None:
         return item
     if type(item) in (int, torch.SymInt) or isinstance(item, np.integer):
-        options = {"dtype": torch.int64, "device": arrays_of(machine).device}
-        return machine.tape.call_function(torch.full, ((1,), item), options)
-    array = as_array(machine, item)
+        return arrays.full(item, torch.int64, (1,))
+    array = as_array(arrays, item)
     if array.dtype.kind not in "biu":
         raise IndexError(
             "arrays used as indices must be of integer (or boolean) type"
@@ -172,72 +171,69 @@ def tensor_index(machine: Machine, item: Any) -> Any:
         )
     tensor = array.tensor
     if array.dtype.kind == "u":  # torch takes uint8 for a mask
-        tensor = cast(machine, tensor, np.intp)
+        tensor = cast(arrays, tensor, np.intp)
     return tensor
 
 
-def _torch_key(machine: Machine, items: list[Any]) -> tuple[Any, ...]:
-    key = [tensor_index(machine, item) for item in items]
+def _torch_key(arrays: Arrays, items: list[Any]) -> tuple[Any, ...]:
+    key = [tensor_index(arrays, item) for item in items]
     return tuple(  # torch reads an index without dimensions as a number
-        machine.tape.call_method("reshape", (item, (1,)))
+        arrays.record("reshape", item, (1,))
         if isinstance(item, torch.Tensor) and item.ndim == 0
         else item
         for item in key
     )
 
 
-def _advanced(machine: Machine, array: Any, items: list[Any]) -> Any:
-    advanced = [item for item in items if issubclass(type(item), ArrayBase)]
+def _advanced(arrays: Arrays, array: Any, items: list[Any]) -> Any:
+    advanced = [item for item in items if is_array(item)]
     if any(item.dtype == np.bool_ for item in advanced):
-        return _selected(machine, array, items)
-    items, source = _slices_first(machine, array, items)
-    key = _torch_key(machine, items)
-    found = machine.tape.getitem(source, key)
+        return _selected(arrays, array, items)
+    items, source = _slices_first(arrays, array, items)
+    key = _torch_key(arrays, items)
+    found = arrays.tape.getitem(source, key)
     if all(item.ndim == 0 for item in advanced):
-        return _without_axis(machine, array, items, found)
-    return array.new(_as_numpy_lays_out(machine, found, items))
+        return _without_axis(arrays, array, items, found)
+    return array.new(_as_numpy_lays_out(arrays, found, items))
 
 
-def _selected(machine: Machine, array: Any, items: list[Any]) -> Any:
+def _selected(arrays: Arrays, array: Any, items: list[Any]) -> Any:
     """What a boolean mask selects: of a size that is known when the graph runs, or a break."""
-    mask = next(item for item in items if issubclass(type(item), ArrayBase))
-    if not mask.ndim or any(
-        item is not mask and not (isinstance(item, slice) and item == slice(None)) for item in items
-    ):
+    mask, at = _mask_of(array, items)
+    if not mask.ndim:
         raise GraphBreak("data-dependent", "a boolean mask is combined with other indices")
-    at = next(place for place, item in enumerate(items) if item is mask)
-    for axis, size in enumerate(mask.shape):
-        if size != array.shape[at + axis]:
-            raise IndexError(_mismatch(array, at + axis, size))
-    key = (*[slice(None)] * at, mask.tensor)
-    return array.new(machine.tape.getitem(array.tensor, key))
+    return array.new(arrays.tape.getitem(array.tensor, (*[slice(None)] * at, mask.tensor)))
 
 
-def _mismatch(array: Any, axis: int, size: Any) -> str:
-    return (
-        f"boolean index did not match indexed array along axis {axis}; size of axis is "
-        f"{array.shape[axis]} "
-        f"but size of corresponding boolean axis is {size}"
-    )
+def _mask_of(array: Any, items: list[Any]) -> tuple[Any, int]:
+    """The one boolean mask of a key whose other items are whole axes, and its first axis."""
+    at = next(place for place, item in enumerate(items) if is_array(item))
+    mask = items[at]
+    rest = [*items[:at], *items[at + 1 :]]
+    if not all(isinstance(item, slice) and item == slice(None) for item in rest):
+        raise GraphBreak("data-dependent", "a boolean mask is combined with other indices")
+    for axis, size in enumerate(mask.shape, at):
+        if size != array.shape[axis]:
+            raise IndexError(
+                f"boolean index did not match indexed array along axis {axis}; size of axis is "
+                f"{array.shape[axis]} but size of corresponding boolean axis is {size}"
+            )
+    return mask, at
 
 
-def _slices_first(machine: Machine, array: Any, items: list[Any]) -> tuple[list[Any], torch.Tensor]:
+def _slices_first(arrays: Arrays, array: Any, items: list[Any]) -> tuple[list[Any], torch.Tensor]:
     """The array with slices and Nones applied, and the rest of the key."""
-    views = [
-        slice(None) if issubclass(type(item), ArrayBase) or type(item) is int else item
-        for item in items
-    ]
+    views = [slice(None) if is_array(item) or type(item) is int else item for item in items]
     found, flips = basic(array, views)
     if flips:
-        found = machine.tape.call_function(torch.flip, (found, sorted(flips)))
+        found = arrays.record(torch.flip, found, sorted(flips))
     left = [slice(None) if item is None or isinstance(item, slice) else item for item in items]
     return left, found
 
 
-def _without_axis(machine: Machine, array: Any, items: list[Any], found: torch.Tensor) -> Any:
+def _without_axis(arrays: Arrays, array: Any, items: list[Any], found: torch.Tensor) -> Any:
     """The result without the axis that torch needed for 0-dim indices."""
-    at = _fancy_place(items)
-    found = machine.tape.call_method("squeeze", (found, at))
+    found = arrays.record("squeeze", found, _fancy_place(items))
     return array.new(found, scalar=found.ndim == 0)
 
 
@@ -248,19 +244,19 @@ def _fancy_place(items: list[Any]) -> int:
     return places[0] if adjacent else 0
 
 
-def _as_numpy_lays_out(machine: Machine, found: torch.Tensor, items: list[Any]) -> torch.Tensor:
+def _as_numpy_lays_out(arrays: Arrays, found: torch.Tensor, items: list[Any]) -> torch.Tensor:
     """NumPy allocates advanced indices' dimensions outermost, wherever they stand in the result."""
     at = _fancy_place(items)
     count = found.ndim - sum(isinstance(item, slice) for item in items)
     fancy = range(at, at + count)
     order = (*fancy, *(axis for axis in range(found.ndim) if axis not in fancy))
-    return layout.in_order(machine.tape, found, order)
+    return layout.in_order(arrays.tape, found, order)
 
 
 # ---------------------------------------------------------------- assignment
 
 
-def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
+def store(arrays: Arrays, array: Any, key: Any, value: Any) -> None:
     """`array[key] = value`."""
     if array.scalar:
         raise TypeError(
@@ -269,75 +265,57 @@ def store(machine: Machine, array: Any, key: Any, value: Any) -> None:
         )
     if not array.writeable:
         raise ValueError("assignment destination is read-only")
-    known = arrays_of(machine).contents(array)
-    items = [_integer(item) for item in _items(machine, array, key)]
-    new = assigned(machine, value, array.dtype)
+    known = arrays.contents(array)
+    items = [_integer(item) for item in _items(arrays, array, key)]
+    new = assigned(arrays, value, array.dtype)
     if all(_is_basic(item) for item in items):
         found, flips = basic(array, items)
-        array.sharing(found, flips).write(_fitting(machine, new, tuple(found.shape)))
+        array.sharing(found, flips).write(_fitting(arrays, new, tuple(found.shape)))
         if known is not None and is_constant(key) and is_constant(value):
             known = known.copy()
             known[key] = value
-            arrays_of(machine).learn(array, known)
+            arrays.learn(array, known)
         return
-    masks = [item for item in items if issubclass(type(item), ArrayBase) and item.dtype == np.bool_]
-    if masks:
-        _store_masked(machine, array, items, masks, new)
+    if any(is_array(item) and item.dtype == np.bool_ for item in items):
+        _store_masked(arrays, array, items, new)
         return
     array.unflipped("assignment to items")
-    arrays_of(machine).forget(array)
-    left, view = _slices_first(machine, array, items)
-    machine.tape.setitem(view, _torch_key(machine, left), array.apart(new))
+    arrays.forget(array)
+    left, view = _slices_first(arrays, array, items)
+    arrays.tape.setitem(view, _torch_key(arrays, left), array.apart(new))
 
 
-def assigned(machine: Machine, value: Any, dtype: Any) -> torch.Tensor:
+def assigned(arrays: Arrays, value: Any, dtype: Any) -> torch.Tensor:
     """The value of an assignment in the dtype of the array that is written."""
     if type(value) in (bool, int, float, complex):
         holder = np.empty((), dtype)
         holder[...] = value  # raises what NumPy raises
         value = holder[()]
-        return machine.tape.call_function(  # type: ignore[no-any-return]
-            torch.full,
-            ((), value.item()),
-            {"dtype": torch_dtype(dtype), "device": arrays_of(machine).device},
-        )
-    return cast(machine, as_array(machine, value).tensor, dtype)
+        return arrays.full(value.item(), torch_dtype(dtype))
+    return cast(arrays, as_array(arrays, value).tensor, dtype)
 
 
-def _fitting(machine: Machine, value: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
+def _fitting(arrays: Arrays, value: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
     """The value without leading dimensions of 1; ValueError if it cannot be broadcast."""
-    found = value
-    while found.ndim > len(shape) and found.shape[0] == 1:
-        found = machine.tape.call_method("squeeze", (found, 0))
-    if found.ndim > len(shape) or any(
-        size != 1 and size != into
-        for size, into in zip(reversed(found.shape), reversed(shape), strict=False)
-    ):
+    given = value
+    while value.ndim > len(shape) and value.shape[0] == 1:
+        value = arrays.record("squeeze", value, 0)
+    pairs = zip(reversed(value.shape), reversed(shape), strict=False)
+    if value.ndim > len(shape) or any(size != 1 and size != into for size, into in pairs):
         raise ValueError(
-            f"could not broadcast input array from shape "
-            f"{tuple(int(size) for size in value.shape)} into shape "
-            f"{tuple(int(size) for size in shape)}"
+            f"could not broadcast input array from shape {tuple(map(int, given.shape))} into "
+            f"shape {tuple(map(int, shape))}"
         )
-    return found
+    return value
 
 
-def _store_masked(
-    machine: Machine, array: Any, items: list[Any], masks: list[Any], value: torch.Tensor
-) -> None:
+def _store_masked(arrays: Arrays, array: Any, items: list[Any], value: torch.Tensor) -> None:
     """Assignment through one boolean mask, beside whole axes: keep or replace each element."""
-    mask = masks[0]
-    at = next(place for place, item in enumerate(items) if item is mask)
-    whole = all(item is mask or (isinstance(item, slice) and item == slice(None)) for item in items)
-    if len(masks) > 1 or not whole:
-        raise GraphBreak("data-dependent", "a boolean mask is combined with other indices")
-    shape = tuple(array.base.shape)
-    for axis, size in enumerate(mask.base.shape):
-        if size != shape[at + axis]:
-            raise IndexError(_mismatch(array, at + axis, size))
+    mask, at = _mask_of(array, items)
     rest = array.ndim - at - mask.ndim
     while value.ndim > rest and value.shape[0] == 1:
-        value = machine.tape.call_method("squeeze", (value, 0))
+        value = arrays.record("squeeze", value, 0)
     if value.ndim > rest:
         raise GraphBreak("data-dependent", "as many values as a boolean mask selects are assigned")
-    chosen = machine.tape.call_method("reshape", (mask.tensor, (*mask.base.shape, *[1] * rest)))
-    array.write(machine.tape.call_function(torch.where, (chosen, value, array.tensor)))
+    chosen = arrays.record("reshape", mask.tensor, (*mask.base.shape, *[1] * rest))
+    array.write(arrays.record(torch.where, chosen, value, array.tensor))

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.numpy.arrays import arrays_of
 from flambeau_capture.numpy.layout import torch_dtype
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.numpy.arrays import Arrays
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 
@@ -27,8 +26,8 @@ KERNELS: dict[str, Callable[..., Any]] = {}
 class Loop:
     """The tape, and the dtypes of one loop."""
 
-    def __init__(self, machine: Machine, name: str, dtypes: tuple[Any, ...]) -> None:
-        self.machine, self.name, self.dtypes = machine, name, dtypes
+    def __init__(self, arrays: Arrays, name: str, dtypes: tuple[Any, ...]) -> None:
+        self.arrays, self.name, self.dtypes = arrays, name, dtypes
 
     @property
     def kind(self) -> str:
@@ -37,20 +36,13 @@ class Loop:
 
     def call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """A torch function on the tape."""
-        return self.machine.tape.call_function(function, args, kwargs)
+        return self.arrays.record(function, *args, **kwargs)
 
     def tensor(self, value: Any, at: int = 0) -> torch.Tensor:
         """An operand as a tensor."""
         if isinstance(value, torch.Tensor):
             return value
-        found: torch.Tensor = self.call(
-            torch.full,
-            (),
-            value,
-            dtype=torch_dtype(self.dtypes[at]),
-            device=arrays_of(self.machine).device,
-        )
-        return found
+        return self.arrays.full(value, torch_dtype(self.dtypes[at]))
 
     def unsupported(self) -> GraphBreak:
         """The break for a loop without a kernel."""
@@ -64,9 +56,9 @@ _ORDERED = frozenset(
 """ufuncs that order complex numbers, which torch does not."""
 
 
-def compute(machine: Machine, ufunc: Any, operands: list[Any], dtypes: Any) -> list[torch.Tensor]:
+def compute(arrays: Arrays, ufunc: Any, operands: list[Any], dtypes: Any) -> list[torch.Tensor]:
     """The results of one loop."""
-    loop = Loop(machine, ufunc.__name__, dtypes)
+    loop = Loop(arrays, ufunc.__name__, dtypes)
     kernel = KERNELS.get(ufunc.__name__)
     if kernel is None or (loop.kind == "c" and ufunc.__name__ in _ORDERED):
         raise loop.unsupported()

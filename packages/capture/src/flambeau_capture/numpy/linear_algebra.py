@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import arrays_of, as_array, cast, plain, raise_for_status
+from flambeau_capture.numpy.arrays import as_array, cast, plain, raise_for_status
 from flambeau_capture.numpy.layout import handler
 from flambeau_capture.numpy.ufuncs import call_ufunc, store
 from flambeau_capture.reasons import GraphBreak
@@ -22,33 +22,33 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.numpy.arrays import Arrays
 
 
-def promoted(machine: Machine, *values: Any) -> list[torch.Tensor]:
+def promoted(arrays: Arrays, *values: Any) -> list[torch.Tensor]:
     """Operands as tensors of their common dtype, without weak promotion."""
-    arrays = [as_array(machine, value) for value in values]
-    kind = np.result_type(*[array.dtype for array in arrays])
+    sources = [as_array(arrays, value) for value in values]
+    kind = np.result_type(*[source.dtype for source in sources])
     if kind.kind == "b":
         raise GraphBreak("numpy-unsupported", "a product of booleans")
-    return [cast(machine, array.tensor, kind) for array in arrays]
+    return [cast(arrays, source.tensor, kind) for source in sources]
 
 
-def finished(machine: Machine, found: torch.Tensor, out: Any = None) -> Any:
+def finished(arrays: Arrays, found: torch.Tensor, out: Any = None) -> Any:
     """A product's outcome, row-major, in `out` if one is given."""
     if out is not None:
         store(out, found)
         return out
-    found = layout.in_order(machine.tape, found, layout.c_order(found.ndim))
-    return arrays_of(machine).new(found, scalar=found.ndim == 0)
+    found = layout.in_order(arrays.tape, found, layout.c_order(found.ndim))
+    return arrays.new(found, scalar=found.ndim == 0)
 
 
-def dot(machine: Machine, left: Any, right: Any, out: Any = None) -> Any:
+def dot(arrays: Arrays, left: Any, right: Any, out: Any = None) -> Any:
     """`np.dot`: the last axis of one with the last but one of the other."""
-    first, second = as_array(machine, left), as_array(machine, right)
+    first, second = as_array(arrays, left), as_array(arrays, right)
     if not first.ndim or not second.ndim:
-        return call_ufunc(machine, np.multiply, (left, right), {"out": out})
-    a, b = promoted(machine, first, second)
+        return call_ufunc(arrays, np.multiply, (left, right), {"out": out})
+    a, b = promoted(arrays, first, second)
     inner, outer = a.shape[-1], b.shape[0 if b.ndim == 1 else -2]
     if type(inner) is int and type(outer) is int and inner != outer:
         raise ValueError(
@@ -56,37 +56,35 @@ def dot(machine: Machine, left: Any, right: Any, out: Any = None) -> Any:
             f"{outer} (dim {max(b.ndim - 2, 0)})"
         )
     if b.ndim <= 2:
-        return finished(machine, machine.tape.call_function(torch.matmul, (a, b)), out)
+        return finished(arrays, arrays.record(torch.matmul, a, b), out)
     dims = ([a.ndim - 1], [b.ndim - 2])
-    return finished(machine, machine.tape.call_function(torch.tensordot, (a, b, dims)), out)
+    return finished(arrays, arrays.record(torch.tensordot, a, b, dims), out)
 
 
 def _text(tensor: torch.Tensor) -> str:
     return str(tuple(int(size) for size in tensor.shape)).replace(" ", "")
 
 
-def inner(machine: Machine, left: Any, right: Any) -> Any:
+def inner(arrays: Arrays, left: Any, right: Any) -> Any:
     """`np.inner`: last axes with each other."""
-    first, second = as_array(machine, left), as_array(machine, right)
+    first, second = as_array(arrays, left), as_array(arrays, right)
     if not first.ndim or not second.ndim:
-        return call_ufunc(machine, np.multiply, (left, right), {})
-    a, b = promoted(machine, first, second)
+        return call_ufunc(arrays, np.multiply, (left, right), {})
+    a, b = promoted(arrays, first, second)
     dims = ([a.ndim - 1], [b.ndim - 1])
-    return finished(machine, machine.tape.call_function(torch.tensordot, (a, b, dims)))
+    return finished(arrays, arrays.record(torch.tensordot, a, b, dims))
 
 
-def vdot(machine: Machine, left: Any, right: Any) -> Any:
+def vdot(arrays: Arrays, left: Any, right: Any) -> Any:
     """`np.vdot`: of all elements, the first operand conjugated."""
-    first = as_array(machine, left).ravel()
+    first = as_array(arrays, left).ravel()
     return dot(
-        machine,
-        first.conj() if first.dtype.kind == "c" else first,
-        as_array(machine, right).ravel(),
+        arrays, first.conj() if first.dtype.kind == "c" else first, as_array(arrays, right).ravel()
     )
 
 
 def einsum(
-    machine: Machine, *operands: Any, out: Any = None, optimize: Any = False, **options: Any
+    arrays: Arrays, *operands: Any, out: Any = None, optimize: Any = False, **options: Any
 ) -> Any:
     """`np.einsum` with subscripts as text."""
     if options or not isinstance(operands[0], str):
@@ -98,28 +96,28 @@ def einsum(
     labels = set(inputs) - set(",.")
     if len(operands) == 2 and "->" in subscripts and labels <= set(output):
         raise GraphBreak("numpy-unsupported", "np.einsum that gives a view of its operand")
-    tensors = promoted(machine, *operands[1:])
-    return finished(machine, machine.tape.call_function(torch.einsum, (subscripts, *tensors)), out)
+    tensors = promoted(arrays, *operands[1:])
+    return finished(arrays, arrays.record(torch.einsum, subscripts, *tensors), out)
 
 
 @handler(np.convolve)
-def _convolve(machine: Machine, a: Any, v: Any, mode: str = "full") -> Any:
-    first, second = (as_array(machine, value) for value in (a, v))
+def _convolve(arrays: Arrays, a: Any, v: Any, mode: str = "full") -> Any:
+    first, second = (as_array(arrays, value) for value in (a, v))
     if first.ndim > 1 or second.ndim > 1 or mode not in ("full", "same", "valid"):
         raise ValueError("object too deep for desired array")
     first, second = (array.reshape((-1,)) if not array.ndim else array for array in (first, second))
-    signal, kernel = promoted(machine, first, second)
+    signal, kernel = promoted(arrays, first, second)
     if kernel.shape[0] > signal.shape[0]:
         signal, kernel = kernel, signal
     if not kernel.shape[0]:
         raise ValueError("v cannot be empty")
-    size, call = int(kernel.shape[0]), machine.tape.call_function
+    size, call = int(kernel.shape[0]), arrays.tape.call_function
     left = {"full": size - 1, "same": size // 2, "valid": 0}[mode]
     right = {"full": size - 1, "same": size - 1 - left, "valid": 0}[mode]
     padded = call(torch.constant_pad_nd, (signal, [left, right]))
-    windows = machine.tape.call_method("unfold", (padded, 0, size, 1))
+    windows = arrays.record("unfold", padded, 0, size, 1)
     found = call(torch.matmul, (windows, call(torch.flip, (kernel, [0]))))
-    return arrays_of(machine).new(found)
+    return arrays.new(found)
 
 
 # ---------------------------------------------------------------- linear algebra
@@ -127,9 +125,9 @@ def _convolve(machine: Machine, a: Any, v: Any, mode: str = "full") -> Any:
 _SINGULAR = "Singular matrix"
 
 
-def _matrix(machine: Machine, value: Any, *, square: bool = True) -> torch.Tensor:
+def _matrix(arrays: Arrays, value: Any, *, square: bool = True) -> torch.Tensor:
     """Stacked matrices in the dtype that NumPy computes in."""
-    array = as_array(machine, value)
+    array = as_array(arrays, value)
     if array.ndim < 2:
         raise np.linalg.LinAlgError(
             f"{array.ndim}-dimensional array given. Array must be at least two-dimensional"
@@ -138,113 +136,107 @@ def _matrix(machine: Machine, value: Any, *, square: bool = True) -> torch.Tenso
         raise np.linalg.LinAlgError("Last 2 dimensions of the array must be square")
     if array.dtype == np.float16:
         raise TypeError("array type float16 is unsupported in linalg")
-    return cast(machine, array.tensor, np.float64 if array.dtype.kind in "biu" else array.dtype)
+    return cast(arrays, array.tensor, np.float64 if array.dtype.kind in "biu" else array.dtype)
 
 
-def _named(machine: Machine, function: Any, parts: Any) -> Any:
+def _named(arrays: Arrays, function: Any, parts: Any) -> Any:
     """The named tuple that a function of numpy.linalg returns, of these parts."""
-    return type(function(np.eye(1)))(*(finished(machine, part) for part in parts))
+    return type(function(np.eye(1)))(*(finished(arrays, part) for part in parts))
 
 
 @handler(np.linalg.det)
-def _det(machine: Machine, a: Any) -> Any:
-    return finished(machine, machine.tape.call_function(torch.linalg.det, (_matrix(machine, a),)))
+def _det(arrays: Arrays, a: Any) -> Any:
+    return finished(arrays, arrays.record(torch.linalg.det, _matrix(arrays, a)))
 
 
 @handler(np.linalg.slogdet)
-def _slogdet(machine: Machine, a: Any) -> Any:
-    found = machine.tape.call_function(torch.linalg.slogdet, (_matrix(machine, a),))
-    return _named(machine, np.linalg.slogdet, found)
+def _slogdet(arrays: Arrays, a: Any) -> Any:
+    found = arrays.record(torch.linalg.slogdet, _matrix(arrays, a))
+    return _named(arrays, np.linalg.slogdet, found)
 
 
-def _checked(machine: Machine, name: str, error: str, *args: Any) -> torch.Tensor:
+def _checked(arrays: Arrays, name: str, error: str, *args: Any) -> torch.Tensor:
     """A function that returns a status; NumPy's error for a failure is raised after the graph."""
-    found, status = machine.tape.call_function(getattr(torch.linalg, name), args)
-    machine.objects.deferred.add(raise_for_status, (status, error), {})
+    found, status = arrays.record(getattr(torch.linalg, name), *args)
+    arrays.machine.objects.deferred.add(raise_for_status, (status, error), {})
     return found  # type: ignore[no-any-return]
 
 
 @handler(np.linalg.inv)
-def _inv(machine: Machine, a: Any) -> Any:
-    return finished(machine, _checked(machine, "inv_ex", _SINGULAR, _matrix(machine, a)))
+def _inv(arrays: Arrays, a: Any) -> Any:
+    return finished(arrays, _checked(arrays, "inv_ex", _SINGULAR, _matrix(arrays, a)))
 
 
 @handler(np.linalg.solve)
-def _solve(machine: Machine, a: Any, b: Any) -> Any:
-    matrix, right = _matrix(machine, a), as_array(machine, b)
-    kind = np.result_type(right.dtype, as_array(machine, a).dtype)
+def _solve(arrays: Arrays, a: Any, b: Any) -> Any:
+    matrix, right = _matrix(arrays, a), as_array(arrays, b)
+    kind = np.result_type(right.dtype, as_array(arrays, a).dtype)
     kind = np.dtype(np.float64) if kind.kind in "biu" else kind
-    found = machine.tape.call_function
-    matrix, side = cast(machine, matrix, kind), cast(machine, right.tensor, kind)
+    found = arrays.tape.call_function
+    matrix, side = cast(arrays, matrix, kind), cast(arrays, right.tensor, kind)
     if right.ndim == 1:
-        side = machine.tape.call_method("unsqueeze", (side, -1))
-        solved = _checked(machine, "solve_ex", _SINGULAR, matrix, side)
-        return finished(machine, found(torch.squeeze, (solved, -1)))
-    return finished(machine, _checked(machine, "solve_ex", _SINGULAR, matrix, side))
+        side = arrays.record("unsqueeze", side, -1)
+        solved = _checked(arrays, "solve_ex", _SINGULAR, matrix, side)
+        return finished(arrays, found(torch.squeeze, (solved, -1)))
+    return finished(arrays, _checked(arrays, "solve_ex", _SINGULAR, matrix, side))
 
 
 @handler(np.linalg.cholesky)
-def _cholesky(machine: Machine, a: Any, /, *, upper: bool = False) -> Any:
+def _cholesky(arrays: Arrays, a: Any, /, *, upper: bool = False) -> Any:
     if upper:
         raise GraphBreak("numpy-unsupported", "np.linalg.cholesky(upper=True)")
     error = "Matrix is not positive definite"
-    return finished(machine, _checked(machine, "cholesky_ex", error, _matrix(machine, a)))
+    return finished(arrays, _checked(arrays, "cholesky_ex", error, _matrix(arrays, a)))
 
 
 @handler(np.linalg.eigvalsh)
-def _eigvalsh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
-    found = machine.tape.call_function(torch.linalg.eigvalsh, (_matrix(machine, a), UPLO))
-    return finished(machine, found)
+def _eigvalsh(arrays: Arrays, a: Any, UPLO: str = "L") -> Any:
+    found = arrays.record(torch.linalg.eigvalsh, _matrix(arrays, a), UPLO)
+    return finished(arrays, found)
 
 
 @handler(np.linalg.eigh)
-def _eigh(machine: Machine, a: Any, UPLO: str = "L") -> Any:
-    found = machine.tape.call_function(
-        torch.linalg.eigh,
-        (_matrix(machine, a), UPLO),
-    )
-    return _named(machine, np.linalg.eigh, found)
+def _eigh(arrays: Arrays, a: Any, UPLO: str = "L") -> Any:
+    found = arrays.record(torch.linalg.eigh, _matrix(arrays, a), UPLO)
+    return _named(arrays, np.linalg.eigh, found)
 
 
 @handler(np.linalg.svd)
 def _svd(
-    machine: Machine, a: Any, full_matrices: bool = True, compute_uv: bool = True,
+    arrays: Arrays, a: Any, full_matrices: bool = True, compute_uv: bool = True,
     hermitian: bool = False,
 ) -> Any:  # fmt: skip
     if hermitian:
         raise GraphBreak("numpy-unsupported", "np.linalg.svd(hermitian=True)")
-    matrix = _matrix(machine, a, square=False)
+    matrix = _matrix(arrays, a, square=False)
     if not compute_uv:
-        return finished(machine, machine.tape.call_function(torch.linalg.svdvals, (matrix,)))
-    found = machine.tape.call_function(
-        torch.linalg.svd,
-        (matrix, full_matrices),
-    )
-    return _named(machine, np.linalg.svd, found)
+        return finished(arrays, arrays.record(torch.linalg.svdvals, matrix))
+    found = arrays.record(torch.linalg.svd, matrix, full_matrices)
+    return _named(arrays, np.linalg.svd, found)
 
 
 @handler(np.linalg.qr)
-def _qr(machine: Machine, a: Any, mode: str = "reduced") -> Any:
+def _qr(arrays: Arrays, a: Any, mode: str = "reduced") -> Any:
     if mode not in ("reduced", "complete", "r"):
         raise GraphBreak("numpy-unsupported", f"np.linalg.qr(mode={mode!r})")
-    found = machine.tape.call_function(torch.linalg.qr, (_matrix(machine, a, square=False), mode))
+    found = arrays.record(torch.linalg.qr, _matrix(arrays, a, square=False), mode)
     if mode == "r":
-        return finished(machine, found[1])
-    return _named(machine, np.linalg.qr, found)
+        return finished(arrays, found[1])
+    return _named(arrays, np.linalg.qr, found)
 
 
 # ---------------------------------------------------------------- fourier
 
 
-def _source(machine: Machine, value: Any) -> torch.Tensor:
-    array = as_array(machine, value)
+def _source(arrays: Arrays, value: Any) -> torch.Tensor:
+    array = as_array(arrays, value)
     if array.dtype == np.float16:
         raise GraphBreak("numpy-unsupported", "numpy.fft of float16")
-    return cast(machine, array.tensor, np.float64) if array.dtype.kind in "biu" else array.tensor
+    return cast(arrays, array.tensor, np.float64) if array.dtype.kind in "biu" else array.tensor
 
 
 def _transform(
-    machine: Machine, name: str, value: torch.Tensor, n: Any, axis: Any, norm: Any
+    arrays: Arrays, name: str, value: torch.Tensor, n: Any, axis: Any, norm: Any
 ) -> torch.Tensor:
     """One transform along one axis."""
     if not -value.ndim <= axis < value.ndim:
@@ -252,7 +244,7 @@ def _transform(
     size = value.shape[axis] if n is None else n
     if type(size) is int and (size < 1 or (name == "irfft" and n is None and size < 2)):
         raise ValueError(f"Invalid number of FFT data points ({size}) specified.")
-    tape = machine.tape
+    tape = arrays.tape
     moved = tape.call_function(torch.movedim, (value, axis, -1))
     moved = layout.in_order(tape, moved, layout.c_order(value.ndim))
     if name != "rfft" and not moved.dtype.is_complex:
@@ -261,12 +253,12 @@ def _transform(
     return tape.call_function(torch.movedim, (found, -1, axis))  # type: ignore[no-any-return]
 
 
-def _finished(machine: Machine, source: torch.Tensor, found: torch.Tensor, out: Any) -> Any:
+def _finished(arrays: Arrays, source: torch.Tensor, found: torch.Tensor, out: Any) -> Any:
     """The outcome in the memory order of the source."""
     if out is not None:
         store(out, found)
         return out
-    return arrays_of(machine).new(layout.in_order(machine.tape, found, layout.copied("K", source)))
+    return arrays.new(layout.in_order(arrays.tape, found, layout.copied("K", source)))
 
 
 _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -275,44 +267,44 @@ _SWAPPED = {None: "forward", "backward": "forward", "ortho": "ortho", "forward":
 
 def _along_one(name: str) -> Callable[..., Any]:
     def call(
-        machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
+        arrays: Arrays, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
     ) -> Any:
-        source = _source(machine, a)
-        return _finished(machine, source, _transform(machine, name, source, n, axis, norm), out)
+        source = _source(arrays, a)
+        return _finished(arrays, source, _transform(arrays, name, source, n, axis, norm), out)
 
     return call
 
 
 @handler(np.fft.hfft)
 def _hfft(
-    machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
+    arrays: Arrays, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
 ) -> Any:
-    source = machine.tape.call_function(torch.conj_physical, (_source(machine, a),))
-    found = _transform(machine, "irfft", source, n, axis, _SWAPPED[norm])
-    return _finished(machine, source, found, out)
+    source = arrays.record(torch.conj_physical, _source(arrays, a))
+    found = _transform(arrays, "irfft", source, n, axis, _SWAPPED[norm])
+    return _finished(arrays, source, found, out)
 
 
 @handler(np.fft.ihfft)
 def _ihfft(
-    machine: Machine, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
+    arrays: Arrays, a: Any, n: Any = None, axis: int = -1, norm: Any = None, out: Any = None
 ) -> Any:
-    source = _source(machine, a)
-    found = _transform(machine, "rfft", source, n, axis, _SWAPPED[norm])
-    found = machine.tape.call_function(torch.conj_physical, (found,))
-    return _finished(machine, source, found, out)
+    source = _source(arrays, a)
+    found = _transform(arrays, "rfft", source, n, axis, _SWAPPED[norm])
+    found = arrays.record(torch.conj_physical, found)
+    return _finished(arrays, source, found, out)
 
 
 def _along_several(name: str, default: Any) -> Callable[..., Any]:
     def call(
-        machine: Machine,
+        arrays: Arrays,
         a: Any,
         s: Any = None,
         axes: Any = default,
         norm: Any = None,
         out: Any = None,
     ) -> Any:
-        found = source = _source(machine, a)
-        sizes = None if s is None else list(plain(machine, s))
+        found = source = _source(arrays, a)
+        sizes = None if s is None else list(plain(arrays, s))
         if axes is None:
             axes = range(-len(sizes), 0) if sizes is not None else range(-found.ndim, 0)
         axes = [int(axis) for axis in axes]
@@ -331,8 +323,8 @@ def _along_several(name: str, default: Any) -> Callable[..., Any]:
             else [*(reversed(others) if last else others), *last]
         )
         for function, (axis, size) in order:
-            found = _transform(machine, function, found, size, axis, norm)
-        return _finished(machine, source, found, out)
+            found = _transform(arrays, function, found, size, axis, norm)
+        return _finished(arrays, source, found, out)
 
     return call
 

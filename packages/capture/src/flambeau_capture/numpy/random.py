@@ -32,7 +32,7 @@ from flambeau_capture.interpreter.torch_calls.host_draws import (
     seed_anew,
 )
 from flambeau_capture.numpy import layout
-from flambeau_capture.numpy.arrays import ArrayBase, arrays_of, constant
+from flambeau_capture.numpy.arrays import arrays_of, constant, is_array
 from flambeau_capture.numpy.layout import TO_TORCH
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.sources import Global
@@ -119,7 +119,7 @@ def _scratch(generator: Any) -> Any:
 
 
 def _is_known(machine: Machine, value: Any) -> bool:
-    if issubclass(type(value), ArrayBase):
+    if is_array(value):
         return arrays_of(machine).contents(value) is not None
     if type(value) in (list, tuple):
         return all(_is_known(machine, item) for item in value)
@@ -128,7 +128,7 @@ def _is_known(machine: Machine, value: Any) -> bool:
 
 def _value(machine: Machine, value: Any, *, probabilities: bool = False) -> Any:
     """An argument as a generator of our own is given it."""
-    if issubclass(type(value), ArrayBase):
+    if is_array(value):
         contents = arrays_of(machine).contents(value)
         if contents is not None:
             return contents.copy()
@@ -142,7 +142,7 @@ def _value(machine: Machine, value: Any, *, probabilities: bool = False) -> Any:
 
 def _recorded(value: Any) -> Any:
     """An argument as the graph has it."""
-    if issubclass(type(value), ArrayBase):
+    if is_array(value):
         if value.flips or not layout.is_in_order(value.base, layout.c_order(value.ndim)):
             raise GraphBreak("host-random", "a draw from an array that is not contiguous")
         return value.base
@@ -156,7 +156,7 @@ def _recorded(value: Any) -> Any:
 
 
 def _shares_no_list(value: Any) -> bool:
-    return not (type(value) in (list, tuple) and any(issubclass(type(v), ArrayBase) for v in value))
+    return not (type(value) in (list, tuple) and any(is_array(v) for v in value))
 
 
 class _Draw:
@@ -232,7 +232,7 @@ class _Draw:
             raise GraphBreak("host-random", text) from None
 
     def _constant(self, found: Any) -> Any:
-        return constant(self.machine, found) if isinstance(found, np.ndarray) else found
+        return constant(arrays_of(self.machine), found) if isinstance(found, np.ndarray) else found
 
     def _bounds(self) -> tuple[Any, Any]:
         """Between what a number lies."""
@@ -259,7 +259,7 @@ class _Draw:
         if self.name in ("rand", "randn"):
             sizes: Any = self.args
         elif self.name in ("permutation", "permuted"):
-            sizes = given[0].shape if issubclass(type(given[0]), ArrayBase) else given[:1]
+            sizes = given[0].shape if is_array(given[0]) else given[:1]
         else:
             bound = self._bound()
             sizes = bound.pop("size", None)
@@ -296,7 +296,7 @@ class _Draw:
 
     def _shuffle(self) -> None:
         array, *rest = (*self.args, *self.kwargs.values())
-        if not issubclass(type(array), ArrayBase) or arrays_of(self.machine).device.type != "cpu":
+        if not is_array(array) or arrays_of(self.machine).device.type != "cpu":
             raise GraphBreak("host-random", f"shuffle of a {type(array).__name__}")
         if not array.writeable or not array.ndim:
             raise GraphBreak("host-random", "shuffle of an array that cannot be written to")
@@ -315,6 +315,4 @@ def _has_plain_sizes(value: Any) -> bool:
 
 
 def _has_symbolic_shape(value: Any) -> bool:
-    return issubclass(type(value), ArrayBase) and any(
-        type(size) in SYMBOLIC for size in value.shape
-    )
+    return is_array(value) and any(type(size) in SYMBOLIC for size in value.shape)

@@ -18,10 +18,10 @@ from flambeau_capture.numpy import kernels, layout
 from flambeau_capture.numpy.arrays import (
     SYMBOLIC,
     ArrayBase,
-    arrays_of,
     as_array,
     cast,
     constant,
+    is_array,
     is_constant,
 )
 from flambeau_capture.numpy.indexing import tensor_index
@@ -31,7 +31,7 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flambeau_capture.interpreter.machine import Machine
+    from flambeau_capture.numpy.arrays import Arrays
 
     Operator = Callable[[ArrayBase, Any], Any]
 
@@ -39,20 +39,20 @@ _OPTIONS = frozenset({"out", "where", "dtype", "casting", "order", "subok"})
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 
 
-def call_ufunc(machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_ufunc(arrays: Arrays, ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`ufunc(*args, **kwargs)`."""
     if is_constant(args) and is_constant(kwargs):
-        return _of_constants(machine, ufunc(*args, **kwargs))
+        return _of_constants(arrays, ufunc(*args, **kwargs))
     if not kwargs.keys() <= _OPTIONS:
         raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}({', '.join(kwargs)}=...)")
     if not ufunc.nin <= len(args) <= ufunc.nargs:
         return ufunc(*args, **kwargs)  # raises NumPy's TypeError
     outs = _outs(ufunc, args, kwargs)
     if not kwargs and len(args) == ufunc.nin:
-        folded = _of_known_integers(machine, ufunc, args)
+        folded = _of_known_integers(arrays, ufunc, args)
         if folded is not None:
             return folded
-    operands = [_operand(machine, arg) for arg in args[: ufunc.nin]]
+    operands = [_operand(arrays, arg) for arg in args[: ufunc.nin]]
     kinds = [_kind(operand) for operand in operands]
     if ufunc.__name__ in _COMPARISONS:
         kinds = _wide_enough(operands, kinds)
@@ -61,22 +61,22 @@ def call_ufunc(machine: Machine, ufunc: Any, args: tuple[Any, ...], kwargs: dict
         options["signature"] = (*[None] * ufunc.nin, *[np.dtype(kwargs["dtype"])] * ufunc.nout)
     wanted = [None if out is None else out.dtype for out in outs]
     resolved = ufunc.resolve_dtypes((*kinds, *wanted), **options)
-    loop = [_loop_operand(machine, ufunc, *pair) for pair in zip(operands, resolved, strict=False)]
+    loop = [_loop_operand(arrays, ufunc, *pair) for pair in zip(operands, resolved, strict=False)]
     if ufunc.signature is None:
         check_broadcast(loop)
     elif ufunc is np.matmul:
         _check_matmul(loop)
-    results = kernels.compute(machine, ufunc, loop, resolved)
-    results = [cast(machine, *pair) for pair in zip(results, resolved[ufunc.nin :], strict=True)]
+    results = kernels.compute(arrays, ufunc, loop, resolved)
+    results = [cast(arrays, *pair) for pair in zip(results, resolved[ufunc.nin :], strict=True)]
     if ufunc.signature is None:
-        results = _ordered(machine, results, operands, kwargs.get("order"))
+        results = _ordered(arrays, results, operands, kwargs.get("order"))
     where = kwargs.get("where", True)
     made = [
-        _finish(machine, operands, result, out, where, as_scalar=kwargs.get("out") is not ...)
+        _finish(arrays, operands, result, out, where, as_scalar=kwargs.get("out") is not ...)
         for result, out in zip(results, outs, strict=True)
     ]
     if any(isinstance(arg, torch.Tensor) for arg in args[: ufunc.nin]):
-        made = [_wrapped_as_tensor(machine, item) for item in made]
+        made = [_wrapped_as_tensor(arrays, item) for item in made]
     return made[0] if ufunc.nout == 1 else tuple(made)
 
 
@@ -105,21 +105,21 @@ def _check_matmul(operands: list[Any]) -> None:
         )
 
 
-def _of_constants(machine: Machine, found: Any) -> Any:
+def _of_constants(arrays: Arrays, found: Any) -> Any:
     """What NumPy computed from constants; an array is made anew for each call."""
     if isinstance(found, tuple):
-        return tuple(_of_constants(machine, item) for item in found)
-    return constant(machine, found) if isinstance(found, np.ndarray) else found
+        return tuple(_of_constants(arrays, item) for item in found)
+    return constant(arrays, found) if isinstance(found, np.ndarray) else found
 
 
 _MOST_FOLDED = 64
 
 
-def _of_known_integers(machine: Machine, ufunc: Any, args: tuple[Any, ...]) -> Any:
+def _of_known_integers(arrays: Arrays, ufunc: Any, args: tuple[Any, ...]) -> Any:
     """A ufunc of few known integers, for sizes and ranges; None for other operands."""
     values: list[Any] = []
     for arg in args:
-        known = arrays_of(machine).contents(arg) if issubclass(type(arg), ArrayBase) else arg
+        known = arrays.contents(arg) if is_array(arg) else arg
         is_integral = isinstance(known, (int, np.integer)) or (
             isinstance(known, np.ndarray) and known.dtype.kind in "iu"
         )
@@ -131,7 +131,7 @@ def _of_known_integers(machine: Machine, ufunc: Any, args: tuple[Any, ...]) -> A
             found = ufunc(*values)
     except (ArithmeticError, ValueError, TypeError):
         return None  # computed by the graph, which says so
-    return _of_constants(machine, found) if np.size(found) <= _MOST_FOLDED else None
+    return _of_constants(arrays, found) if np.size(found) <= _MOST_FOLDED else None
 
 
 def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -144,38 +144,34 @@ def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any
     )
     outs += [None] * (ufunc.nout - len(outs))
     for out in outs:
-        if out is not None and not (issubclass(type(out), ArrayBase) and not out.scalar):
+        if out is not None and not (is_array(out) and not out.scalar):
             raise TypeError("return arrays must be of ArrayType")
     return outs
 
 
-def _operand(machine: Machine, arg: Any) -> Any:
+def _operand(arrays: Arrays, arg: Any) -> Any:
     """An array or scalar as it takes part: numbers stay numbers, which are promoted weakly."""
-    if issubclass(type(arg), ArrayBase):
+    if is_array(arg):
         return arg
     if type(arg) in NUMBERS or type(arg) in SYMBOLIC:
         return arg
     if issubclass(type(arg), np.generic):
         return arg
-    return as_array(machine, arg)
+    return as_array(arrays, arg)
 
 
 def _kind(operand: Any) -> Any:
     return operand.dtype if hasattr(operand, "dtype") else abstract(operand)
 
 
-def _loop_operand(machine: Machine, ufunc: Any, operand: Any, dtype: Any) -> Any:
+def _loop_operand(arrays: Arrays, ufunc: Any, operand: Any, dtype: Any) -> Any:
     """An operand as its loop takes it: a tensor of the loop's dtype, or a Python number."""
-    if issubclass(type(operand), ArrayBase):
-        return cast(machine, operand.tensor, dtype)
+    if is_array(operand):
+        return cast(arrays, operand.tensor, dtype)
     if type(operand) in SYMBOLIC:
         if ufunc.__name__ in _COMPARISONS or dtype.kind in "iu":
             return operand
-        return machine.tape.call_function(
-            torch.full,
-            ((), operand),
-            {"dtype": torch_dtype(dtype), "device": arrays_of(machine).device},
-        )
+        return arrays.full(operand, torch_dtype(dtype))
     return (
         np.asarray(operand).astype(dtype).item()
         if issubclass(type(operand), np.generic)
@@ -197,31 +193,28 @@ def _wide_enough(operands: list[Any], kinds: list[Any]) -> list[Any]:
 
 
 def _ordered(
-    machine: Machine, results: list[torch.Tensor], operands: list[Any], order: Any
+    arrays: Arrays, results: list[torch.Tensor], operands: list[Any], order: Any
 ) -> list[torch.Tensor]:
     """Results in NumPy's memory order."""
-    tensors = [operand.base for operand in operands if issubclass(type(operand), ArrayBase)]
+    tensors = [operand.base for operand in operands if is_array(operand)]
     ndim = results[0].ndim
     if not tensors or ndim < 2:
-        return [layout.in_order(machine.tape, result, layout.c_order(ndim)) for result in results]
+        return [layout.in_order(arrays.tape, result, layout.c_order(ndim)) for result in results]
     wanted = layout.wanted(order, tensors, ndim)
-    return [layout.in_order(machine.tape, result, wanted) for result in results]
+    return [layout.in_order(arrays.tape, result, wanted) for result in results]
 
 
 def _finish(
-    machine: Machine, operands: list[Any], result: Any, out: Any, where: Any, *, as_scalar: bool
+    arrays: Arrays, operands: list[Any], result: Any, out: Any, where: Any, *, as_scalar: bool
 ) -> Any:
     """The outcome in `out`, at the places `where`."""
-    arrays = arrays_of(machine)
     if where is not True:
-        mask = as_array(machine, where).tensor
+        mask = as_array(arrays, where).tensor
         if out is None:  # elsewhere NumPy leaves what memory held
-            zero = machine.tape.call_function(torch.zeros_like, (result,))
-            result = machine.tape.call_function(torch.where, (mask, result, zero))
+            zero = arrays.record(torch.zeros_like, result)
+            result = arrays.record(torch.where, mask, result, zero)
         else:
-            result = machine.tape.call_function(
-                torch.where, (mask, cast(machine, result, out.dtype), out.tensor)
-            )
+            result = arrays.record(torch.where, mask, cast(arrays, result, out.dtype), out.tensor)
     if out is None:
         return arrays.new(result, scalar=as_scalar and result.ndim == 0)
     store(out, result)
@@ -246,34 +239,30 @@ def _text(shape: tuple[Any, ...]) -> str:
     return f"({','.join(str(int(size)) for size in shape)}{',' if len(shape) == 1 else ''})"
 
 
-def _wrapped_as_tensor(machine: Machine, array: Any) -> torch.Tensor:
+def _wrapped_as_tensor(arrays: Arrays, array: Any) -> torch.Tensor:
     """What torch makes of a ufunc's result when an operand was a tensor."""
     tensor = array.tensor
-    return (
-        machine.tape.call_method("to", (tensor, torch.uint8))
-        if tensor.dtype is torch.bool
-        else tensor
-    )
+    return arrays.record("to", tensor, torch.uint8) if tensor.dtype is torch.bool else tensor
 
 
 # ---------------------------------------------------------------- methods of ufuncs
 
 
 def call_ufunc_method(
-    machine: Machine, ufunc: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    arrays: Arrays, ufunc: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`ufunc.reduce(...)` and the like."""
     if is_constant(args) and is_constant(kwargs):
-        return _of_constants(machine, getattr(ufunc, name)(*args, **kwargs))
+        return _of_constants(arrays, getattr(ufunc, name)(*args, **kwargs))
     method = _METHODS.get((ufunc.__name__, name))
     if method is not None:
-        return _as_method(as_array(machine, args[0]), method, args[1:], kwargs)
+        return _as_method(as_array(arrays, args[0]), method, args[1:], kwargs)
     if name == "outer" and len(args) == 2 and not kwargs:
-        left, right = (as_array(machine, arg) for arg in args)
+        left, right = (as_array(arrays, arg) for arg in args)
         spread = left.reshape(left.shape + (1,) * right.ndim)
-        return call_ufunc(machine, ufunc, (spread, right), {})
+        return call_ufunc(arrays, ufunc, (spread, right), {})
     if name == "at" and ufunc.__name__ in ("add", "subtract") and len(args) == 3 and not kwargs:
-        return _accumulate_at(machine, ufunc, *args)
+        return _accumulate_at(arrays, ufunc, *args)
     raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.{name}")
 
 
@@ -302,20 +291,20 @@ _METHODS = {
 }
 
 
-def _accumulate_at(machine: Machine, ufunc: Any, target: Any, index: Any, values: Any) -> None:
+def _accumulate_at(arrays: Arrays, ufunc: Any, target: Any, index: Any, values: Any) -> None:
     """`np.add.at(target, index, values)`: repeated places accumulate."""
     base = target.unflipped("np.add.at")
     if not target.writeable:
         raise ValueError("output array is read-only")
     places = index if isinstance(index, tuple) else (index,)
-    indices = [tensor_index(machine, place) for place in places]
+    indices = [tensor_index(arrays, place) for place in places]
     if not all(isinstance(place, torch.Tensor) for place in indices):
         raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}.at with slices")
-    arrays_of(machine).forget(target)
-    change = cast(machine, as_array(machine, values).tensor, target.dtype)
+    arrays.forget(target)
+    change = cast(arrays, as_array(arrays, values).tensor, target.dtype)
     if ufunc.__name__ == "subtract":
-        change = machine.tape.call_function(torch.neg, (change,))
-    machine.tape.call_method("index_put_", (base, tuple(indices), change), {"accumulate": True})
+        change = arrays.record(torch.neg, change)
+    arrays.record("index_put_", base, tuple(indices), change, accumulate=True)
 
 
 # ---------------------------------------------------------------- array operators
@@ -330,21 +319,21 @@ def operators(name: str) -> tuple[Operator, Operator, Operator]:
             return NotImplemented
         if isinstance(other, torch.Tensor):
             return with_tensor(self, other, name)
-        return call_ufunc(self.machine, ufunc, (self, other), {})
+        return call_ufunc(self.arrays, ufunc, (self, other), {})
 
     def reflected(self: ArrayBase, other: Any) -> Any:
         if not _takes(other):
             return NotImplemented
         if isinstance(other, torch.Tensor):
             return with_tensor(self, other, name, reflected=True)
-        return call_ufunc(self.machine, ufunc, (other, self), {})
+        return call_ufunc(self.arrays, ufunc, (other, self), {})
 
     def in_place(self: ArrayBase, other: Any) -> Any:
         if self.scalar or not _takes(other):
             return NotImplemented
         if isinstance(other, torch.Tensor):
             return with_tensor(self, other, name)
-        return call_ufunc(self.machine, ufunc, (self, other), {"out": self})
+        return call_ufunc(self.arrays, ufunc, (self, other), {"out": self})
 
     return operate, reflected, in_place
 
@@ -363,7 +352,7 @@ def comparison(name: str) -> Operator:
             return self.new(made)
         if isinstance(other, torch.Tensor):
             return with_tensor(self, other, name)
-        return call_ufunc(self.machine, ufunc, (self, other), {})
+        return call_ufunc(self.arrays, ufunc, (self, other), {})
 
     return compare
 
@@ -394,11 +383,11 @@ def with_tensor(
     if not array.scalar:
         if not reflected or compares or name == "divmod":
             raise GraphBreak("numpy-unsupported", "an array is combined with a tensor")
-        return call_ufunc(array.machine, getattr(np, name), (tensor, array), {})
+        return call_ufunc(array.arrays, getattr(np, name), (tensor, array), {})
     function = _OPERATORS.get(name)
     if function is None or array.base.dtype is torch.bool or tensor.dtype in _HALVES:
         raise GraphBreak("numpy-unsupported", f"np.{name} of a NumPy scalar and a tensor")
-    number = array.tape.call_method("to", (array.base, _weak_dtype(array.base.dtype, tensor.dtype)))
+    number = array.call("to", array.base, _weak_dtype(array.base.dtype, tensor.dtype))
     return array.call(function, *((tensor, number) if reflected else (number, tensor)))
 
 
