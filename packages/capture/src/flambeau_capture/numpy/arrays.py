@@ -495,6 +495,16 @@ def constant(arrays: Arrays, made: Any) -> Any:
     return arrays.new(layout.copy_in_order(arrays.tape, held, layout.k_order([held], made.ndim)))
 
 
+def made_anew(arrays: Arrays, found: Any) -> Any:
+    """The result that NumPy computed from constants, with a fresh array for each of its arrays."""
+    if isinstance(found, np.ndarray):
+        return constant(arrays, found)
+    if isinstance(found, (tuple, list)):
+        items = [made_anew(arrays, item) for item in found]
+        return type(found)(items) if type(found) in (list, tuple) else type(found)(*items)
+    return found
+
+
 def from_tensor(arrays: Arrays, tensor: torch.Tensor) -> Any:
     """`tensor.numpy()`: an array that shares the tensor's memory."""
     if tensor.requires_grad:

@@ -24,10 +24,10 @@ from flambeau_capture.numpy.arrays import (
     arrays_of,
     as_array,
     cast,
-    constant,
     from_tensor,
     is_array,
     is_constant,
+    made_anew,
 )
 from flambeau_capture.numpy.creation import ArrayConverter, ErrorState, broadcast_of, shape_of
 from flambeau_capture.numpy.layout import HANDLERS, MAKERS, handler
@@ -88,26 +88,23 @@ class NumPyObjects(Arrays):
         if not is_array(array) or array.scalar:
             raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
         self.forget(array)
-        tape = self.machine.tape
-        return tape.call_method("detach", (array.unflipped("torch.from_numpy"),))
+        return self.record("detach", array.unflipped("torch.from_numpy"))
 
     def make_tensor(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`torch.tensor`, `torch.as_tensor` or `torch.asarray` of an array or NumPy scalar."""
         value, *rest = args
         options = dict(zip(("dtype", "device"), rest, strict=False)) | kwargs
-        tape = self.machine.tape
         if not is_array(value):
             dtype = torch.from_numpy(np.asarray(value)).dtype
-            return tape.call_function(torch.tensor, (value.item(),), {"dtype": dtype, **options})
+            return self.record(torch.tensor, value.item(), **{"dtype": dtype, **options})
         self.forget(value)
         requires_grad = options.pop("requires_grad", False)
         if function is torch.tensor or value.scalar:
-            made = tape.call_method("clone", (value.tensor,))
+            made = self.record("clone", value.tensor)
         else:
-            made = tape.call_method("detach", (value.unflipped(function.__name__),))
-        if options:
-            made = tape.call_method("to", (made,), options)
-        return tape.call_method("requires_grad_", (made,)) if requires_grad else made
+            made = self.record("detach", value.unflipped(function.__name__))
+        made = self.record("to", made, **options) if options else made
+        return self.record("requires_grad_", made) if requires_grad else made
 
 
 def call_numpy(arrays: Arrays, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -148,38 +145,19 @@ def _may_call(function: Any, handler: Any) -> bool:
     )
 
 
+_PURE_MULTIARRAY = (
+    "interp", "correlate", "_monotonicity", "count_nonzero", "get_handler_name",
+)  # fmt: skip
 _multiarray = np._core.multiarray  # type: ignore[attr-defined]
 _array_converter = getattr(np._core._multiarray_umath, "_array_converter", None)  # type: ignore[attr-defined]
 _PURE = {
     id(function)
     for function in (
-        np.promote_types,
-        np.datetime_data,
-        np.lib.array_utils.normalize_axis_index,
-        np.bincount,
-        *(
-            getattr(_multiarray, name, None)
-            for name in [
-                "interp",
-                "correlate",
-                "_monotonicity",
-                "count_nonzero",
-                "get_handler_name",
-            ]
-        ),
+        np.promote_types, np.datetime_data, np.lib.array_utils.normalize_axis_index, np.bincount,
+        *(getattr(_multiarray, name, None) for name in _PURE_MULTIARRAY),
     )
-}
+}  # fmt: skip
 """Functions written in C that read their arguments only."""
-
-
-def made_anew(arrays: Arrays, found: Any) -> Any:
-    """What NumPy computed from constants."""
-    if isinstance(found, np.ndarray):
-        return constant(arrays, found)
-    if isinstance(found, (tuple, list)):
-        items = [made_anew(arrays, item) for item in found]
-        return type(found)(items) if type(found) in (list, tuple) else type(found)(*items)
-    return found
 
 
 def _construct(arrays: Arrays, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -200,11 +178,8 @@ def _construct(arrays: Arrays, cls: type, args: tuple[Any, ...], kwargs: dict[st
         return broadcast_of(args)
     if cls is _array_converter:
         return ArrayConverter(arrays, args)
-    if not issubclass(cls, (np.generic, np.dtype, np.ndarray)) and cls not in (
-        np.finfo,
-        np.iinfo,
-        np.errstate,
-    ):
+    known = (np.generic, np.dtype, np.ndarray, np.finfo, np.iinfo, np.errstate)
+    if not issubclass(cls, known):
         return NotImplemented
     raise GraphBreak("numpy-unsupported", f"a {cls.__module__}.{cls.__qualname__} is made")
 
@@ -256,24 +231,17 @@ def _sort(
     return found
 
 
-@handler(np.shape)
-def _shape_of(arrays: Arrays, a: Any) -> Any:
-    return as_array(arrays, a).shape
+def _asking(question: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda arrays, value: question(as_array(arrays, value))
 
 
-@handler(np.ndim)
-def _ndim_of(arrays: Arrays, a: Any) -> Any:
-    return as_array(arrays, a).ndim
-
-
-@handler(np.iscomplexobj)
-def _iscomplexobj(arrays: Arrays, x: Any) -> bool:
-    return bool(as_array(arrays, x).dtype.kind == "c")
-
-
-@handler(np.isrealobj)
-def _isrealobj(arrays: Arrays, x: Any) -> bool:
-    return not _iscomplexobj(arrays, x)
+for _function, _question in (
+    (np.shape, lambda array: array.shape),
+    (np.ndim, lambda array: array.ndim),
+    (np.iscomplexobj, lambda array: array.dtype.kind == "c"),
+    (np.isrealobj, lambda array: array.dtype.kind != "c"),
+):
+    handler(_function)(_asking(_question))
 
 
 @handler(np.isscalar)
@@ -320,16 +288,13 @@ def _isclose(
 ) -> Any:
     left, right = as_array(arrays, a), as_array(arrays, b)
     kind = np.result_type(left.dtype, right.dtype, 1.0)
-    x, y = (cast(arrays, array.tensor, kind) for array in (left, right))
-    call = arrays.tape.call_function
-    limit = call(torch.add, (call(torch.mul, (call(torch.abs, (y,)), rtol)), atol))
-    near = call(torch.le, (call(torch.abs, (call(torch.sub, (x, y)),)), limit))
-    near = call(torch.logical_and, (near, call(torch.isfinite, (y,))))
-    found = call(torch.logical_or, (near, call(torch.eq, (x, y))))
-    if equal_nan:
-        both = call(torch.logical_and, (call(torch.isnan, (x,)), call(torch.isnan, (y,))))
-        found = call(torch.logical_or, (found, both))
-    return arrays.new(found, scalar=found.ndim == 0)
+    x, y = left.astype(kind, copy=False), right.astype(kind, copy=False)
+
+    def test(ufunc: Any, value: Any) -> Any:
+        return call_ufunc(arrays, ufunc, (value,), {})
+
+    near = (abs(x - y) <= abs(y) * rtol + atol) & test(np.isfinite, y) | (x == y)
+    return near | test(np.isnan, x) & test(np.isnan, y) if equal_nan else near
 
 
 @handler(np.interp)
@@ -354,15 +319,9 @@ def _interp(
     if size < 2:
         raise GraphBreak("numpy-unsupported", "np.interp between fewer than two points")
 
-    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        return arrays.record(function, *args, **kwargs)
-
-    after = call(
-        torch.searchsorted,
-        known,
-        call(torch.clone, at, memory_format=torch.contiguous_format),
-        right=True,
-    )
+    call = arrays.record
+    sought = call(torch.clone, at, memory_format=torch.contiguous_format)
+    after = call(torch.searchsorted, known, sought, right=True)
     before = call(torch.clamp, call(torch.sub, after, 1), 0, size - 2)
     following = call(torch.add, before, 1)
     x0, y0 = (arrays.tape.getitem(table, before) for table in (known, values))
@@ -408,22 +367,19 @@ def _typed(value: Any) -> Any:
     return value.dtype if is_array(value) else value
 
 
-@handler(np.tril)
-def _tril(arrays: Arrays, m: Any, k: int = 0) -> Any:
-    return _triangle(arrays, torch.tril, m, k)
+def _triangle(function: Any) -> Callable[..., Any]:
+    def call(arrays: Arrays, m: Any, k: int = 0) -> Any:
+        source = as_array(arrays, m)
+        if source.ndim < 2:
+            raise GraphBreak("numpy-unsupported", f"np.{function.__name__} of a vector")
+        found = arrays.record(function, source.tensor, k)
+        return source.new(layout.in_order(arrays.tape, found, layout.c_order(source.ndim)))
+
+    return call
 
 
-@handler(np.triu)
-def _triu(arrays: Arrays, m: Any, k: int = 0) -> Any:
-    return _triangle(arrays, torch.triu, m, k)
-
-
-def _triangle(arrays: Arrays, function: Any, m: Any, k: int) -> Any:
-    source = as_array(arrays, m)
-    if source.ndim < 2:
-        raise GraphBreak("numpy-unsupported", f"np.{function.__name__} of a vector")
-    found = arrays.record(function, source.tensor, k)
-    return source.new(layout.in_order(arrays.tape, found, layout.c_order(source.ndim)))
+handler(np.tril)(_triangle(torch.tril))
+handler(np.triu)(_triangle(torch.triu))
 
 
 def _dispatched(function: Any) -> Substitute:

@@ -300,8 +300,7 @@ def _fitting(arrays: Arrays, value: torch.Tensor, shape: tuple[Any, ...]) -> tor
     given = value
     while value.ndim > len(shape) and value.shape[0] == 1:
         value = arrays.record("squeeze", value, 0)
-    pairs = zip(reversed(value.shape), reversed(shape), strict=False)
-    if value.ndim > len(shape) or any(size != 1 and size != into for size, into in pairs):
+    if not layout.fits(tuple(value.shape), shape):
         raise ValueError(
             f"could not broadcast input array from shape {tuple(map(int, given.shape))} into "
             f"shape {tuple(map(int, shape))}"

@@ -95,13 +95,13 @@ def _by_operator(name: str, function: Any) -> None:
     _kernel(name)(lambda loop, *operands: loop.call(function, *operands))
 
 
-_OPERATORS: dict[str, Any] = {
+OPERATORS: dict[str, Any] = {
     "subtract": operator.sub, "multiply": operator.mul, "equal": operator.eq,
     "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
     "greater": operator.gt, "greater_equal": operator.ge, "bitwise_and": operator.and_,
     "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
 }  # fmt: skip
-for _name, _function in _OPERATORS.items():
+for _name, _function in OPERATORS.items():
     _by_operator(_name, _function)
 
 _SAME_NAMES = (

@@ -149,6 +149,12 @@ def is_only_fortran(tensor: torch.Tensor) -> bool:
     )
 
 
+def fits(shape: tuple[Any, ...], into: tuple[Any, ...]) -> bool:
+    """Whether values of a shape can be broadcast to another one."""
+    pairs = zip(reversed(shape), reversed(into), strict=False)
+    return len(shape) <= len(into) and all(size in (1, wanted) for size, wanted in pairs)
+
+
 # ---------------------------------------------------------------- dtypes
 
 _PAIRS = (

@@ -8,6 +8,7 @@ several axes one after the other, from the last.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,13 +112,11 @@ def _convolve(arrays: Arrays, a: Any, v: Any, mode: str = "full") -> Any:
         signal, kernel = kernel, signal
     if not kernel.shape[0]:
         raise ValueError("v cannot be empty")
-    size, call = int(kernel.shape[0]), arrays.tape.call_function
+    size, call = int(kernel.shape[0]), arrays.record
     left = {"full": size - 1, "same": size // 2, "valid": 0}[mode]
     right = {"full": size - 1, "same": size - 1 - left, "valid": 0}[mode]
-    padded = call(torch.constant_pad_nd, (signal, [left, right]))
-    windows = arrays.record("unfold", padded, 0, size, 1)
-    found = call(torch.matmul, (windows, call(torch.flip, (kernel, [0]))))
-    return arrays.new(found)
+    windows = call("unfold", call(torch.constant_pad_nd, signal, [left, right]), 0, size, 1)
+    return arrays.new(call(torch.matmul, windows, call(torch.flip, kernel, [0])))
 
 
 # ---------------------------------------------------------------- linear algebra
@@ -144,15 +143,23 @@ def _named(arrays: Arrays, function: Any, parts: Any) -> Any:
     return type(function(np.eye(1)))(*(finished(arrays, part) for part in parts))
 
 
-@handler(np.linalg.det)
-def _det(arrays: Arrays, a: Any) -> Any:
-    return finished(arrays, arrays.record(torch.linalg.det, _matrix(arrays, a)))
+def _direct(function: Any, torch_function: Any, *, named: bool = False) -> None:
+    """A function of square matrices that torch has with the same options."""
+    signature = inspect.signature(function)
+
+    @handler(function)
+    def call(arrays: Arrays, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        matrix, *options = bound.args
+        found = arrays.record(torch_function, _matrix(arrays, matrix), *options)
+        return _named(arrays, function, found) if named else finished(arrays, found)
 
 
-@handler(np.linalg.slogdet)
-def _slogdet(arrays: Arrays, a: Any) -> Any:
-    found = arrays.record(torch.linalg.slogdet, _matrix(arrays, a))
-    return _named(arrays, np.linalg.slogdet, found)
+_direct(np.linalg.det, torch.linalg.det)
+_direct(np.linalg.slogdet, torch.linalg.slogdet, named=True)
+_direct(np.linalg.eigvalsh, torch.linalg.eigvalsh)
+_direct(np.linalg.eigh, torch.linalg.eigh, named=True)
 
 
 def _checked(arrays: Arrays, name: str, error: str, *args: Any) -> torch.Tensor:
@@ -172,12 +179,11 @@ def _solve(arrays: Arrays, a: Any, b: Any) -> Any:
     matrix, right = _matrix(arrays, a), as_array(arrays, b)
     kind = np.result_type(right.dtype, as_array(arrays, a).dtype)
     kind = np.dtype(np.float64) if kind.kind in "biu" else kind
-    found = arrays.tape.call_function
     matrix, side = cast(arrays, matrix, kind), cast(arrays, right.tensor, kind)
     if right.ndim == 1:
-        side = arrays.record("unsqueeze", side, -1)
-        solved = _checked(arrays, "solve_ex", _SINGULAR, matrix, side)
-        return finished(arrays, found(torch.squeeze, (solved, -1)))
+        column = arrays.record("unsqueeze", side, -1)
+        solved = _checked(arrays, "solve_ex", _SINGULAR, matrix, column)
+        return finished(arrays, arrays.record(torch.squeeze, solved, -1))
     return finished(arrays, _checked(arrays, "solve_ex", _SINGULAR, matrix, side))
 
 
@@ -187,18 +193,6 @@ def _cholesky(arrays: Arrays, a: Any, /, *, upper: bool = False) -> Any:
         raise GraphBreak("numpy-unsupported", "np.linalg.cholesky(upper=True)")
     error = "Matrix is not positive definite"
     return finished(arrays, _checked(arrays, "cholesky_ex", error, _matrix(arrays, a)))
-
-
-@handler(np.linalg.eigvalsh)
-def _eigvalsh(arrays: Arrays, a: Any, UPLO: str = "L") -> Any:
-    found = arrays.record(torch.linalg.eigvalsh, _matrix(arrays, a), UPLO)
-    return finished(arrays, found)
-
-
-@handler(np.linalg.eigh)
-def _eigh(arrays: Arrays, a: Any, UPLO: str = "L") -> Any:
-    found = arrays.record(torch.linalg.eigh, _matrix(arrays, a), UPLO)
-    return _named(arrays, np.linalg.eigh, found)
 
 
 @handler(np.linalg.svd)
@@ -244,13 +238,12 @@ def _transform(
     size = value.shape[axis] if n is None else n
     if type(size) is int and (size < 1 or (name == "irfft" and n is None and size < 2)):
         raise ValueError(f"Invalid number of FFT data points ({size}) specified.")
-    tape = arrays.tape
-    moved = tape.call_function(torch.movedim, (value, axis, -1))
-    moved = layout.in_order(tape, moved, layout.c_order(value.ndim))
+    moved = arrays.record(torch.movedim, value, axis, -1)
+    moved = layout.in_order(arrays.tape, moved, layout.c_order(value.ndim))
     if name != "rfft" and not moved.dtype.is_complex:
-        moved = tape.call_method("to", (moved, torch.promote_types(moved.dtype, torch.complex64)))
-    found = tape.call_function(getattr(torch.fft, name), (moved, n, -1, norm))
-    return tape.call_function(torch.movedim, (found, -1, axis))  # type: ignore[no-any-return]
+        moved = arrays.record("to", moved, torch.promote_types(moved.dtype, torch.complex64))
+    found = arrays.record(getattr(torch.fft, name), moved, n, -1, norm)
+    return arrays.record(torch.movedim, found, -1, axis)  # type: ignore[no-any-return]
 
 
 def _finished(arrays: Arrays, source: torch.Tensor, found: torch.Tensor, out: Any) -> Any:
@@ -296,33 +289,20 @@ def _ihfft(
 
 def _along_several(name: str, default: Any) -> Callable[..., Any]:
     def call(
-        arrays: Arrays,
-        a: Any,
-        s: Any = None,
-        axes: Any = default,
-        norm: Any = None,
+        arrays: Arrays, a: Any, s: Any = None, axes: Any = default, norm: Any = None,
         out: Any = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         found = source = _source(arrays, a)
         sizes = None if s is None else list(plain(arrays, s))
         if axes is None:
             axes = range(-len(sizes), 0) if sizes is not None else range(-found.ndim, 0)
         axes = [int(axis) for axis in axes]
-        steps = list(zip(axes, sizes or [None] * len(axes), strict=True))
-        # Half spectra are of the last axis: made first, undone last.
-        last = (
-            [("rfft" if name == "rfftn" else "irfft", steps.pop())]
-            if name != "fftn" and name != "ifftn"
-            else []
-        )
-        inner = "fft" if name in ("fftn", "rfftn") else "ifft"
-        others = [(inner, step) for step in reversed(steps)]
-        order = (
-            [*last, *others]
-            if name == "rfftn"
-            else [*(reversed(others) if last else others), *last]
-        )
-        for function, (axis, size) in order:
+        functions = ["fft" if name in ("fftn", "rfftn") else "ifft"] * len(axes)
+        if name in ("rfftn", "irfftn"):
+            functions[-1] = name[:-1]
+        steps = list(zip(functions, axes, sizes or [None] * len(axes), strict=True))
+        # Half spectra are of the last axis: transformed first, restored last.
+        for function, axis, size in steps if name == "irfftn" else reversed(steps):
             found = _transform(arrays, function, found, size, axis, norm)
         return _finished(arrays, source, found, out)
 
@@ -331,6 +311,5 @@ def _along_several(name: str, default: Any) -> Callable[..., Any]:
 
 for _name in ("fft", "ifft", "rfft", "irfft"):
     handler(getattr(np.fft, _name))(_along_one(_name))
-for _name in ("fft", "ifft", "rfft", "irfft"):
     handler(getattr(np.fft, f"{_name}2"))(_along_several(f"{_name}n", (-2, -1)))
     handler(getattr(np.fft, f"{_name}n"))(_along_several(f"{_name}n", None))

@@ -397,17 +397,10 @@ def _quantile_of(
         )
     ascending, size = _sorted_along(array, axis)
     parts = [
-        _kept(
-            array,
-            _unless_nan(array, _lerp(array, ascending, size, float(at)), ascending),
-            axis,
-            keepdims,
-        )
-        for at in wanted.reshape(-1)
+        _kept(array, _unless_nan(array, found, ascending), axis, keepdims)
+        for found in (_lerp(array, ascending, size, float(at)) for at in wanted.reshape(-1))
     ]
-    if wanted.ndim == 0:
-        return parts[0]
-    return as_array(arrays, parts)
+    return as_array(arrays, parts) if wanted.ndim else parts[0]
 
 
 def _lerp(array: Any, ascending: torch.Tensor, size: int, quantile: float) -> torch.Tensor:
@@ -418,12 +411,9 @@ def _lerp(array: Any, ascending: torch.Tensor, size: int, quantile: float) -> to
     high = array.call(torch.select, ascending, -1, min(below + 1, size - 1))
     part = place - below
     step = array.call(torch.sub, high, low)
-    found: torch.Tensor = (
-        array.call(torch.sub, high, array.call(torch.mul, step, 1 - part))
-        if part >= 0.5
-        else array.call(torch.add, low, array.call(torch.mul, step, part))
-    )
-    return found
+    if part >= 0.5:
+        return array.call(torch.sub, high, array.call(torch.mul, step, 1 - part))  # type: ignore[no-any-return]
+    return array.call(torch.add, low, array.call(torch.mul, step, part))  # type: ignore[no-any-return]
 
 
 @handler(np.quantile)

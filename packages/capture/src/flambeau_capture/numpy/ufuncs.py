@@ -20,9 +20,9 @@ from flambeau_capture.numpy.arrays import (
     ArrayBase,
     as_array,
     cast,
-    constant,
     is_array,
     is_constant,
+    made_anew,
 )
 from flambeau_capture.numpy.indexing import tensor_index
 from flambeau_capture.numpy.layout import NUMBERS, abstract, torch_dtype
@@ -42,7 +42,7 @@ _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater",
 def call_ufunc(arrays: Arrays, ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`ufunc(*args, **kwargs)`."""
     if is_constant(args) and is_constant(kwargs):
-        return _of_constants(arrays, ufunc(*args, **kwargs))
+        return made_anew(arrays, ufunc(*args, **kwargs))
     if not kwargs.keys() <= _OPTIONS:
         raise GraphBreak("numpy-unsupported", f"np.{ufunc.__name__}({', '.join(kwargs)}=...)")
     if not ufunc.nin <= len(args) <= ufunc.nargs:
@@ -105,13 +105,6 @@ def _check_matmul(operands: list[Any]) -> None:
         )
 
 
-def _of_constants(arrays: Arrays, found: Any) -> Any:
-    """What NumPy computed from constants; an array is made anew for each call."""
-    if isinstance(found, tuple):
-        return tuple(_of_constants(arrays, item) for item in found)
-    return constant(arrays, found) if isinstance(found, np.ndarray) else found
-
-
 _MOST_FOLDED = 64
 
 
@@ -131,7 +124,7 @@ def _of_known_integers(arrays: Arrays, ufunc: Any, args: tuple[Any, ...]) -> Any
             found = ufunc(*values)
     except (ArithmeticError, ValueError, TypeError):
         return None  # computed by the graph, which says so
-    return _of_constants(arrays, found) if np.size(found) <= _MOST_FOLDED else None
+    return made_anew(arrays, found) if np.size(found) <= _MOST_FOLDED else None
 
 
 def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -151,13 +144,8 @@ def _outs(ufunc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any
 
 def _operand(arrays: Arrays, arg: Any) -> Any:
     """An array or scalar as it takes part: numbers stay numbers, which are promoted weakly."""
-    if is_array(arg):
-        return arg
-    if type(arg) in NUMBERS or type(arg) in SYMBOLIC:
-        return arg
-    if issubclass(type(arg), np.generic):
-        return arg
-    return as_array(arrays, arg)
+    kept = is_array(arg) or type(arg) in (*NUMBERS, *SYMBOLIC) or isinstance(arg, np.generic)
+    return arg if kept else as_array(arrays, arg)
 
 
 def _kind(operand: Any) -> Any:
@@ -172,11 +160,9 @@ def _loop_operand(arrays: Arrays, ufunc: Any, operand: Any, dtype: Any) -> Any:
         if ufunc.__name__ in _COMPARISONS or dtype.kind in "iu":
             return operand
         return arrays.full(operand, torch_dtype(dtype))
-    return (
-        np.asarray(operand).astype(dtype).item()
-        if issubclass(type(operand), np.generic)
-        else (dtype.type(operand).item())
-    )
+    if isinstance(operand, np.generic):
+        return operand.astype(dtype).item()
+    return dtype.type(operand).item()
 
 
 def _wide_enough(operands: list[Any], kinds: list[Any]) -> list[Any]:
@@ -198,9 +184,8 @@ def _ordered(
     """Results in NumPy's memory order."""
     tensors = [operand.base for operand in operands if is_array(operand)]
     ndim = results[0].ndim
-    if not tensors or ndim < 2:
-        return [layout.in_order(arrays.tape, result, layout.c_order(ndim)) for result in results]
-    wanted = layout.wanted(order, tensors, ndim)
+    has_choice = bool(tensors) and ndim >= 2
+    wanted = layout.wanted(order, tensors, ndim) if has_choice else layout.c_order(ndim)
     return [layout.in_order(arrays.tape, result, wanted) for result in results]
 
 
@@ -224,10 +209,7 @@ def _finish(
 def store(out: Any, result: torch.Tensor) -> None:
     """Write a result to an array given as `out`, as ufuncs do."""
     shape, wanted = tuple(result.shape), tuple(out.base.shape)
-    if len(shape) > len(wanted) or any(
-        size != 1 and size != into
-        for size, into in zip(reversed(shape), reversed(wanted), strict=False)
-    ):
+    if not layout.fits(shape, wanted):
         raise ValueError(
             f"non-broadcastable output operand with shape {_text(wanted)} doesn't match "
             f"the broadcast shape {_text(shape)}"
@@ -253,7 +235,7 @@ def call_ufunc_method(
 ) -> Any:
     """`ufunc.reduce(...)` and the like."""
     if is_constant(args) and is_constant(kwargs):
-        return _of_constants(arrays, getattr(ufunc, name)(*args, **kwargs))
+        return made_anew(arrays, getattr(ufunc, name)(*args, **kwargs))
     method = _METHODS.get((ufunc.__name__, name))
     if method is not None:
         return _as_method(as_array(arrays, args[0]), method, args[1:], kwargs)
@@ -314,28 +296,18 @@ def operators(name: str) -> tuple[Operator, Operator, Operator]:
     """A ufunc as an operator: on an array, with the array on the right, in place."""
     ufunc = getattr(np, name)
 
-    def operate(self: ArrayBase, other: Any) -> Any:
-        if not _takes(other):
-            return NotImplemented
-        if isinstance(other, torch.Tensor):
-            return with_tensor(self, other, name)
-        return call_ufunc(self.arrays, ufunc, (self, other), {})
+    def operator_of(*, reflected: bool = False, in_place: bool = False) -> Operator:
+        def operate(self: ArrayBase, other: Any) -> Any:
+            if not _takes(other) or (in_place and self.scalar):
+                return NotImplemented
+            if isinstance(other, torch.Tensor):
+                return with_tensor(self, other, name, reflected=reflected)
+            operands = (other, self) if reflected else (self, other)
+            return call_ufunc(self.arrays, ufunc, operands, {"out": self} if in_place else {})
 
-    def reflected(self: ArrayBase, other: Any) -> Any:
-        if not _takes(other):
-            return NotImplemented
-        if isinstance(other, torch.Tensor):
-            return with_tensor(self, other, name, reflected=True)
-        return call_ufunc(self.arrays, ufunc, (other, self), {})
+        return operate
 
-    def in_place(self: ArrayBase, other: Any) -> Any:
-        if self.scalar or not _takes(other):
-            return NotImplemented
-        if isinstance(other, torch.Tensor):
-            return with_tensor(self, other, name)
-        return call_ufunc(self.arrays, ufunc, (self, other), {"out": self})
-
-    return operate, reflected, in_place
+    return operator_of(), operator_of(reflected=True), operator_of(in_place=True)
 
 
 def comparison(name: str) -> Operator:
@@ -358,20 +330,11 @@ def comparison(name: str) -> Operator:
 
 
 _OPERATORS = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "true_divide": operator.truediv,
-    "floor_divide": operator.floordiv,
-    "remainder": operator.mod,
-    "power": operator.pow,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-}
+    name: function for name, function in kernels.OPERATORS.items() if "bitwise" not in name
+} | {
+    "add": operator.add, "true_divide": operator.truediv, "floor_divide": operator.floordiv,
+    "remainder": operator.mod, "power": operator.pow,
+}  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -379,9 +342,8 @@ def with_tensor(
     array: ArrayBase, tensor: torch.Tensor, name: str, *, reflected: bool = False
 ) -> Any:
     """An operator of a tensor and an array, as torch has it: NumPy scalars are numbers."""
-    compares = name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
     if not array.scalar:
-        if not reflected or compares or name == "divmod":
+        if not reflected or name in _COMPARISONS or name == "divmod":
             raise GraphBreak("numpy-unsupported", "an array is combined with a tensor")
         return call_ufunc(array.arrays, getattr(np, name), (tensor, array), {})
     function = _OPERATORS.get(name)
@@ -393,12 +355,10 @@ def with_tensor(
 
 def _weak_dtype(scalar: torch.dtype, tensor: torch.dtype) -> torch.dtype:
     """The dtype that torch uses with a number: the tensor's, or a higher category's default."""
+    real = torch.get_default_dtype()
     for is_in, default in (
-        (
-            lambda dtype: dtype.is_complex,
-            torch.promote_types(torch.get_default_dtype(), torch.complex64),
-        ),
-        (lambda dtype: dtype.is_floating_point, torch.get_default_dtype()),
+        (lambda dtype: dtype.is_complex, torch.promote_types(real, torch.complex64)),
+        (lambda dtype: dtype.is_floating_point, real),
         (lambda dtype: dtype is not torch.bool, torch.int64),
     ):
         if is_in(tensor):
