@@ -78,9 +78,7 @@ _TYPING_EFFECTS = frozenset({
 })  # fmt: skip
 """Functions of the typing modules that print, keep what they are given, or write to it."""
 KERNEL_LAUNCHERS = ("triton.runtime.", "triton.compiler.")
-"""Modules of Triton that build and launch kernels, which is not the program's business: neither
-followed nor captured.
-"""
+"""Modules of Triton that build and launch kernels: neither followed nor captured."""
 _TYPE_CALL = type.__dict__["__call__"]
 
 
@@ -265,9 +263,7 @@ def _is_given(machine: Machine, value: Any) -> bool:
 def _call_constant(
     machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Any:
-    """A function whose author marked its result as constant
-    (`torch.compiler.assume_constant_result`): called as it is.
-    """
+    """Call a function natively that `torch.compiler.assume_constant_result` has marked."""
     machine.functions.follow(function)
     with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
         result = function(*args, **kwargs)
@@ -353,9 +349,7 @@ def _stub() -> None:
 
 
 def _raise_binding_error(function: types.FunctionType, args: Args, kwargs: Kwargs) -> NoReturn:
-    """Raise what calling `function` with arguments that do not fit raises: a stub with the same
-    signature is called natively.
-    """
+    """Raise CPython's error for arguments that do not fit: call a stub of the same signature."""
     code, body = function.__code__, _stub.__code__
     flags = body.co_flags | (code.co_flags & (_VARARGS | _VARKEYWORDS))
     starred = (code.co_flags & (_VARARGS | _VARKEYWORDS)).bit_count()
@@ -482,9 +476,7 @@ _ARITHMETIC = frozenset(
 
 
 def _call_slot_of_number(function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`int.__add__(n, 1)` of a symbolic number; other methods than arithmetic of one type make it
-    concrete.
-    """
+    """`int.__add__(n, 1)` of a symbolic number; only arithmetic of one type keeps it symbolic."""
     number, *others = args
     symbolic = _SYMBOLIC_FORMS[function.__objclass__]
     same = len(others) == 1 and type(others[0]) in (symbolic, function.__objclass__)
@@ -561,9 +553,7 @@ def _call_of_typing(
 
 
 def _guard_type_forms(machine: Machine, values: Any) -> None:
-    """Native code of typing is about to read these: those that existed before the call must be the
-    same objects.
-    """
+    """Guard the identity of type forms from before the call: native code of typing reads them."""
     for value in values:
         if type(value) in (tuple, list):
             _guard_type_forms(machine, value)

@@ -123,9 +123,7 @@ def capture_frame(scope: Scope, options: CaptureOptions, dynamic: DynamicDims) -
 
 
 def _up_to_break(attempt: Attempt, broken: Broken) -> Capture:
-    """The record up to the first of the broken attempt's steps where the frame can be suspended, or
-    of a call that is left to the interpreter.
-    """
+    """The record up to the first step where the frame can be suspended, or of an eager call."""
     cause, steps = broken.cause, broken.stop_steps
     too_deep = cause.id == "inline-depth"
     if cause.id in _RUNS_WHOLE:
@@ -153,9 +151,10 @@ def _up_to_break(attempt: Attempt, broken: Broken) -> Capture:
 _GIVEN_UP = frozenset({"dynamic-mark", "instruction-limit", "guard-limit"})
 """Reasons behind which no part of the frame is captured."""
 _RUNS_WHOLE = frozenset({"call-limit", "traceback"})
-"""Reasons for which a frame is left to the interpreter from its start: a loop that is too long
-would be so in a second graph, too, and an exception that is rebuilt in the middle of its handling
-has no traceback to show.
+"""Reasons that leave a frame to the interpreter from its start.
+
+A loop that is too long is too long in a second graph, too. An exception that is rebuilt while it is
+handled has no traceback to show.
 """
 _RUNS_NOTHING_ELSE = frozenset({"compiler-disable", "exception-escapes", "inline-depth"})
 """Reasons for which the frames that an eager call reaches are not captured either."""
@@ -287,9 +286,7 @@ def _capture(machine: Machine, scope: Scope) -> Capture:
 
 
 def _main_device(arguments: tuple[Any, ...]) -> torch.device:
-    """The device that the program mainly runs on: the first accelerator among the arguments'
-    tensors and modules' parameters.
-    """
+    """The first accelerator among the arguments' tensors and modules' parameters; else the CPU."""
     pending = list(arguments)
     seen: set[int] = set()
     for value in pending:

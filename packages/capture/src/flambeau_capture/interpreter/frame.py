@@ -37,9 +37,7 @@ class Sentinel:
 
 
 class Handled:
-    """On the stack under an exception that is being handled: the one that was handled before (None:
-    none).
-    """
+    """Lies under an exception that is being handled: the one handled before, or None."""
 
     __slots__ = ("previous",)
 
@@ -88,9 +86,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 NULL = UNBOUND = Sentinel("NULL")
-"""One thing, as in CPython: an inlined comprehension takes an unbound local to the stack, and
-stores it back.
-"""
+"""One object, as in CPython: inlined comprehensions push an unbound local and store it back."""
 RETURN = 1
 YIELD = 2
 
@@ -119,9 +115,7 @@ def whole_local(frame: Frame, slot: int) -> Any:
 
 
 def run(frame: Frame) -> int:
-    """Run until the frame returns or yields; raises what the program raises and does not handle,
-    and GraphBreak.
-    """
+    """Run until the frame returns or yields; raises GraphBreak, and what the program raises."""
     instructions = frame.code.instructions
     machine = frame.machine
     progress = machine.progress
@@ -153,9 +147,7 @@ def run(frame: Frame) -> int:
 
 
 def unwind(frame: Frame, error: BaseException, step: int = 0) -> None:
-    """Go to the handler of the instruction that raised, as the exception table says; re-raise where
-    there is none.
-    """
+    """Go to the handler of the instruction that raised; re-raise if the table has none."""
     index = frame.ip - 1
     target = frame.code.unwinds[index]
     error = _translated(frame, error, step)
@@ -172,9 +164,7 @@ def unwind(frame: Frame, error: BaseException, step: int = 0) -> None:
 
 
 def _translated(frame: Frame, error: BaseException, step: int) -> BaseException:
-    """The error as the program would see it, or a GraphBreak where the stack below could not do
-    what was asked.
-    """
+    """The error as the program sees it; GraphBreak if the interpreter failed, not the program."""
     machine = frame.machine
     if isinstance(error, (NameError, AttributeError)) and _is_ours(error):
         broken: GraphBreak | None = GraphBreak("internal-error", f"{type(error).__name__}: {error}")

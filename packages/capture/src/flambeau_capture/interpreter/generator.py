@@ -149,9 +149,7 @@ class InterpretedGenerator(Proxy):
         return frame.stack[-1] if handler.__name__ == "RESUME" and argument & 3 >= 2 else None
 
     def _closing(self, receiver: Any, error: BaseException) -> BaseException:
-        """What is raised in the generator once its delegate is closed: `error`, or what closing
-        that has raised.
-        """
+        """What is raised in the generator after closing its delegate: `error`, or a new one."""
         self.running = True
         try:
             self._close_delegate(receiver)
@@ -170,9 +168,7 @@ class InterpretedGenerator(Proxy):
             machine.call(close, (), {})
 
     def _delegate_returned(self, stop: StopIteration) -> tuple[BaseException | None, bool]:
-        """What to resume with when the delegate answers a thrown exception by returning: its value
-        is the value of `yield from`.
-        """
+        """How to resume after the delegate answered a thrown exception by returning a value."""
         frame = self.frame
         if VERSION >= (3, 12):
             return stop, True  # the frame has a handler of its own for it: CLEANUP_THROW
@@ -217,9 +213,7 @@ class InterpretedGenerator(Proxy):
         machine.breaks.frames[:], machine.breaks.where = broken, where
 
     def _handles_exit(self) -> bool:
-        """Whether GeneratorExit, raised where it is suspended, runs any code of the program, or of
-        the iterator it delegates to.
-        """
+        """Whether GeneratorExit at this yield runs code of the program or of the delegate."""
         frame = self.frame
         unwind_to = frame.code.unwinds[frame.ip - 1]
         if unwind_to is None:
@@ -229,9 +223,7 @@ class InterpretedGenerator(Proxy):
         return names != ["CALL_INTRINSIC_1", "RERAISE"]
 
     def _resume(self, error: BaseException | None, ready: bool = False) -> Any:
-        """Run on to the next yield; `ready` says that the stack is as the next instruction expects
-        it.
-        """
+        """Run to the next yield; `ready`: the stack is as the next instruction expects it."""
         frame, machine = self.frame, self.frame.machine
         handling = machine.handling
         own = _handled(frame)

@@ -83,9 +83,7 @@ class Frame:
         return f"{self.code.filename}:{self.code.line(max(self.ip - 1, 0))}"
 
     def is_in_block(self, *, with_too: bool = True) -> bool:
-        """Whether the frame, or one that has called it, stands in a `try` (or a `with`), which an
-        exception would not just leave.
-        """
+        """Whether an exception here meets a `try` (or a `with`) of the frame or of its callers."""
         frame: Frame | None = self
         while frame is not None:
             code = frame.code
@@ -129,9 +127,7 @@ class Breaks:
         self.where = ""
 
     def note_error(self, frame: Frame, error: BaseException, step: int) -> None:
-        """Remember the innermost place of an exception that leaves its frame, and the step that
-        each frame it leaves was at.
-        """
+        """Note the innermost line of an exception, and the step of each frame that it leaves."""
         if self._noted is not error:
             self._noted = error
             self.error_where = self._machine.user_place(frame)
@@ -155,9 +151,7 @@ class Progress:
         self._set_next_check(0)
 
     def check(self, step: int) -> bool:
-        """Whether interpretation is to stop in front of this step; GraphBreak where many steps made
-        no call for the graph.
-        """
+        """Whether to stop before this step; GraphBreak after many steps without a graph call."""
         if step == self.stop_step:
             return True
         if len(self._tape.calls) == self._calls_seen:
@@ -240,9 +234,7 @@ class Machine:
         self.progress = Progress(options.instruction_limit, stop_step, self.tape)
 
     def state_of(self, feature: type[_State]) -> _State:
-        """The state of one feature, an object of the class that the feature's module defines; made
-        when it is first asked for.
-        """
+        """The state of one feature, an object of the feature's own class, made on first use."""
         found: _State | None = self._states.get(feature)
         if found is None:
             found = self._states[feature] = feature()
@@ -250,15 +242,11 @@ class Machine:
 
     @property
     def where(self) -> str:
-        """The user's place being executed: the innermost line outside torch and the standard
-        library.
-        """
+        """The line being executed: the innermost one outside torch and the standard library."""
         return "" if self.frame is None else self.user_place(self.frame)
 
     def user_place(self, frame: Frame) -> str:
-        """The line of the innermost frame, `frame` or one that called it, that is the program's
-        own.
-        """
+        """The line of the innermost frame, from `frame` outwards, that is the program's own."""
         own = frame
         while own.parent is not None and self.functions.is_library(own.globals):
             own = own.parent
@@ -273,17 +261,13 @@ class Machine:
             self.guards[key] = Guard(kind, source, payload, self.where)
 
     def dissolve(self) -> None:
-        """Drop every reference: machine, tables and tape form cycles, which would keep the call's
-        tensors until the next collection.
-        """
+        """Drop every reference: machine, tables and tape form cycles that hold tensors."""
         # Itself first: generators that die with a part see that the capture is over.
         for part in (self, self.breaks, self.functions, self.objects, self.tape):
             part.__dict__.clear()
 
     def suspend(self, frame: Frame) -> None:
-        """Make the record of everything up to the next instruction of `frame`, the innermost, to be
-        taken up there again.
-        """
+        """Make the record up to the next instruction of `frame`, the innermost one."""
         try:
             self.suspended = self.operations.suspend(self, frame)
         except GraphBreak as error:

@@ -41,9 +41,7 @@ _CHANGES_HISTORY = frozenset({"requires_grad_", "detach_"})
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the graph so far raises on the call being captured, as text: the program would fail
-    there, too, or memory does not suffice.
-    """
+    """What the graph so far raises on the captured call: the program's error, or no memory."""
 
     text: str
 
@@ -195,9 +193,7 @@ class Observation:
                 self._bind(item, result[key])
 
     def _copy_memory(self, written: Any) -> None:
-        """Before a call writes to a tensor: if the memory is the program's, let all values that
-        share it share a copy.
-        """
+        """Before a write to memory of the program: make all values that share it share a copy."""
         key = _memory(written)
         if key is not None and key in self._originals:
             self._copies[key] = written.untyped_storage().clone()
@@ -278,9 +274,7 @@ def _namespace(operator: Any) -> str:
 
 
 def _writes_for_good(tape: Tape) -> bool:
-    """Whether the frame has written to a view that existed before, or to a tensor that keeps its
-    gradient: autograd lets nobody take that back.
-    """
+    """Whether the frame wrote to a view, or to a tensor that keeps its gradient, for good."""
     return any(
         item.value.storage in tape.written_storages
         and (item.example._is_view() or item.example.retains_grad)

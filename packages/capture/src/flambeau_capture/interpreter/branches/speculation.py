@@ -68,9 +68,7 @@ def branch(frame: Frame, condition: Any, if_true: int, if_false: int) -> bool:
 
 
 def as_condition(frame: Frame, value: Any) -> bool:
-    """The truth of a value; where a jump follows that goes by it, as `branch` has it (CPython 3.13
-    converts before it jumps).
-    """
+    """The truth of a value; before a jump, as `branch` decides (CPython 3.13 converts first)."""
     if is_in_data(value):
         name, target = frame.code.names_at[frame.ip], frame.code.instructions[frame.ip][1]
         if name == "POP_JUMP_IF_TRUE":
@@ -93,9 +91,7 @@ def is_in_data(condition: Any) -> bool:
 
 
 def only_raises(code: DecodedCode, index: int) -> bool:
-    """Whether every way from an instruction on ends in a `raise` that leaves what the instruction
-    stands in.
-    """
+    """Whether every path from an instruction ends in a `raise` that leaves its block."""
     seen: set[int] = set()
     pending = [index]
     while pending:
@@ -182,9 +178,7 @@ class Answers:
 
 
 class NeedsObservation(GraphBreak):
-    """A question that cannot be answered where it is asked, in the midst of a call of torch: the
-    frame is left, and interpreted again.
-    """
+    """A question from inside a call of torch: the frame is interpreted again with the answer."""
 
     def __init__(self, where: str, wanted: Sequence[GraphValue]) -> None:
         super().__init__("data-dependent", f"{where} asks what is in a tensor")
@@ -193,9 +187,7 @@ class NeedsObservation(GraphBreak):
 
 
 class Speculation:
-    """What one capture assumes of data. `answers` are those of earlier interpretations of the
-    frame, and grow.
-    """
+    """What one capture assumes of data; `answers` come from earlier interpretations and grow."""
 
     def __init__(self, machine: Machine, answers: Answers | None = None) -> None:
         self._machine = machine
@@ -213,9 +205,7 @@ class Speculation:
             env.oracle = Oracle(env, self._tell)
 
     def truth(self, condition: torch.Tensor) -> bool | None:
-        """The truth of a tensor of one element, which is assumed from now on; None where it may not
-        be.
-        """
+        """The truth of a tensor of one element, assumed from now on; None if it may not be."""
         machine = self._machine
         found = self._look([machine.tape.value_of(condition)])
         if found is None:
@@ -297,9 +287,7 @@ class Speculation:
         return is_repeatable(machine.tape)
 
     def _between_calls(self) -> bool:
-        """Whether the interpreter itself asks: no call of torch is under way, whose state would be
-        in the way.
-        """
+        """Whether the interpreter itself asks: no call of torch, with its state, is under way."""
         tape = self._machine.tape
         return (
             _get_current_dispatch_mode() is tape.tracer
@@ -325,9 +313,7 @@ class Speculation:
 
 
 def _in_open_loop(frame: Frame | None) -> bool:
-    """Whether a frame, or one that has called it, is in a loop over nothing: how often it goes
-    round is in the data.
-    """
+    """Whether a frame, or one of its callers, is in a loop whose trip count is in the data."""
     while frame is not None:
         if _comes_back(frame.code, frame.ip - 1):
             return True

@@ -169,9 +169,7 @@ _FAR = 100
 
 
 def use_of(code: DecodedCode, index: int, above: int = 0) -> Use | None:
-    """What is done, from instruction `index` on, with the value under `above` others on the stack;
-    None where that is not among the uses.
-    """
+    """The use of the value under `above` others, from instruction `index` on; None if unknown."""
     key = (index, above)
     found = code.uses.get(key, key)
     if found is key:

@@ -34,9 +34,7 @@ _BY_CONSTANT = frozenset({"LOAD_CONST", "RETURN_CONST", "KW_NAMES"})
 
 
 class Unwind:
-    """Where an exception raised in a range of instructions goes: the handler's index, the stack
-    depth to cut to.
-    """
+    """Where an exception in a range of instructions goes: handler, and stack depth to cut to."""
 
     __slots__ = ("depth", "push_lasti", "target")
 
@@ -142,9 +140,7 @@ _LOCK = fork_safe_lock()
 
 
 def decode(code: types.CodeType, handlers: list[Handler]) -> DecodedCode:
-    """The decoded form of `code`; cached while the code object lives (by identity: equal code
-    objects may differ in lines).
-    """
+    """The decoded form of `code`, cached by identity: equal code objects may differ in lines."""
     found = _DECODED.get(id(code))
     if found is not None and found[0]() is code:
         return found[1]

@@ -75,9 +75,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 _CHANGEABLE = (list, dict, set, collections.deque, bytearray)
-"""Types whose objects the frame may have made, so that their bound methods are not the same in
-every call.
-"""
+"""Types whose objects the frame may have made: their bound methods differ from call to call."""
 
 _WRAPPERS = (LRU_CACHE, staticmethod, classmethod)
 _DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -170,9 +168,7 @@ class Rebuilder:
         return self._object(value, kind)
 
     def _computed(self, tensor: torch.Tensor) -> Recipe:
-        """A tensor that the graph computes, of the class and with the attributes that the program
-        gave it.
-        """
+        """A tensor that the graph computes, with the program's class and attributes."""
         tape = self.machine.tape
         made: Recipe = FromGraph(tape.value_of(tensor))
         subclass = tape.subclasses.of(tensor)
@@ -206,9 +202,7 @@ class Rebuilder:
         return {name: self.recipe(item) for name, item in slot_values(value).items()}
 
     def _attributes(self, value: Any) -> tuple[Recipe, Recipe]:
-        """The instance dict and the slots of an object of a subclass of an immutable type or of a
-        set, as two dicts.
-        """
+        """The instance dict and the slots of a set or of an immutable value, as dicts."""
         state, slots = self._state(value) or {}, self._slots(value)
         return (
             MakeDict([(Const(name), item) for name, item in state.items()]),
@@ -289,9 +283,7 @@ class Rebuilder:
         return made
 
     def _wrapper(self, value: Any, kind: type) -> Recipe:
-        """What the frame has made of a function it has made, by `lru_cache`, `staticmethod` or
-        `classmethod`.
-        """
+        """`lru_cache`, `staticmethod` or `classmethod` of a function that the frame has made."""
         function = self.recipe(value.__wrapped__)
         if kind is not LRU_CACHE:
             return CallRecipe(kind, (function,))

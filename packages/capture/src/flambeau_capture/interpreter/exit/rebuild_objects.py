@@ -80,9 +80,7 @@ def _untraced_recipe(rebuild: MachineRecipes, error: BaseException) -> Recipe:
 
 
 def _fields(rebuild: MachineRecipes, error: BaseException) -> list[tuple[Recipe, Recipe]]:
-    """What the exception's type holds besides its arguments and its `__dict__`: `name` of a
-    NameError, `path` of an ImportError, slots.
-    """
+    """What an exception holds besides `args` and `__dict__`: `name` of a NameError, slots."""
     kind = type(error)
     names = [name for name in _members(kind.__mro__) if getattr(error, name, None) is not None]
     if names and type(kind.__init__) is not types.FunctionType:
@@ -101,9 +99,7 @@ def _fields(rebuild: MachineRecipes, error: BaseException) -> list[tuple[Recipe,
 
 @functools.cache
 def _members(bases: tuple[type, ...]) -> tuple[str, ...]:
-    """Fields that a program can set, of an exception type written in C or with slots, by its
-    `__mro__`.
-    """
+    """Fields that a program can set, of an exception type (by its `__mro__`) in C or with slots."""
     return tuple(
         name
         for base in bases

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 
 def guard_distinct(machine: Machine) -> None:
-    """An object that the frame changed must not be, on a later call, also what another source
-    holds.
-    """
+    """Guard that an object which the frame changed is not also what another source holds."""
     objects = machine.objects
     changed = [tracked.real for tracked in objects.tracked_copies.values() if tracked.is_changed()]
     changed += [obj for obj, _ in objects.pending_writes.values() if objects.is_known(obj)]
@@ -122,9 +120,7 @@ def _attribute_side_effects(machine: Machine, rebuild: Rebuilder) -> Iterator[Si
 
 
 def _last_written(machine: Machine, obj: Any, name: str, value: Any) -> Any:
-    """The value to write: what the frame has put into `obj.__dict__` itself after it had set the
-    attribute counts.
-    """
+    """The value to write: a later write of the frame to `obj.__dict__` itself counts."""
     tracked = machine.objects.tracked_copy_of.get(id(getattr(obj, "__dict__", None)))
     if tracked is None or isinstance(obj, torch.nn.Module) or _has_slot(obj, name):
         return value
@@ -132,9 +128,7 @@ def _last_written(machine: Machine, obj: Any, name: str, value: Any) -> Any:
 
 
 def _restored(machine: Machine, obj: Any, name: str, value: Any) -> bool:
-    """Whether a flag ends as it began (it was set for a while and set back): guarded to begin so,
-    there is nothing to write.
-    """
+    """Whether a flag was set and set back: with a guard on its first value nothing is written."""
     own = getattr(obj, "__dict__", None)
     source = machine.objects.source_of(obj)
     if (value is not None and type(value) is not bool) or type(own) is not dict or source is None:
@@ -146,9 +140,7 @@ def _restored(machine: Machine, obj: Any, name: str, value: Any) -> bool:
 
 
 def _has_slot(obj: Any, name: str) -> bool:
-    """Whether a real attribute that is not in the instance dict is there: a slot, or an entry of a
-    module's tables.
-    """
+    """Whether an attribute is outside the instance dict: a slot, or in a module's table."""
     if isinstance(obj, torch.nn.Module):
         return any(name in obj.__dict__[table] for table in MODULE_TABLES)
     return isinstance(getattr(type(obj), name, None), types.MemberDescriptorType) and hasattr(
@@ -215,9 +207,7 @@ class ContextWrites:
 
 
 class ContextToken(Proxy):
-    """What `ContextVar.set` has returned inside the frame; `before` is the written value that it
-    replaced, or UNWRITTEN.
-    """
+    """The result of `ContextVar.set` in the frame; `before`: the replaced value, or UNWRITTEN."""
 
     __slots__ = ("before", "is_used", "machine", "var")
 
@@ -264,9 +254,7 @@ def written(machine: Machine, var: ContextVar[Any]) -> Any:
 
 
 def context_side_effects(machine: Machine, rebuild: Rebuilder) -> list[SideEffect]:
-    """Settings of the variables that are left with a value of the frame's, but for those that make
-    a token which outlives it.
-    """
+    """Settings of variables that keep the frame's value and that no token's recipe sets."""
     writes = machine.state_of(ContextWrites)
     return [
         CallSideEffect(ContextVar.set, (_variable(machine, var), rebuild.recipe(value)))

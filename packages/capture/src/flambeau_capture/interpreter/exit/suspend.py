@@ -46,9 +46,7 @@ class Locks:
 
 
 def suspend(machine: Machine, innermost: Frame) -> Capture:
-    """The record of a call up to the next instruction of `innermost`; GraphBreak where the frames
-    cannot be rebuilt.
-    """
+    """The record up to the next instruction of `innermost`; GraphBreak if that is impossible."""
     frames = [innermost]
     while (parent := frames[-1].parent) is not None:
         frames.append(parent)
@@ -99,9 +97,7 @@ def finish(
 
 
 def _locks(machine: Machine, suspended: list[SuspendedFrame]) -> tuple[Source, ...]:
-    """The locks to hold around the graph and the side effects; GraphBreak where that is more than
-    the program holds them for.
-    """
+    """The locks to hold around graph and side effects; GraphBreak if that is too long."""
     locks = machine.state_of(Locks)
     if not locks.sources:
         return ()
@@ -115,9 +111,7 @@ def _locks(machine: Machine, suspended: list[SuspendedFrame]) -> tuple[Source, .
 
 
 def left_to_interpreter(machine: Machine) -> Capture:
-    """The record of a call that is not captured: what was read until that was known decides for
-    which other calls it holds.
-    """
+    """The record of an eager call; what was read decides which other calls it serves."""
     env = machine.tape.env
     return Capture(
         scope=machine.scope,
@@ -130,9 +124,7 @@ def left_to_interpreter(machine: Machine) -> Capture:
 
 
 def _enables_grad(machine: Machine) -> bool:
-    """Whether the call turns gradients on that were off when it began; its tape then says so
-    itself, from the first call to the last.
-    """
+    """Whether the call turns gradients on that were off; the tape then records that around it."""
     tape = machine.tape
     setter = torch._C._set_grad_enabled
     if machine.switches.grad_enabled or not any(
@@ -173,9 +165,7 @@ def is_resumable(frame: Frame) -> bool:
 
 
 def stop_steps(broken: list[tuple[Frame, int]]) -> list[int]:
-    """The steps that a capture which was left by these frames (innermost first) may be stopped at,
-    the best first.
-    """
+    """The steps at which a capture that left these frames may stop, the best first."""
     steps: list[int] = []
     for frame, step in reversed(broken):
         if not is_resumable(frame):
@@ -187,9 +177,7 @@ def stop_steps(broken: list[tuple[Frame, int]]) -> list[int]:
 def _suspended(
     frame: Frame, rebuild: Rebuilder, handling: BaseException | None, *, is_last: bool
 ) -> tuple[SuspendedFrame, BaseException | None]:
-    """One frame, in which `handling` is being handled; and the exception that was being handled
-    when it was called.
-    """
+    """One suspended frame, which handles `handling`; and the exception that its caller handles."""
     original = Original(frame)
     decoded, code = original.decoded, original.frame_code.code
     index = original.index(frame.ip if is_last else frame.ip - 1)

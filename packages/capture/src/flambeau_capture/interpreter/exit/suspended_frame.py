@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 
 class Original:
-    """A frame in terms of the program's own code: the rest of a function that is suspended once
-    more is a rest of that function.
-    """
+    """A frame in terms of the program's own code, also if it is already the rest of a function."""
 
     def __init__(self, frame: Frame) -> None:
         code = frame.code.code_reference()
@@ -71,9 +69,7 @@ class Original:
     def arguments(
         self, layout: Layout, stack: dict[int, Recipe], rebuild: RecipeMaker
     ) -> list[Recipe]:
-        """What the frame hands over for a layout, in the order of the parameters; `stack` holds the
-        recipes of stack entries.
-        """
+        """What the frame passes for a layout, in parameter order; `stack`: recipes by position."""
         kept = set(layout.locals)
         recipes: list[Recipe] = []
         for kind, at in argument_order(self.frame_code.code, layout):
@@ -89,9 +85,7 @@ class Original:
 
 
 def _handled_recipe(frame: Frame, rebuild: RecipeMaker, error: BaseException | None) -> Recipe:
-    """An exception that is being handled: it has a traceback, which CPython 3.11 takes for granted
-    where a with-block ends.
-    """
+    """An exception being handled; CPython 3.11 relies on its traceback where a `with` ends."""
     if error is None:
         return Const(None)
     if error.__traceback__ is None:  # the program has taken it away

@@ -131,9 +131,7 @@ def DICT_MERGE(frame: Frame, arg: int) -> None:
 
 
 def _as_dict(frame: Frame, mapping: Any) -> dict[Any, Any] | None:
-    """The entries of a mapping, None of anything else; one written in Python is read through its
-    `keys()` and `__getitem__`.
-    """
+    """The entries of a mapping, read by `keys()` and `__getitem__` if it is not a dict, or None."""
     machine = frame.machine
     if isinstance(mapping, dict) and not machine.objects.is_known(mapping):
         return mapping

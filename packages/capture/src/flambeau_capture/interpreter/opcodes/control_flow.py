@@ -203,9 +203,7 @@ def MATCH_CLASS(frame: Frame, arg: int) -> None:
 
 
 def _positional(machine: Machine, cls: type, count: int) -> tuple[Any, ...] | None:
-    """The attributes that `count` positional sub-patterns of a class are for; None where the one is
-    for the subject itself.
-    """
+    """The attributes of `count` positional sub-patterns; None if the one is the subject itself."""
     accepted: tuple[Any, ...] | None = ()
     if lookup(machine, cls, "__match_args__") is not MISSING:
         accepted = load_attr(machine, cls, "__match_args__")

@@ -202,9 +202,7 @@ def to_reraise(
 
 
 def _same_metadata(error: BaseException, original: BaseException) -> bool:
-    """Whether an exception is a part of the original: split off, and raised again, but not a new
-    one.
-    """
+    """Whether an exception is a part that was split off the original, not a new one."""
     return isinstance(error, BaseExceptionGroup) and all(
         getattr(error, name, None) is getattr(original, name, None)
         for name in ("__notes__", "__cause__", "__context__")

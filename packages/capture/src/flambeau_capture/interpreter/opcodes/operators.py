@@ -150,9 +150,7 @@ def _one_operand(arg: int) -> Callable[[Frame, Any], Any]:
 
 
 def _stop_iteration_error(frame: Frame, error: Any) -> Any:
-    """The StopIteration (or, in an async generator, StopAsyncIteration) that leaves a generator is
-    a RuntimeError.
-    """
+    """The RuntimeError that stands for a StopIteration which leaves a generator."""
     if not isinstance(error, StopIteration):
         return error
     raised = RuntimeError("generator raised StopIteration")

@@ -74,9 +74,7 @@ def store_attr(machine: Machine, obj: Any, name: str, value: Any) -> None:
 
 
 def _store_module_global(machine: Machine, module: types.ModuleType, name: str, value: Any) -> None:
-    """`module.name = value`; torch.backends has settings that are descriptors of the module's
-    class.
-    """
+    """`module.name = value`; settings of torch.backends are descriptors of the module's class."""
     kind = type(module)
     if kind is not types.ModuleType and hasattr(type(lookup(machine, kind, name)), "__set__"):
         reason = "torch-state" if is_trusted(kind.__module__) else "unsupported-mutation"
@@ -135,9 +133,7 @@ def generic_store(machine: Machine, obj: Any, name: str, value: Any) -> None:
 
 
 def store_module_attribute(machine: Machine, obj: Any, name: str, value: Any) -> None:
-    """`nn.Module.__setattr__` on a module that existed before the call; replayed through that
-    method.
-    """
+    """`nn.Module.__setattr__` on a module from before the call, replayed through that method."""
     objects = machine.objects
     raw = lookup(machine, type(obj), name)
     if type(raw) is property:
@@ -159,9 +155,7 @@ _TABLE_TYPES = {
 
 
 def _check_table_entry(table_name: str | None, name: str, value: Any) -> None:
-    """Raise what `nn.Module.__setattr__` raises for a value that a table of modules cannot take:
-    replayed, it would be raised too late.
-    """
+    """Raise now what `nn.Module.__setattr__` would raise in the replay, which is too late."""
     wanted = None if table_name is None else _TABLE_TYPES.get(table_name)
     if wanted is None or value is None or isinstance(value, wanted):
         return
@@ -173,9 +167,7 @@ def _check_table_entry(table_name: str | None, name: str, value: Any) -> None:
 
 
 def _check_c_attribute(machine: Machine, obj: Any, name: str, raw: Any, value: Any) -> None:
-    """What C code does when an attribute is set is known of functions only; others are set, or
-    refused, where the program says so.
-    """
+    """GraphBreak if C code would set an attribute of a known object that is no function."""
     is_c = type(raw) in (types.GetSetDescriptorType, types.MemberDescriptorType)
     is_slot = is_c and "__slots__" in raw.__objclass__.__dict__
     if not is_c or is_slot or isinstance(obj, (BaseException, types.FunctionType)):
@@ -241,9 +233,7 @@ def _like(function: types.FunctionType) -> types.FunctionType:
 
 
 def _check_own(machine: Machine, obj: Any, name: str, raw: Any) -> None:
-    """Raise AttributeError where a known object has no such attribute of its own: its class's
-    cannot be deleted through it.
-    """
+    """Raise AttributeError if a known object has no such attribute itself: its class's stays."""
     kind, source = type(obj), machine.objects.source_of(obj)
     if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
         if kind is types.GeneratorType:

@@ -250,9 +250,7 @@ def data_descriptor(
 def own_attribute(
     machine: Machine, obj: Any, name: str, source: Source | None, *, shadowed: bool
 ) -> Any:
-    """The attribute in the instance's own dict, or MISSING; for a known object with a guard on its
-    value or absence.
-    """
+    """The attribute in the instance dict, or MISSING; guarded for a known object."""
     try:
         own = _instance_dict(obj, "__dict__")
     except AttributeError:
@@ -365,9 +363,7 @@ def function_attribute(machine: Machine, function: types.FunctionType, name: str
 
 
 def _class_attribute(machine: Machine, cls: type, name: str) -> Any:
-    """`cls.name`: through the metaclass's own `__getattribute__` and `__getattr__`, where it has
-    them.
-    """
+    """`cls.name`, through the metaclass's `__getattribute__` and `__getattr__` if it has them."""
     meta = type(cls)
     if meta is type or issubclass(meta, enum.EnumMeta):
         return load_class_attribute(machine, cls, name)
@@ -454,9 +450,7 @@ def load_global_value(machine: Machine, module_globals: dict[str, Any], name: st
 
 
 def _is_definition(value: Any) -> bool:
-    """Whether a global of torch or the standard library is something defined once: not state that
-    is assigned.
-    """
+    """Whether a global of torch or the standard library is defined once, and not assigned state."""
     kind = type(value)
     return (
         kind in IDENTITY_TYPES
@@ -496,9 +490,7 @@ def _super_attribute(machine: Machine, obj: super, name: str) -> Any:
 
 
 def break_of_thread(kind: type, name: str) -> GraphBreak:
-    """The break at an attribute of a threading.local, which each thread has for itself: no source
-    fetches it.
-    """
+    """The break at an attribute of a threading.local: each thread has its own, and no source."""
     return GraphBreak(
         "unsupported-input", f"attribute {name!r} of a {kind.__qualname__} of this thread"
     )
@@ -553,9 +545,7 @@ def update_tracked_dict(machine: Machine, obj: Any, name: str, value: Any) -> No
 
 
 def _show(tracked: TrackedCopy | None, name: str, value: Any) -> None:
-    """Make what was set (or, with DELETED, deleted) visible in a tracked copy, without its counting
-    as the tracked copy's own change.
-    """
+    """Show a write (or DELETED) in a tracked copy, without counting it as a change."""
     if tracked is None:
         return
     if value is DELETED:
@@ -575,9 +565,7 @@ def _check_writable(obj: Any, name: str) -> None:
 
 
 def show_pending_in_tables(machine: Machine, obj: Any) -> None:
-    """Keep the tracked copies of a module's tables in step with what was set as attributes, which
-    is replayed as such.
-    """
+    """Show attributes that were set in the tracked copies of a module's tables."""
     own = _instance_dict(obj, "__dict__")
     for name, value in (machine.objects.pending_writes_of(obj) or {}).items():
         table_name = table_for(machine, obj, name, value)
@@ -585,9 +573,7 @@ def show_pending_in_tables(machine: Machine, obj: Any) -> None:
 
 
 def table_for(machine: Machine, obj: Any, name: str, value: Any) -> str | None:
-    """Which table of a module `nn.Module.__setattr__` puts a value in; None for its own dict, and
-    for what is no module.
-    """
+    """The table that `nn.Module.__setattr__` puts a value in; None for the instance dict."""
     if not isinstance(obj, torch.nn.Module):
         return None
     own = _instance_dict(obj, "__dict__")

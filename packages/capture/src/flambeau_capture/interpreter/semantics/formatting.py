@@ -68,9 +68,7 @@ _HOLDERS = frozenset(_WITHIN_ITSELF)
 
 
 def is_pending(value: Any) -> bool:
-    """Whether the text of a value is made when the graph has run: of a tensor, a symbolic number, a
-    text of such.
-    """
+    """Whether the text of a value exists only after the graph: of a tensor, a symbolic number."""
     kind = type(value)
     if kind is torch.SymBool:
         return is_unbacked(from_symbolic(value))
@@ -90,9 +88,7 @@ def holds_pending(value: Any, depth: int = 0) -> bool:
 
 
 def asks_python(machine: Machine, value: Any, depth: int = 0) -> bool:
-    """Whether the text of a value, or of what a container holds, is made by a method of the
-    program, which may show what is pending.
-    """
+    """Whether a method of the program makes the text of a value, or of an item of a container."""
     kind = type(value)
     if kind in _PLAIN or depth > 8:
         return False
@@ -133,9 +129,7 @@ class InterpretedText(Proxy):
 
 
 def formattable(machine: Machine, value: Any) -> Any:
-    """`value`, or what stands for it in native formatting; a graph break where that would show a
-    tensor's contents.
-    """
+    """`value`, or its stand-in for native formatting; GraphBreak if a tensor's contents show."""
     value = readable(concrete(value))
     if is_pending(value):
         raise GraphBreak("data-dependent", "a tensor is formatted as text")
@@ -316,9 +310,7 @@ def _enclosed(begin: str, items: list[Any], end: str) -> Any:
 
 
 def exception_arguments(machine: Machine, error: BaseException) -> tuple[Any, ...]:
-    """Its `args`; of one that existed before the call all that its text is made of is read, and so
-    guarded.
-    """
+    """`error.args`; if it existed before the call, all that its text depends on is guarded."""
     if not machine.objects.is_known(error):
         return error.args
     for cls in type(error).__mro__:

@@ -71,9 +71,7 @@ def load_item(machine: Machine, obj: Any, key: Any) -> Any:
 
 
 def _tensor_index(machine: Machine, key: Any) -> Any:
-    """An index of a tensor: torch takes what has items for a sequence of indices; graphs hold
-    lists, no ranges.
-    """
+    """An index of a tensor as graphs hold it: lists instead of ranges, ints of `__index__`."""
     if isinstance(key, range):
         return list(key)
     if isinstance(key, tuple) and any(isinstance(item, range) for item in key):
@@ -166,9 +164,7 @@ class InterpretedIterator(Proxy):
 
 
 class SizedIterator(InterpretedIterator):
-    """The iterator of an object whose length, or hint of it, is written in Python: `list` and
-    others ask for it, and raise what it raises.
-    """
+    """The iterator of an object whose length, or hint of it, is Python: `list` asks for it."""
 
     __slots__ = ("sized",)
 
@@ -217,9 +213,7 @@ class SequenceIterator(Proxy):
 
 
 class ReversibleSequence(Proxy):
-    """Presents a sequence whose `__len__` or `__getitem__` is written in Python to `reversed`,
-    which asks for an item at a time.
-    """
+    """Presents a sequence with `__len__` or `__getitem__` in Python to `reversed`."""
 
     __slots__ = ("machine", "sequence")
 
@@ -310,9 +304,7 @@ def native_iterable(machine: Machine, obj: Any) -> Any:
 
 
 def starred(machine: Machine, obj: Any) -> Any:
-    """What `*obj` in a call or a list gives, as `native_iterable`; None if the object cannot be
-    iterated.
-    """
+    """What `*obj` gives in a call or a list, as `native_iterable`; None if it is not iterable."""
     try:
         items = native_iterable(machine, obj)
     except TypeError:
@@ -388,9 +380,7 @@ def guard_native_read(machine: Machine, obj: Any) -> None:
 
 
 def check_receiver(machine: Machine, receiver: Any) -> None:
-    """Methods of C types may read containers of the program that stand on the stack as they
-    are, but not change or advance them.
-    """
+    """GraphBreak if a method of a C type may change or advance an object from before the call."""
     if not machine.objects.is_known(receiver):
         return
     if isinstance(receiver, (*_READ_AT_ONCE, types.FunctionType)):

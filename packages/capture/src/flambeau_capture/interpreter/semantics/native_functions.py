@@ -47,9 +47,7 @@ if TYPE_CHECKING:
 BUILTIN_TYPES: frozenset[type] = frozenset(
     {types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").match)}
 )
-"""Types of C functions and of C methods bound to their receiver (those that know their defining
-class have one of their own).
-"""
+"""Types of C functions and bound C methods; methods that know their class have another type."""
 
 _VALUE_TYPES: tuple[type, ...] = (
     int, float, complex, bool, str, bytes, bytearray, tuple, list, dict, set, frozenset, range,
@@ -272,9 +270,7 @@ class InterpretedOrder(Proxy):
 
 
 def sorting_key(machine: Machine, items: list[Any], key: Any) -> Any:
-    """The `key=` for native sorting of these items: the program's, interpreted, giving keys that
-    compare as the program says.
-    """
+    """The `key=` for native sorting of items whose keys or comparisons are Python."""
     keyed = None if key is None else InterpretedCallable(machine, key)
     if key is None and not any(_orders_in_python(machine, item) for item in items):
         return None
@@ -313,9 +309,7 @@ _SEQUENCES: tuple[type, ...] = (list, tuple, collections.deque, type({}.values()
 def prepare_arguments(
     machine: Machine, function: Any, args: Args, kwargs: Kwargs
 ) -> tuple[Args, Kwargs]:
-    """Args as native code may use them: what it iterates, and the big dicts that are read
-    entry by entry otherwise.
-    """
+    """Arguments as native code may use them: iterables made native, big dicts copied whole."""
     _refuse_live_iterators(machine, (*args, *kwargs.values()))
     if id(function) in _TAKES_INDEX:
         args = tuple([as_index(machine, arg) for arg in args])
@@ -409,9 +403,7 @@ def _hashes(function: Any) -> bool:
 
 
 def _hashable(machine: Machine, arg: Any, pairs: bool) -> Any:
-    """`arg`, or an iterable of its items as a dict or set may hash them; with `pairs`, of pairs
-    with such keys.
-    """
+    """`arg` with items that a dict or set may hash; with `pairs`, pairs with such keys."""
 
     def item_of(item: Any) -> Any:
         if not pairs:
@@ -429,9 +421,7 @@ def _hashable(machine: Machine, arg: Any, pairs: bool) -> Any:
 
 
 def _iterable(machine: Machine, arg: Any, mapping: bool) -> Any:
-    """`arg`, or an iterator over it where iterating it is not native; the pairs of what is taken as
-    a mapping.
-    """
+    """`arg`, or a native iterator over it; the pairs of what is taken as a mapping."""
     kind = type(arg)
     if isinstance(arg, torch.Tensor):
         return native_iterable(machine, arg) if arg.ndim else arg

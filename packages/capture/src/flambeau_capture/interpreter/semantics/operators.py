@@ -45,9 +45,7 @@ _PLAIN = frozenset({
     int, float, bool, str, tuple, list, type(None), bytes, complex, dict, set, frozenset,
     torch.Size, torch.dtype, range,
 })  # fmt: skip
-"""Types whose operators among themselves are native (tuples and lists of tensors only concatenate
-and repeat).
-"""
+"""Types whose operators among themselves are native; tuples and lists only concatenate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +159,7 @@ def binary(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
 
 
 def _attempt(machine: Machine, receiver: Any, name: str, other: Any) -> Any:
-    """What the special method of an operand's class says: interpreted where it is Python's, else
-    what the base type in C says of it.
-    """
+    """The result of an operand's special method: interpreted if it is Python's, else native."""
     kind = type(receiver)
     method = python_method(machine, kind, name)
     if method is not None:
@@ -181,15 +177,11 @@ def _attempt(machine: Machine, receiver: Any, name: str, other: Any) -> Any:
 
 
 _IN_PLACE_FIRST = frozenset({"__ior__", "__iand__", "__ixor__", "__isub__"})
-"""Of sets and dicts, which do these in place before any `__or__` is asked; lists are asked for
-`__add__` first.
-"""
+"""In-place operators of sets and dicts, which precede `__or__`; of lists `__add__` is first."""
 
 
 def _wants_int(kind: type) -> bool:
-    """Whether objects of a C type are computed with ints, not with torch's symbolic ones: `n *
-    [0]`, `n * timedelta(1)`.
-    """
+    """Whether a C type computes with plain ints only: `n * [0]`, `n * timedelta(1)`."""
     return kind not in _NUMBERS and not issubclass(kind, Proxy)
 
 
@@ -203,9 +195,7 @@ def _decided(value: Any) -> Any:
 
 
 def _is_of_tensors(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> bool:
-    """Whether an operand is a tensor, and the other has no operators of the program, which torch
-    leaves the operation to.
-    """
+    """Whether an operand is a tensor, and the other has no operators of the program."""
     if isinstance(left, torch.Tensor):
         other = type(right)
     elif isinstance(right, torch.Tensor):
@@ -260,9 +250,7 @@ def compare(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
 
 
 def _refuse(op: BinaryOperator, left_kind: type, right_kind: type) -> Any:
-    """Raise CPython's TypeError for operands of types that do not go together, told by types of the
-    same names.
-    """
+    """Raise CPython's TypeError for operands of types that do not go together."""
     native: Any = op.function
     return native(type(left_kind.__name__, (), {})(), type(right_kind.__name__, (), {})())
 
@@ -271,9 +259,7 @@ _HOLDERS = frozenset({list, tuple, dict, set, frozenset})
 
 
 def _compare_holders(machine: Machine, op: BinaryOperator, left: Any, right: Any) -> Any:
-    """A comparison of two containers of one type; items that are tensors or have methods in Python
-    are compared by `compare`.
-    """
+    """A comparison of two containers of one type, item by item if items need `compare`."""
     native: Any = op.function
     kind = type(left)
     if kind is set or kind is frozenset:
@@ -398,9 +384,7 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
 
 
 def _tell_from_items(machine: Machine, container: Any, item: Any) -> None:
-    """Membership among objects that compare by identity: those that are not the item must stay
-    others.
-    """
+    """Guard that items which compare by identity and are not the item stay other objects."""
     kind = type(item)
     if kind not in _PLAIN and kind.__eq__ is object.__eq__:
         for entry in container:
@@ -452,9 +436,7 @@ def instance_of_class(machine: Machine, obj: Any, classes: Any) -> bool:
 
 
 def _native_check(classes: Any) -> bool:
-    """Whether an `__instancecheck__` written in Python may run natively: those of abc, typing's
-    classes and torch read types only.
-    """
+    """Whether an `__instancecheck__` in Python may run natively: it reads types only."""
     return isinstance(classes, type) and type(classes).__module__.partition(".")[0] in (
         "abc",
         "typing",

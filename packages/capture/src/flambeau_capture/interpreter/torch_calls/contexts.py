@@ -37,9 +37,7 @@ _CPU = torch.device("cpu")
 
 
 class DefaultDevices:
-    """What one frame has set: the devices of the `with torch.device(...)` blocks that it is in, and
-    the argument of `set_default_device`.
-    """
+    """The devices of the frame's `with torch.device(...)` blocks, and of `set_default_device`."""
 
     def __init__(self) -> None:
         self.blocks: list[torch.device] = []
@@ -53,9 +51,7 @@ class DefaultDevices:
 
     @property
     def current(self) -> torch.device:
-        """The device that is in force. Without a default it is the CPU, whatever surrounds the
-        frame.
-        """
+        """The device in force: the CPU without a default, whatever surrounds the frame."""
         return self.blocks[-1] if self.blocks else self.default or _CPU
 
     def given(self, function: Any, kwargs: Kwargs) -> dict[str, Any]:

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 
 def answer(tape: CallTape, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What the function gives; NotImplemented for other functions, and for arguments that torch is
-    to judge.
-    """
+    """The function's result; NotImplemented for other functions and for torch's errors."""
     question = _PREDICATES.get(function)
     return NotImplemented if question is None else question(tape, args, kwargs)
 
@@ -97,9 +95,7 @@ _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def known_truth(tape: CallTape, condition: torch.Tensor) -> bool | None:
-    """The truth of a tensor of one element, if it is a comparison of random numbers that always
-    comes out alike.
-    """
+    """The truth of a comparison of random numbers that always has the same result, else None."""
     made_by = _maker(tape, tape.value_of(condition))
     relation = None if made_by is None else _RELATIONS.get(made_by.target)
     if made_by is None or relation is None or len(made_by.args) != 2 or made_by.kwargs:

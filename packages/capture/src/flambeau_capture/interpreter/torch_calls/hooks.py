@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 class HookHandle(Proxy):
-    """What the frame holds for a `RemovableHandle`: the function that registers a hook, and what it
-    is to be called with.
-    """
+    """What the frame holds for a `RemovableHandle`: the registering function and arguments."""
 
     __slots__ = ("arguments", "is_removed", "register")
 

@@ -32,17 +32,13 @@ if TYPE_CHECKING:
 _PYTHONS_OWN: Any = random._inst  # type: ignore[attr-defined]
 _PLAIN = (int, float)
 MOST_DRAWN = 256
-"""Numbers that one frame draws: each is a symbol, and what the program asks of it (to sort them,
-say) a check in the graph.
-"""
+"""Numbers that one frame draws: each is a symbol, and each question about it is a check."""
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def check_generator(machine: TapeRecorder, generator: Any, what: str) -> None:
-    """GraphBreak where a generator is none that the graph can be given, nor one whose state is
-    known.
-    """
+    """GraphBreak if the graph cannot be given a generator, and its state is not known."""
     if id(generator) in machine.tape.seeded:
         return
     if generator is _PYTHONS_OWN:  # behind the functions of the module
@@ -157,9 +153,7 @@ def _record(
 
 
 def _within(lower: float, upper: float, *, closed: bool) -> tuple[float, float] | None:
-    """The least and the greatest float that a draw between these gives; None where they are not
-    finite.
-    """
+    """The least and greatest float of a draw between these; None if they are not finite."""
     ends = (lower + 0.0, upper + 0.0 if closed else lower + (upper - lower) * BELOW_ONE)
     return (min(ends), max(ends)) if all(map(math.isfinite, ends)) else None
 
@@ -168,9 +162,7 @@ def _within(lower: float, upper: float, *, closed: bool) -> tuple[float, float] 
 
 
 def seed(machine: TapeRecorder, generator: Any, scratch: Any) -> None:
-    """The program's generator gets the state of `scratch`, which was made for this and draws in its
-    stead while the frame is captured.
-    """
+    """Give the program's generator the state of `scratch`, which draws during capture."""
     state = machine.tape.seeded[id(generator)] = KnownState(scratch)
     machine.tape.call_untraced(give_state, (generator, state))
 
@@ -182,17 +174,13 @@ def seed_anew(machine: TapeRecorder, generator: Any, *args: Any) -> None:
 
 
 def make_generator(machine: TapeRecorder, made: Any) -> Any:
-    """A generator that the frame makes, of a seed that it knows: it draws while the frame is
-    captured.
-    """
+    """A generator that the frame makes of a known seed: it draws during capture."""
     machine.tape.seeded[id(made)] = KnownState(made)
     return made
 
 
 def known_state(machine: TapeRecorder, generator: Any, *, known: bool) -> KnownState | None:
-    """The state of a generator that the frame has seeded, if what is to be drawn is `known`; else
-    nothing is known of it any more.
-    """
+    """The state of a generator that the frame has seeded; draws that are not `known` forget it."""
     seeded = machine.tape.seeded
     if known:
         return seeded.get(id(generator))

@@ -51,9 +51,7 @@ _TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 class Inputs:
-    """The inputs of one capture, in the order in which the frame has met them, and the symbols of
-    their sizes.
-    """
+    """The inputs of one capture, in the order of first use, and the symbols of their sizes."""
 
     def __init__(self, machine: Recorder, device: torch.device | str) -> None:
         self.machine = machine
@@ -126,9 +124,7 @@ class Inputs:
         return fake
 
     def _dynamic_dims(self, real: torch.Tensor, source: Source) -> dict[int, Expr]:
-        """Symbols for the sizes that are to be dynamic: sizes of 0 and 1 are specialised, equal
-        sizes share a symbol.
-        """
+        """Symbols for the dynamic sizes: 0 and 1 are specialised, equal sizes share a symbol."""
         if self.declared is not None:
             declared = self.declared.sizes_of(real)
             if declared is not None:
@@ -162,9 +158,7 @@ class Inputs:
         return dims
 
     def _unbacked_size(self, size: int, source: Source, dim: int) -> Expr:
-        """A symbol of its own for a size that nothing may depend on: questions about it are errors
-        where they are asked.
-        """
+        """A symbol for a size that nothing may depend on: a question about it is an error."""
         env = self.size_env()
         made = env.symbol(size, TensorSize(source, dim))
         self._undecided[str(made)] = (source, dim)
@@ -172,9 +166,7 @@ class Inputs:
         return made
 
     def is_open(self, condition: Condition | bool) -> bool:
-        """Whether a condition must not be decided unless the program branches on it: it is in a
-        tensor, or of sizes that nothing may depend on.
-        """
+        """Whether a condition stays undecided unless the program branches on it."""
         if isinstance(condition, bool):
             return False
         if is_unbacked(condition):
@@ -199,9 +191,7 @@ class Inputs:
         return machine.where if machine is not None and hasattr(machine, "frame") else ""
 
     def input_of(self, fake: torch.Tensor) -> tuple[torch.Tensor, Input] | None:
-        """The real tensor and Input behind a fake tensor, or None for a tensor that the frame has
-        computed.
-        """
+        """The real tensor and Input behind a fake tensor; None if the frame computed it."""
         return self._input_of_fake.get(id(fake))
 
     def real_type(self, fake: torch.Tensor) -> type:
@@ -245,9 +235,7 @@ class Inputs:
         return self.env.symbol(value, source, lower=numbers.lower_bound(value))
 
     def number(self, inner: Any) -> Any:
-        """A symbolic number as a call's argument: floats computed from the program's are inputs,
-        computed before the graph runs.
-        """
+        """A symbolic number as an argument; floats computed by Python are inputs."""
         if (
             not isinstance(inner, FloatExpr)
             or inner.symbol is not None
@@ -262,9 +250,7 @@ class Inputs:
         return found
 
     def opaque(self, value: Any) -> GraphValue:
-        """The graph value of an object that calls are given as it is: a new input if the frame has
-        not made it.
-        """
+        """The graph value of an object that calls take as it is, or a new input."""
         found = self._objects.get(id(value))
         if found is not None:
             return found[1]
@@ -289,9 +275,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """The memory below an input: where in it the input begins, and how large it is, each with a
-    guard.
-    """
+    """The memory of an input: offset and size, each guarded when it is read."""
 
     machine: Recorder
     real: torch.Tensor
@@ -325,9 +309,7 @@ def _name_of(source: Source) -> str:
 
 
 def _in_module(source: Source, scope: Scope) -> bool:
-    """Whether a tensor is read from an nn.Module: sizes of buffers are static unless they were seen
-    to change.
-    """
+    """Whether a tensor is read from an nn.Module: such sizes are static until they change."""
     current: Any = source
     while current is not None:
         if isinstance(current, InstanceDict) and isinstance(
@@ -342,9 +324,7 @@ def _in_module(source: Source, scope: Scope) -> bool:
 
 
 class SpecTracer(Tracer):
-    """Answers ATen calls by shape rules, records none, and notes which tensors a torch-level call
-    writes and whether it is random.
-    """
+    """Answers ATen calls by shape rules; notes writes, draws and checks, and records nothing."""
 
     def __init__(self, env: SizeEnv | None, device: torch.device | str, *, unbacked: bool) -> None:
         super().__init__(env=env, record=False, device=device, unbacked=unbacked)
@@ -406,9 +386,7 @@ _UPDATES_STATISTICS = frozenset(
         torch.ops.aten.miopen_batch_norm.default,
     }
 )
-"""(input, weight, bias, running_mean, running_var, training, ...): in training both statistics are
-written, as no schema says.
-"""
+"""Arguments 3 and 4 are statistics, 5 is `training`: then both are written, as no schema says."""
 
 
 @functools.cache
@@ -417,9 +395,7 @@ def _may_draw(func: Any) -> bool:
 
 
 def _drops_nothing(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a call of an attention operator draws no random numbers, since its dropout has
-    probability 0.
-    """
+    """Whether an attention operator draws no random numbers: its dropout has probability 0."""
     at = _place_of_dropout(func)
     if at is None:
         return False

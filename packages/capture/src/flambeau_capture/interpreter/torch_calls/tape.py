@@ -69,9 +69,7 @@ _NOT_RECORDED = frozenset({
     "as_subclass", "__array_wrap__", "set_", "record_stream", "is_set_to",
     "__cuda_array_interface__",
 })  # fmt: skip
-"""Methods of torch.Tensor that a graph cannot hold: they expose memory, autograd's graph, or
-another library's view of the data.
-"""
+"""Methods of torch.Tensor that a graph cannot hold: they expose memory, history or other views."""
 
 
 def is_recorded_method(name: str) -> bool:
@@ -83,8 +81,7 @@ _BETWEEN = frozenset({torch._C._set_default_dtype})
 """Switches that compilers read when they take a graph apart: it is cut where one is set."""
 
 _FROM_DATA = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
-"""What makes a tensor of the program's data; on meta past the dispatcher, and so past the tracer.
-"""
+"""Functions that make a tensor of data; on meta they bypass the dispatcher, and so the tracer."""
 
 _HISTORY_CHANGES = frozenset({"requires_grad_", "detach_"})
 """Methods that change what autograd knows of their tensor, and nothing else."""
@@ -134,9 +131,7 @@ class Tape(Inputs):
         self.autocast_nesting = 0
         """Autocast blocks that the frame has entered and not left."""
         self.inference_guards: list[InferenceGuard] = []
-        """Inference mode (or its absence) as the frame has entered it and not left, the outermost
-        first.
-        """
+        """Inference modes that the frame has entered and not left, the outermost first."""
         self.subgraphs = 0
         """Nodes with graphs of their own that are being recorded, one inside the other."""
         self._hands_on = False
@@ -144,9 +139,7 @@ class Tape(Inputs):
         self.hooks: list[HookHandle] = []
         """Hooks that the frame has registered, in order."""
         self.hooked: list[Any] = []
-        """The memory of tensors with hooks, which stay with the node that had made the tensor when
-        it is written to.
-        """
+        """The memory of tensors with hooks; hooks stay with the node that made the tensor."""
         self.grad_fns: dict[int, GradFn] = {}
         """By id of a fake tensor's node: what the program holds for it."""
         self.seeds: dict[int, Any] = {}
@@ -177,9 +170,7 @@ class Tape(Inputs):
     # ------------------------------------------------------------ subgraphs
 
     def declare(self, fake: FakeTensor, name: str) -> GraphValue:
-        """Make a fake tensor a value of the graph that is being recorded: the parameter of a
-        subgraph.
-        """
+        """Make a fake tensor a value of the graph being recorded: the parameter of a subgraph."""
         value = GraphValue(fake.spec, name, fake.requires_grad, fake.storage_record)
         self._values[id(fake)] = (fake, value)
         return value
@@ -189,9 +180,7 @@ class Tape(Inputs):
         return len(self._values)
 
     def made_since(self, mark: int) -> dict[int, tuple[Any, GraphValue]]:
-        """The values made since a mark, by id of the fake tensor; inputs of the frame are not among
-        them.
-        """
+        """The values made since a mark, by id of the fake tensor, without the frame's inputs."""
         made = itertools.islice(self._values.items(), mark, None)
         return {key: entry for key, entry in made if key not in self._input_of_fake}
 
@@ -241,9 +230,7 @@ class Tape(Inputs):
     def call_function(
         self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
     ) -> Any:
-        """Run and record `target(*args, **kwargs)`, or hand it to the tensor subclasses among the
-        arguments.
-        """
+        """Run and record `target(*args, **kwargs)`, or pass it to tensor subclasses in it."""
         overloads = self.subclasses.overloads(args, kwargs or {})
         if overloads:
             result = self.subclasses.dispatch(overloads, target, args, kwargs or {})
@@ -283,9 +270,7 @@ class Tape(Inputs):
         return result
 
     def _change_history(self, name: str, args: Args, kwargs: Kwargs) -> torch.Tensor:
-        """`t.requires_grad_(...)` and `t.detach_()`: no operator sees them, but what follows
-        depends on them.
-        """
+        """`t.requires_grad_(...)` and `t.detach_()`, which no operator sees."""
         tensor = args[0]
         before = tensor.requires_grad
         getattr(tensor, name)(*args[1:], **kwargs)
@@ -469,9 +454,7 @@ class Tape(Inputs):
         return result
 
     def _mutated(self, written: list[torch.Tensor], operands: Any) -> tuple[GraphValue, ...]:
-        """The values whose data a call has written: its operands, also where it wrote through views
-        of its own (`x[1:] = y`).
-        """
+        """The values whose data a call has written, also through its own views (`x[1:] = y`)."""
         found: dict[GraphValue, None] = {}
         for tensor in written:
             known = self._values.get(id(tensor))
@@ -537,9 +520,7 @@ class Tape(Inputs):
         return result
 
     def _write_and_fail(self, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> None:
-        """Record a call that has raised when it had written: if the program handles that, what was
-        written stays.
-        """
+        """Record a call that raised after it had written: a handler sees what was written."""
         operands = [self._argument(arg) for arg in (*args, *kwargs.values())]
         mutates = self._mutated(self.tracer.written, operands)
         self.call_untraced(FailingCall(function), args, kwargs, mutates=mutates)

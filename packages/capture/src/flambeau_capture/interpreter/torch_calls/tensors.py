@@ -62,9 +62,7 @@ def load_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str
 def _subclass_attribute(
     machine: TapeRecorder, tensor: torch.Tensor, cls: type[torch.Tensor], name: str
 ) -> Any:
-    """What a subclass defines itself, or gives by its `__torch_function__`; MISSING for what any
-    tensor has.
-    """
+    """An attribute that a subclass defines, or its `__torch_function__` gives; else MISSING."""
     raw = own_class_attribute(cls, name)
     if type(raw) is property:
         return machine.call(raw.fget, (tensor,), {})
@@ -84,9 +82,7 @@ def _subclass_attribute(
 
 
 def _grad_fn(machine: TapeRecorder, tensor: torch.Tensor) -> GradFn:
-    """What stands for the node that made a tensor of the frame; the same for each tensor that it
-    made.
-    """
+    """The stand-in for the node that made a tensor of the frame, one for each node."""
     tape, node = machine.tape, tensor.grad_fn
     found = tape.grad_fns.get(id(node))
     if found is None:

@@ -139,8 +139,7 @@ def _readers() -> dict[int, Any]:
 
 
 _READERS = _readers()
-"""C functions that only read: run natively, recorded nowhere; the state that they read is guarded.
-"""
+"""C functions that only read: run natively, not recorded; the state that they read is guarded."""
 
 _READER_STATES = {
     "_get_deterministic_algorithms": "deterministic_algorithms",
@@ -222,9 +221,7 @@ _PRINTS_DATA = "its data is not allocated yet"
 
 
 def as_eager(error: Exception, env: SizeEnv | None) -> None:
-    """Give an error the text that it has eagerly, which the program may look at; GraphBreak where
-    that takes what is in a tensor.
-    """
+    """Give an error its eager text, which the program may read; GraphBreak if it shows a tensor."""
     text = error.args[0] if len(error.args) == 1 else None
     if not isinstance(text, str):
         return

@@ -43,9 +43,7 @@ TRUSTED_ROOTS = frozenset(sys.stdlib_module_names) | {
     "flambeau_prims",
     "numpy",
 }
-"""Top-level modules whose functions and classes are taken to stay as they are: no guards are made
-on their contents.
-"""
+"""Top-level modules whose functions and classes do not change: no guards on their contents."""
 
 SYMBOLIC_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 """The type that the program sees.  Their operators are Python functions of torch, run natively."""
@@ -106,9 +104,7 @@ def lookup(machine: Recorder, cls: type, name: str) -> Any:
 
 
 def is_written(machine: Recorder, cls: type, name: str) -> bool:
-    """Whether the attribute that `lookup` finds was set by the frame itself, or stands in a class
-    that the frame made.
-    """
+    """Whether the frame has set the attribute that `lookup` finds, or made its class."""
     written, made = machine.objects.classes_written, machine.classes.made
     if not written and not made:
         return False
@@ -121,9 +117,7 @@ def is_written(machine: Recorder, cls: type, name: str) -> bool:
 
 
 def _guardable(found: Any) -> bool:
-    """Functions and descriptors in Python: plain values are guarded where they are read, absence
-    where that decides.
-    """
+    """Whether a class attribute is a function or descriptor; plain values are guarded when read."""
     if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
         return False
     return isinstance(found, (types.FunctionType, property, classmethod, staticmethod)) or (
@@ -178,9 +172,7 @@ def python_method(machine: Recorder, cls: type, name: str) -> types.FunctionType
 
 
 class Proxy:
-    """Base of the interpreter's own objects that stand on a program's stack: their methods run
-    natively.
-    """
+    """Base of the interpreter's own objects on a program's stack: their methods run natively."""
 
     __slots__ = ()
 
@@ -293,9 +285,7 @@ def accept(
 
 
 def as_index(machine: Recorder, value: Any) -> Any:
-    """`value`, or the int that its `__index__` written in Python gives; a slice of such values, of
-    their ints.
-    """
+    """`value`, or the int of its `__index__` in Python; of a slice, the slice of its ints."""
     kind = type(value)
     if kind is int:
         return value

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """A piece of text, `function(*args)` when the graph has run; `args` are values as the frame has
-    them.
-    """
+    """A piece of text, `function(*args)` after the graph; `args` are values of the frame."""
 
     __slots__ = ("args", "function", "may_be_empty")
 
@@ -48,9 +46,7 @@ class Part:
         return CallRecipe(self.function, tuple(rebuild.recipe(arg) for arg in self.args))
 
     def is_known(self) -> bool:
-        """Whether it is made of numbers and texts that the program was given, and not of what is in
-        a tensor.
-        """
+        """Whether it consists of numbers and texts that the program was given."""
         return all(_is_known(arg) for arg in self.args)
 
     def characters(self) -> str:
@@ -380,9 +376,7 @@ def text_of_tensor(
 
 
 def shown_class(machine: Recorder, tensor: torch.Tensor) -> type:
-    """The class that the program sees; a graph break for tensors whose text is not to be had after
-    the graph.
-    """
+    """The class that the program sees; GraphBreak if the text is not known after the graph."""
     tape = machine.tape
     kind = tape.real_type(tensor)
     if (
@@ -433,9 +427,7 @@ def _sample_of(dtype: torch.dtype) -> Any:
 
 
 def _check_spec(sample: Any, conversion: Callable[[Any], str] | None, spec: str) -> None:
-    """Raise what is wrong with a format specification: that does not depend on the number, but
-    where it is a character's.
-    """
+    """Raise the error of a format specification, which does not depend on the number."""
     if conversion is None and type(sample) is not float and spec.endswith("c"):
         raise GraphBreak("data-dependent", "a number in the data is formatted as a character")
     format(sample if conversion is None else "", spec)
@@ -450,9 +442,7 @@ def _formatting(
 
 
 def shows_tensors(error: BaseException) -> bool:
-    """Whether the message of an exception is a text that is not known yet: the program has raised
-    it.
-    """
+    """Whether the program raised an exception whose message is not known yet."""
     return any(isinstance(arg, DeferredString) for arg in error.args)
 
 

@@ -51,9 +51,7 @@ def native_key(machine: Recorder, key: Any, others: Iterable[Any] = ()) -> Any:
 
 
 def _check_key(machine: Recorder, key: Any, others: Iterable[Any]) -> None:
-    """Interpret what putting a key among others would call, and call nothing natively but what they
-    are known to answer.
-    """
+    """Interpret the methods that putting a key among others calls, and call none natively."""
     hash_method = python_method(machine, type(key), "__hash__")
     if hash_method is None:
         return
@@ -65,9 +63,7 @@ def _check_key(machine: Recorder, key: Any, others: Iterable[Any]) -> None:
 
 
 def known_key(machine: Recorder, key: Any, others: Any) -> Any:
-    """A key of a container that existed before the call, to be put among `others` in the copy of
-    it.
-    """
+    """A key of a container from before the call, to be put among `others` in its copy."""
     if not hashes_in_python(machine, key):
         return key
     # What native code is to call natively must have no side effects: seen by interpreting it,
@@ -111,9 +107,7 @@ def _interpreted_hash(machine: Recorder, value: Any) -> int:
 
 
 def _call_without_effects(machine: Recorder, method: Any, value: Any) -> Any:
-    """What a `__hash__` gives that native code is to call as often as it likes; one that keeps its
-    answer in the object may do so.
-    """
+    """The result of a `__hash__` that native code may repeat; the object may keep it."""
     before = _attributes(machine, value)
     found = machine.call(method, (value,), {})
     kept = _attributes(machine, value)

@@ -78,9 +78,7 @@ class AppendTarget(Proxy):
 
 
 class EntryTarget(Proxy):
-    """Stands for a dict or list that existed before the call, `real`, of which the next operation
-    reads one entry.
-    """
+    """Stands for `real`, a dict or list from before the call, of which one entry is read next."""
 
     __slots__ = ("machine", "real", "source")
 
@@ -126,9 +124,7 @@ class EntryTarget(Proxy):
         return self.item(key)
 
     def _is_read_in_part(self, key: Any) -> bool:
-        """Whether the entry can be read apart from the others: it has no tracked copy, and
-        comparing keys runs no code of the program.
-        """
+        """Whether an entry can be read alone: no tracked copy, and keys compare natively."""
         real = self.real
         if id(real) in self.machine.objects.tracked_copy_of:
             return False
@@ -155,18 +151,14 @@ def expect_use(frame: ActiveFrame | None) -> None:
 
 
 def expected_use(frame: ActiveFrame | None, loading: tuple[ActiveFrame, int] | None) -> Use | None:
-    """The use of what is being loaded: the expectation is of this very instruction (it may have
-    raised before).
-    """
+    """The use of the value being loaded, if the expectation is of this very instruction."""
     if loading is None or frame is None or loading[0] is not frame or loading[1] != frame.ip:
         return None
     return use_in(frame)
 
 
 def use_in(frame: ActiveFrame, above: int = 0) -> Use | None:
-    """The use of the value that the running instruction pushes, `above` others being pushed upon
-    it.
-    """
+    """The use of the value that this instruction pushes; `above` others lie on it then."""
     use = use_of(frame.code, frame.ip, above)
     return None if use is Use.RETURN and frame.parent is not None else use
 
@@ -179,9 +171,7 @@ _MODULE_CALL = torch.nn.Module.__call__
 def realize_arguments(
     machine: Recorder, function: Any, args: Args, kwargs: Kwargs
 ) -> tuple[Args, Kwargs]:
-    """The arguments as `function` may take them: LazyValues only where they go straight into a
-    local variable.
-    """
+    """The arguments as `function` takes them: only local variables may hold LazyValues."""
     if not any(type(arg) is LazyValue for arg in (*args, *kwargs.values())):
         return args, kwargs
     if python_method(machine, type(function), "__call__") is _MODULE_CALL:
@@ -199,9 +189,7 @@ def realize_arguments(
 
 
 def read_texts(machine: Recorder, function: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments as `function` may take them: texts that can be looked at as they are, where it
-    may look at them.
-    """
+    """The arguments as `function` takes them: known texts as str if it may read them."""
     if not any(type(arg) is DeferredString for arg in (*args, *kwargs.values())):
         return args, kwargs
     count, names = _parameters(machine, function)
@@ -236,9 +224,7 @@ def _typed(machine: Recorder, arg: Any) -> Any:
 
 
 def _parameters(machine: Recorder, function: Any) -> tuple[int, tuple[str, ...]]:
-    """How many positional arguments, and which by name, become locals of a frame that is
-    interpreted.
-    """
+    """How many positional parameters, and which by name, become locals of an interpreted frame."""
     bound = 0
     while type(function) is types.MethodType and not isinstance(function.__self__, Proxy):
         bound += 1

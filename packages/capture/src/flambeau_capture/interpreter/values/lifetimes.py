@@ -77,9 +77,9 @@ def dereference(machine: Recorder, reference: Any) -> Any:
 
 
 def refuse_finalizing(frame: ActiveFrame, slot: int) -> None:
-    """GraphBreak where a variable is the last of the frames' that holds an object of the call, and
-    weak references have callbacks to make when it dies: the interpreter deletes the variable,
-    between the side effects before and after it.
+    """GraphBreak if deleting a variable drops an object whose weak references have callbacks.
+
+    The interpreter then deletes the variable, between the side effects before and after it.
     """
     machine, value = frame.machine, frame.locals[slot]
     if not _is_kept_alive(machine, value) or all(

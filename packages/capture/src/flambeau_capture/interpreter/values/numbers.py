@@ -46,9 +46,7 @@ _NAMES = {"math": math, "min": min, "max": max, "float": float, "abs": abs}
 
 
 def is_symbolic(value: int | float, dynamic: DynamicDims, source: Source, argument: bool) -> bool:
-    """Whether a number of the program is to be symbolic: one that changed, or with `dynamic=True`
-    an int argument that may be a size.
-    """
+    """Whether a number is symbolic: it changed, or with `dynamic=True` it may be a size."""
     if dynamic.mode is False:
         return False
     if type(value) is float:
@@ -59,9 +57,7 @@ def is_symbolic(value: int | float, dynamic: DynamicDims, source: Source, argume
 
 
 def lower_bound(value: int) -> int | None:
-    """What is assumed of a symbolic int: as of a size, that it is neither 0 nor 1, if it looks like
-    one; else nothing.
-    """
+    """The bound assumed of a symbolic int: one that looks like a size is neither 0 nor 1."""
     return 2 if value >= 2 else None
 
 
@@ -71,9 +67,7 @@ def given_floats(expr: FloatExpr) -> set[str]:
 
 
 def computed_source(expr: FloatExpr) -> CallOf:
-    """Where the value of a symbolic float comes from: its expression, evaluated on the sources of
-    its symbols.
-    """
+    """The source of a symbolic float: its expression, evaluated on the sources of its symbols."""
     names = sorted(expr.symbols())
     symbols = expr.env.symbols
     function = _compiled(str(expr), names)
@@ -88,9 +82,7 @@ _NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 
 
 def arithmetic(method: str, left: Any, right: Any) -> Any:
-    """`left op right` where one is a SymFloat, as Python has it (torch's own operators of SymFloats
-    round differently, and check).
-    """
+    """`left op right` with a SymFloat, as Python rounds it: torch's own operators differ."""
     op = _ARITHMETIC.get(method)
     if op is None or type(left) not in _NUMBERS or type(right) not in _NUMBERS:
         return NotImplemented
@@ -121,9 +113,7 @@ def concrete_key(key: Any) -> Any:
 
 
 def name_plainly(error: BaseException) -> None:
-    """Have the text of Python's complaint about a type name the type of what the program has:
-    `'int' object is not iterable`.
-    """
+    """Name the program's types in Python's complaint: `'int' object is not iterable`."""
     match error.args:
         case (str(text),) if _TYPE_NAME.search(text):
             error.args = (_TYPE_NAME.sub(lambda name: _TYPE_NAMES[name[0]], text),)

@@ -69,24 +69,19 @@ VALUE_BASES: tuple[tuple[type, Any], ...] = (
     (float, float.__float__),
     (bytes, bytes.__bytes__),
 )
-"""Immutable types whose subclasses' instances are guarded by type and by the plain value in them.
-"""
+"""Immutable types; instances of their subclasses are guarded by type and plain value."""
 
 BOUND_BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 LAZY_DICT_SIZE = 128
-"""Dicts longer than this (sys.modules, globals()) are read entry by entry instead of being copied
-whole.
-"""
+"""Longer dicts (sys.modules, globals()) are read entry by entry instead of being copied."""
 
 DELETED = object()
 _CONSTANT_TUPLES = (tuple, torch.Size)
 
 
 class TrackedCopy:
-    """The stand-in of a container of the program: the real one, its source, the copy, and its
-    contents when copied.
-    """
+    """The stand-in of a container of the program: real, source, copy, and contents when copied."""
 
     __slots__ = ("copy", "real", "slots_snapshot", "snapshot", "source", "state_snapshot")
 
@@ -220,9 +215,7 @@ class Objects:
         return self._wrap_object(value, kind, source)
 
     def wrap_for(self, value: Any, source: Source, use: Use | None) -> Any:
-        """As `wrap`; what is only put to a use that does not need all that it holds may be a
-        stand-in.
-        """
+        """As `wrap`; a use that does not need all contents may get a stand-in."""
         kind = type(value)
         if kind is str and use is not None and self.machine.dynamic.has_changed(source):
             return self._text(value, source, use)
@@ -241,9 +234,7 @@ class Objects:
         )
 
     def is_seen(self, value: Any) -> bool:
-        """Whether the frame has come across an object that existed before the call, itself or as a
-        copy.
-        """
+        """Whether the frame has met an object from before the call, itself or as a copy."""
         return id(value) in self.tracked_copy_of or id(value) in self.known
 
     def _read_in_part(self, value: Any, kind: type, source: Source, use: Use) -> Any:
@@ -440,9 +431,7 @@ class Objects:
         return copy
 
     def _track_deque(self, value: collections.deque[Any], source: Source) -> Any:
-        """The copy that stands for a deque of the program, whose items are read through a list of
-        them.
-        """
+        """The copy of a deque of the program, whose items are read through a list of them."""
         items = CallOf(list, (source,))
         self.machine.guard("TYPE", source, collections.deque)
         self.wrap(value.maxlen, Attribute(source, "maxlen"))
@@ -484,9 +473,7 @@ class Objects:
     def _fill_keyed_by_objects(
         self, copy: dict[Any, Any], value: dict[Any, Any], source: Source
     ) -> None:
-        """The entries of a dict some of whose keys are tensors or objects of the program; tensors
-        stand in as their fakes.
-        """
+        """Copy a dict with tensors (as their fakes) or objects of the program among its keys."""
         self.machine.guard("LENGTH", source, dict.__len__(value))
         for at, (key, item) in enumerate(dict.items(value)):
             if isinstance(value, collections.OrderedDict) or not _is_key(key):
@@ -572,9 +559,7 @@ class Objects:
     # ------------------------------------------------------------ pending writes
 
     def read_lazily(self, mapping: dict[Any, Any], source: Source) -> Any:
-        """A dict of the program that is read entry by entry; its tracked copy where it already has
-        one.
-        """
+        """A dict that is read entry by entry; its tracked copy if it has one."""
         tracked = self.tracked_copy_of.get(id(mapping))
         if tracked is not None:
             return tracked.copy
@@ -592,9 +577,7 @@ class Objects:
         self.attribute_cache.pop((id(obj), name), None)
 
     def side_effects_so_far(self) -> list[Any]:
-        """What the frame has done to objects that existed before the call, for comparison before
-        and after a function that must do nothing.
-        """
+        """What the frame has done to objects from before the call, to compare before and after."""
         found: list[Any] = [len(self.deferred.calls)]
         found += [
             (key, name, value is DELETED or id(value))
@@ -626,9 +609,7 @@ def _ordered_keys(mapping: Any) -> tuple[Any, ...]:
 
 
 def dict_items(mapping: dict[Any, Any]) -> Any:
-    """The entries in their order, past what a subclass makes of `items`; an OrderedDict has an
-    order of its own.
-    """
+    """The entries in their order, past an overridden `items`; OrderedDicts have their own."""
     kind = collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
     return kind.items(mapping)
 
@@ -685,9 +666,7 @@ def is_method(builtin: Any) -> bool:
 
 
 def _hashed_natively(key: Any) -> bool:
-    """Whether hashing and comparing a key runs no code of the program: scalars, tensors, objects
-    known by identity, tuples of such.
-    """
+    """Whether hashing and comparing a key runs no code of the program."""
     if type(key) is tuple:
         return all(map(_hashed_natively, key))
     if type(key) in SCALARS or _is_immutable_key(key) or isinstance(key, torch.Tensor):
@@ -697,9 +676,7 @@ def _hashed_natively(key: Any) -> bool:
 
 
 def _is_key(key: Any) -> bool:
-    """Whether a key can stand in the copy of a container: hashed natively, or an object whose own
-    methods are interpreted first.
-    """
+    """Whether a copy can hold a key: hashed natively, or by methods that are interpreted first."""
     return _hashed_natively(key) or not isinstance(key, (tuple, frozenset))
 
 

@@ -74,9 +74,7 @@ def wrap_function(
 
 
 def is_fixed(machine: Recorder, function: types.FunctionType) -> bool:
-    """Whether a function is one that a library defines once, or that something was said about:
-    guarded by identity.
-    """
+    """Whether a function is guarded by identity: a library's, a substituted or a marked one."""
     if id(function) in machine.user_overrides or is_replaced(function):
         return True
     if not _MARKS.isdisjoint(function.__dict__):
@@ -95,9 +93,7 @@ def function_source(machine: Recorder, function: types.FunctionType) -> Source:
 
 
 def guard_followed(machine: Recorder, function: types.FunctionType) -> None:
-    """A function of the program is about to be followed: its code must stay, and what is constant
-    of its defaults.
-    """
+    """Guard what a followed function of the program depends on: its code and constant defaults."""
     source = function_source(machine, function)
     machine.guard("IS", FunctionField(source, "code"), function.__code__)
     defaults = function.__defaults__
@@ -132,9 +128,7 @@ def default_value(
 
 
 def _are_constants(machine: Recorder, defaults: tuple[Any, ...], field: Source) -> bool:
-    """Whether defaults are guarded by one comparison: none of them is an object, or a number that
-    was seen to change.
-    """
+    """Whether one comparison guards defaults: no object, and no number that has changed."""
     return all(type(value) in SCALARS for value in defaults) and not (
         machine.dynamic.has_changed_within(field)
     )
@@ -181,9 +175,7 @@ def tell_apart(machine: Recorder, left: Any, right: Any) -> None:
 
 
 def observe(machine: Recorder, value: Any) -> None:
-    """The identity of a value has been looked at: guarded, where it is a function's; other objects'
-    are not seen to matter.
-    """
+    """The identity of a value was read: guarded if it is a function's; others do not matter."""
     if type(value) is types.FunctionType:
         known = machine.objects.known.get(id(value))
         if known is not None:
@@ -216,9 +208,7 @@ def address_read(machine: Recorder, value: Any) -> None:
 
 
 def real_object(machine: Recorder, value: Any) -> Any:
-    """The object of the program that a fake tensor or a tracked copy stands for; others are
-    themselves.
-    """
+    """The object of the program behind a fake tensor or a tracked copy; others are themselves."""
     if isinstance(value, torch.Tensor):
         found = machine.tape.input_of(value)
         return value if found is None else found[0]

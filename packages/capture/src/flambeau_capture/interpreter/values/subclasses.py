@@ -82,9 +82,7 @@ class _Probe(torch.Tensor):
 
 
 _PROBES = [torch.Tensor._make_subclass(_Probe, torch.empty(0)) for _ in range(64)]
-"""Made here, where no tracer is at work that would see it. They hold nothing, so that captures in
-several threads may share them.
-"""
+"""Made here, outside any tracer. They hold nothing, so captures in several threads share them."""
 
 
 class Subclasses:
@@ -118,9 +116,7 @@ class Subclasses:
     # ------------------------------------------------------------ dispatch
 
     def overloads(self, args: Args, kwargs: Kwargs) -> list[type]:
-        """The classes that a call with these arguments is handed to, in order: subclasses first,
-        then from left to right.
-        """
+        """The classes that a call is passed to, in order: subclasses first, then left to right."""
         found: list[type] = []
         if self.disabled:
             return found
@@ -155,9 +151,7 @@ class Subclasses:
     def dispatch(
         self, overloads: list[type], function: Callable[..., Any], args: Args, kwargs: Kwargs
     ) -> Any:
-        """The call as the classes' `__torch_function__` make it; NOT_DISPATCHED for what torch does
-        not hand to them.
-        """
+        """The call by the classes' `__torch_function__`; NOT_DISPATCHED if torch does not ask."""
         met = self._met_by_probe(function, args, kwargs)
         if met is None:
             return NOT_DISPATCHED
@@ -261,9 +255,7 @@ def own_class_attribute(cls: type, name: str) -> Any:
 
 
 def is_getter(function: Any) -> bool:
-    """Whether a callable is `Tensor.shape.__get__` or the like, as `__torch_function__` is given
-    it.
-    """
+    """Whether a callable is `Tensor.shape.__get__` or the like, as `__torch_function__` gets it."""
     return (
         type(function) is types.MethodWrapperType
         and function.__name__ == "__get__"

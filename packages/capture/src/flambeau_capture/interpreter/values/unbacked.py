@@ -44,9 +44,7 @@ _COMPARISONS = {
 
 
 class UnbackedNumbers:
-    """The unbacked symbols of one capture. `values`: the graph value that holds each, by the
-    symbol's name.
-    """
+    """The unbacked symbols of one capture; `values`: the graph value of each, by name."""
 
     def __init__(self, tape: CallTape) -> None:
         self._tape = tape
@@ -70,9 +68,7 @@ class UnbackedNumbers:
             tracer.unbacked = before
 
     def rounded(self, function: Callable[[Any], int], number: FloatExpr) -> Expr:
-        """`int(number)`, or another function that makes an int of an unbacked float: a number that
-        the graph defines, too.
-        """
+        """`int(number)` and the like of an unbacked float: a number that the graph defines."""
         known = self._rounded.get((function, number))
         if known is not None:
             return known
@@ -117,9 +113,7 @@ class UnbackedNumbers:
         return found
 
     def bind_unbacked(self, names: list[str], made: list[FakeTensor]) -> None:
-        """After a call is recorded: record where else the numbers it has defined are to be had, and
-        check what was assumed.
-        """
+        """After a call: record where else its numbers are found, and check what was assumed."""
         tape = self._tape
         for name in names:
             if name not in self.values:
@@ -213,9 +207,7 @@ _BASIC = frozenset({int, torch.SymInt, slice, type(None), type(...)})
 
 
 def select_unbacked(tape: CallTape, tensor: torch.Tensor, key: Any) -> tuple[torch.Tensor, Any]:
-    """The part of a tensor that the unbacked indices of a subscript select, and the rest of the
-    subscript; () where there is none.
-    """
+    """The part of a tensor that unbacked indices select, and the rest of the subscript (or ())."""
     items = key if type(key) is tuple else (key,)
     if not any(map(_is_unbacked, items)) or tape.subclasses.of(tensor) is not None:
         return tensor, key
@@ -236,9 +228,7 @@ def select_unbacked(tape: CallTape, tensor: torch.Tensor, key: Any) -> tuple[tor
 
 
 def _select(tape: CallTape, tensor: torch.Tensor, dim: int, index: Any, shown: int) -> torch.Tensor:
-    """One index along a dimension; out of bounds, it is refused as in a subscript, where the
-    dimension is `shown`.
-    """
+    """One index along a dimension; an error out of bounds names the dimension `shown`."""
     size = tensor.shape[dim] if dim < tensor.ndim else 0
     try:
         found: torch.Tensor = tape.call_function(torch.select, (tensor, dim, index))
