@@ -4,7 +4,7 @@ of it compared.
     differences(lambda x: x.add_(1).view(-1), lambda: (torch.randn(3, 4),))   -> list of str
 
 Compared: values against float64, dtypes, shapes, strides, which outputs are or view which inputs,
-requires_grad and leaves, inputs after the call and whether their versions moved, gradients (None or
+requires_grad and leaves, inputs after the call, versions of inputs and outputs, gradients (None or
 not), the random generator afterwards, and errors.
 """
 
@@ -31,7 +31,7 @@ class Run:
     error: str | None = None
     leaves: list[Any] = field(default_factory=list)
     inputs: list[torch.Tensor] = field(default_factory=list)
-    moved: list[bool] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     relations: list[str] = field(default_factory=list)
     grads: list[torch.Tensor | None] = field(default_factory=list)
     grad_error: str | None = None
@@ -101,10 +101,6 @@ def observe(
     """Run a program on `args` and note what it shows."""
     run = Run()
     inputs = tensors(leaves_of(args))
-    inference = [tensor.is_inference() for tensor in inputs]
-    versions = [
-        0 if skip else tensor._version for tensor, skip in zip(inputs, inference, strict=True)
-    ]
     torch.manual_seed(seed)
     try:
         run.leaves = leaves_of(function(*args))
@@ -113,12 +109,10 @@ def observe(
         return run
     run.rng = _random_state()
     run.inputs = inputs
-    # Eager counts writes to no elements too.
-    run.moved = [
-        not skip and tensor.numel() > 0 and tensor._version != version
-        for tensor, version, skip in zip(inputs, versions, inference, strict=True)
-    ]
     outputs = tensors(run.leaves)
+    run.versions = [
+        -1 if tensor.is_inference() else tensor._version for tensor in [*inputs, *outputs]
+    ]
     try:
         run.relations = _relations(outputs, inputs)
     except RuntimeError as error:
@@ -250,8 +244,8 @@ def compare(
 ) -> list[str]:
     """Everything that differs between a compiled and an eager run.
 
-    versions: inputs' versions move where eager's do and nowhere else (eager's batch norm does not
-    count its writes). messages: the first lines of exceptions are alike, and not only their types.
+    versions: those of inputs and outputs are eager's. messages: the first lines of exceptions are
+    alike, and not only their types.
     """
     if ours.error is not None or theirs.error is not None:
         same = ours.error == theirs.error
@@ -293,11 +287,11 @@ def compare(
             text = compare_tensor(mine, other, best, factor, least)
             if text:
                 found.append(f"{name[:-1]} {number}: {text}")
-    for name in ("moved", "relations", "grad_error"):
+    for name in ("versions", "relations", "grad_error"):
         mine, other = getattr(ours, name), getattr(theirs, name)
         if name == "grad_error" and not messages and mine and other:
             mine, other = mine.split(":")[0], other.split(":")[0]
-        if mine != other and (versions or name != "moved"):
+        if mine != other and (versions or name != "versions"):
             found.append(f"{name}: {mine}, not {other}")
     assert ours.rng is not None and theirs.rng is not None
     if not torch.equal(ours.rng, theirs.rng):

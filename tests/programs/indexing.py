@@ -257,6 +257,7 @@ add(
     "embedding",
     lambda i, w: (F.embedding(i, w), F.embedding(i, w, padding_idx=2), w[i], F.one_hot(i, 9)),
     lambda: (ints(3, 4, low=0, high=7), grad(7, 5)),
+    versions=False,  # eager's one_hot writes twice to its result, for tensor subclasses not at all
 )
 add(
     "embedding_halves",

@@ -344,20 +344,18 @@ layer(
     lambda: (grad(5, 2, 8), grad(6, 2, 8)),
     factor=16.0,
 )
-layer("batch_norm", nn.BatchNorm2d(3), lambda: (grad(4, 3, 5, 2),), versions=False)
+layer("batch_norm", nn.BatchNorm2d(3), lambda: (grad(4, 3, 5, 2),))
 layer("batch_norm_eval_module", nn.BatchNorm1d(3), lambda: (grad(4, 3),), training=False)
 layer(
     "batch_norm_cumulative",
     nn.BatchNorm1d(3, momentum=None),
     lambda: (grad(4, 3),),
-    versions=False,
     fullgraph=False,
 )
 layer(
     "instance_norm_tracked",
     nn.InstanceNorm2d(3, affine=True, track_running_stats=True),
     lambda: (grad(4, 3, 5, 2),),
-    versions=False,
 )
 layer(
     "sequential",
@@ -366,7 +364,6 @@ layer(
         nn.Flatten(), nn.Linear(4 * 3 * 2, 5), nn.Dropout(0.3), nn.LogSoftmax(-1),
     ),
     lambda: (grad(2, 3, 8, 6),),
-    versions=False,
     factor=16.0,
 )
 layer(

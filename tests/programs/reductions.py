@@ -236,7 +236,6 @@ add(
     "batch_norm_train",
     lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training=True, momentum=0.3),
     lambda: (grad(4, 3, 5), rand(3), rand(3).abs(), grad(3), grad(3)),
-    versions=False,
 )
 add(
     "batch_norm_eval",
@@ -247,7 +246,6 @@ add(
     "batch_norm_channels_last",
     lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training=True),
     lambda: (channels_last(4, 3, 5, 2), rand(3), rand(3).abs(), grad(3), grad(3)),
-    versions=False,
 )
 add("batch_norm_2d", lambda x: F.batch_norm(x, None, None, training=True), lambda: (grad(9, 5),))
 add(

@@ -80,11 +80,6 @@ UNDECLARED: dict[OpOverload, FunctionalForm] = {
 statistics are given).
 """
 
-UNCOUNTED = frozenset({aten._native_batch_norm_legit.default, aten._batch_norm_with_update.default})
-"""Overloads that declare what they write, and leave its version counter as it is, as those of
-UNDECLARED do.
-"""
-
 
 @cache
 def functional_form(op: OpOverload) -> FunctionalForm:

@@ -16,14 +16,12 @@ adds.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from flambeau_autograd.aliases import Alias, AliasMap, argument_named
 from flambeau_autograd.functional_forms import (
-    UNCOUNTED,
     UNDECLARED,
     FunctionalForm,
     functional_form,
@@ -56,12 +54,11 @@ def functionalize(
     work.run(tape.nodes[:split])
     results = [work.output(out) for out in tape.outputs[:count]]
     writes = work.writes()
-    counts = work.counts(target for target, _ in writes)
     work.run(tape.nodes[split:])
     results += [work.output(out) for out in tape.outputs[count:]]
     if work.writes() != writes:
         raise MutationInBackward("the backward writes to an input of the forward")
-    return Graph(list(tape.inputs), work.nodes, results, writes, tape.env, tape.name, counts)
+    return Graph(list(tape.inputs), work.nodes, results, writes, tape.env, tape.name)
 
 
 class _Memory:
@@ -81,8 +78,6 @@ class _Functionalizer:
         self._inputs = tape.inputs
         self._aliases = aliases
         self._memory: dict[Alias, _Memory] = {}
-        self._counts: Counter[Alias] = Counter()
-        """How many writes that move version counters each memory has seen."""
         # What an alias holds, and the version of its memory at which it was so.
         self._current: dict[Alias, tuple[Value, int]] = {}
         self._where = ""
@@ -97,8 +92,6 @@ class _Functionalizer:
         """Append the functional form of `nodes`."""
         for node in nodes:
             self._where = node.where
-            if aliasing(node.op).mutated and node.op not in UNCOUNTED:
-                self._counts.update(self._aliases[value].root for value in _written(node))
             if node.op in UNDECLARED and self._trains(node):
                 self._write_functional(node, UNDECLARED[node.op])
                 continue
@@ -134,10 +127,6 @@ class _Functionalizer:
                 if current is not value:
                     found.append((value, current))
         return found
-
-    def counts(self, written: Iterable[Value]) -> dict[Value, int]:
-        """How often the operators so far have moved the version counter of each written input."""
-        return {value: self._counts[self._aliases[value].root] for value in written}
 
     # Calls of each kind
 
@@ -404,15 +393,6 @@ def _require_whole(alias: Alias) -> None:
 
 _DRAWS = {aten.bernoulli_.float, aten.bernoulli_.Tensor, aten.normal_.default}
 _OVERWRITES = {aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
-
-
-def _written(node: Node) -> Iterable[Value]:
-    """The Values that an operator writes to by its schema."""
-    for name in aliasing(node.op).mutated:
-        written = argument_named(node, name)
-        for value in written if isinstance(written, (list, tuple)) else [written]:
-            if isinstance(value, Value):
-                yield value
 
 
 def _specs_in(arg: Any) -> Any:

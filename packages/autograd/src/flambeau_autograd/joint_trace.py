@@ -25,7 +25,7 @@ from torch import fx
 from flambeau_autograd.aliases import Alias, AliasMap
 from flambeau_autograd.functionalize import dense_order
 from flambeau_autograd.masked_writes import set_item
-from flambeau_autograd.outputs import Constant, Input, Output, Result, View, view_steps
+from flambeau_autograd.outputs import Constant, Data, Input, Output, Result, View, view_steps
 from flambeau_autograd.reachability import reachability
 from flambeau_autograd.reasons import (
     AliasedMutation,
@@ -34,6 +34,7 @@ from flambeau_autograd.reasons import (
     LeafInside,
     TrainingOnlyMutation,
 )
+from flambeau_autograd.version_counters import shared_counters, version_of
 from flambeau_prims.concrete_sizes import with_concrete_sizes
 from flambeau_prims.error_texts import SYMBOLIC_SIZES_REFUSED
 from flambeau_prims.fake import FakeTensor, StorageRecord, make_fake
@@ -63,7 +64,8 @@ class Trace:
     results that gradient i comes from, `sharing[k]` those that share kept tensors with result k
     (`reachability.py`). `owners[i]` is whose memory result i is (see `unalias_outputs`). `copies`
     lists (argument, result) to be copied under autograd. `tangents[k]` is the result that tangent k
-    is of. `split` is the number of forward calls.
+    is of. `split` is the number of forward calls. `counts` says how far the forward moves the
+    version counters of `tape.inputs`, `versions` where those of results stand that have moved.
     """
 
     tape: Graph
@@ -82,6 +84,8 @@ class Trace:
     reaching: list[frozenset[int]]
     sharing: dict[int, frozenset[int]]
     grad_mode: bool | None
+    counts: dict[Value, int]
+    versions: dict[int, int]
     results: int = 0
 
     @property
@@ -97,6 +101,7 @@ class _Argument:
     """
 
     position: int
+    value: Value
     fake: FakeTensor
     leaf: FakeTensor
     grad_fn: Any
@@ -111,8 +116,11 @@ class _Results:
     fakes: list[FakeTensor | None] = field(default_factory=list)
     owners: list[Any] = field(default_factory=list)
     found: dict[Any, int] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)
 
-    def add(self, key: Any, value: Any, fake: FakeTensor | None, owner: Any) -> Result:
+    def add(
+        self, key: Any, value: Any, fake: FakeTensor | None, owner: Any, version: int = 0
+    ) -> Result:
         """The Result for `key`, appended if it is new."""
         position = self.found.get(key)
         if position is None:
@@ -120,6 +128,8 @@ class _Results:
             self.values.append(value)
             self.fakes.append(fake)
             self.owners.append(owner)
+            if version:
+                self.versions[position] = version
         return Result(position)
 
 
@@ -179,6 +189,7 @@ class _JointTracer:
             aliases.extend_inputs(tracer.constants)
             aliases.extend(tracer.nodes)
             self._refuse_aliased_writes(tracer.nodes, aliases)
+            counts = self._counts()
             results = _Results()
             plan = self._plan_outputs(flat, aliases, results)
             copies = self._plan_copies(results)
@@ -223,6 +234,8 @@ class _JointTracer:
             reaching=[frozenset(tangents[number] for number in numbers) for numbers in reaching],
             sharing={at: shared[numbers] for at, numbers in zip(tangents, sharing, strict=True)},
             grad_mode=None if grad_after == self._grad else grad_after,
+            counts=counts,
+            versions=results.versions,
             results=len(results.values),
         )
 
@@ -262,8 +275,12 @@ class _JointTracer:
             with torch._C._InferenceMode(leaf.is_inference()), torch.enable_grad():
                 fake = _Interior.apply(leaf)  # type: ignore[assignment]
         self._passed.append(position)
-        self._inputs.append(leaf.value)
-        self._arguments.append(_Argument(position, fake, leaf, fake.grad_fn, example.requires_grad))
+        value = leaf.value
+        assert value is not None
+        self._inputs.append(value)
+        self._arguments.append(
+            _Argument(position, value, fake, leaf, fake.grad_fn, example.requires_grad)
+        )
         return fake
 
     # Forward
@@ -343,6 +360,14 @@ class _JointTracer:
                 names = ", ".join(value.name for value in sharers)
                 raise AliasedMutation(f"inputs {names} share memory, and the program writes to it")
 
+    def _counts(self) -> dict[Value, int]:
+        """How far the version counter of each input and lifted tensor has moved."""
+        fakes: list[tuple[Any, FakeTensor]] = [
+            (argument.value, argument.fake) for argument in self._arguments
+        ]
+        fakes += [(fake.value, fake) for _, fake in self._attributes.values()]
+        return {value: version_of(fake) for value, fake in fakes}
+
     # Outputs
 
     def _plan_outputs(self, flat: list[Any], aliases: AliasMap, results: _Results) -> list[Output]:
@@ -360,6 +385,11 @@ class _JointTracer:
             for root, outs in groups.items()
             if root not in inputs
         }
+        arguments = {argument.position: argument.fake for argument in self._arguments}
+        sources = [root for root in roots.values() if isinstance(root, FakeTensor)]
+        counters = shared_counters(
+            [*arguments.values(), *sources, *(out for outs in groups.values() for out in outs)]
+        )
         plan: list[Output] = []
         for out in flat:
             if not isinstance(out, FakeTensor):
@@ -367,19 +397,30 @@ class _JointTracer:
                 continue
             alias = aliases[out.value]  # type: ignore[index]
             root = alias.root
-            base: Input | Result
+            base: Input | Result | Data
             if root in inputs:
                 base = Input(inputs[root])
+                counted: FakeTensor | None = arguments[inputs[root]]
             elif roots[root] is None:
-                plan.append(results.add(alias, out.value, out, root))
+                plan.append(results.add(alias, out.value, out, root, version_of(out)))
                 continue
             else:
                 source = roots[root]
-                base = results.add(root, root.value, source if source is not root else None, root)
+                fake = source if source is not root else None
+                counted = fake
+                version = 0 if fake is None else version_of(fake)
+                base = results.add(root, root.value, fake, root, version)
+            if alias is root:
+                plan.append(base)
+                continue
             # A view taken under no_grad has no grad_fn, though it says that it requires grad.
-            plan.append(
-                base if alias is root else View(base, view_steps(alias), out.grad_fn is not None)
-            )
+            tracked, steps = out.grad_fn is not None, view_steps(alias)
+            apart: int | None = None
+            if counted is None or counters[id(out)] != counters[id(counted)]:
+                apart = version_of(out)
+                if not tracked and any(step.op is torch.ops.aten.detach.default for step in steps):
+                    base = Data(base, counters[id(out)])
+            plan.append(View(base, steps, tracked, apart))
         return plan
 
     def _root_of(self, root: Alias, outs: list[FakeTensor], aliases: AliasMap) -> Any:
@@ -433,13 +474,13 @@ class _JointTracer:
     # Backward
 
     def _differentiable(self) -> list[tuple[Value, FakeTensor]]:
-        found = [
-            (argument.leaf.value, argument.leaf)
+        found: list[tuple[Any, FakeTensor]] = [
+            (argument.value, argument.leaf)
             for argument in self._arguments
             if argument.requires_grad
         ]
         found += [(fake.value, fake) for _, fake in self._attributes.values() if fake.requires_grad]
-        return found  # type: ignore[return-value]
+        return found
 
     def _positions(
         self, differentiable: list[tuple[Value, FakeTensor]], constants: list[Value]

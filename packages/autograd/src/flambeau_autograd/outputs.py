@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from flambeau_autograd.version_counters import set_versions
 from flambeau_prims.graph import Value
 from flambeau_prims.sizes import Expr
 
@@ -37,6 +38,17 @@ class Input:
     """Argument number `position` itself."""
 
     position: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """What `.data` of an Input or Result is: its memory under another version counter.
+
+    Those of one number have one `counter`.
+    """
+
+    base: Input | Result
+    counter: int
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,15 @@ class ViewStep:
 
 @dataclass(frozen=True)
 class View:
-    """Views taken, in order, of an Input or Result; `tracked` by autograd or not."""
+    """Views taken, in order, of an Input, Result or Data; `tracked` by autograd or not.
 
-    base: Input | Result
+    `version`: where its version counter stands, or None if that is its base's.
+    """
+
+    base: Input | Result | Data
     steps: tuple[ViewStep, ...]
     tracked: bool
+    version: int | None = None
 
 
 Output: TypeAlias = Result | Input | View | Constant
@@ -113,14 +129,25 @@ def build_outputs(
 ) -> tuple[Any, ...]:
     """The caller's outputs."""
     made = []
+    data: dict[Data, torch.Tensor] = {}
     for out in plan:
         if isinstance(out, Result):
             made.append(results[out.position])
         elif isinstance(out, Input):
             made.append(args[out.position])
         elif isinstance(out, View):
-            given = args if isinstance(out.base, Input) else results
-            made.append(_take(out, given[out.base.position], sizes))
+            base = out.base
+            if isinstance(base, Data):
+                found = data.get(base)
+                if found is None:
+                    given = args if isinstance(base.base, Input) else results
+                    found = data[base] = given[base.base.position].data
+            else:
+                found = (args if isinstance(base, Input) else results)[base.position]
+            view = _take(out, found, sizes)
+            if out.version is not None:
+                set_versions((view,), (out.version,))
+            made.append(view)
         else:
             made.append(out.value)
     return tuple(made)

@@ -108,17 +108,21 @@ def _compile(
     joint = prepare(traced, options)
     constants = len(traced.constants)
     inputs = len(traced.tape.inputs) - len(traced.tangents)
+    counts = {
+        at: traced.counts.get(cast("Value", value), 0)
+        for at, value in zip(traced.passed, joint.inputs, strict=False)
+    }
     grad_inputs = any(
         isinstance(x, torch.Tensor) and x.requires_grad
         for x in (*example_inputs, *traced.constants)
     )
-    counts = _write_counts(joint, traced)
     call = Call(
         inputs=joint.inputs[: inputs - constants],
         passed=None if len(traced.passed) == len(example_inputs) else traced.passed,
         outputs=traced.plan,
         constants=tuple(traced.constants),
         copies=[(*copy, counts[copy[0]]) for copy in traced.copies],
+        versions=traced.versions,
         grad_mode=traced.grad_mode,
         no_autocast=autocast,
         no_grad=not traced.trains and torch.is_grad_enabled() and grad_inputs,
@@ -156,7 +160,7 @@ def _compile(
         handles=_handles(found, joint, traced, example_inputs),
         watched=watched_tensors(
             part,
-            _reads_of_eager(traced, inputs, counts),
+            _reads_of_eager(traced, inputs, {at: counts[at] for at, _ in traced.copies}),
             traced.results,
             traced.tangents,
             call.inference,
@@ -216,16 +220,19 @@ def _reads_of_eager(traced: Trace, inputs: int, counts: dict[int, int]) -> list[
     ]
 
 
-def _write_counts(graph: Graph, traced: Trace) -> dict[int, int]:
-    """How often the program writes to each of the arguments that are copied under autograd."""
-    place = dict(zip(traced.passed, graph.inputs, strict=False))
-    return {at: graph.write_counts.get(cast("Value", place[at]), 1) for at, _ in traced.copies}
-
-
 def prepare(traced: Trace, options: AutogradOptions) -> Graph:
     """The functional graph of a trace, after all passes on forward and backward together."""
     graph = functionalize(traced.tape, traced.aliases, traced.split, traced.results)
-    graph.writes = _writes_of_the_graph(graph, traced)
+    copied = _copied_inputs(graph, traced)
+    graph.writes = [
+        (target, new)
+        for target, new in graph.writes
+        # Nobody sees a literal, and the glue copies the rest under autograd's eyes.
+        if target not in traced.literals and target not in copied
+    ]
+    graph.write_counts = {
+        target: count for target, count in traced.counts.items() if target not in copied
+    }
     passes = list(PASSES)
     if options.decompose and options.channels_last:
         # Before decomposition: it speaks of convolutions, and of what eager's operators do to
@@ -240,18 +247,6 @@ def prepare(traced: Trace, options: AutogradOptions) -> Graph:
             check_graph(graph, name)
     # Last, since merging and folding are what makes outputs share memory.
     return unalias_outputs(graph, traced.owners, primitive=options.decompose)
-
-
-def _writes_of_the_graph(graph: Graph, traced: Trace) -> list[tuple[Value, Value]]:
-    """The writes less those to literals, which nobody sees, and those that the glue copies under
-    autograd's eyes.
-    """
-    copied = _copied_inputs(graph, traced)
-    return [
-        (target, new)
-        for target, new in graph.writes
-        if target not in traced.literals and target not in copied
-    ]
 
 
 def _copied_inputs(graph: Graph, traced: Trace) -> set[Value]:

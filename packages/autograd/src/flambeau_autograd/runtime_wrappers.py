@@ -21,6 +21,7 @@ from flambeau_autograd.double_backward import message, raising_twice
 from flambeau_autograd.operators import memory_of
 from flambeau_autograd.outputs import Output, build_outputs, is_plain
 from flambeau_autograd.saved_versions import check_versions, modified, recorded
+from flambeau_autograd.version_counters import set_versions
 from flambeau_prims.fork_safety import fork_safe_lock
 from flambeau_prims.graph import Value
 from flambeau_prims.symbols import symbol_reads
@@ -57,6 +58,7 @@ class Call:
     the caller's arguments that they are (None: all). `outputs` is the plan for the caller's
     outputs; `constants` are passed after the arguments; `copies` lists (input, result, writes):
     inputs to be overwritten so that autograd records it, by how many writes of the program.
+    `versions` says where the version counters of results stand that the program wrote to.
     `grad_mode` is the mode to leave behind, or None.
     `no_autocast`: the graph spells its casts out, so autocast must not add its own. `no_grad`: the
     arguments may require grad, and the graph must not be recorded. `inference`: positions of the
@@ -68,6 +70,7 @@ class Call:
     outputs: list[Output]
     constants: tuple[torch.Tensor, ...] = ()
     copies: list[tuple[int, int, int]] = field(default_factory=list)
+    versions: dict[int, int] = field(default_factory=dict)
     grad_mode: bool | None = None
     no_autocast: bool = False
     no_grad: bool = False
@@ -150,9 +153,9 @@ def wrap_training(
         given = (*passed(args), *constants)
         results = apply(given, *differentiable((*args, *constants)))
         for target, source, writes in copies:
+            version = args[target]._version
             args[target].copy_(results[source])
-            for _ in range(writes - 1):
-                torch.autograd.graph.increment_version(args[target])
+            set_versions((args[target],), (version + writes,))
         outputs = build_outputs(plan, args, results, sizes(given))
         if grad_mode is not None:
             torch._C._set_grad_enabled(grad_mode)
@@ -366,10 +369,23 @@ def _defined(
 def _guarded(compiled: Compiled, call: Call) -> Compiled:
     """`compiled` under the modes that the call's graph asks for."""
     run = compiled
+    if call.versions:
+        run = _with_versions(run, call.versions)
     if call.no_autocast:
         run = _without_autocast(run)
     if call.no_grad:
         run = torch.no_grad()(run)
+    return run
+
+
+def _with_versions(compiled: Compiled, versions: dict[int, int]) -> Compiled:
+    written, counts = _getter(list(versions)), tuple(versions.values())
+
+    def run(*args: Any) -> tuple[Any, ...]:
+        results = compiled(*args)
+        set_versions(written(results), counts)
+        return results
+
     return run
 
 

@@ -93,11 +93,9 @@ class _Emitter:
             kernels=tuple(self.kernels),
             steps=tuple(self.steps),
             outputs=outputs,
-            mutated=tuple(dict.fromkeys(lowered.mutated)),
+            mutated=tuple(lowered.write_counts),
             name=lowered.graph.name,
-            write_counts=tuple(
-                lowered.write_counts[name] for name in dict.fromkeys(lowered.mutated)
-            ),
+            write_counts=tuple(lowered.write_counts.values()),
             private_outputs=lowered.graph.private_outputs,
         )
 

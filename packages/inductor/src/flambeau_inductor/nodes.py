@@ -157,7 +157,6 @@ class Lowered:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     outputs: list[TensorRef | SizeRef | None] = field(default_factory=list)
-    mutated: list[str] = field(default_factory=list)
     write_counts: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:

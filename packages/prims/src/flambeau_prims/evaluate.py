@@ -6,6 +6,7 @@ a graph's outputs have exactly the strides they were promised with.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from flambeau_prims.symbols import symbol_reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
@@ -41,8 +43,18 @@ def run_graph(graph: Graph, inputs: Sequence[Tensor | int]) -> tuple[Any, ...]:
         for out in graph.outputs
     )
     for target, value in graph.writes:
-        known[target].copy_(known[value])
+        with _version_kept(known[target]):
+            known[target].copy_(known[value])
+    for target, count in graph.counted_writes():
+        for _ in range(0 if known[target].is_inference() else count):
+            torch.autograd.graph.increment_version(known[target])
     return outputs
+
+
+def _version_kept(tensor: Tensor) -> AbstractContextManager[Any]:
+    if tensor.is_inference():
+        return nullcontext()
+    return torch.autograd._unsafe_preserve_version_counter(tensor)
 
 
 def _run_node(
@@ -72,7 +84,8 @@ def _laid_out(result: Tensor, value: Value, symbols: Mapping[str, int]) -> Tenso
     """A fresh result in the strides of its Value, in memory of its own."""
     stride = [evaluate_number(step, symbols) for step in value.spec.stride]
     laid = torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
-    return laid.copy_(result)
+    with _version_kept(laid):
+        return laid.copy_(result)
 
 
 def _concrete(arg: Any, known: Mapping[Value, Tensor], symbols: Mapping[str, int]) -> Any:

@@ -122,10 +122,10 @@ class Graph:
     symbol. `outputs` may hold Values, Sizes (a symbolic int the program returns) and None. `writes`
     lists the mutations of inputs that remain after functionalization, as (input, new value): at
     exit the input's memory must hold the value, cast and laid out as the input is. `write_counts`
-    says how many writes of the program the version counter of a written input counts, one where it
-    says nothing; eager counts none where batch norm writes its statistics. `env` owns
-    the symbolic sizes, or is None when every size is an int. The last `private_outputs` outputs are
-    read by the compiler's own backward only, not by the caller.
+    says how far the version counter of an input moves: where it says nothing, by one if the input
+    is written. Eager counts no write of batch norm's statistics, and counts `x.copy_(x)`. `env`
+    owns the symbolic sizes, or is None when every size is an int. The last
+    `private_outputs` outputs are read by the compiler's own backward only, not by the caller.
     """
 
     inputs: list[Value | Expr] = field(default_factory=list)
@@ -136,6 +136,12 @@ class Graph:
     name: str = "graph"
     write_counts: dict[Value, int] = field(default_factory=dict)
     private_outputs: int = 0
+
+    def counted_writes(self) -> list[tuple[Value, int]]:
+        """Each input that is written, or whose version counter moves, and how far it moves."""
+        written = dict.fromkeys([target for target, _ in self.writes], 1)
+        counted = {**written, **self.write_counts}
+        return [(value, count) for value, count in counted.items() if count or value in written]
 
     def users(self) -> dict[Value, list[Node]]:
         """For each Value, the nodes that read it, each once, in order."""
@@ -213,10 +219,11 @@ def format_graph(graph: Graph) -> str:
     )
     lines = [f"{graph.name}({head}) {{"]
     lines += [f"  {format_node(node)}" for node in graph.nodes]
+    new = dict(graph.writes)
     lines += [
-        f"  write {target.name} <- {value.name}"
-        + (f" (counted {count})" if (count := graph.write_counts.get(target, 1)) != 1 else "")
-        for target, value in graph.writes
+        f"  write {target.name} <- {new.get(target, target).name}"
+        + (f" (counted {count})" if count != 1 or target not in new else "")
+        for target, count in graph.counted_writes()
     ]
     lines += [f"  return ({', '.join(repr(out) for out in graph.outputs)})", "}"]
     return "\n".join(lines)

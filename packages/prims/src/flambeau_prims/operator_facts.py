@@ -17,6 +17,8 @@ from flambeau_prims.strides import is_dense, is_empty, same_shape
 from flambeau_prims.unsupported import OutArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch._ops import OpOverload
 
 aten = torch.ops.aten
@@ -38,6 +40,8 @@ _CHECKS = {
     aten._assert_async.msg,
 }
 _LAZY = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
+_UNCOUNTED = ("fused_", "amp_")
+"""How the kernels' names begin that write to lists of tensors, and move no version counter."""
 _LIFTS = {aten.lift_fresh.default}
 
 READS_MEMORY = frozenset(
@@ -64,9 +68,9 @@ class OperatorFacts:
     """Facts of one overload; see the attributes."""
 
     __slots__ = (
-        "aliases", "any_geometry", "changes_metadata", "checks_overlap", "functional", "lazy",
-        "mutated", "op", "out", "positions", "random", "returns_list", "special", "stem", "view",
-        "view_form",
+        "aliases", "any_geometry", "changes_metadata", "checks_overlap", "counted_lists",
+        "functional", "lazy", "mutated", "op", "out", "positions", "random", "returns_list",
+        "special", "stem", "view", "view_form",
     )  # fmt: skip
 
     def __init__(self, op: OpOverload) -> None:
@@ -84,6 +88,13 @@ class OperatorFacts:
             for index, argument in enumerate(schema.arguments)
             if not argument.kwarg_only
         }
+        listed = [a.name for a in schema.arguments if str(a.type) == "List[Tensor]"]
+        self.counted_lists = tuple(
+            name
+            for name in self.mutated
+            if name in listed and op.namespace == "aten" and not self.stem.startswith(_UNCOUNTED)
+        )
+        """Written lists of tensors whose version counters the kernel moves, not the dispatcher."""
         self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith(
             "List"
         )
@@ -136,10 +147,12 @@ class OperatorFacts:
         name = self.aliases[index]
         return None if name is None else self.argument(name, args, kwargs)
 
-    def written(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        """The tensors that a call writes to."""
+    def written(
+        self, args: Any, kwargs: Any, names: Sequence[str] | None = None
+    ) -> list[torch.Tensor]:
+        """The tensors that a call writes to; those of the parameters `names`, if given."""
         found: list[torch.Tensor] = []
-        for name in self.mutated:
+        for name in self.mutated if names is None else names:
             argument = self.argument(name, args, kwargs)
             if isinstance(argument, torch.Tensor):
                 found.append(argument)

@@ -325,6 +325,10 @@ class Tracer(TorchDispatchMode):
             outputs.append(self._wrapped(item).value if isinstance(item, torch.Tensor) else None)
         for written in facts.written(args, kwargs):
             self._wrapped(written).storage_record.written()
+        if facts.counted_lists:
+            for written in facts.written(args, kwargs, facts.counted_lists):
+                if isinstance(written, FakeTensor) and not written.is_inference():
+                    torch.autograd.graph.increment_version(written)
         if self.record:
             node.outputs = tuple(outputs)
             self.nodes.append(node)

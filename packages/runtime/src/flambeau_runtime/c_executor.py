@@ -343,6 +343,7 @@ class Assembler:
         address = find_shim(self.core, f"aoti_torch_{kinds.pop()}_{function}")
         if not address:
             return False
+        self.below = True  # the kernels may call operators that count as writes
         scales = struct.unpack("qq", struct.pack("dd", beta, alpha))
         tensors = [self.slots[name] for name in names]
         self.code += [

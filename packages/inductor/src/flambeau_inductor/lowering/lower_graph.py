@@ -316,8 +316,9 @@ class _GraphLowering:
                 self.finish(elements, self.memory[target], target.spec, index, name, axes, (), "")
             else:
                 self.copy_value(value, target)
-            self.lowered.mutated.append(self.memory[target])
-            self.lowered.write_counts[self.memory[target]] = self.graph.write_counts.get(target, 1)
+        self.lowered.write_counts = {
+            self.memory[target]: count for target, count in self.graph.counted_writes()
+        }
 
 
 def _is_empty(shape: Sequence[Size]) -> bool:

@@ -13,7 +13,7 @@ from flambeau_capture.interpreter.torch_calls.hooks import GradFn
 from flambeau_capture.interpreter.values.classes import MISSING
 from flambeau_capture.interpreter.values.subclasses import NOT_DISPATCHED, own_class_attribute
 from flambeau_capture.reasons import GraphBreak
-from flambeau_capture.sources import DictEntry, GradOf, InstanceDict
+from flambeau_capture.sources import Attribute, DictEntry, GradOf, InstanceDict
 
 if TYPE_CHECKING:
     from flambeau_capture.interpreter.torch_calls.tape import TapeRecorder
@@ -22,7 +22,7 @@ _NATIVE = frozenset({
     "shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_cpu", "is_meta", "layout",
     "is_leaf", "itemsize", "nbytes", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested",
     "is_mkldnn", "is_xpu", "is_mps", "is_mtia", "is_hpu", "is_vulkan", "is_xla", "is_ipu",
-    "is_maia", "retains_grad", "output_nr", "_version", "__class__",
+    "is_maia", "retains_grad", "output_nr", "__class__",
 })  # fmt: skip
 _NATIVE_TO_SUBCLASSES = frozenset({"__dict__", "__class__", "__weakref__"})
 _HISTORY = ("grad_fn", "_base", "_backward_hooks", "_post_accumulate_grad_hooks")
@@ -38,6 +38,8 @@ def load_tensor_attribute(machine: TapeRecorder, tensor: torch.Tensor, name: str
             return found
     if name in _NATIVE:
         return machine.tape.real_type(tensor) if name == "__class__" else getattr(tensor, name)
+    if name == "_version":
+        return _version(machine, tensor)
     if name in _VIEWS:
         return machine.tape.call_function(getattr, (tensor, name))
     pending = machine.objects.pending_writes_of(tensor)
@@ -88,6 +90,18 @@ def _grad_fn(machine: TapeRecorder, tensor: torch.Tensor) -> GradFn:
     if found is None:
         found = tape.grad_fns[id(node)] = GradFn(machine, tensor, takes_hooks=False)
     return found
+
+
+def _version(machine: TapeRecorder, tensor: torch.Tensor) -> Any:
+    """An input's version when the call began, which is guarded, and the writes since."""
+    found = machine.tape.input_of(tensor)
+    if found is not None:
+        real, entry = found
+        before = machine.objects.wrap(real._version, Attribute(entry.source, "_version"))
+        return before + tensor._version
+    if tensor.storage_record.given:  # type: ignore[attr-defined]
+        raise GraphBreak("tensor-attribute", "the version of a view of an input is read")
+    return tensor._version
 
 
 def _grad(machine: TapeRecorder, tensor: torch.Tensor) -> Any:
