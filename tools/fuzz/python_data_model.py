@@ -1,87 +1,20 @@
 """Statements of random programs about Python's data model: subclasses of containers with slots,
 special methods that return NotImplemented, reflected operators, live iterators and patterns, with
-graph breaks among them. `DATA_MODEL` stands above the programs that use them.
+graph breaks among them.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
+
+from tools.fuzz import data_model_classes
 
 if TYPE_CHECKING:
     from tools.fuzz.python_idioms import Expressions
 
-DATA_MODEL = """
-class SlotList(list):
-    __slots__ = ("a", "b")
-
-class SlotDict(dict):
-    __slots__ = ("a", "__dict__")
-
-class SlotSet(set):
-    __slots__ = ("a", "b")
-
-class Silent(dict):
-    def __eq__(self, other):
-        return NotImplemented
-    def __or__(self, other):
-        return NotImplemented
-    __hash__ = None
-
-class SilentList(list):
-    def __eq__(self, other):
-        return NotImplemented
-    def __lt__(self, other):
-        return NotImplemented
-    def __radd__(self, other):
-        return NotImplemented
-    __hash__ = None
-
-class SilentInt(int):
-    def __eq__(self, other):
-        return NotImplemented
-    def __lt__(self, other):
-        return NotImplemented
-    def __add__(self, other):
-        return NotImplemented
-    def __rmul__(self, other):
-        return NotImplemented
-    __hash__ = int.__hash__
-
-class Add:
-    def __add__(self, other):
-        return ("add", type(other).__name__)
-    def __radd__(self, other):
-        return ("radd", type(other).__name__)
-    def __lt__(self, other):
-        return True
-    def __gt__(self, other):
-        return False
-
-class AddInherits(Add):
-    pass
-
-class AddOverrides(Add):
-    def __radd__(self, other):
-        return ("overridden", type(other).__name__)
-
-class RightOnly(float):
-    def __radd__(self, other):
-        return "right"
-    def __rsub__(self, other):
-        return NotImplemented
-
-class Named:
-    __match_args__ = ("left", "right")
-    def __init__(self, left, right):
-        self.left, self.right = left, right
-
-@torch._dynamo.disable
-def live(items):
-    return iter(items)
-
-def stop():
-    torch._dynamo.graph_break()
-"""
+DATA_MODEL = inspect.getsource(data_model_classes)
+"""Stands above the programs."""
 
 _SLOTTED = ("SlotList([1, 2])", "SlotDict(k=1)", "SlotSet([3])")
 _ADDERS = ("Add()", "AddInherits()", "AddOverrides()", "RightOnly(2)", "1.5", "SilentInt(2)")
@@ -120,7 +53,7 @@ _FIXED = (
     "net.forward",
 )
 _ATTRIBUTES = ("'weight'", "'steps'", "'func'", "'size'", "'start'", "'b'")
-_CONSUMERS = (
+CONSUMERS = (
     "set",
     "frozenset",
     "collections.Counter",
@@ -149,6 +82,7 @@ _CONSUMERS = (
     "(lambda q: set().union([5], q))",
     "(lambda q: list(itertools.chain(q, q)))",
 )
+"""Functions that consume an iterator."""
 
 
 def data_model(of: Expressions) -> str:
@@ -183,7 +117,7 @@ seen.append((held, held.a))"""
             f"""
 q = live([1, 2, 3])
 {stop}
-m = {of.one_of(*_CONSUMERS)}(q)
+m = {of.one_of(*CONSUMERS)}(q)
 {stop}
 seen.append((str(m)[:12] if not hasattr(m, "__next__") else 0, list(q)))"""
         ),

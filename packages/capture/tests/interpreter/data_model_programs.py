@@ -15,10 +15,17 @@ from collections import Counter
 
 import torch
 
-
-@torch._dynamo.disable
-def opaque_iterator(items):
-    return iter(items)
+from tools.fuzz import python_data_model
+from tools.fuzz.data_model_classes import (
+    Add,
+    AddInherits,
+    AddOverrides,
+    RightOnly,
+    Silent,
+    SilentInt,
+    SilentList,
+    live,
+)
 
 
 def index_with_bounds(x):
@@ -30,39 +37,6 @@ def index_with_bounds(x):
         except ValueError as error:
             found.append(str(error))
     return x + 1, found
-
-
-class Silent(dict):
-    def __eq__(self, other):
-        return NotImplemented
-
-    __hash__ = None
-
-
-class SilentList(list):
-    def __eq__(self, other):
-        return NotImplemented
-
-    def __lt__(self, other):
-        return NotImplemented
-
-    def __radd__(self, other):
-        return NotImplemented
-
-    __hash__ = None
-
-
-class SilentInt(int):
-    def __eq__(self, other):
-        return NotImplemented
-
-    def __lt__(self, other):
-        return NotImplemented
-
-    def __add__(self, other):
-        return NotImplemented
-
-    __hash__ = int.__hash__
 
 
 def not_implemented(x):
@@ -88,28 +62,6 @@ def not_implemented(x):
     ]
 
 
-class Add:
-    def __add__(self, other):
-        return "add"
-
-    def __radd__(self, other):
-        return "radd"
-
-
-class Inherits(Add):
-    pass
-
-
-class Overrides(Add):
-    def __radd__(self, other):
-        return "Overrides.radd"
-
-
-class Quantity(float):
-    def __radd__(self, other):
-        return "radd"
-
-
 class Bag(set):
     def __or__(self, other):
         return "or"
@@ -119,12 +71,12 @@ def reflected(x):
     bag = Bag([1])
     bag |= {2}
     return x + 1, [
-        Add() + Inherits(),
-        Add() + Overrides(),
-        Inherits() + Add(),
-        Overrides() + Overrides(),
-        1.0 + Quantity(2),
-        Quantity(1) + 1.0,
+        Add() + AddInherits(),
+        Add() + AddOverrides(),
+        AddInherits() + Add(),
+        AddOverrides() + AddOverrides(),
+        1.0 + RightOnly(2),
+        RightOnly(1) + 1.0,
         sorted(bag),
     ]
 
@@ -174,33 +126,11 @@ def slots_of_the_program(x):
 
 
 CONSUMERS = [
-    set,
-    frozenset,
-    Counter,
-    dict.fromkeys,
-    list,
-    tuple,
-    sorted,
-    collections.deque,
-    collections.OrderedDict.fromkeys,
-    bytes,
-    {9}.union,
-    {1, 2, 3, 4}.intersection,
-    {1, 2, 3, 4}.difference,
-    {1, 4}.symmetric_difference,
+    *map(eval, python_data_model.CONSUMERS),
     {1, 2, 3, 4}.issuperset,
     {1, 2, 3}.issubset,
-    {7}.isdisjoint,
-    sum,
-    max,
-    any,
-    lambda it: 2 in it,
-    lambda it: [*it],
     lambda it: {*it},
-    lambda it: list(map(abs, it)),
-    lambda it: dict(zip(it, it, strict=False)),
     lambda it: list(zip(it, [1, 2, 3], strict=False)),
-    lambda it: set().union([5], it),
     lambda it: next(it),
     lambda it: ",".join(map(str, it)),
     lambda it: functools.reduce(max, it),
@@ -214,10 +144,10 @@ def consuming(consume):
     """What a function makes of an iterator that the program did not make, and what that leaves."""
 
     def program(x):
-        items = opaque_iterator([1, 2, 3])
+        items = live([1, 2, 3])
         y = x + 1
         found = consume(items)
-        return y * 2, found, list(items)
+        return y * 2, type(found) if hasattr(found, "__next__") else found, list(items)
 
     return program
 
