@@ -18,6 +18,7 @@ from flambeau_capture.reasons import GraphBreak
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from flambeau_capture.interpreter.code.decode import DecodedCode
     from flambeau_capture.interpreter.machine import Machine
 
 _ATTRIBUTES = frozenset(dir(types.GeneratorType))
@@ -145,8 +146,7 @@ class InterpretedGenerator(Proxy):
     def _delegate(self) -> Any:
         """The iterator that `yield from` is suspended on, or None."""
         frame = self.frame
-        handler, argument = frame.code.instructions[frame.ip]
-        return frame.stack[-1] if handler.__name__ == "RESUME" and argument & 3 >= 2 else None
+        return frame.stack[-1] if delegates(frame.code, frame.ip) else None
 
     def _closing(self, receiver: Any, error: BaseException) -> BaseException:
         """What is raised in the generator after closing its delegate: `error`, or a new one."""
@@ -173,9 +173,7 @@ class InterpretedGenerator(Proxy):
         if VERSION >= (3, 12):
             return stop, True  # the frame has a handler of its own for it: CLEANUP_THROW
         frame.stack[-1] = stop.value
-        frame.ip = frame.code.instructions[frame.ip - 2][
-            1
-        ]  # where the SEND of this YIELD_VALUE ends
+        _, frame.ip = frame.code.instructions[frame.ip - 2]  # the end of this yield's SEND
         return None, True
 
     def close(self) -> None:
@@ -255,6 +253,11 @@ class InterpretedGenerator(Proxy):
             self.finished = True
             raise StopIteration if frame.value is None else StopIteration(frame.value)
         return frame.value
+
+
+def delegates(code: DecodedCode, index: int) -> bool:
+    """Whether the yield before an instruction is that of a `yield from`."""
+    return code.names_at[index] == "RESUME" and code.instructions[index][1] & 3 >= 2
 
 
 def _handled(frame: Frame) -> Handled | None:

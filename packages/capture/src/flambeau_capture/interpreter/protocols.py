@@ -138,6 +138,16 @@ class CallTape(Protocol):
         self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
     ) -> Any: ...
     def call_method(self, name: str, args: Args, kwargs: Kwargs | None = None) -> Any: ...
+    def record(
+        self,
+        target: Callable[..., Any] | str,
+        args: Args,
+        kwargs: Kwargs | None = None,
+        result: Any = None,
+        *,
+        where: str = "",
+        **flags: Any,
+    ) -> None: ...
     def call_state(self, target: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any: ...
     def call_untraced(
         self,

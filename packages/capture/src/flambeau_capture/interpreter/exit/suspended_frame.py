@@ -23,6 +23,7 @@ from flambeau_capture.bytecode.successors import NULL as NULL_KIND
 from flambeau_capture.interpreter.code.data_flow import live_slots, sees_locals
 from flambeau_capture.interpreter.code.decode import decode
 from flambeau_capture.interpreter.frame import NULL, UNBOUND, Handled
+from flambeau_capture.interpreter.generator import delegates
 from flambeau_capture.interpreter.tracebacks import raised_in
 from flambeau_capture.reasons import GraphBreak
 from flambeau_capture.record import CallRecipe, Const
@@ -130,7 +131,7 @@ def generator_recipe(rebuild: RecipeMaker, generator: InterpretedGenerator) -> R
     at = frame.ip
     if not generator.started:
         at += 1  # past the POP_TOP of what the first send gives
-    elif original.decoded.names_at[at - 1] != "YIELD_VALUE" or _delegates(original, at):
+    elif original.decoded.names_at[at - 1] != "YIELD_VALUE" or delegates(original.decoded, at):
         raise GraphBreak(
             "generator-escapes", "a generator that runs, or delegates, is returned or stored"
         )
@@ -150,12 +151,6 @@ def generator_recipe(rebuild: RecipeMaker, generator: InterpretedGenerator) -> R
         raise GraphBreak("generator-escapes", str(error)) from error
     arguments = original.arguments(layout, values, rebuild)
     return CallRecipe(_suspended, (Const(function), Const(generator.started), *arguments))
-
-
-def _delegates(original: Original, at: int) -> bool:
-    """Whether the yield before instruction `at` is that of a `yield from`."""
-    name, (_, argument) = original.decoded.names_at[at], original.decoded.instructions[at]
-    return name == "RESUME" and argument & 3 >= 2
 
 
 def _suspended(function: Any, started: bool, *arguments: Any) -> Any:

@@ -32,12 +32,7 @@ def JUMP_FORWARD(frame: Frame, arg: int) -> None:
     frame.ip = arg
 
 
-def JUMP_BACKWARD(frame: Frame, arg: int) -> None:
-    frame.ip = arg
-
-
-def JUMP_BACKWARD_NO_INTERRUPT(frame: Frame, arg: int) -> None:
-    frame.ip = arg
+JUMP_BACKWARD = JUMP_BACKWARD_NO_INTERRUPT = JUMP_FORWARD
 
 
 def POP_JUMP_IF_TRUE(frame: Frame, arg: int) -> None:
@@ -63,36 +58,10 @@ def POP_JUMP_IF_NOT_NONE(frame: Frame, arg: int) -> None:
 
 
 # 3.11 has one opcode for each direction; the target is resolved while decoding.
-def POP_JUMP_FORWARD_IF_TRUE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_TRUE(frame, arg)
-
-
-def POP_JUMP_BACKWARD_IF_TRUE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_TRUE(frame, arg)
-
-
-def POP_JUMP_FORWARD_IF_FALSE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_FALSE(frame, arg)
-
-
-def POP_JUMP_BACKWARD_IF_FALSE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_FALSE(frame, arg)
-
-
-def POP_JUMP_FORWARD_IF_NONE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_NONE(frame, arg)
-
-
-def POP_JUMP_BACKWARD_IF_NONE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_NONE(frame, arg)
-
-
-def POP_JUMP_FORWARD_IF_NOT_NONE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_NOT_NONE(frame, arg)
-
-
-def POP_JUMP_BACKWARD_IF_NOT_NONE(frame: Frame, arg: int) -> None:
-    POP_JUMP_IF_NOT_NONE(frame, arg)
+POP_JUMP_FORWARD_IF_TRUE = POP_JUMP_BACKWARD_IF_TRUE = POP_JUMP_IF_TRUE
+POP_JUMP_FORWARD_IF_FALSE = POP_JUMP_BACKWARD_IF_FALSE = POP_JUMP_IF_FALSE
+POP_JUMP_FORWARD_IF_NONE = POP_JUMP_BACKWARD_IF_NONE = POP_JUMP_IF_NONE
+POP_JUMP_FORWARD_IF_NOT_NONE = POP_JUMP_BACKWARD_IF_NOT_NONE = POP_JUMP_IF_NOT_NONE
 
 
 def JUMP_IF_TRUE_OR_POP(frame: Frame, arg: int) -> None:

@@ -35,12 +35,16 @@ def POP_EXCEPT(frame: Frame, arg: Any) -> None:
 def CHECK_EXC_MATCH(frame: Frame, arg: Any) -> None:
     stack = frame.stack
     wanted = stack.pop()
-    for cls in wanted if isinstance(wanted, tuple) else (wanted,):
-        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise TypeError(
-                "catching classes that do not inherit from BaseException is not allowed"
-            )
+    _check_caught(wanted)
     stack.append(isinstance(stack[-1], wanted))
+
+
+def _check_caught(wanted: Any) -> tuple[type[BaseException], ...]:
+    """The classes that a clause catches; TypeError if one is no exception class."""
+    classes = wanted if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return classes
 
 
 def CHECK_EG_MATCH(frame: Frame, arg: Any) -> None:
@@ -152,22 +156,14 @@ def WITH_EXCEPT_START(frame: Frame, arg: Any) -> None:
 
 def match_group(error: Any, wanted: Any) -> tuple[Any, Any]:
     """(rest, match): the parts of an exception that a clause `except* wanted` leaves and takes."""
-    for cls in wanted if isinstance(wanted, tuple) else (wanted,):
-        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise TypeError(
-                "catching classes that do not inherit from BaseException is not allowed"
-            )
-        if issubclass(cls, BaseExceptionGroup):
-            raise TypeError(
-                "catching ExceptionGroup with except* is not allowed. Use except instead."
-            )
+    if any(issubclass(cls, BaseExceptionGroup) for cls in _check_caught(wanted)):
+        raise TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")
     if error is None:
         return None, None
     if isinstance(error, wanted):
         if isinstance(error, BaseExceptionGroup):
             return None, error
-        match = BaseExceptionGroup("", [error])
-        return None, match
+        return None, BaseExceptionGroup("", [error])
     if isinstance(error, BaseExceptionGroup):
         taken, rest = error.split(wanted)
         return rest, taken

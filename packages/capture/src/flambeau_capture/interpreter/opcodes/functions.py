@@ -54,23 +54,15 @@ def _call(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     stack = frame.stack
     start = len(stack) - count
     args = stack[start:]
-    if NULL_AFTER:
-        function, instance = stack[start - 2], stack[start - 1]
-        if instance is not NULL:
-            args.insert(0, instance)
-    else:
-        function, instance = stack[start - 2], stack[start - 1]
-        if function is NULL:
-            function = instance
-        else:
-            args.insert(0, instance)
+    function, instance = stack[start - 2 : start]
+    if function is NULL:  # before 3.13
+        function = instance
+    elif instance is not NULL:
+        args.insert(0, instance)
     del stack[start - 2 :]
-    if names:
-        split = len(args) - len(names)
-        kwargs = dict(zip(names, args[split:], strict=True))
-        del args[split:]
-    else:
-        kwargs = {}
+    split = len(args) - len(names)
+    kwargs = dict(zip(names, args[split:], strict=True)) if names else {}
+    del args[split:]
     machine, given = frame.machine, tuple(args)
     if machine.objects.lazy_arguments:
         given, kwargs = realize_arguments(machine, function, given, kwargs)
@@ -85,16 +77,12 @@ def CALL_FUNCTION_EX(frame: Frame, arg: int) -> None:
     args = stack.pop()
     above, below = stack.pop(), stack.pop()
     function = below if NULL_AFTER else above
-    if type(kwargs) is not dict:
-        kwargs = (
-            dict(native_iterable(machine, kwargs)) if not isinstance(kwargs, dict) else dict(kwargs)
-        )
+    kwargs = dict(kwargs if isinstance(kwargs, dict) else native_iterable(machine, kwargs))
     if type(args) is not tuple:
         items = starred(machine, args)
         if items is None:
             raise_unpacking_error(machine, function, "*", "an iterable", args)
         args = tuple(items)
-    kwargs = dict(kwargs)
     if machine.state_of(Texts).of_numbers:
         args, kwargs = read_texts(machine, function, args, kwargs)
     stack.append(machine.call_in_place(function, args, kwargs))
@@ -153,10 +141,8 @@ def SET_FUNCTION_ATTRIBUTE(frame: Frame, arg: int) -> None:
         made = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__, value
         )
-        made.__kwdefaults__, made.__annotations__ = (
-            function.__kwdefaults__,
-            function.__annotations__,
-        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__annotations__ = function.__annotations__
         frame.machine.functions.made[id(made)] = made
         function = made
     else:

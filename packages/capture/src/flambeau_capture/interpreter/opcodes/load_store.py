@@ -20,7 +20,7 @@ from flambeau_capture.interpreter.values.lazy_values import (
     expect_use,
 )
 from flambeau_capture.interpreter.values.lifetimes import refuse_finalizing
-from flambeau_capture.interpreter.values.objects import DELETED
+from flambeau_capture.interpreter.values.objects import DELETED, unbound_local
 from flambeau_capture.reasons import GraphBreak
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ def LOAD_CONST(frame: Frame, arg: Any) -> None:
 def LOAD_FAST(frame: Frame, arg: int, above: int = 0) -> None:
     value = frame.locals[arg]
     if value is UNBOUND:
-        name = frame.code.local_names[arg]
-        raise UnboundLocalError(
-            f"cannot access local variable {name!r} where it is not associated with a value"
-        )
+        raise unbound_local(frame.code.local_names[arg])
     frame.stack.append(local(frame, arg, above) if type(value) is LazyValue else value)
 
 
@@ -74,10 +71,7 @@ def STORE_FAST_STORE_FAST(frame: Frame, arg: tuple[int, int]) -> None:
 
 def DELETE_FAST(frame: Frame, arg: int) -> None:
     if frame.locals[arg] is UNBOUND:
-        name = frame.code.local_names[arg]
-        raise UnboundLocalError(
-            f"cannot access local variable {name!r} where it is not associated with a value"
-        )
+        raise unbound_local(frame.code.local_names[arg])
     value = frame.locals[arg]
     if weakref.getweakrefcount(value):
         refuse_finalizing(frame, arg)

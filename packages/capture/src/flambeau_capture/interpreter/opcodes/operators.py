@@ -91,16 +91,7 @@ def NOP(frame: Frame, arg: Any) -> None:
     pass
 
 
-def RESUME(frame: Frame, arg: Any) -> None:
-    pass
-
-
-def CACHE(frame: Frame, arg: Any) -> None:
-    pass
-
-
-def PRECALL(frame: Frame, arg: Any) -> None:
-    pass
+RESUME = CACHE = PRECALL = NOP
 
 
 def POP_TOP(frame: Frame, arg: Any) -> None:
@@ -129,24 +120,18 @@ def END_FOR(frame: Frame, arg: Any) -> None:
 
 
 def CALL_INTRINSIC_1(frame: Frame, arg: int) -> None:
-    stack = frame.stack
-    stack[-1] = _one_operand(arg)(frame, stack[-1])
-
-
-def CALL_INTRINSIC_2(frame: Frame, arg: int) -> None:
-    stack = frame.stack
-    handler = INTRINSICS_2.get(arg)
-    if handler is None:
-        raise unsupported_instruction(f"CALL_INTRINSIC_2 {arg}")
-    second = stack.pop()
-    stack[-1] = handler(frame, stack[-1], second)
-
-
-def _one_operand(arg: int) -> Callable[[Frame, Any], Any]:
     handler = INTRINSICS_1.get(arg)
     if handler is None:
         raise unsupported_instruction(f"CALL_INTRINSIC_1 {arg}")
-    return handler
+    frame.stack[-1] = handler(frame, frame.stack[-1])
+
+
+def CALL_INTRINSIC_2(frame: Frame, arg: int) -> None:
+    handler = INTRINSICS_2.get(arg)
+    if handler is None:
+        raise unsupported_instruction(f"CALL_INTRINSIC_2 {arg}")
+    second = frame.stack.pop()
+    frame.stack[-1] = handler(frame, frame.stack[-1], second)
 
 
 def _stop_iteration_error(frame: Frame, error: Any) -> Any:
@@ -158,26 +143,9 @@ def _stop_iteration_error(frame: Frame, error: Any) -> Any:
     return raised
 
 
-def _type_variable(frame: Frame, name: str) -> Any:
-    return _of_module(frame, typing.TypeVar(name, infer_variance=True))  # type: ignore[call-arg]
-
-
-def _bound_type_variable(frame: Frame, name: str, evaluate: Any) -> Any:
-    bound = frame.machine.call(evaluate, (), {})
-    return _of_module(frame, typing.TypeVar(name, bound=bound, infer_variance=True))  # type: ignore
-
-
-def _constrained_type_variable(frame: Frame, name: str, evaluate: Any) -> Any:
-    constraints = frame.machine.call(evaluate, (), {})
-    return _of_module(frame, typing.TypeVar(name, *constraints, infer_variance=True))  # type: ignore
-
-
-def _parameter_specification(frame: Frame, name: str) -> Any:
-    return _of_module(frame, typing.ParamSpec(name, infer_variance=True))  # type: ignore[call-arg]
-
-
-def _type_variable_tuple(frame: Frame, name: str) -> Any:
-    return _of_module(frame, typing.TypeVarTuple(name))
+def _type_variable(frame: Frame, name: str, *constraints: Any, bound: Any = None) -> Any:
+    made: Any = typing.TypeVar
+    return _of_module(frame, made(name, *constraints, bound=bound, infer_variance=True))
 
 
 def _of_module(frame: Frame, parameter: Any) -> Any:
@@ -221,8 +189,8 @@ INTRINSICS_1: dict[int, Callable[[Frame, Any], Any]] = {
     5: lambda frame, value: unary(frame.machine, "__pos__", value),
     6: lambda frame, items: tuple(items),
     7: _type_variable,
-    8: _parameter_specification,
-    9: _type_variable_tuple,
+    8: lambda frame, name: _of_module(frame, typing.ParamSpec(name, infer_variance=True)),  # type: ignore[call-arg]
+    9: lambda frame, name: _of_module(frame, typing.TypeVarTuple(name)),
     10: _subscript_generic,
     11: _type_alias,
 }
@@ -231,8 +199,12 @@ INTRINSICS_2: dict[int, Callable[[Frame, Any, Any], Any]] = {
     1: lambda frame, original, errors: to_reraise(
         original, errors, frame.machine.state_of(RaisedGroups).named
     ),
-    2: _bound_type_variable,
-    3: _constrained_type_variable,
+    2: lambda frame, name, evaluate: _type_variable(
+        frame, name, bound=frame.machine.call(evaluate, (), {})
+    ),
+    3: lambda frame, name, evaluate: _type_variable(
+        frame, name, *frame.machine.call(evaluate, (), {})
+    ),
     4: _set_type_parameters,
     5: _set_parameter_default,
 }

@@ -227,6 +227,22 @@ class Tape(Inputs):
 
     # ------------------------------------------------------------ calls
 
+    def record(
+        self,
+        target: Callable[..., Any] | str,
+        args: Args,
+        kwargs: Kwargs | None = None,
+        result: Any = None,
+        *,
+        where: str = "",
+        **flags: Any,
+    ) -> None:
+        """Append a call of a function, or of a method by its name; `flags` are fields of Call."""
+        kind: Any = "method" if isinstance(target, str) else "function"
+        where = where or self.machine.where
+        self.calls.append(Call(kind, target, args, kwargs or {}, result, where, **flags))
+        self.written_storages.update(value.storage for value in flags.get("mutates", ()))
+
     def call_function(
         self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
     ) -> Any:
@@ -236,7 +252,7 @@ class Tape(Inputs):
             result = self.subclasses.dispatch(overloads, target, args, kwargs or {})
             if result is not NOT_DISPATCHED:
                 return result
-        return self._call("function", target, target, args, kwargs or {})
+        return self._call(target, target, args, kwargs or {})
 
     def call_method(self, name: str, args: Args, kwargs: Kwargs | None = None) -> Any:
         """Run and record `args[0].name(*args[1:], **kwargs)`."""
@@ -262,9 +278,7 @@ class Tape(Inputs):
             return call_on_tensors(self, name, args, kwargs)
         if name in _HISTORY_CHANGES:
             return self._change_history(name, args, kwargs or {})
-        result = self._call(
-            "method", name, getattr(torch.Tensor, name), args, kwargs or {}, receiver=True
-        )
+        result = self._call(name, getattr(torch.Tensor, name), args, kwargs or {})
         if type(result) is torch.SymFloat:
             learn_range(self, args[0], result)
         return result
@@ -276,17 +290,7 @@ class Tape(Inputs):
         getattr(tensor, name)(*args[1:], **kwargs)
         if tensor.requires_grad != before:
             value = self.value_of(tensor)
-            self.calls.append(
-                Call(
-                    "method",
-                    name,
-                    (value, *args[1:]),
-                    kwargs,
-                    value,
-                    self.machine.where,
-                    pure=False,
-                )
-            )
+            self.record(name, (value, *args[1:]), kwargs, value, pure=False)
         return tensor
 
     def call_state(self, target: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
@@ -311,24 +315,10 @@ class Tape(Inputs):
         host `can_raise` says whether they may raise; all others may.
         """
         self._refuse_untraced(target)
-        self.written_storages.update(value.storage for value in mutates)
-        kind: Any = "method" if isinstance(target, str) else "function"
         recorded = tuple([self._argument(arg) for arg in args])
         named = {name: self._argument(arg) for name, arg in (kwargs or {}).items()}
-        self.calls.append(
-            Call(
-                kind,
-                target,
-                recorded,
-                named,
-                result,
-                self.machine.where,
-                pure=False,
-                mutates=mutates,
-                untraced=True,
-                can_raise=can_raise,
-            )
-        )
+        flags: Any = {"mutates": mutates, "untraced": True, "can_raise": can_raise}
+        self.record(target, recorded, named, result, pure=False, **flags)
 
     def _refuse_untraced(self, target: Any) -> None:
         if self.subgraphs:
@@ -341,26 +331,14 @@ class Tape(Inputs):
         self, target: Callable[..., Any], args: Args, kwargs: Kwargs | None = None
     ) -> None:
         """Record a call that changes torch's state without making it."""
-        self.calls.append(
-            Call(
-                "function",
-                target,
-                args,
-                kwargs or {},
-                None,
-                self.machine.where,
-                pure=False,
-                untraced=target in _BETWEEN,
-            )
-        )
+        self.record(target, args, kwargs, pure=False, untraced=target in _BETWEEN)
 
     def getitem(self, tensor: torch.Tensor, key: Any) -> Any:
         """`tensor[key]`."""
         selected, rest = select_unbacked(self, tensor, key)
         if selected is not tensor and not rest:
             return selected
-        tensor, key = selected, rest
-        return self.call_function(operator.getitem, (tensor, key))
+        return self.call_function(operator.getitem, (selected, rest))
 
     def setitem(self, tensor: torch.Tensor, key: Any, value: Any) -> None:
         """`tensor[key] = value`."""
@@ -379,23 +357,14 @@ class Tape(Inputs):
                 return known
         return bool(tensor)
 
-    def _call(
-        self,
-        kind: Any,
-        target: Any,
-        function: Callable[..., Any],
-        args: Args,
-        kwargs: Kwargs,
-        *,
-        receiver: bool = False,
-    ) -> Any:
+    def _call(self, target: Any, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         answered = data_dependent_predicates.answer(self, function, args, kwargs)
         if answered is not NotImplemented:
             return answered
         if self.devices.inside:
             kwargs = self.devices.given(function, kwargs)
         try:
-            result = self._run(target, function, args, kwargs, receiver=receiver)
+            result = self._run(target, function, args, kwargs)
         except RuntimeError as error:
             refused = error_texts.SYMBOLIC_SIZES_REFUSED.matches(error)
             if not refused and not (isinstance(error, DataDependent) and self.tracer.taken):
@@ -403,7 +372,7 @@ class Tape(Inputs):
             args, kwargs = with_numbers(self, args, kwargs, self.tracer.taken)
             if refused:
                 args, kwargs = with_concrete_sizes(args, kwargs)
-            result = self._run(target, function, args, kwargs, receiver=receiver)
+            result = self._run(target, function, args, kwargs)
         if self.env is not None and self.env.assumed:
             self.unbacked.write_checks()  # the call may rely on them
         tracer, written = self.tracer, self.tracer.written
@@ -426,28 +395,23 @@ class Tape(Inputs):
             self._refuse_untraced(target)
         known = self._values
         mutates = self._mutated(written, (recorded_args, recorded_kwargs)) if written else ()
-        self.written_storages.update(value.storage for value in mutates)
-        if len(self.calls) >= self.machine.options.call_limit:
-            limit = self.machine.options.call_limit
+        limit = self.machine.options.call_limit
+        if len(self.calls) >= limit:
             raise GraphBreak("call-limit", f"more than {limit} calls of torch in one graph")
-        stem = target if kind == "method" else getattr(target, "__name__", "value")
+        stem = target if isinstance(target, str) else getattr(target, "__name__", "value")
         for tensor in new:
             spec, storage = tensor.spec, tensor.storage_record  # type: ignore[attr-defined]
             known[id(tensor)] = (tensor, GraphValue(spec, stem, tensor.requires_grad, storage))
-        self.calls.append(
-            Call(
-                kind,
-                target,
-                recorded_args,
-                recorded_kwargs,
-                self._result(result),
-                self.machine.where,
-                pure=not (written or tracer.random or tracer.checks or untraced),
-                mutates=mutates,
-                untraced=untraced,
-                random=tracer.random,
-                can_raise=tracer.can_raise,
-            )
+        self.record(
+            target,
+            recorded_args,
+            recorded_kwargs,
+            self._result(result),
+            pure=not (written or tracer.random or tracer.checks or untraced),
+            mutates=mutates,
+            untraced=untraced,
+            random=tracer.random,
+            can_raise=tracer.can_raise,
         )
         if defined or (self.env is not None and self.env.assumed):
             self.unbacked.bind_unbacked(defined, new)  # type: ignore[arg-type]
@@ -465,19 +429,11 @@ class Tape(Inputs):
             found.update((value, None) for value in values_in(operands) if value.storage is storage)
         return tuple(found)
 
-    def _run(
-        self,
-        target: Any,
-        function: Callable[..., Any],
-        args: Args,
-        kwargs: Kwargs,
-        *,
-        receiver: bool,
-    ) -> Any:
+    def _run(self, target: Any, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """The result of a call on fake tensors; the tracer notes its writes, draws and checks."""
         tracer = self.tracer
         tracer.start_call()
-        if receiver and type(args[0]) is FakeTensor:
+        if isinstance(target, str) and type(args[0]) is FakeTensor:
             called, rest = getattr(args[0], target), args[1:]
         else:
             called, rest = function, args
@@ -545,11 +501,8 @@ class Tape(Inputs):
         if isinstance(result, FakeTensor):
             return self._values[id(result)][1]
         if isinstance(result, (tuple, list)):
-            return (
-                tuple([self._result(item) for item in result])
-                if isinstance(result, tuple)
-                else [self._result(item) for item in result]
-            )
+            items = [self._result(item) for item in result]
+            return tuple(items) if isinstance(result, tuple) else items
         if isinstance(result, dict):
             return {key: self._result(item) for key, item in result.items()}
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -565,8 +518,6 @@ class Tape(Inputs):
             return arg
         if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
             return self.number(from_symbolic(arg))
-        if kind is tuple or kind is torch.Size:
-            return tuple([self._argument(item) for item in arg])
         if isinstance(arg, tuple):
             return tuple([self._argument(item) for item in arg])
         if isinstance(arg, list):
@@ -574,9 +525,7 @@ class Tape(Inputs):
         if isinstance(arg, dict):
             return {key: self._argument(item) for key, item in arg.items()}
         if kind is slice:
-            return slice(
-                self._argument(arg.start), self._argument(arg.stop), self._argument(arg.step)
-            )
+            return slice(*[self._argument(part) for part in (arg.start, arg.stop, arg.step)])
         if kind is range:
             return tuple(arg)
         if kind is torch.Generator or is_host_generator_type(kind):

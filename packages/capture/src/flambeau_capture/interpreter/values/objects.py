@@ -350,9 +350,7 @@ class Objects:
                     f"a value in enclosing scope",
                     name=name,
                 )
-            raise UnboundLocalError(
-                f"cannot access local variable {name!r} where it is not associated with a value"
-            )
+            raise unbound_local(name)
         return value
 
     def store_cell(self, cell: types.CellType, value: Any) -> None:
@@ -593,6 +591,12 @@ class Objects:
         ]
         found += [(key, len(target.items)) for key, target in self.append_targets.items()]
         return found
+
+
+def unbound_local(name: str) -> UnboundLocalError:
+    """The error of reading a local variable that holds nothing."""
+    where = "where it is not associated with a value"
+    return UnboundLocalError(f"cannot access local variable {name!r} {where}")
 
 
 def _contents(container: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flambeau_capture.record import Assumption, Call, GraphValue
+from flambeau_capture.record import Assumption, GraphValue
 from flambeau_prims.float_ranges import range_of
 from flambeau_prims.size_floats import Condition, FloatExpr, is_unbacked
 from flambeau_prims.sizes import Expr, as_int
@@ -77,17 +77,7 @@ class UnbackedNumbers:
         lower, upper = (None, None) if within is None else map(function, within)
         made = tape.size_env().unbacked(lower=lower, upper=upper)
         found = self.values[str(made)] = GraphValue(made, str(made))
-        tape.calls.append(
-            Call(
-                "function",
-                function,
-                (number,),
-                {},
-                found,
-                tape.machine.where,
-                can_raise=within is None,
-            )
-        )
+        tape.record(function, (number,), None, found, can_raise=within is None)
         self.bind_unbacked([], [])
         self._rounded[function, number] = made
         return made
@@ -128,9 +118,7 @@ class UnbackedNumbers:
                 if isinstance(size, Expr) and symbol_name(size) == name:
                     value = self.values[name] = GraphValue(size, name)
                     target, args = torch.ops.aten.sym_size.int, (self._tape.value_of(tensor), dim)
-                    self._tape.calls.append(
-                        Call("function", target, args, {}, value, self._tape.machine.where)
-                    )
+                    self._tape.record(target, args, None, value)
                     return
 
     def write_checks(self) -> None:
@@ -165,33 +153,20 @@ class UnbackedNumbers:
         return f"{guard} ({', '.join(known)})" if known else str(guard)
 
     def _record_check(self, guard: SizeGuard) -> None:
-        tape = self._tape
-        calls, where = tape.calls, guard.where or tape.machine.where
+        tape, where = self._tape, guard.where or self._tape.machine.where
         condition = Condition(guard.op, guard.lhs, guard.rhs)
         holds = GraphValue(condition, "holds")  # type: ignore[arg-type]
         sides = (tape.number(guard.lhs), tape.number(guard.rhs))
-        calls.append(Call("function", _COMPARISONS[guard.op], sides, {}, holds, where))
+        tape.record(_COMPARISONS[guard.op], sides, None, holds, where=where)
         if not guard.holds:
-            related = holds
-            holds = GraphValue(Condition("not", condition), "holds")  # type: ignore[arg-type]
-            calls.append(Call("function", operator.not_, (related,), {}, holds, where))
+            related, holds = holds, GraphValue(Condition("not", condition), "holds")  # type: ignore[arg-type]
+            tape.record(operator.not_, (related,), None, holds, where=where)
         oracle = None if tape.env is None else tape.env.oracle
         assumption = Assumption(where, self._described(guard))
         if oracle is not None and guard in oracle.answered:
             tape.machine.speculation.note(assumption)
-        target = torch.ops.aten._assert_scalar.default
-        calls.append(
-            Call(
-                "function",
-                target,
-                (holds, assumption.violation),
-                {},
-                None,
-                where,
-                pure=False,
-                can_raise=True,
-            )
-        )
+        target, args = torch.ops.aten._assert_scalar.default, (holds, assumption.violation)
+        tape.record(target, args, where=where, pure=False, can_raise=True)
 
     def tolist(self, tensor: torch.Tensor) -> Any:
         """`tensor.tolist()`, each number on its own."""
