@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import itertools
 import operator
 import os
 import sys
@@ -125,8 +126,9 @@ def slots_of_the_program(x):
     return seen, items.a, hasattr(items, "b"), table.a, group.a
 
 
+_NAMES = {"__name__": __name__, "collections": collections, "itertools": itertools}
 CONSUMERS = [
-    *map(eval, python_data_model.CONSUMERS),
+    *(eval(text, _NAMES) for text in python_data_model.CONSUMERS),
     {1, 2, 3, 4}.issuperset,
     {1, 2, 3}.issubset,
     lambda it: {*it},
