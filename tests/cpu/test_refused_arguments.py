@@ -48,6 +48,13 @@ CALLS: dict[str, Callable[[], Any]] = {
     "nll_loss of ints": lambda: F.nll_loss(
         torch.zeros(3, 4, dtype=torch.long), torch.tensor([0, 1, 2])
     ),
+    "mse_loss of ints": lambda: F.mse_loss(X.long(), X.long()),
+    "bce_with_logits of ints": lambda: F.binary_cross_entropy_with_logits(X.long(), X.long()),
+    "group_norm of ints": lambda: F.group_norm(X.long(), 3),
+    "group_norm of bools": lambda: F.group_norm(X.bool(), 3),
+    "group_norm of strides": lambda: torch.native_group_norm(
+        X.mT.contiguous().mT, None, None, 2, 3, 8, 3, 1e-5
+    ),
     "max_pool2d of bools": lambda: F.max_pool2d(IMAGE.bool(), 2),
     "nearest of ints": lambda: F.interpolate(IMAGE.long(), scale_factor=2),
     "softmax_backward of ints": lambda: torch._softmax_backward_data(

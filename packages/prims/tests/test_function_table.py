@@ -180,6 +180,16 @@ def test_functions_inside_python_functions_are_seen():
     assert ops == ["aten.rsub.Scalar"]
 
 
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_channel_shuffle_is_a_chain_of_views(groups):
+    out, ops, _ = run(
+        lambda x: F.channel_shuffle(x, groups), Spec.of((2, 6, 3, 4), device=CUDA, offset=5)
+    )
+    assert "aten.channel_shuffle.default" not in ops
+    assert ("aten.clone.default" in ops) == (groups == 2)
+    assert out.spec.offset == (0 if groups == 2 else 5)
+
+
 def test_checks_ask_conditions():
     env = SizeEnv()
     size = to_symint(env.symbol(8, "x"))

@@ -50,9 +50,12 @@ _COMMON = frozenset(
     {torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128}
 )
 _CHECKED_NUMBERS = frozenset(
-    {"dim", "dims", "dtype", "input_dtype", "kernel_size", "stride", "padding", "dilation"}
-)
-"""Numbers that kernels check against their tensors' shapes."""
+    {
+        "dim", "dims", "dtype", "input_dtype", "kernel_size", "stride", "padding", "dilation",
+        "reduction", "ignore_index",
+    }
+)  # fmt: skip
+"""Numbers that are no sizes, or that kernels check against their tensors' shapes."""
 _NO_KERNEL = "not implemented for"
 _SMALL = 8
 """The largest size of a tensor that a kernel is asked with."""

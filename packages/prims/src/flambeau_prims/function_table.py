@@ -18,6 +18,7 @@ up itself.
 from __future__ import annotations
 
 import math
+from functools import reduce
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -316,7 +317,22 @@ def _dropout(input: Any, p: float, train: bool) -> Any:
     return torch.native_dropout(input, p, True)[0]
 
 
-# 4. On a GPU: attention
+# 4. On a GPU: what C++ composes of views there
+
+
+def _channel_shuffle(self: Any, groups: int) -> Any:
+    """As C++ composes it for a GPU: the result may be the input's memory."""
+    if not isinstance(self, FakeTensor) or not self.is_cuda or self.dim() < 3:
+        return NotImplemented
+    batch, channels, *rest = self.shape
+    if groups <= 0 or channels % groups:
+        return NotImplemented
+    count = reduce(lambda total, size: total * size, rest)
+    grouped = self.view(batch, groups, channels // groups, count)
+    return grouped.permute(0, 2, 1, 3).contiguous().reshape(self.shape)
+
+
+# 5. On a GPU: attention
 
 
 def attention(
@@ -441,6 +457,7 @@ ON_GPU: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__setitem__: _setitem,
     torch.tensor: _tensor,
     torch.as_tensor: _as_tensor,
+    torch.channel_shuffle: _channel_shuffle,
     torch.dropout: _dropout,
     F.dropout: _functional_dropout,
     F.scaled_dot_product_attention: attention,

@@ -118,6 +118,11 @@ def _native_layer_norm_backward(rng: random.Random) -> Any:
 
 
 @calls(aten.native_group_norm.default)
+def _any_group_norm(rng: random.Random) -> Any:
+    self, *others = _native_group_norm(rng)
+    return (rng.choice((self, self, self.mT.contiguous().mT)), *others)
+
+
 def _native_group_norm(rng: random.Random) -> Any:
     group = rng.randint(1, 3)
     sizes = (

@@ -10,6 +10,7 @@ import warnings
 import pytest
 import rules.calls_model
 import rules.calls_nn
+import rules.calls_rare
 import rules.calls_view  # noqa: F401
 import torch
 from rules.calls import CALLS
@@ -63,12 +64,77 @@ def test_attention_agrees_with_eager(kernel: str, layout: str) -> None:
         "efficient": (query, key, value, None, True, 0.0, False),
         "cudnn": (query, key, value, None, True, 0.0, False, False),
     }[kernel]
-    assert check(forward, args) is None
+    text = check(forward, args)
+    assert text is None, text
     r = forward(*args)
     grad = torch.randn_like(r[0])
     saved = {
-        "flash": (*r[:6], 0.0, False, *r[6:8]),
-        "efficient": (None, *r[:4], 0.0, [True, True, True, False], False),
-        "cudnn": (r[0], r[1], r[6], r[7], None, *r[2:6], 0.0, False),
-    }[kernel]
-    assert check(backward, (grad, query, key, value, *saved)) is None
+        "flash": lambda: (*r[:6], 0.0, False, *r[6:8]),
+        "efficient": lambda: (None, *r[:4], 0.0, [True, True, True, False], False),
+        "cudnn": lambda: (r[0], r[1], r[6], r[7], None, *r[2:6], 0.0, False),
+    }[kernel]()
+    text = check(backward, (grad, query, key, value, *saved))
+    assert text is None, text
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("one_row", [False, True], ids=["batch", "sequences_in_one_row"])
+def test_efficient_attention_of_rows_agrees_with_eager(one_row: bool, biased: bool) -> None:
+    """Forward and backward, of strided [b, s, h, d] operands."""
+    aten = torch.ops.aten
+    lengths = (24, 32, 32)
+    query, key, value = (
+        torch.randn(1 if one_row else 2, n * (2 if one_row else 1), 4, 32, device="cuda")
+        .transpose(0, 2)
+        .contiguous()
+        .transpose(0, 2)
+        for n in lengths
+    )
+    starts = [torch.tensor([0, n, 2 * n], dtype=torch.int32, device="cuda") for n in lengths[:2]]
+    rows = (*starts, *lengths[:2]) if one_row else (None,) * 4
+    bias = torch.randn(2, 4, 24, 32, device="cuda") if biased and not one_row else None
+    args = (query, key, value, bias, *rows, 0.0, 0, True)
+    text = check(aten._efficient_attention_forward.default, args)
+    assert text is None, text
+    out, *saved, longest_q, longest_k = aten._efficient_attention_forward(*args)
+    grad = torch.randn_like(out)
+    args = (
+        grad, query, key, value, bias, out, *rows[:2], longest_q, longest_k, saved[0], 0.0,
+        *saved[1:], 0, biased and bias is not None,
+    )  # fmt: skip
+    text = check(aten._efficient_attention_backward.default, args)
+    assert text is None, text
+
+
+def _signal(rng: random.Random, dtype: torch.dtype) -> tuple[torch.Tensor, list[int]]:
+    """A tensor of up to five dimensions in any order in memory, perhaps at an odd offset, and
+    dimensions to transform.
+    """
+    sizes = [rng.randint(2, 5) for _ in range(rng.randint(1, 5))]
+    order = rng.sample(range(len(sizes)), len(sizes))
+    start = rng.randint(0, 2)
+    count = torch.Size(sizes).numel()
+    memory = torch.randn(count + start, dtype=dtype, device="cuda")[start:]
+    made = memory.view([sizes[dim] for dim in order])
+    made = made.permute([order.index(dim) for dim in range(len(sizes))])
+    if rng.random() < 0.2:
+        made = made.unsqueeze(0).expand(3, *made.shape)
+    dims = rng.sample(range(made.ndim), rng.randint(1, made.ndim))
+    return made, sorted(dims) if rng.random() < 0.5 else dims
+
+
+@pytest.mark.parametrize("name", ["_fft_c2c", "_fft_r2c", "_fft_c2r"])
+def test_fourier_transforms_of_any_layout(name: str) -> None:
+    """One plan or a chain of them."""
+    rng = random.Random(name)
+    op = getattr(torch.ops.aten, name).default
+    differing = []
+    for _ in range(150):
+        dtype = torch.float32 if name == "_fft_r2c" else torch.complex64
+        signal, dims = _signal(rng, dtype)
+        length = signal.shape[dims[-1]]
+        last = max(1, 2 * length - rng.randint(1, 2)) if name == "_fft_c2r" else rng.random() < 0.5
+        text = check(op, (signal, dims, rng.randint(0, 2), last))
+        if text is not None and text not in differing:
+            differing.append(text)
+    assert not differing, f"{len(differing)} differ:\n" + "\n".join(differing[:12])

@@ -106,10 +106,71 @@ def efficient_attention(
 ) -> tuple[Spec, Spec, Spec, Spec]:
     """output (heads inside), logsumexp padded to rows of 32, random seed and offset."""
     _check(query, key, value)
-    padded = ceil_div(query.shape[2], 32) * 32 if compute_log_sumexp else 0
+    batch, heads, length, _ = query.shape
+    out = heads_inside(query, (batch, heads, length, value.shape[3]))
+    return out, *_efficient_state(query, batch, heads, length, compute_log_sumexp)
+
+
+def _efficient_state(
+    query: Spec, batch: Size, heads: Size, rows: Size, kept: bool
+) -> tuple[Spec, Spec, Spec]:
+    padded = ceil_div(rows, 32) * 32 if kept else 0
     state = Spec.of((), dtype=torch.int64)
-    sums = query.fresh((*query.shape[:2], padded), dtype=torch.float32)
-    return heads_inside(query, (*query.shape[:3], value.shape[3])), sums, state, state
+    return query.fresh((batch, heads, padded), dtype=torch.float32), state, state
+
+
+@rule(aten._efficient_attention_forward.default)
+def efficient_attention_forward(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    cu_seqlens_q: Spec | None,
+    max_seqlen_q: Size | None,
+    max_seqlen_k: Size | None,
+    compute_log_sumexp: bool,
+) -> tuple[Any, ...]:
+    """As above, of [b, s, h, d] or of sequences in one row; and the longest lengths."""
+    batch, rows, heads, _ = query.shape
+    if cu_seqlens_q is not None:
+        if max_seqlen_q is None:
+            raise RuntimeError("_efficient_attention_forward: max_seqlen_q is missing")
+        batch, rows = cu_seqlens_q.shape[0] - 1, max_seqlen_q
+    return (
+        query.fresh((*query.shape[:3], value.shape[3])),
+        *_efficient_state(query, batch, heads, rows, compute_log_sumexp),
+        rows,
+        key.shape[1] if max_seqlen_k is None else max_seqlen_k,
+    )
+
+
+@rule(aten._efficient_attention_backward.default)
+def efficient_attention_backward_of_rows(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    bias: Spec | None,
+    bias_requires_grad: bool,
+    shared_storage_dqdkdv: bool,
+) -> tuple[Spec | None, ...]:
+    """Row-major gradients of query, key and value, or slices of one tensor of the three; that of
+    the bias.
+    """
+    grads = [spec.fresh() for spec in (query, key, value)]
+    if shared_storage_dqdkdv:
+        *outer, heads, size = query.shape
+        step = contiguous_stride((*outer, 3, heads, size))
+        grads = [
+            grad.replace(stride=(*step[:-3], *step[-2:]), offset=number * step[-3])
+            for number, grad in enumerate(grads)
+        ]
+    of_bias = None if bias is None or not bias_requires_grad else _bias_gradient(bias)
+    return *grads, of_bias
+
+
+def _bias_gradient(bias: Spec) -> Spec:
+    """The kernel writes rows aligned to 16 elements, of which the result is a slice."""
+    rows = (*bias.shape[:-1], ceil_div(bias.shape[-1], 16) * 16)
+    return bias.replace(stride=contiguous_stride(rows), offset=0)
 
 
 @rule(aten._scaled_dot_product_efficient_attention_backward.default)
@@ -119,9 +180,7 @@ def efficient_attention_backward(
     """Gradients of query, key, value (heads inside) and of the bias."""
     bias = None
     if attn_bias is not None and grad_input_mask[3]:
-        # The kernel writes rows aligned to 16 elements; the result is a slice of them.
-        rows = (*attn_bias.shape[:-1], ceil_div(attn_bias.shape[-1], 16) * 16)
-        bias = attn_bias.replace(stride=contiguous_stride(rows), offset=0)
+        bias = _bias_gradient(attn_bias)
     return (*(heads_inside(spec, spec.shape) for spec in (query, key, value)), bias)
 
 

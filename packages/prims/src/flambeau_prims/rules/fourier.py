@@ -1,105 +1,126 @@
 """Shape rules of Fourier transforms.
 
-The CPU's library (MKL) sees a batch of transforms: batch dimensions first, in the order of their
-strides, then those transformed, and its result is row-major in this order. The GPU's works in
-stages, whose layouts torch's meta kernels know, for int sizes.
+A plan of a library (MKL, cuFFT) sees a batch of transforms: batch dimensions first, in the order of
+their strides, then those transformed, and its result is row-major in this order. MKL has one plan
+for a call, of complex to real two. A plan of cuFFT has at most three transformed dimensions; calls
+that one plan does not serve are a chain of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from flambeau_prims.meta_fallback import infer_on_meta
 from flambeau_prims.promotion import complex_dtype, real_dtype
 from flambeau_prims.rules.registry import rule
-from flambeau_prims.sizes import likely_ge
+from flambeau_prims.sizes import eq, likely_eq, likely_ge
 from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import is_contiguous, preserved_stride
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch._ops import OpOverload
-
     from flambeau_prims.spec import Size
 
 aten = torch.ops.aten
 
+_CUFFT_DIMS = 3
+"""The most dimensions that a plan of cuFFT transforms."""
+
 
 @rule(aten._fft_c2c.default)
-def fft_c2c(self: Spec, dim: Sequence[int], normalization: int, forward: bool) -> Spec:
+def fft_c2c(self: Spec, dim: Sequence[int]) -> Spec:
     """Complex to complex."""
     if not self.dtype.is_complex:
         raise RuntimeError("_fft_c2c: expected a complex tensor")
     if not dim:
-        return self.replace(stride=preserved_stride(self), offset=0)
-    return _transformed(
-        self,
-        _by_stride(self, dim),
-        self.shape,
-        self.dtype,
-        aten._fft_c2c.default,
-        (dim, normalization, forward),
-    )
+        return self.fresh(stride=preserved_stride(self))
+    dims = _wrapped(self, dim)
+    if self.device.type == "cpu":
+        return _transformed(self, _by_stride(self, dims), self.shape, self.dtype)
+    return _in_stages(self, dims)
 
 
 @rule(aten._fft_r2c.default)
-def fft_r2c(self: Spec, dim: Sequence[int], normalization: int, onesided: bool) -> Spec:
+def fft_r2c(self: Spec, dim: Sequence[int], onesided: bool) -> Spec:
     """Real to complex; `onesided` leaves out the half that follows by symmetry."""
     if not self.dtype.is_floating_point:
         raise RuntimeError("_fft_r2c: expected a floating point tensor")
-    shape = list(self.shape)
-    if onesided:
-        shape[dim[-1]] = shape[dim[-1]] // 2 + 1
-    order = [*_by_stride(self, dim[:-1]), dim[-1]]
+    dims = _wrapped(self, dim)
+    *rest, last = dims
     dtype = complex_dtype(self.dtype)
-    return _transformed(
-        self, order, tuple(shape), dtype, aten._fft_r2c.default, (dim, normalization, onesided)
-    )
+    half = _resized(self, last, self.shape[last] // 2 + 1)
+    shape = half if onesided else self.shape
+    if self.device.type == "cpu":
+        return _transformed(self, [*_by_stride(self, rest), last], shape, dtype)
+    source = _aligned(self, last)
+    if _in_one_plan(dims):
+        return _transformed(source, dims, shape, dtype)
+    staged = _in_stages(_transformed(source, [last], half, dtype), rest)
+    return staged if eq(half[last], shape[last]) else self.fresh(shape, dtype=dtype)
 
 
 @rule(aten._fft_c2r.default)
-def fft_c2r(self: Spec, dim: Sequence[int], normalization: int, last_dim_size: Size) -> Spec:
-    """Complex to real, of the size asked for; on a CPU complex to complex first along all
-    dimensions but the last.
+def fft_c2r(self: Spec, dim: Sequence[int], last_dim_size: Size) -> Spec:
+    """Complex to real, of the size asked for: complex to complex first along all dimensions but the
+    last, where one plan does not do both.
     """
     if not self.dtype.is_complex:
         raise RuntimeError("_fft_c2r: expected a complex tensor")
-    before = self
-    if len(dim) > 1 and self.device.type == "cpu":
-        before = fft_c2c(self, dim[:-1], normalization, False)
-    shape = list(self.shape)
-    shape[dim[-1]] = last_dim_size
-    order = dim if self.device.type != "cpu" else dim[-1:]
+    dims = _wrapped(self, dim)
+    *rest, last = dims
     dtype = real_dtype(self.dtype)
-    return _transformed(
-        before,
-        order,
-        tuple(shape),
-        dtype,
-        aten._fft_c2r.default,
-        (dim, normalization, last_dim_size),
-    )
+    shape = _resized(self, last, last_dim_size)
+    if self.device.type != "cpu" and _in_one_plan(dims):
+        return _transformed(self.fresh(), dims, shape, dtype)
+    before = fft_c2c(self, rest) if rest else self
+    return _transformed(before, [last], shape, dtype)
+
+
+def _wrapped(self: Spec, dims: Sequence[int]) -> list[int]:
+    return [dim % self.ndim for dim in dims]
+
+
+def _resized(self: Spec, dim: int, size: Size) -> tuple[Size, ...]:
+    return (*self.shape[:dim], size, *self.shape[dim + 1 :])
+
+
+def _in_one_plan(dims: list[int]) -> bool:
+    """Whether cuFFT transforms between real and complex numbers along all dimensions at once; not
+    along the first two, where that is slower.
+    """
+    return len(dims) <= _CUFFT_DIMS and dims[:2] != [0, 1]
+
+
+def _in_stages(self: Spec, dims: list[int]) -> Spec:
+    """Plans of up to three dimensions, those of the smallest strides first; each result has strides
+    that order the dimensions anew.
+    """
+    while dims:
+        dims = _by_stride(self, dims)
+        self = _transformed(self, dims[-_CUFFT_DIMS:], self.shape, self.dtype)
+        dims = dims[:-_CUFFT_DIMS]
+    return self
+
+
+def _aligned(self: Spec, last: int) -> Spec:
+    """What cuFFT reads real numbers from: they lie in pairs, as complex ones, or are copied so that
+    the dimension transformed first is innermost.
+    """
+    if likely_eq(self.offset % 2, 0):
+        return self
+    order = [*(dim for dim in range(self.ndim) if dim != last), last]
+    packed = contiguous_stride(tuple(self.shape[dim] for dim in order))
+    return self.fresh(stride=[packed[order.index(dim)] for dim in range(self.ndim)])
 
 
 def _transformed(
-    self: Spec,
-    order: Sequence[int],
-    shape: tuple[Size, ...],
-    dtype: torch.dtype,
-    op: OpOverload,
-    others: tuple[Any, ...],
+    self: Spec, order: Sequence[int], shape: tuple[Size, ...], dtype: torch.dtype
 ) -> Spec:
-    """The result of transforming along the dimensions `order`; `op` with `others` is the whole
-    call.
-    """
-    order = [dim % self.ndim for dim in order]
+    """The result of one plan that transforms along the dimensions `order`."""
     if order == [self.ndim - 1] and _is_row_major(self):
         return self.fresh(shape, dtype=dtype)
-    if self.device.type != "cpu":
-        return infer_on_meta(op, (self, *others), {})
     batch = _by_stride(self, _untransformed(self.ndim, set(order)))
     stride: list[Size] = [0] * self.ndim
     running: Size = 1

@@ -616,10 +616,11 @@ def data_dependent() -> Spec:
 
 @rule(aten.nonzero_static.default)
 def nonzero_static(self: Spec, size: Size) -> Spec:
-    """Row-major: the places of so many elements, or fillers."""
+    """The places of so many elements, or fillers: row-major, on a GPU column-major."""
     if not ge(size, 0):
         raise RuntimeError("nonzero_static: 'size' must be an non-negative integer")
-    return self.fresh((size, self.ndim)).replace(dtype=torch.int64)
+    stride = None if self.device.type == "cpu" else (1, size)
+    return self.fresh((size, self.ndim), stride, torch.int64)
 
 
 @rule(aten.masked_scatter_backward.default)

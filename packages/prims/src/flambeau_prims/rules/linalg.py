@@ -290,10 +290,11 @@ def eigvals(self: Spec) -> Spec:
 
 @rule(aten.linalg_eig.default)
 def eig(self: Spec) -> tuple[Spec, Spec]:
-    """Eigenvalues and eigenvectors, complex."""
+    """Eigenvalues and eigenvectors, complex; on a GPU these are a copy of LAPACK's result."""
     _check_square(self, "linalg.eig")
     values = self.fresh(self.shape[:-1], dtype=complex_dtype(self.dtype))
-    return values, column_major(values, self.shape)
+    on_cpu = self.device.type == "cpu"
+    return values, column_major(values, self.shape) if on_cpu else values.fresh(self.shape)
 
 
 @rule(aten.linalg_ldl_factor_ex.default)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from flambeau_prims.rules.pointwise import refuse
 from flambeau_prims.rules.registry import rule
 from flambeau_prims.sizes import eq
-from flambeau_prims.spec import Spec
+from flambeau_prims.spec import Spec, contiguous_stride
 from flambeau_prims.strides import (
     channels_last_stride,
     is_channels_last,
@@ -256,6 +257,11 @@ def native_group_norm(
     input: Spec, weight: Parameter, bias: Parameter, N: Size, C: Size, HxW: Size, group: int
 ) -> tuple[Spec, Spec, Spec]:
     """The result, and mean and inverse deviation of each group."""
+    refuse("GroupNormKernelImpl", input.dtype, input.device, "bi")
+    stride = _group_norm_stride(input)
+    channels_last = stride != contiguous_stride(input.shape)
+    if not (is_channels_last(input) if channels_last else is_contiguous(input)):
+        raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
     if not eq(C % group, 0):
         raise RuntimeError(
             "Expected number of channels in input to be divisible by num_groups, but got input of "
@@ -271,7 +277,7 @@ def native_group_norm(
                 f"{list(parameter.shape)} and input of shape {list(input.shape)}"
             )
     row = input.fresh((N, group), dtype=_parameter_dtype(input, weight, bias))
-    return input.fresh(stride=_group_norm_stride(input)), row, row
+    return input.fresh(stride=stride), row, row
 
 
 @rule(aten.native_group_norm_backward.default)

@@ -1,0 +1,100 @@
+"""Layouts that a GPU's kernels give and a CPU's do not; no GPU is needed. `test_gpu.py` compares
+them with eager.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch.torch_version import TorchVersion
+
+from flambeau_prims.meta_fallback import infer_on_meta
+from flambeau_prims.rules.registry import infer
+from flambeau_prims.sizes import SizeEnv
+from flambeau_prims.spec import Spec
+
+CUDA = torch.device("cuda", 0)
+aten = torch.ops.aten
+
+
+def _layout(rng: random.Random, dtype: torch.dtype) -> tuple[Spec, list[int]]:
+    """A Spec of up to five dimensions in any order in memory, and dimensions to transform."""
+    sizes = [rng.randint(2, 5) for _ in range(rng.randint(1, 5))]
+    order = rng.sample(range(len(sizes)), len(sizes))
+    made = torch.empty([sizes[dim] for dim in order], device="meta")
+    made = made.permute([order.index(dim) for dim in range(len(sizes))])
+    dims = rng.sample(range(made.ndim), rng.randint(1, made.ndim))
+    spec = Spec.of(made.shape, stride=made.stride(), dtype=dtype, device=CUDA)
+    return spec, sorted(dims) if rng.random() < 0.5 else dims
+
+
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.13", reason="torch's meta kernels sort no dimensions"
+)
+@pytest.mark.parametrize("name", ["_fft_c2c", "_fft_r2c", "_fft_c2r"])
+def test_fourier_transforms(name: str) -> None:
+    """The strides of torch's own meta kernels, for one plan and for a chain of them."""
+    rng = random.Random(name)
+    op = getattr(aten, name).default
+    for _ in range(300):
+        spec, dims = _layout(rng, torch.float32 if name == "_fft_r2c" else torch.complex64)
+        last: Any = 2 * spec.shape[dims[-1]] if name == "_fft_c2r" else rng.random() < 0.5
+        args = (spec, dims, 0, last)
+        wanted = infer_on_meta(op, args, {})
+        assert infer(op, args) == wanted, args
+
+
+def test_fourier_transforms_of_symbolic_sizes() -> None:
+    """No size is fixed."""
+    env = SizeEnv()
+    size = env.symbol(6, "x")
+    spec = Spec.of((size, 4, 8), stride=(4, 1, 4 * size), dtype=torch.complex64, device=CUDA)
+    out = infer(aten._fft_c2c.default, (spec, (0, 2), 0, True))
+    assert out.stride == (1, 8 * size, size)
+    assert all(guard.op == ">=" for guard in env.guards)
+
+
+def test_real_signals_at_an_odd_offset_are_copied() -> None:
+    """The copy has the transformed dimension innermost, which orders the batch."""
+    spec = Spec.of((3, 4, 5), stride=(5, 15, 1), device=CUDA)
+    assert infer(aten._fft_r2c.default, (spec, (2,), 0, True)).stride == (3, 9, 1)
+    odd = spec.replace(offset=1)
+    assert infer(aten._fft_r2c.default, (odd, (2,), 0, True)).stride == (12, 3, 1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_eigenvectors(device: str) -> None:
+    spec = Spec.of((2, 3, 3), device=torch.device(device))
+    _, vectors = infer(aten.linalg_eig.default, (spec,))
+    assert vectors.stride == ((9, 1, 3) if device == "cpu" else (9, 3, 1))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_places_of_nonzeros(device: str) -> None:
+    spec = Spec.of((2, 3), device=torch.device(device))
+    places = infer(aten.nonzero_static.default, (spec,), {"size": 4})
+    assert places.stride == ((2, 1) if device == "cpu" else (1, 4))
+
+
+@pytest.mark.parametrize(("groups", "offset"), [(1, 7), (6, 7), (2, 0)])
+def test_a_shuffle_that_moves_nothing_is_a_view(groups: int, offset: int) -> None:
+    spec = Spec.of((2, 6, 3, 4), device=CUDA, offset=7)
+    shuffled = infer(aten.channel_shuffle.default, (spec, groups))
+    assert (shuffled.stride, shuffled.offset) == (spec.stride, offset)
+
+
+def test_efficient_attention_of_rows_keeps_sizes_symbolic() -> None:
+    env = SizeEnv()
+    length = env.symbol(37, "x")
+    query = Spec.of((2, length, 4, 16), device=CUDA)
+    out = infer(
+        aten._efficient_attention_forward.default,
+        (query, query, query, None, None, None, None, None, 0.0, 0, True),
+    )
+    assert out[0].shape == (2, length, 4, 16)
+    assert str(out[1].shape[2]) == str((length + 31) // 32 * 32)
+    assert out[2].device == torch.device("cpu") and out[4] == out[5] == length
+    assert not [guard for guard in env.guards if guard.op == "=="]
