@@ -93,9 +93,9 @@ def _native_attribute(machine: Machine, obj: Any, name: str) -> Any:
 
 
 def _attribute_of_number(machine: Machine, number: Any, name: str) -> Any:
-    return (
-        SYMBOLIC_NUMBERS[type(number)] if name == "__class__" else getattr(concrete(number), name)
-    )
+    if name == "__class__":
+        return SYMBOLIC_NUMBERS[type(number)]
+    return getattr(concrete(number), name)
 
 
 def _method_attribute(machine: Machine, method: types.MethodType, name: str) -> Any:
@@ -123,9 +123,7 @@ def _instance_attribute(machine: Machine, obj: Any, name: str) -> Any:
         error = None
         try:
             found = generic_load(machine, obj, name)
-        except (
-            AttributeError
-        ) as raised:  # by a descriptor: `__getattr__` is asked, as for what is not there
+        except AttributeError as raised:  # by a descriptor: `__getattr__` is asked, too
             if lookup(machine, kind, "__getattr__") is MISSING:
                 raise
             found, error = MISSING, raised
@@ -319,26 +317,31 @@ def module_table_attribute(machine: Machine, obj: Any, name: str) -> Any:
 def _bind(machine: Machine, raw: Any, obj: Any, kind: type, name: str) -> Any:
     """A class attribute that is no data descriptor, read through an instance."""
     what = type(raw)
-    if what is types.FunctionType:
-        return types.MethodType(raw, obj)
-    if what is staticmethod:
-        return raw.__func__
-    if what is classmethod:
-        return types.MethodType(raw.__func__, kind)
-    if what in (types.MethodDescriptorType, types.WrapperDescriptorType):
+    if what in (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType):
         return types.MethodType(raw, obj)
     if what is functools.cached_property:
         value = machine.call(raw.func, (obj,), {})
         store_own_attribute(machine, obj, raw.attrname, value)
         return value
-    getter = python_method(machine, what, "__get__")
-    if getter is not None:
-        return machine.call(getter, (raw, obj, kind), {})
-    if hasattr(what, "__get__"):
-        return raw.__get__(obj, kind)
+    found = _bind_descriptor(machine, raw, obj, kind)
+    if found is not MISSING:
+        return found
     if is_written(machine, kind, name):
         return raw
     return machine.objects.wrap(raw, TypeAttribute(Constant(kind), name))
+
+
+def _bind_descriptor(machine: Machine, raw: Any, obj: Any, kind: type) -> Any:
+    """`raw.__get__(obj, kind)`, interpreted if it is Python; MISSING if `raw` has none."""
+    what = type(raw)
+    if what is staticmethod:
+        return raw.__func__
+    if what is classmethod:
+        return types.MethodType(raw.__func__, kind)
+    getter = python_method(machine, what, "__get__")
+    if getter is not None:
+        return machine.call(getter, (raw, obj, kind), {})
+    return raw.__get__(obj, kind) if hasattr(what, "__get__") else MISSING
 
 
 def function_attribute(machine: Machine, function: types.FunctionType, name: str) -> Any:
@@ -399,18 +402,9 @@ def load_class_attribute(machine: Machine, cls: type, name: str) -> Any:
         if method is not None:
             return types.MethodType(method, cls)
         return getattr(cls, name)
-    what = type(raw)
-    if what is types.FunctionType:
-        return raw
-    if what is staticmethod:
-        return raw.__func__
-    if what is classmethod:
-        return types.MethodType(raw.__func__, cls)
-    getter = python_method(machine, what, "__get__")
-    if getter is not None:
-        return machine.call(getter, (raw, None, cls), {})
-    if hasattr(what, "__get__"):
-        return getattr(cls, name)
+    found = raw if type(raw) is types.FunctionType else _bind_descriptor(machine, raw, None, cls)
+    if found is not MISSING:
+        return found
     if (is_trusted(cls.__module__) and type(raw) in SCALARS) or is_written(machine, cls, name):
         return raw
     return machine.objects.wrap(raw, TypeAttribute(Constant(cls), name))

@@ -11,6 +11,7 @@ frame is in the graph.
 
 from __future__ import annotations
 
+import functools
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -144,9 +145,8 @@ class DeferredString(Proxy):
 
     def recipe(self, rebuild: RecipeMaker) -> Recipe:
         """The str, joined of its parts."""
-        made = [
-            Const(part) if isinstance(part, str) else part.recipe(rebuild) for part in self.parts
-        ]
+        parts = self.parts
+        made = [Const(part) if isinstance(part, str) else part.recipe(rebuild) for part in parts]
         return made[0] if len(made) == 1 else CallRecipe(_joined_text, tuple(made))
 
     def seen_attribute(self, name: str) -> Any:
@@ -158,18 +158,12 @@ class DeferredString(Proxy):
         return TextMethod(self, name)
 
     def __bool__(self) -> bool:
-        if any(
-            bool(part) if isinstance(part, str) else not part.may_be_empty for part in self.parts
-        ):
-            return True
-        return bool(self.characters())
+        filled = (part if isinstance(part, str) else not part.may_be_empty for part in self.parts)
+        return any(filled) or bool(self.characters())
 
     def __add__(self, other: Any) -> Any:
-        return (
-            concatenated((self, other))
-            if isinstance(other, (str, DeferredString))
-            else NotImplemented
-        )
+        is_text = isinstance(other, (str, DeferredString))
+        return concatenated((self, other)) if is_text else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
         return concatenated((other, self)) if isinstance(other, str) else NotImplemented
@@ -203,18 +197,6 @@ class DeferredString(Proxy):
     def __contains__(self, other: Any) -> bool:
         return characters_of(other) in self.characters()
 
-    def __lt__(self, other: Any) -> Any:
-        return self.characters() < characters_of(other)
-
-    def __le__(self, other: Any) -> Any:
-        return self.characters() <= characters_of(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self.characters() > characters_of(other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self.characters() >= characters_of(other)
-
     def __mul__(self, count: Any) -> Any:
         return self.characters() * count
 
@@ -222,6 +204,14 @@ class DeferredString(Proxy):
 
     def __mod__(self, values: Any) -> Any:
         raise needs_characters("the text of a tensor is filled in")
+
+    def _compare(self, other: Any, relation: Callable[[Any, Any], bool]) -> bool:
+        return relation(self.characters(), characters_of(other))
+
+    __lt__ = functools.partialmethod(_compare, relation=operator.lt)
+    __le__ = functools.partialmethod(_compare, relation=operator.le)
+    __gt__ = functools.partialmethod(_compare, relation=operator.gt)
+    __ge__ = functools.partialmethod(_compare, relation=operator.ge)
 
 
 _MADE_BY = frozenset({
@@ -232,7 +222,7 @@ _MADE_BY = frozenset({
 
 
 class TextMethod(Proxy):
-    """A bound method of a deferred strings."""
+    """A bound method of a deferred string."""
 
     __slots__ = ("name", "text")
 

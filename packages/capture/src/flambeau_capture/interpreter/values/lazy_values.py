@@ -175,13 +175,13 @@ def realize_arguments(
     if not any(type(arg) is LazyValue for arg in (*args, *kwargs.values())):
         return args, kwargs
     if python_method(machine, type(function), "__call__") is _MODULE_CALL:
-        return args, kwargs  # call_module settles them for `forward`
+        return args, kwargs  # call_module realizes them for `forward`
     if function is isinstance:
-        return tuple(_typed(machine, arg) for arg in args), kwargs
+        return tuple(_used_as(machine, Use.ENTRY, arg) for arg in args), kwargs
     count, names = _parameters(machine, function)
     whole = machine.objects.whole
     if _takes_text(function):
-        whole = functools.partial(_as_text, machine)
+        whole = functools.partial(_used_as, machine, Use.TEXT)
     return (
         tuple(arg if at < count else whole(arg) for at, arg in enumerate(args)),
         {name: arg if name in names else whole(arg) for name, arg in kwargs.items()},
@@ -210,17 +210,11 @@ def _takes_text(function: Any) -> bool:
     )
 
 
-def _as_text(machine: Recorder, arg: Any) -> Any:
+def _used_as(machine: Recorder, use: Use, arg: Any) -> Any:
+    """What stands for an argument that is only put to this use."""
     if type(arg) is not LazyValue:
         return arg
-    return machine.objects.wrap_for(arg.value, arg.source, Use.TEXT)
-
-
-def _typed(machine: Recorder, arg: Any) -> Any:
-    """What stands for an argument whose type alone is asked for."""
-    if type(arg) is not LazyValue:
-        return arg
-    return machine.objects.wrap_for(arg.value, arg.source, Use.ENTRY)
+    return machine.objects.wrap_for(arg.value, arg.source, use)
 
 
 def _parameters(machine: Recorder, function: Any) -> tuple[int, tuple[str, ...]]:
