@@ -36,14 +36,20 @@ RECORDED: dict[int, Substitute] = {}
 _KEPT_ALIVE: list[Any] = []  # what SUBSTITUTES is keyed by, so that ids stay theirs
 
 
-def substitute_for(*functions: Any) -> Callable[[Substitute], Substitute]:
-    """Decorator: the function stands in for these; a second substitute for one is an error."""
+def substitute_for(
+    *functions: Any, unpacked: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: the function stands in for these; a second substitute for one is an error.
 
-    def declare(substitute: Substitute) -> Substitute:
+    It takes (machine, args, kwargs); or if `unpacked`, the machine and then the arguments.
+    """
+
+    def declare(substitute: Callable[..., Any]) -> Callable[..., Any]:
         for function in functions:
             if id(function) in SUBSTITUTES:
                 raise ValueError(f"{function!r} has two substitutes")
-            SUBSTITUTES[id(function)] = checked(function, substitute)
+            called = forwarding(substitute) if unpacked else substitute
+            SUBSTITUTES[id(function)] = checked(function, called)
             _KEPT_ALIVE.append(function)
         return substitute
 
@@ -83,6 +89,11 @@ def answering(value: Any) -> Substitute:
 def natively(function: Any) -> Substitute:
     """The substitute that calls the function as it is."""
     return lambda machine, args, kwargs: function(*args, **kwargs)
+
+
+def forwarding(function: Callable[..., Any], *first: Any) -> Substitute:
+    """The substitute that calls `function(machine, *first, *args)`."""
+    return lambda machine, args, kwargs: function(machine, *first, *args, **kwargs)
 
 
 def breaking(id: str, detail: str, *, hint: str = "") -> Substitute:

@@ -27,7 +27,12 @@ from flambeau_capture.interpreter.frame import UNBOUND, Stopped, run
 from flambeau_capture.interpreter.machine import Frame
 from flambeau_capture.interpreter.semantics import attribute_writes, attributes, operators
 from flambeau_capture.interpreter.semantics.attributes import load_attr
-from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
+from flambeau_capture.interpreter.substitute_registry import (
+    forwarding,
+    natively,
+    substitute_for,
+    substitute_if_new,
+)
 from flambeau_capture.interpreter.values.classes import MISSING, is_trusted, lookup, python_method
 from flambeau_capture.reasons import GraphBreak
 
@@ -279,36 +284,16 @@ def _build_class(machine: Machine, args: Any, kwargs: Any) -> Any:
     return build_class(machine, body, name, tuple(bases), kwargs)
 
 
-@substitute_for(type.__new__)
-def _new_class(machine: Machine, args: Any, kwargs: Any) -> Any:
-    return new_class(machine, args, kwargs)
+substitute_for(type.__new__)(new_class)
+substitute_for(type.__init__)(natively(type.__init__))  # for its errors: `type.__new__` does all
+substitute_for(type.__subclasscheck__)(natively(type.__subclasscheck__))
+substitute_for(type.__getattribute__)(forwarding(attributes.load_class_attribute))
+substitute_for(type.__setattr__)(forwarding(attribute_writes.store_class_attribute))
 
 
-@substitute_for(type.__init__)
-def _init_class(machine: Machine, args: Any, kwargs: Any) -> None:
-    """Only the arguments are checked: `type.__new__` has done all."""
-    type.__init__(*args, **kwargs)
-
-
-@substitute_for(type.__instancecheck__)
-def _instance_check(machine: Machine, args: Any, kwargs: Any) -> bool:
-    cls, obj = args
+@substitute_for(type.__instancecheck__, unpacked=True)
+def _instance_check(machine: Machine, cls: Any, obj: Any) -> bool:
     return operators.instance_of_class(machine, obj, cls)
-
-
-@substitute_for(type.__subclasscheck__)
-def _subclass_check(machine: Machine, args: Any, kwargs: Any) -> bool:
-    return type.__subclasscheck__(*args)
-
-
-@substitute_for(type.__getattribute__)
-def _class_getattribute(machine: Machine, args: Any, kwargs: Any) -> Any:
-    return attributes.load_class_attribute(machine, *args)
-
-
-@substitute_for(type.__setattr__)
-def _class_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attribute_writes.store_class_attribute(machine, *args)
 
 
 @substitute_for(_abc._abc_init)

@@ -18,6 +18,7 @@ from flambeau_capture.interpreter.semantics import (
 )
 from flambeau_capture.interpreter.semantics.items import native_iterable
 from flambeau_capture.interpreter.substitute_registry import (
+    forwarding,
     natively,
     substitute_for,
     substitute_if_new,
@@ -39,10 +40,15 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.machine import Machine
 
 
-@substitute_for(isinstance)
-def _isinstance(machine: Machine, args: Any, kwargs: Any) -> bool:
-    obj, classes = args
-    return operators.instance_of(machine, obj, classes)
+for _function, _substitute in (
+    (isinstance, operators.instance_of),
+    (hasattr, attributes.has_attr),
+    (setattr, attribute_writes.store_attr),
+    (delattr, attribute_writes.delete_attr),
+    (object.__setattr__, attribute_writes.generic_store),
+    (object.__delattr__, attribute_writes.generic_delete),
+):
+    substitute_for(_function)(forwarding(_substitute))
 
 
 @substitute_for(type)
@@ -56,14 +62,8 @@ def _type(machine: Machine, args: Any, kwargs: Any) -> Any:
         return machine.tape.real_type(obj)
     kind = type(obj)
     if issubclass(kind, Proxy):
-        seen = obj.seen_type()
-        if seen is not None:
-            return seen
-        return (
-            types.FunctionType
-            if kind is native_functions.InterpretedCallable
-            else types.GeneratorType
-        )
+        is_callable = kind is native_functions.InterpretedCallable
+        return obj.seen_type() or (types.FunctionType if is_callable else types.GeneratorType)
     return SYMBOLIC_NUMBERS.get(kind, kind)
 
 
@@ -76,34 +76,18 @@ def _call_type(machine: Machine, args: Any, kwargs: Any) -> Any:
     return made
 
 
-@substitute_for(getattr)
-def _getattr(machine: Machine, args: Any, kwargs: Any) -> Any:
-    if len(args) == 2:
-        return attributes.load_attr(machine, args[0], args[1])
+@substitute_for(getattr, unpacked=True)
+def _getattr(machine: Machine, obj: Any, name: Any, *default: Any) -> Any:
     try:
-        return attributes.load_attr(machine, args[0], args[1])
+        return attributes.load_attr(machine, obj, name)
     except AttributeError:
-        return args[2]
+        if not default:
+            raise
+        return default[0]
 
 
-@substitute_for(hasattr)
-def _hasattr(machine: Machine, args: Any, kwargs: Any) -> bool:
-    return attributes.has_attr(machine, args[0], args[1])
-
-
-@substitute_for(setattr)
-def _setattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attribute_writes.store_attr(machine, *args)
-
-
-@substitute_for(delattr)
-def _delattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attribute_writes.delete_attr(machine, *args)
-
-
-@substitute_for(object.__getattribute__)
-def _object_getattribute(machine: Machine, args: Any, kwargs: Any) -> Any:
-    obj, name = args
+@substitute_for(object.__getattribute__, unpacked=True)
+def _object_getattribute(machine: Machine, obj: Any, name: Any) -> Any:
     found = attributes.generic_load(machine, obj, name)
     if found is MISSING:
         raise AttributeError(
@@ -112,19 +96,8 @@ def _object_getattribute(machine: Machine, args: Any, kwargs: Any) -> Any:
     return found
 
 
-@substitute_for(object.__setattr__)
-def _object_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attribute_writes.generic_store(machine, *args)
-
-
-@substitute_for(object.__delattr__)
-def _object_delattr(machine: Machine, args: Any, kwargs: Any) -> None:
-    attribute_writes.generic_delete(machine, *args)
-
-
-@substitute_for(torch.nn.Module.__getattr__)
-def _module_getattr(machine: Machine, args: Any, kwargs: Any) -> Any:
-    obj, name = args
+@substitute_for(torch.nn.Module.__getattr__, unpacked=True)
+def _module_getattr(machine: Machine, obj: Any, name: Any) -> Any:
     found = attributes.module_table_attribute(machine, obj, name)
     if found is MISSING:
         raise AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}")
@@ -142,11 +115,9 @@ def _module_setattr(machine: Machine, args: Any, kwargs: Any) -> None:
 
 @substitute_for(vars)
 def _vars(machine: Machine, args: Any, kwargs: Any) -> Any:
-    return (
-        attributes.load_attr(machine, args[0], "__dict__")
-        if args
-        else _locals(machine, args, kwargs)
-    )
+    if args:
+        return attributes.load_attr(machine, args[0], "__dict__")
+    return _locals(machine, args, kwargs)
 
 
 @substitute_for(typing._caller)  # type: ignore[attr-defined]
@@ -197,21 +168,18 @@ def _dir(machine: Machine, args: Any, kwargs: Any) -> list[str]:
     return dir(obj)
 
 
-@substitute_for(types.FunctionType.__get__)
-def _bind_function(machine: Machine, args: Any, kwargs: Any) -> Any:
-    function, instance, *_ = args
+@substitute_for(types.FunctionType.__get__, unpacked=True)
+def _bind_function(machine: Machine, function: Any, instance: Any, *_: Any) -> Any:
     return function if instance is None else types.MethodType(function, instance)
 
 
-@substitute_for(property.__get__)
-def _property_get(machine: Machine, args: Any, kwargs: Any) -> Any:
-    made, instance, *_ = args
+@substitute_for(property.__get__, unpacked=True)
+def _property_get(machine: Machine, made: Any, instance: Any, *_: Any) -> Any:
     return made if instance is None else machine.call(made.fget, (instance,), {})
 
 
-@substitute_for(property.__set__)
-def _property_set(machine: Machine, args: Any, kwargs: Any) -> None:
-    made, instance, value = args
+@substitute_for(property.__set__, unpacked=True)
+def _property_set(machine: Machine, made: Any, instance: Any, value: Any) -> None:
     if made.fset is None:
         property.__set__(made, instance, value)
     machine.call(made.fset, (instance, value), {})

@@ -25,7 +25,11 @@ from flambeau_capture.interpreter.semantics.items import (
 )
 from flambeau_capture.interpreter.semantics.native_functions import InterpretedCallable
 from flambeau_capture.interpreter.semantics.operators import compares_in_python
-from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
+from flambeau_capture.interpreter.substitute_registry import (
+    forwarding,
+    substitute_for,
+    substitute_if_new,
+)
 from flambeau_capture.interpreter.values.classes import MISSING, lookup, python_method
 from flambeau_capture.interpreter.values.lazy_values import AppendTarget
 from flambeau_capture.reasons import GraphBreak
@@ -35,10 +39,7 @@ if TYPE_CHECKING:
     from flambeau_capture.interpreter.substitute_registry import Substitute
 
 
-@substitute_for(len)
-def _len(machine: Machine, args: Any, kwargs: Any) -> Any:
-    (obj,) = args
-    return operators.length(machine, obj)
+substitute_for(len)(forwarding(operators.length))
 
 
 @substitute_for(bool)
@@ -51,7 +52,7 @@ def _iter(machine: Machine, args: Any, kwargs: Any) -> Any:
     if len(args) == 2:
         if not callable(args[0]):
             iter(*args)  # which says so
-        return iter(native_functions.InterpretedCallable(machine, args[0]), args[1])
+        return iter(InterpretedCallable(machine, args[0]), args[1])
     return iterate(machine, args[0])
 
 
@@ -66,9 +67,8 @@ def _next(machine: Machine, args: Any, kwargs: Any) -> Any:
     return item
 
 
-@substitute_for(reversed)
-def _reversed(machine: Machine, args: Any, kwargs: Any) -> Any:
-    (obj,) = args
+@substitute_for(reversed, unpacked=True)
+def _reversed(machine: Machine, obj: Any) -> Any:
     method = python_method(machine, type(obj), "__reversed__")
     if method is not None:
         return machine.call(method, (obj,), {})
@@ -103,14 +103,10 @@ def _all(machine: Machine, args: Any, kwargs: Any) -> bool:
     return all(operators.truth(machine, item) for item in native_iterable(machine, args[0]))
 
 
-@substitute_for(functools.reduce)
-def _reduce(machine: Machine, args: Any, kwargs: Any) -> Any:
-    function, items, *initial = args
-    return functools.reduce(
-        native_functions.InterpretedCallable(machine, function),
-        native_iterable(machine, items),
-        *initial,
-    )
+@substitute_for(functools.reduce, unpacked=True)
+def _reduce(machine: Machine, function: Any, items: Any, *initial: Any) -> Any:
+    called = InterpretedCallable(machine, function)
+    return functools.reduce(called, native_iterable(machine, items), *initial)
 
 
 def _extreme(function: Any) -> Substitute:
@@ -153,7 +149,7 @@ def _list_sort(machine: Machine, args: Any, kwargs: Any) -> None:
 def _taking_callback(function: Any, position: int = 0) -> None:
     def substitute(machine: Machine, args: Any, kwargs: Any) -> Any:
         prepared = [
-            (native_functions.InterpretedCallable(machine, arg) if arg is not None else None)
+            (InterpretedCallable(machine, arg) if arg is not None else None)
             if at == position
             else native_iterable(machine, arg)
             for at, arg in enumerate(args)
@@ -164,13 +160,9 @@ def _taking_callback(function: Any, position: int = 0) -> None:
 
 
 for _iterator in (
-    map,
-    filter,
-    itertools.starmap,
-    itertools.takewhile,
-    itertools.dropwhile,
+    map, filter, itertools.starmap, itertools.takewhile, itertools.dropwhile,
     itertools.filterfalse,
-):
+):  # fmt: skip
     _taking_callback(_iterator)
 _taking_callback(itertools.groupby, 1)
 
@@ -179,16 +171,13 @@ _taking_callback(itertools.groupby, 1)
 def _accumulate(machine: Machine, args: Any, kwargs: Any) -> Any:
     items, *rest = args
     function = rest[0] if rest else kwargs.pop("func", operator.add)
-    return itertools.accumulate(
-        native_iterable(machine, items),
-        native_functions.InterpretedCallable(machine, function),
-        **kwargs,
-    )
+    called = InterpretedCallable(machine, function)
+    return itertools.accumulate(native_iterable(machine, items), called, **kwargs)
 
 
 @substitute_for(functools.cmp_to_key)
 def _cmp_to_key(machine: Machine, args: Any, kwargs: Any) -> Any:
-    return functools.cmp_to_key(native_functions.InterpretedCallable(machine, args[0]))
+    return functools.cmp_to_key(InterpretedCallable(machine, args[0]))
 
 
 @substitute_for(tuple.index)
@@ -243,9 +232,8 @@ def _extend(machine: Machine, args: Any, kwargs: Any) -> None:
         list.extend(machine.objects.whole(items), *rest, **kwargs)
 
 
-@substitute_for(list.count, tuple.count)
-def _count(machine: Machine, args: Any, kwargs: Any) -> int:
-    sequence, wanted = args
+@substitute_for(list.count, tuple.count, unpacked=True)
+def _count(machine: Machine, sequence: Any, wanted: Any) -> int:
     eq = operators.COMPARISONS["=="]
     return sum(
         item is wanted or operators.truth(machine, operators.compare(machine, eq, item, wanted))
@@ -253,9 +241,8 @@ def _count(machine: Machine, args: Any, kwargs: Any) -> int:
     )
 
 
-@substitute_for(list.remove)
-def _remove(machine: Machine, args: Any, kwargs: Any) -> None:
-    items, wanted = args
+@substitute_for(list.remove, unpacked=True)
+def _remove(machine: Machine, items: Any, wanted: Any) -> None:
     at = _place(machine, list.index, (items, wanted), {})
     if at is None:
         raise ValueError("list.remove(x): x not in list")

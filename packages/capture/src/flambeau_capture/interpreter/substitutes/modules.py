@@ -209,10 +209,9 @@ def _step_code(machine: Machine, args: Any, kwargs: Any) -> None:
     """A place for profilers to stop at."""
 
 
-@substitute_for(_get_value)
-def _value(machine: Machine, args: Any, kwargs: Any) -> Any:
+@substitute_for(_get_value, unpacked=True)
+def _value(machine: Machine, number: Any) -> Any:
     """A number kept in a tensor, which eager computes with as a Python float: in that precision."""
-    (number,) = args
     is_tensor = isinstance(number, torch.Tensor) and number.is_floating_point()
     return machine.tape.call_method("double", (number,)) if is_tensor else number
 
@@ -248,9 +247,8 @@ for _method in (torch.Tensor.register_hook, torch.Tensor.register_post_accumulat
     substitute_for(_method)(_registering(_method))
 
 
-@substitute_for(torch.Tensor.retain_grad)
-def _retain_grad(machine: Machine, args: Any, kwargs: Any) -> None:
-    (tensor,) = args
+@substitute_for(torch.Tensor.retain_grad, unpacked=True)
+def _retain_grad(machine: Machine, tensor: Any) -> None:
     torch.Tensor.retain_grad(tensor)
     if not tensor.is_leaf:
         note(machine, torch.Tensor.retain_grad, (tensor,))

@@ -31,7 +31,11 @@ from flambeau_capture.interpreter.semantics.items import (
     store_item,
 )
 from flambeau_capture.interpreter.semantics.native_functions import prepare_arguments
-from flambeau_capture.interpreter.substitute_registry import substitute_for, substitute_if_new
+from flambeau_capture.interpreter.substitute_registry import (
+    forwarding,
+    substitute_for,
+    substitute_if_new,
+)
 from flambeau_capture.interpreter.substitutes import tensors
 from flambeau_capture.interpreter.values.classes import (
     MISSING,
@@ -229,14 +233,8 @@ def _str(machine: Machine, args: Any, kwargs: Any) -> str:
     return str(*args, **kwargs)
 
 
-@substitute_for(repr)
-def _repr(machine: Machine, args: Any, kwargs: Any) -> str:
-    return to_text(machine, args[0], repr)
-
-
-@substitute_for(ascii)
-def _ascii(machine: Machine, args: Any, kwargs: Any) -> str:
-    return to_text(machine, args[0], ascii)
+substitute_for(repr)(lambda machine, args, kwargs: to_text(machine, args[0], repr))
+substitute_for(ascii)(lambda machine, args, kwargs: to_text(machine, args[0], ascii))
 
 
 @substitute_for(format)
@@ -361,33 +359,19 @@ def _getsizeof(machine: Machine, args: Any, kwargs: Any) -> Any:
 # ---------------------------------------------------------------- operators and checks
 
 
-def _comparing(entry: operators.BinaryOperator) -> Substitute:
-    return lambda machine, args, kwargs: operators.compare(machine, entry, *args)
-
-
-def _combining(entry: operators.BinaryOperator) -> Substitute:
-    return lambda machine, args, kwargs: operators.binary(machine, entry, *args)
-
-
-def _unary(name: str) -> Substitute:
-    return lambda machine, args, kwargs: operators.unary(machine, name, *args)
-
-
 def _declare_operators() -> None:
     for entry in operators.COMPARISONS.values():
-        substitute_for(entry.function)(_comparing(entry))
+        substitute_for(entry.function)(forwarding(operators.compare, entry))
     for entry in operators.BINARY_BY_SYMBOL.values():
-        substitute_for(entry.function)(_combining(entry))
+        substitute_for(entry.function)(forwarding(operators.binary, entry))
     for name, unary in operators.UNARY_FUNCTIONS.items():
-        substitute_for(unary)(_unary(name))
-    substitute_for(operator.getitem)(lambda machine, args, kwargs: load_item(machine, *args))
-    substitute_for(operator.setitem)(lambda machine, args, kwargs: store_item(machine, *args))
-    substitute_for(operator.delitem)(lambda machine, args, kwargs: delete_item(machine, *args))
-    substitute_for(operator.truth)(lambda machine, args, kwargs: operators.truth(machine, *args))
+        substitute_for(unary)(forwarding(operators.unary, name))
+    substitute_for(operator.getitem)(forwarding(load_item))
+    substitute_for(operator.setitem)(forwarding(store_item))
+    substitute_for(operator.delitem)(forwarding(delete_item))
+    substitute_for(operator.truth)(forwarding(operators.truth))
     substitute_for(operator.not_)(lambda machine, args, kwargs: not operators.truth(machine, *args))
-    substitute_for(operator.contains)(
-        lambda machine, args, kwargs: operators.contains(machine, *args)
-    )
+    substitute_for(operator.contains)(forwarding(operators.contains))
 
 
 @substitute_for(pow)
@@ -402,9 +386,8 @@ def _pow(machine: Machine, args: Any, kwargs: Any) -> Any:
 _DIVMOD = operators.BinaryOperator(divmod, "__divmod__", "__rdivmod__")
 
 
-@substitute_for(divmod)
-def _divmod(machine: Machine, args: Any, kwargs: Any) -> Any:
-    left, right = args
+@substitute_for(divmod, unpacked=True)
+def _divmod(machine: Machine, left: Any, right: Any) -> Any:
     if any(
         python_method(machine, type(value), name) is not None
         for value, name in ((left, "__divmod__"), (right, "__rdivmod__"))
@@ -428,26 +411,11 @@ def _holds(machine: Machine, condition: Any) -> bool:
     return answer
 
 
-def _check(error: type[Exception]) -> Substitute:
-    def substitute(machine: Machine, args: Any, kwargs: Any) -> None:
-        cond, message = _bound(("cond", "message"), args, kwargs)
-        _check_with(machine, (error, cond, message), {})
-
-    return substitute
-
-
-def _bound(names: tuple[str, ...], args: Any, kwargs: Any) -> list[Any]:
-    """Arguments by position or name; the last is the message, which may be left out."""
-    given = dict(zip(names, args, strict=False)) | kwargs
-    return [*[given[name] for name in names[:-1]], given.get(names[-1])]
-
-
-def _check_with(machine: Machine, args: Any, kwargs: Any) -> None:
-    error, condition, message = _bound(("error_type", "cond", "message"), args, kwargs)
-    if type(condition) not in (bool, torch.SymBool):
-        machine.interpret(torch._check_with, (error, condition, message), {})  # raises a TypeError
-    elif not _holds(machine, condition):
-        _fail(machine, error, message)
+def _check_with(machine: Machine, error_type: Any, cond: Any, message: Any = None) -> None:
+    if type(cond) not in (bool, torch.SymBool):
+        machine.interpret(torch._check_with, (error_type, cond, message), {})  # raises a TypeError
+    elif not _holds(machine, cond):
+        _fail(machine, error_type, message)
 
 
 def _fail(machine: Machine, error: Any, message: Any) -> None:
@@ -455,47 +423,39 @@ def _fail(machine: Machine, error: Any, message: Any) -> None:
     machine.interpret(torch._check_with, (error, False, message), {})
 
 
-def _check_tensor_all(machine: Machine, args: Any, kwargs: Any) -> None:
-    cond, message = _bound(("cond", "message"), args, kwargs)
-    _check_tensor_all_with(machine, (RuntimeError, cond, message), {})
-
-
-def _check_tensor_all_with(machine: Machine, args: Any, kwargs: Any) -> None:
-    error, condition, message = _bound(("error_type", "cond", "message"), args, kwargs)
-    if not isinstance(condition, torch.Tensor):
-        seen = SYMBOLIC_NUMBERS.get(type(condition), type(condition))
+def _check_tensor_all_with(
+    machine: Machine, error_type: Any, cond: Any, message: Any = None
+) -> None:
+    if not isinstance(cond, torch.Tensor):
+        seen = SYMBOLIC_NUMBERS.get(type(cond), type(cond))
         raise TypeError(f"cond must be a tensor, but got {seen}")
-    if condition.dtype is not torch.bool:
-        raise TypeError(f"cond tensor must have dtype torch.bool, but got {condition.dtype}")
-    holds = machine.tape.call_method("_is_all_true", (condition,))
+    if cond.dtype is not torch.bool:
+        raise TypeError(f"cond tensor must have dtype torch.bool, but got {cond.dtype}")
+    holds = machine.tape.call_method("_is_all_true", (cond,))
     frame = machine.frame
     # What a `try` awaits is one of the program's ordinary ways.
     awaited = frame is None or machine.backwards or frame.is_in_block(with_too=False)
     if is_in_data(holds) and not awaited:
         check(machine, holds, f"{machine.where}: the program raises here")
     elif not operators.truth(machine, holds):
-        _fail(machine, error, message)
+        _fail(machine, error_type, message)
 
 
-def _check_is_size(machine: Machine, args: Any, kwargs: Any) -> None:
-    size, most = args[0] if args else kwargs["i"], kwargs.get("max")
-    bounds = [(">=", 0)] if most is None else [(">=", 0), ("<=", most)]
+def _check_is_size(machine: Machine, i: Any, message: Any = None, *, max: Any = None) -> None:
+    bounds = [(">=", 0)] if max is None else [(">=", 0), ("<=", max)]
     for op, bound in bounds:
-        condition = operators.compare(machine, operators.COMPARISONS[op], size, bound)
+        condition = operators.compare(machine, operators.COMPARISONS[op], i, bound)
         if not _holds(machine, condition):
             raise RuntimeError("Expected cond to be True, but got False.")
 
 
-def _constrain(machine: Machine, args: Any, kwargs: Any) -> None:
-    """`torch._constrain_as_size(n, min=, max=)` and `_constrain_as_value`."""
-    size = args[0]
-    least = args[1] if len(args) > 1 else kwargs.get("min")
-    most = args[2] if len(args) > 2 else kwargs.get("max")
-    for op, bound in ((">=", least), ("<=", most)):
+def _constrain(machine: Machine, symbol: Any, min: Any = None, max: Any = None) -> None:
+    """`torch._constrain_as_size` and `_constrain_as_value`."""
+    for op, bound in ((">=", min), ("<=", max)):
         if bound is not None:
-            condition = operators.compare(machine, operators.COMPARISONS[op], size, bound)
+            condition = operators.compare(machine, operators.COMPARISONS[op], symbol, bound)
             if not _holds(machine, condition):
-                raise RuntimeError(f"{size} is out of range")
+                raise RuntimeError(f"{symbol} is out of range")
 
 
 @substitute_for(torch.nn.functional.one_hot)
@@ -515,16 +475,16 @@ def _one_hot(machine: Machine, args: Any, kwargs: Any) -> Any:
 
 def _declare_checks() -> None:
     table: dict[str, Substitute] = {
-        "_check": _check(RuntimeError),
-        "_check_with": _check_with,
-        "_check_tensor_all": _check_tensor_all,
-        "_check_tensor_all_with": _check_tensor_all_with,
-        "_check_index": _check(IndexError),
-        "_check_value": _check(ValueError),
-        "_check_type": _check(TypeError),
-        "_check_not_implemented": _check(NotImplementedError),
-        "_check_is_size": _check_is_size,
-        "_constrain_as_size": _constrain,
+        "_check": forwarding(_check_with, RuntimeError),
+        "_check_with": forwarding(_check_with),
+        "_check_tensor_all": forwarding(_check_tensor_all_with, RuntimeError),
+        "_check_tensor_all_with": forwarding(_check_tensor_all_with),
+        "_check_index": forwarding(_check_with, IndexError),
+        "_check_value": forwarding(_check_with, ValueError),
+        "_check_type": forwarding(_check_with, TypeError),
+        "_check_not_implemented": forwarding(_check_with, NotImplementedError),
+        "_check_is_size": forwarding(_check_is_size),
+        "_constrain_as_size": forwarding(_constrain),
     }
     for name, substitute in table.items():
         substitute_if_new(getattr(torch, name, None), substitute)

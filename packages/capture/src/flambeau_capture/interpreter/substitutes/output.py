@@ -266,21 +266,19 @@ def _enabled(level: int, wanted: bool) -> tuple[Any, str]:
     )
 
 
-@substitute_for(logging.Logger.isEnabledFor)
-def _is_enabled_for(machine: Machine, args: Any, kwargs: Any) -> bool:
-    logger, level = args
+@substitute_for(logging.Logger.isEnabledFor, unpacked=True)
+def _is_enabled_for(machine: Machine, logger: Any, level: Any) -> bool:
     enabled = bool(logger.isEnabledFor(level))
     source = machine.objects.source_of(logger) or Constant(logger)
     machine.guard("PREDICATE", source, _enabled(level, enabled))
     return enabled
 
 
-@substitute_for(logging.Logger.getEffectiveLevel)
-def _effective_level(machine: Machine, args: Any, kwargs: Any) -> int:
-    (logger,) = args
+@substitute_for(logging.Logger.getEffectiveLevel, unpacked=True)
+def _effective_level(machine: Machine, logger: Any) -> int:
     level = int(logger.getEffectiveLevel())
     for bound in {level, level - 1} - {0}:
-        _is_enabled_for(machine, (logger, bound), {})
+        _is_enabled_for(machine, logger, bound)
     return level
 
 
@@ -294,7 +292,7 @@ def _handlers(logger: Any) -> Iterator[Any]:
 def _log(function: Any, level: int | None, machine: Machine, args: Any, kwargs: Any) -> None:
     """A call of one of a logger's methods; `level` None where it is the first argument."""
     logger, *rest = args
-    if not _is_enabled_for(machine, (logger, rest[0] if level is None else level), {}):
+    if not _is_enabled_for(machine, logger, rest[0] if level is None else level):
         return
     if kwargs.get("exc_info") or kwargs.get("stack_info") or function is logging.Logger.exception:
         raise GraphBreak("traceback", f"logging.Logger.{function.__name__} with a traceback")

@@ -101,11 +101,8 @@ def _checked_seed(machine: Machine, seed: Any) -> Any:
 # ---------------------------------------------------------------- functions
 
 
-@substitute_for(*dict.fromkeys((torch.manual_seed, torch.random.manual_seed)))
-def _manual_seed(
-    machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> torch.Generator:
-    (seed,) = (*args, *kwargs.values())
+@substitute_for(*dict.fromkeys((torch.manual_seed, torch.random.manual_seed)), unpacked=True)
+def _manual_seed(machine: Machine, seed: Any) -> torch.Generator:
     if type(seed) is not torch.SymInt:
         seed = machine.call(int, (seed,), {})
     seed = _checked_seed(machine, seed)
@@ -184,9 +181,8 @@ def _made(
     return made
 
 
-@substitute_for(_GENERATOR.manual_seed)
-def _reseed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator:
-    generator, seed = (*args, *kwargs.values())
+@substitute_for(_GENERATOR.manual_seed, unpacked=True)
+def _reseed(machine: Machine, generator: Any, seed: Any) -> torch.Generator:
     seed = _checked_seed(machine, seed)
     machine.tape.call_untraced("manual_seed", (generator, seed))
     machine.tape.seeds[id(generator)] = seed
@@ -210,10 +206,9 @@ def _state_of(machine: Machine, args: Any, kwargs: Any) -> Any:
     return _state(machine, "get_state", args, machine.load(args[0], "device"))
 
 
-@substitute_for(_GENERATOR.set_state)
-def _restate(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator:
-    generator, state = (*args, *kwargs.values())
-    machine.tape.call_untraced("set_state", (generator, state))
+@substitute_for(_GENERATOR.set_state, unpacked=True)
+def _restate(machine: Machine, generator: Any, new_state: Any) -> torch.Generator:
+    machine.tape.call_untraced("set_state", (generator, new_state))
     machine.tape.seeds.pop(id(generator), None)
     return generator  # type: ignore[no-any-return]
 

@@ -243,9 +243,8 @@ def _disable(machine: Machine, args: Any, kwargs: Any) -> TorchFunctionOff:
     return TorchFunctionOff(machine.tape.subclasses)
 
 
-@substitute_for(torch.Tensor.as_subclass)
-def _as_subclass(machine: Machine, args: Any, kwargs: Any) -> Any:
-    tensor, cls = args
+@substitute_for(torch.Tensor.as_subclass, unpacked=True)
+def _as_subclass(machine: Machine, tensor: Any, cls: Any) -> Any:
     if not is_admitted(cls):
         raise GraphBreak("tensor-subclass", f"a tensor is made a {cls.__name__}")
     return machine.tape.subclasses.convert(tensor, cls)

@@ -86,18 +86,16 @@ def _get(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return var.get(*args[1:], **kwargs)
 
 
-@substitute_for(ContextVar.set)
-def _set(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ContextToken:
-    var, value = args
+@substitute_for(ContextVar.set, unpacked=True)
+def _set(machine: Machine, var: Any, value: Any) -> ContextToken:
     variable_source(machine, var)
     token = ContextToken(machine, var, written(machine, var))
     machine.state_of(ContextWrites).values[id(var)] = var, value
     return token
 
 
-@substitute_for(ContextVar.reset)
-def _reset(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    var, token = args
+@substitute_for(ContextVar.reset, unpacked=True)
+def _reset(machine: Machine, var: Any, token: Any) -> None:
     if type(token) is not ContextToken:
         raise GraphBreak("unknown-c-function", "ContextVar.reset with a token made before the call")
     if token.is_used:

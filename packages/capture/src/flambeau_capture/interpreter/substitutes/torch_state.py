@@ -199,9 +199,8 @@ def _exit(machine: Machine, args: Any, kwargs: Any) -> None:
     blocks.pop()
 
 
-@substitute_for(torch.set_default_device)
-def _set_default(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    (device,) = (*args, *kwargs.values())
+@substitute_for(torch.set_default_device, unpacked=True)
+def _set_default(machine: Machine, device: Any) -> None:
     if machine.tape.subgraphs:
         raise GraphBreak("torch-state", "the default device is set in a function given to torch")
     if any(type(mode) is DeviceContext for mode in function_modes()):
