@@ -110,6 +110,12 @@ static int run_postfix(const Executor *ex, int64_t *values)
     return 0;
 }
 
+static int expected_tensor(const Executor *ex, Py_ssize_t position, PyObject *arg)
+{
+    PyErr_Format(PyExc_TypeError, "%s: argument %zd must be a tensor, not %s", ex->name, position, Py_TYPE(arg)->tp_name);
+    return -1;
+}
+
 int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *values)
 {
     for (Py_ssize_t i = 0; i < ex->n_symbols; i += 3) {
@@ -128,6 +134,7 @@ int executor_read_symbols(const Executor *ex, PyObject *const *args, int64_t *va
             continue;
         }
         int64_t *sizes, ndim;
+        if (!PyObject_TypeCheck(arg, torch_api.tensor_type)) return expected_tensor(ex, ex->symbols[i], arg);
         if (torch_api.get_dim(handle_of(arg), &ndim) || dim >= ndim || torch_api.get_sizes(handle_of(arg), &sizes)) {
             PyErr_Format(PyExc_ValueError, "argument %lld of %s has no dimension %lld", (long long)ex->symbols[i], ex->name, (long long)dim);
             return -1;
@@ -455,10 +462,7 @@ static int bind_inputs(const Executor *ex, PyObject *const *args, Slot *slots)
 {
     for (Py_ssize_t i = 0; i < ex->n_inputs; i++) {
         if (ex->inputs[i] < 0) continue; /* an int, or a tensor that no step reads */
-        if (!PyObject_TypeCheck(args[i], torch_api.tensor_type)) {
-            PyErr_Format(PyExc_TypeError, "%s: argument %zd must be a tensor, not %s", ex->name, i, Py_TYPE(args[i])->tp_name);
-            return -1;
-        }
+        if (!PyObject_TypeCheck(args[i], torch_api.tensor_type)) return expected_tensor(ex, i, args[i]);
         slots[ex->inputs[i]] = (Slot){.handle = handle_of(args[i]), .object = args[i], .hold = HOLD_BORROWED};
     }
     return 0;

@@ -1,12 +1,12 @@
 /* The launcher of a Program on a GPU: replays a recording that serves the call, and asks its policy (Python,
  * graph_launch/policy.py) about every other call.  The policy launches plainly, measures, records, or gives recordings up:
- * `settle()` makes every later call a plain one. */
+ * `launch_plainly()` makes every later call a plain one. */
 #include "recording.h"
 
 #include <string.h>
 #include <structmember.h>
 
-enum { MAX_SYMBOLS = 64, MAX_RECORDINGS = 16 };
+enum { MAX_SYMBOLS = 64 /* as in graph_launch/eligibility.py */, MAX_RECORDINGS = 16 };
 
 typedef struct {
     PyObject_HEAD
@@ -51,7 +51,9 @@ static PyObject *launcher_vectorcall(PyObject *object, PyObject *const *args, si
 {
     Launcher *self = (Launcher *)object;
     const Executor *ex = (Executor *)self->executor;
-    if (PyVectorcall_NARGS(nargsf) != ex->n_inputs || kwnames != NULL) return plain(object, args, nargsf, kwnames);
+    /* The collector clears the policy of an unreachable launcher, which finalizers can still call. */
+    if (PyVectorcall_NARGS(nargsf) != ex->n_inputs || kwnames != NULL || self->policy == NULL)
+        return plain(object, args, nargsf, kwnames);
     Recording *recording = self->n_recordings == 0 ? NULL : find(self, args);
     if (recording != NULL) return recording_replay(recording, args);
     PyObject *policy = Py_NewRef(self->policy);
@@ -90,7 +92,7 @@ static PyObject *launcher_remove(PyObject *object, PyObject *recording)
     Py_RETURN_NONE;
 }
 
-static PyObject *launcher_settle(PyObject *object, PyObject *unused)
+static PyObject *launcher_launch_plainly(PyObject *object, PyObject *unused)
 {
     Launcher *self = (Launcher *)object;
     self->vectorcall = plain;
@@ -167,7 +169,7 @@ static PyGetSetDef launcher_getters[] = {
 static PyMethodDef launcher_methods[] = {
     {"add", launcher_add, METH_O, "add(recording): have it serve calls."},
     {"remove", launcher_remove, METH_O, "remove(recording): drop it."},
-    {"settle", launcher_settle, METH_NOARGS, "settle(): launch plainly from now on; the recordings are dropped."},
+    {"launch_plainly", launcher_launch_plainly, METH_NOARGS, "launch_plainly(): launch plainly from now on; the recordings are dropped."},
     {NULL},
 };
 

@@ -54,6 +54,7 @@ typedef struct {
 
 typedef struct {
     Handle tensor; /* kept alive by `keep` */
+    void *address;
     uint32_t own_uses;
 } Pinned;
 
@@ -96,9 +97,13 @@ enum Match recording_match(const Recording *r, PyObject *const *args, const void
         if (r->memories[i].kind != INPUT_FIXED) continue;
         if (torch_api.get_data_ptr(handle_of(args[i]), &address) || address != r->memories[i].address) return MATCH_MOVED;
     }
-    for (Py_ssize_t i = 0; i < r->n_pinned; i++)
+    if (r->replaying) return MATCH_HELD;
+    for (Py_ssize_t i = 0; i < r->n_pinned; i++) {
+        void *address; /* it moves if a caller resizes the storage of an output */
         if (storage_use_count(r->pinned[i].tensor) != r->pinned[i].own_uses) return MATCH_HELD;
-    return r->replaying ? MATCH_HELD : MATCH;
+        if (torch_api.get_data_ptr(r->pinned[i].tensor, &address) || address != r->pinned[i].address) return MATCH_HELD;
+    }
+    return MATCH;
 }
 
 /* 2. Changing the graph */
@@ -193,10 +198,7 @@ static int allocate(Recording *r, Handle *made)
 static int launch(Recording *r)
 {
     if (r->replay != NULL) {
-        /* It releases the GIL: another thread must find the recording in use. */
-        r->replaying = 1;
         PyObject *done = PyObject_CallNoArgs(r->replay);
-        r->replaying = 0;
         Py_XDECREF(done);
         return done == NULL ? -1 : 0;
     }
@@ -263,11 +265,14 @@ static PyObject *collect(Recording *r, PyObject *const *args, Handle *fresh, Han
 
 static PyObject *replay_with(Recording *r, PyObject *const *args, Handle *fresh, Handle *views)
 {
-    const int unversioned = executor_count_unversioned(r->executor, args);
     PyObject *result = NULL;
-    if (unversioned >= 0 && !move_inputs(r, args) && !allocate(r, fresh) && !patch_and_launch(r) &&
-        !make_views(r, args, fresh, views) && !executor_bump_versions(r->executor, args, unversioned))
-        result = collect(r, args, fresh, views);
+    /* Asking a tensor, building a kernel and drawing random numbers release the GIL: until the outputs in place are held,
+     * every other call finds the recording in use. */
+    r->replaying = 1;
+    const int unversioned = executor_count_unversioned(r->executor, args);
+    const int failed = unversioned < 0 || move_inputs(r, args) || allocate(r, fresh) || patch_and_launch(r) || make_views(r, args, fresh, views);
+    r->replaying = 0;
+    if (!failed && !executor_bump_versions(r->executor, args, unversioned)) result = collect(r, args, fresh, views);
     for (Py_ssize_t i = 0; i < r->n_fresh; i++)
         if (fresh[i] != NULL) torch_api.delete_tensor(fresh[i]);
     for (Py_ssize_t i = 0; i < r->n_outputs; i++)
@@ -416,6 +421,10 @@ static int set_pinned(Recording *self, PyObject *pinned)
         unsigned int own_uses;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(pinned, i), "O!I", torch_api.tensor_type, &tensor, &own_uses)) return -1;
         self->pinned[i] = (Pinned){.tensor = handle_of(tensor), .own_uses = own_uses};
+        if (torch_api.get_data_ptr(self->pinned[i].tensor, &self->pinned[i].address)) {
+            PyErr_SetString(PyExc_RuntimeError, "an output in place has no memory");
+            return -1;
+        }
     }
     return self->pinned == NULL ? -1 : 0;
 }
@@ -486,6 +495,7 @@ static void recording_dealloc(PyObject *object)
 static PyObject *recording_replay_method(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
 {
     Recording *self = (Recording *)object;
+    if (self->replaying) return PyErr_Format(PyExc_RuntimeError, "%s is being replayed", self->executor->name);
     if (nargs == self->n_inputs) return recording_replay(self, args);
     return PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", self->executor->name, self->n_inputs, nargs);
 }

@@ -4,7 +4,7 @@
 |---|---|
 | which memory does each launch and each library call touch? | `memory.py` |
 | can this Program be recorded at all? | `eligibility.py` |
-| is it worth it now, and what has to be copied? | `policy.py` |
+| is it worth it now, and what has to be copied? | `policy.py`, which asks `device.py` |
 | record one call | `record.py` |
 | replay it | `csrc/recording.c`, found by `csrc/launcher.c` |
 """
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flambeau_runtime.graph_launch.device import Gpu
 from flambeau_runtime.graph_launch.eligibility import refusal
 from flambeau_runtime.graph_launch.policy import LaunchPolicy
+from flambeau_runtime.graph_launch.record import Recorder
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -36,11 +38,12 @@ def launcher_of(program: Program, executor: Any, core: ModuleType, options: Runt
     """
     if why_plain(program, options) is not None or core.use_count(torch.empty(1)) is None:
         return executor
-    device = torch.device(program.tensors[0].device).index or 0
+    index = torch.device(program.tensors[0].device).index or 0
     core.open_cuda(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
     always = options.cuda_graphs == "always"
-    policy = LaunchPolicy(program, executor, core, device, always=always)
-    launcher = core.Launcher(executor, device, policy)
+    recorder = Recorder(program, executor, core, index)
+    policy = LaunchPolicy(program, executor, core, Gpu(core, index), recorder, always=always)
+    launcher = core.Launcher(executor, index, policy)
     policy.attach(launcher)
     return launcher
 

@@ -30,6 +30,10 @@ _HOST_PREFIXES = ("linalg_", "_linalg_", "sparse_", "_sparse_", "lu_", "geqrf", 
 """Solvers and sparse operators read sizes and error flags on the host."""
 
 
+_MAX_SYMBOLS = 64
+"""What csrc/launcher.c compares on each call."""
+
+
 def refusal(program: Program, *, any_operator: bool) -> str | None:
     """Why the Program cannot be recorded, or None. Operators of others than ATen may do anything on
     the host; they are recorded only if `any_operator` is asked for.
@@ -43,6 +47,8 @@ def refusal(program: Program, *, any_operator: bool) -> str | None:
         return f"it uses several devices ({', '.join(sorted(devices))})"
     if any(symbol.is_float for symbol in program.symbols):
         return "it is given a float that changes from call to call"
+    if len(program.symbols) > _MAX_SYMBOLS:
+        return f"it has more than {_MAX_SYMBOLS} symbolic sizes"
     if not any(isinstance(step, (Launch, Extern)) for step in program.steps):
         return "it launches nothing"
     for step in program.steps:

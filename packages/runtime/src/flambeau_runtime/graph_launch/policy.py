@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from flambeau_runtime.graph_launch.record import CannotRecord, Recorded, Recorder
+from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableMapping, Sequence
     from types import ModuleType
 
+    from flambeau_runtime.graph_launch.device import Gpu, Timing
+    from flambeau_runtime.graph_launch.record import Recorder
     from flambeau_runtime.program import Program
 
 _LOG = logging.getLogger(__name__)
@@ -73,19 +75,6 @@ OTHER, MOVED, HELD = 1, 2, 3
 
 
 @dataclass
-class Timing:
-    """The time of one plain call: of the host, and of the device once it is known."""
-
-    host: float
-    start: Any
-    end: Any
-
-    def device(self) -> float | None:
-        """Seconds on the device; None while the call is under way."""
-        return self.start.elapsed_time(self.end) * 1e-3 if self.end.query() else None
-
-
-@dataclass
 class Situation:
     """The calls on one stream with the same symbolic sizes."""
 
@@ -93,8 +82,8 @@ class Situation:
     timing: Timing | None = None
     verdict: str | None = None
     """Why these calls stay plain, or None."""
-    watched: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    """(number, tensor on the same memory) of the timed call's large outputs: which are dropped?"""
+    watched: list[tuple[int, StorageWeakRef]] = field(default_factory=list)
+    """The numbers of the timed call's large outputs, and their memory: which is dropped?"""
     addresses: dict[int, int] = field(default_factory=dict)
     moves: Counter[int] = field(default_factory=Counter)
     in_place: set[int] = field(default_factory=set)
@@ -103,56 +92,54 @@ class Situation:
     records: list[Recorded] = field(default_factory=list)
 
 
-class PinnedAddresses:
-    """Where outputs of recordings stay in place: an input found there is expected to come back."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self._lock = threading.Lock()
-
-    def add(self, addresses: frozenset[int]) -> None:
-        """Count the outputs of a recording in."""
-        with self._lock:
-            self._counts.update(addresses)
-
-    def discard(self, addresses: frozenset[int]) -> None:
-        """Count the outputs of a dropped recording out."""
-        with self._lock:
-            self._counts -= Counter(addresses)
-
-    def __contains__(self, address: int) -> bool:
-        return address in self._counts
-
-
-PINNED = PinnedAddresses()
+PINNED: MutableMapping[int, Recorded] = weakref.WeakValueDictionary()
+"""The recordings by the addresses of what they hand out in place: an input found there is expected
+to come back.
+"""
 
 
 class LaunchPolicy:
     """What is done with the calls of one Program that no recording serves."""
 
     def __init__(
-        self, program: Program, executor: Any, core: ModuleType, device: int, *, always: bool
+        self,
+        program: Program,
+        executor: Any,
+        core: ModuleType,
+        gpu: Gpu,
+        recorder: Recorder,
+        *,
+        always: bool,
     ) -> None:
         self.program = program
         self.executor = executor
         self.core = core
-        self.device = device
+        self.gpu = gpu
         self.always = always
-        self.recorder = Recorder(program, executor, core, device)
+        self.recorder = recorder
         self.situations: OrderedDict[tuple[int, bytes], Situation] = OrderedDict()
         self.made = 0
         self.launcher: Any = None
         self.refusal: str | None = None
-        self._recording = threading.Lock()
+        self._busy = threading.Lock()
 
     def attach(self, launcher: Any) -> None:
         """Bind the launcher that asks this policy."""
         self.launcher = weakref.proxy(launcher)
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        if self.core.is_capturing(stream):
+        """Launch one call. What comes while another thread, or a finalizer inside this one, asks is
+        launched plainly.
+        """
+        stream = self.gpu.current_stream()
+        if self.gpu.is_capturing(stream) or not self._busy.acquire(blocking=False):
             return self.executor(*args)
+        try:
+            return self._call(stream, args)
+        finally:
+            self._busy.release()
+
+    def _call(self, stream: int, args: Sequence[Any]) -> tuple[Any, ...]:
         situation = self._situation((stream, self.core.read_symbols(self.executor, *args)))
         situation.calls += 1
         if situation.verdict is not None:
@@ -211,31 +198,17 @@ class LaunchPolicy:
 
     def _timed(self, situation: Situation, args: Sequence[Any]) -> tuple[Any, ...]:
         """Launch plainly, take the time, and remember the outputs."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        stream = torch.cuda.current_stream(self.device)
-        before = time.perf_counter()
-        start.record(stream)
-        outputs = self.executor(*args)
-        end.record(stream)
-        situation.timing = Timing(time.perf_counter() - before, start, end)
-        if not torch.is_inference_mode_enabled():
-            situation.watched = self._large_outputs(outputs)
+        outputs, situation.timing = self.gpu.timed(self.executor, args)
+        situation.watched = [
+            (number, StorageWeakRef(out.untyped_storage()))
+            for number, out in enumerate(outputs[: self.recorder.public])
+            if isinstance(out, torch.Tensor) and out.untyped_storage().nbytes() > COPIED_BYTES
+        ]
         return outputs
-
-    def _large_outputs(self, outputs: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
-        """Tensors on the memory of the outputs that are too large to be copied on each replay."""
-        large = []
-        for number, out in enumerate(outputs[: self.recorder.public]):
-            if isinstance(out, torch.Tensor) and out.untyped_storage().nbytes() > COPIED_BYTES:
-                alias = torch.empty(0, dtype=out.dtype, device=out.device)
-                large.append((number, alias.set_(out.detach().untyped_storage())))
-        return large
 
     def _wanted(self, situation: Situation) -> bool:
         """Whether this call shall be recorded."""
-        situation.in_place |= {
-            number for number, alias in situation.watched if self.core.use_count(alias) == 1
-        }
+        situation.in_place |= {number for number, memory in situation.watched if memory.expired()}
         situation.watched.clear()
         if not situation.records:
             return self.always or self._is_host_bound(situation)
@@ -278,7 +251,7 @@ class LaunchPolicy:
     def _record(self, situation: Situation, stream: int, args: Sequence[Any]) -> tuple[Any, ...]:
         """Record this call and replay it; launch it plainly where that cannot be."""
         paid = sum(each.hits for each in self.launcher.recordings) // HITS_PER_RECORDING
-        if self.made >= FREE_RECORDINGS + paid or not self._recording.acquire(blocking=False):
+        if self.made >= FREE_RECORDINGS + paid:
             return self.executor(*args)
         try:
             staged = self._staged(situation)
@@ -290,17 +263,17 @@ class LaunchPolicy:
         except CannotRecord as reason:
             self._give_up(str(reason))
             return self.executor(*args)
-        finally:
-            self._recording.release()
         if recorded is None:
             return self.executor(*args)
         self.made += 1
         situation.misses = 0
+        # Before other threads can find it: what it hands out in place is ours.
+        outputs = recorded.recording.replay(*args)
         situation.records.append(recorded)
-        PINNED.add(recorded.pinned)
-        weakref.finalize(recorded, PINNED.discard, recorded.pinned)
+        for address in recorded.pinned:
+            PINNED[address] = recorded
         self.launcher.add(recorded.recording)
-        return recorded.recording.replay(*args)
+        return outputs
 
     def _staged(self, situation: Situation) -> frozenset[int] | None:
         """The inputs that a recording copies; None if it is not worth it."""
@@ -333,6 +306,6 @@ class LaunchPolicy:
     def _give_up(self, reason: str) -> None:
         """Launch every later call plainly."""
         self.refusal = reason
-        self.launcher.settle()
+        self.launcher.launch_plainly()
         level = logging.WARNING if self.always else logging.DEBUG
         _LOG.log(level, "%s is launched kernel by kernel: %s", self.program.name, reason)

@@ -9,6 +9,7 @@ new pool, which only later recordings share.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import weakref
 from array import array
@@ -50,23 +51,39 @@ class CannotRecord(Exception):
 class Arena:
     """Where the calls on one stream are recorded: a side stream, and the pool of memory for
     recordings that keep nothing in place.
+
+    Libraries keep a workspace for each stream, which recordings then hold. So the side stream has
+    the priority that callers rarely ask for: torch hands each of its streams to several owners.
     """
 
-    _lock = threading.Lock()
     _of_streams: ClassVar[MutableMapping[tuple[int, int], Arena]] = weakref.WeakValueDictionary()
 
     def __init__(self, device: int) -> None:
-        self.side = torch.cuda.Stream(device)
+        self.side = torch.cuda.Stream(device, priority=-1)
         self.pool = torch.cuda.MemPool()
         self.busy = threading.Lock()
 
     @classmethod
     def of(cls, device: int, stream: int) -> Arena:
-        """The arena of a stream, made when it is first asked for."""
-        with cls._lock:
-            return cls._of_streams.get((device, stream)) or cls._of_streams.setdefault(
-                (device, stream), cls(device)
-            )
+        """The arena of a stream, made when it is first asked for. No lock: the collector may run
+        in here, and a second arena does no harm.
+        """
+        arena = cls._of_streams.get((device, stream))
+        if arena is None:
+            arena = cls._of_streams[device, stream] = cls(device)
+        return arena
+
+    def is_used(self) -> bool:
+        """Whether the thread allocates from the pool if it is told to. It does not where the caller
+        has told it to use another one.
+        """
+        with torch.cuda.stream(self.side), torch.cuda.use_mem_pool(self.pool):
+            probe = torch.empty(1, dtype=torch.uint8, device=self.side.device)
+        segments = self.pool.snapshot()
+        return any(
+            0 <= probe.data_ptr() - segment["address"] < segment["total_size"]
+            for segment in segments
+        )
 
 
 @dataclass
@@ -127,21 +144,49 @@ class Recorder:
         outputs that the caller sees only those in `in_place` (numbers) may stay in place. Raises
         CannotRecord.
         """
-        arena = Arena.of(self.device, stream)
-        if not arena.busy.acquire(blocking=False):
-            return None
+        with torch.cuda.device(self.device):  # a pool belongs to the device that is current
+            arena = Arena.of(self.device, stream)
+            if not arena.busy.acquire(blocking=False):
+                return None
+            try:
+                if self.program.private_outputs or in_place:
+                    arena.pool = torch.cuda.MemPool()
+                return self._capture(arena, args, stream, staged, in_place)
+            finally:
+                arena.busy.release()
+
+    def _capture(
+        self,
+        arena: Arena,
+        args: Sequence[Any],
+        stream: int,
+        staged: frozenset[int],
+        in_place: frozenset[int],
+    ) -> Recorded:
+        capturing = _torch_graph if self.random else _own_graph
+        capture = None
         try:
-            if self.program.private_outputs or in_place:
-                arena.pool = torch.cuda.MemPool()
-            capturing = _torch_graph if self.random else _own_graph
-            capture = None
-            with torch.cuda.device(self.device), capturing(self.core, arena) as graph:
-                capture = _Capture(self, args, arena.side.cuda_stream, staged, in_place)
-            return capture.finish(graph, stream, arena)
+            with _collector_paused():
+                if not arena.is_used():
+                    raise CannotRecord("the caller allocates from a memory pool of their own")
+                with capturing(self.core, arena) as graph:
+                    capture = _Capture(self, args, arena.side.cuda_stream, staged, in_place)
+                return capture.finish(graph, stream, arena)
         except RuntimeError as error:
-            raise CannotRecord(f"recording failed: {str(error).splitlines()[0]}") from error
-        finally:
-            arena.busy.release()
+            first_line, _, _ = str(error).partition("\n")
+            raise CannotRecord(f"recording failed: {first_line}") from error
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Run no finalizers: they would be captured if they launch, and fail if they free memory."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass
@@ -185,17 +230,19 @@ def _torch_graph(core: ModuleType, arena: Arena) -> Iterator[_Graph]:
         # The beginning of a capture resets generator state on the device that earlier replays read.
         arena.side.wait_stream(home)
         pool = cast("Any", arena.pool.id)  # what graph_pool_handle() gives, too
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        made = _Graph(replay=graph.replay, keep=graph)
         try:
-            yield made
-        except BaseException:
-            with contextlib.suppress(RuntimeError):
-                graph.capture_end()
-            raise
-        graph.capture_end()
-        graph.instantiate()
-    home.wait_stream(arena.side)
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            made = _Graph(replay=graph.replay, keep=graph)
+            try:
+                yield made
+            except BaseException:
+                with contextlib.suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+            graph.instantiate()
+        finally:
+            home.wait_stream(arena.side)
     made.exec = graph.raw_cuda_graph_exec()
 
 

@@ -1,0 +1,52 @@
+"""What the policy asks of a GPU: a call's stream, whether that is captured, how long it takes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+
+@dataclass
+class Timing:
+    """The time of one plain call: of the host, and of the device once it is known."""
+
+    host: float
+    start: Any
+    end: Any
+
+    def device(self) -> float | None:
+        """Seconds on the device; None while the call is under way."""
+        return self.start.elapsed_time(self.end) * 1e-3 if self.end.query() else None
+
+
+class Gpu:
+    """One GPU, as the calling thread sees it."""
+
+    def __init__(self, core: ModuleType, index: int) -> None:
+        self.core = core
+        self.index = index
+
+    def current_stream(self) -> int:
+        """The handle of the stream that a call is launched on."""
+        return torch.cuda.current_stream(self.index).cuda_stream
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether the caller captures the stream into a CUDA graph."""
+        return self.core.is_capturing(stream)
+
+    def timed(self, call: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Timing]:
+        """The result of the call and its time."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        stream = torch.cuda.current_stream(self.index)
+        before = time.perf_counter()
+        start.record(stream)
+        result = call(*args)
+        end.record(stream)
+        return result, Timing(time.perf_counter() - before, start, end)

@@ -1,0 +1,185 @@
+"""Which memory each step of a Program touches, and which Programs can be recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flambeau_runtime.graph_launch.eligibility import draws_random_numbers, refusal
+from flambeau_runtime.graph_launch.memory import memory_of_tensors
+from flambeau_runtime.program import (
+    Allocate,
+    Extern,
+    Launch,
+    Program,
+    Ref,
+    Step,
+    Symbol,
+    Tensor,
+    View,
+)
+
+
+def tensor(name: str, dtype: str = "float32", device: str = "cuda:0") -> Tensor:
+    return Tensor(name, (4,), (1,), dtype, device)
+
+
+def program(*steps: Step, tensors: str = "x y", inputs: str = "x", **fields: Any) -> Program:
+    """A Program of these steps on tensors of these names; "name:dtype" for another dtype."""
+    names = [name.partition(":") for name in tensors.split()]
+    return Program(
+        inputs=tuple(inputs.split()),
+        tensors=tuple(tensor(name, dtype or "float32") for name, _, dtype in names),
+        symbols=fields.pop("symbols", ()),
+        sources=(),
+        kernels=(),
+        steps=steps,
+        outputs=fields.pop("outputs", ("y",)),
+        **fields,
+    )
+
+
+def test_launches_by_number_and_position() -> None:
+    memory = memory_of_tensors(
+        program(Allocate("y"), Launch("f", ("x", "y")), Launch("g", ("y", "x", "y")))
+    )
+    assert memory["x"].input == 0
+    assert memory["y"].input is None
+    assert memory["x"].launches == [(0, 0), (1, 1)]
+    assert memory["y"].launches == [(0, 1), (1, 0), (1, 2)]
+    assert not memory["x"].in_library
+
+
+def test_views_share_the_memory_of_their_base() -> None:
+    memory = memory_of_tensors(
+        program(
+            View("v", "x"), View("w", "v"), Allocate("y"), Launch("f", ("w", "y")),
+            tensors="x v w y",
+        )
+    )  # fmt: skip
+    assert memory["w"] is memory["v"] is memory["x"]
+    assert memory["x"].launches == [(0, 0)]
+
+
+def test_a_view_as_another_dtype_is_made_by_a_library_call() -> None:
+    memory = memory_of_tensors(program(View("v", "x"), tensors="x v:int32"))
+    assert memory["x"].in_library
+
+
+@pytest.mark.parametrize(("dtype", "same"), [("float32", True), ("int32", False)])
+def test_an_allocation_takes_over_memory_of_the_same_dtype(dtype: str, same: bool) -> None:
+    memory = memory_of_tensors(
+        program(
+            Allocate("t"), Launch("f", ("x", "t")), Allocate("y", reuse="t"), Launch("g", ("y",)),
+            tensors=f"x t y:{dtype}",
+        )
+    )  # fmt: skip
+    assert (memory["y"] is memory["t"]) is same
+    assert memory["y"].launches == ([(0, 1), (1, 0)] if same else [(1, 0)])
+
+
+def test_a_library_call_touches_arguments_keywords_and_what_it_writes() -> None:
+    memory = memory_of_tensors(
+        program(
+            Allocate("o"),
+            Extern("aten.f.out", ([Ref("a"), Ref("b")],), {"c": Ref("c")}, (), (("out", "o"),)),
+            tensors="a b c d o", inputs="a b c d", outputs=("o",),
+        )
+    )  # fmt: skip
+    assert {name for name, each in memory.items() if each.in_library} == {"a", "b", "c", "o"}
+    assert not memory["d"].used
+
+
+def test_results_of_a_library_call_are_new_memory() -> None:
+    call = Extern("aten.topk.default", (Ref("x"), 2), {}, ("y", None, "z"))
+    memory = memory_of_tensors(program(call, tensors="x y z", outputs=("y", "z")))
+    assert memory["y"] is not memory["z"]
+    assert memory["y"].in_library
+    assert memory["y"].input is None
+
+
+def test_a_number_is_no_memory() -> None:
+    memory = memory_of_tensors(
+        program(Allocate("y"), inputs="n x", symbols=(Symbol("n", 0, None),))
+    )
+    assert memory["x"].input == 1
+    assert "n" not in memory
+
+
+def test_writes_through_a_view_are_seen_at_its_base() -> None:
+    memory = memory_of_tensors(
+        program(
+            View("v", "x"), Extern("aten.mm.out", (), {}, (), (("out", "v"),)), tensors="x v"
+        )
+    )  # fmt: skip
+    assert memory["x"].in_library
+
+
+LAUNCH = (Allocate("y"), Launch("f", ("x", "y")))
+
+
+def extern(op: str) -> tuple[Step, ...]:
+    return (Extern(op, (Ref("x"),), {}, ("y",)),)
+
+
+RECORDABLE = {
+    "a launch": program(*LAUNCH),
+    "a matrix product": program(*extern("aten.mm.default")),
+    "a convolution": program(*extern("aten.convolution.default")),
+    "symbolic sizes": program(*LAUNCH, symbols=(Symbol("s0", 0, 0),)),
+    "dropout": program(*extern("aten.native_dropout.default")),
+}
+
+
+@pytest.mark.parametrize("name", RECORDABLE)
+@pytest.mark.parametrize("always", [False, True])
+def test_recordable(name: str, always: bool) -> None:
+    assert refusal(RECORDABLE[name], any_operator=always) is None
+
+
+REFUSED = {
+    "no tensor": (program(tensors="", inputs=""), "no tensor"),
+    "the CPU": (
+        Program(("x",), (tensor("x", device="cpu"),), (), (), (), LAUNCH, ("x",)),
+        "tensors of the CPU",
+    ),
+    "a scalar of the CPU": (
+        Program(("x",), (tensor("x"), tensor("y", device="cpu")), (), (), (), LAUNCH, ("y",)),
+        "tensors of the CPU",
+    ),
+    "two devices": (
+        Program(("x",), (tensor("x"), tensor("y", device="cuda:1")), (), (), (), LAUNCH, ("y",)),
+        "several devices (cuda:0, cuda:1)",
+    ),
+    "a float": (program(*LAUNCH, symbols=(Symbol("f", 0, None, is_float=True),)), "a float"),
+    "many sizes": (
+        program(*LAUNCH, symbols=tuple(Symbol(f"s{at}", 0, 0) for at in range(65))),
+        "more than 64",
+    ),
+    "nothing": (program(View("y", "x")), "launches nothing"),
+    "nonzero": (program(*extern("aten.nonzero.default")), "waits for the device"),
+    "item": (program(*extern("aten._local_scalar_dense.default")), "waits for the device"),
+    "in place": (program(*extern("aten.geqrf_.default")), "waits for the device"),
+    "a solver": (program(*extern("aten.linalg_solve_ex.default")), "waits for the device"),
+    "fft": (program(*extern("aten._fft_c2c.default")), "keeps state on the host"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("always", [False, True])
+def test_refused(name: str, always: bool) -> None:
+    refused, reason = REFUSED[name]
+    assert reason in (refusal(refused, any_operator=always) or "")
+
+
+def test_operators_of_others_are_recorded_on_demand() -> None:
+    other = program(*extern("mine.op.default"))
+    assert "mine.op.default may do anything" in (refusal(other, any_operator=False) or "")
+    assert refusal(other, any_operator=True) is None
+
+
+def test_random_operators_are_known_by_their_tag() -> None:
+    assert draws_random_numbers(program(*extern("aten.native_dropout.default")))
+    assert draws_random_numbers(program(*extern("aten.rand_like.default")))
+    assert not draws_random_numbers(program(*extern("aten.mm.default")))

@@ -1,0 +1,489 @@
+"""When calls are launched plainly, timed, recorded and replayed: the policy with a fake GPU."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from flambeau_runtime.graph_launch import policy as policy_module
+from flambeau_runtime.graph_launch.policy import (
+    COPIED_BYTES,
+    FREE_RECORDINGS,
+    HELD,
+    HITS_PER_RECORDING,
+    KEPT_SITUATIONS,
+    MAX_RECORDINGS,
+    MISSES,
+    MOVED,
+    MOVES,
+    TIMED_CALL,
+    LaunchPolicy,
+)
+from flambeau_runtime.graph_launch.record import CannotRecord, Recorded
+from flambeau_runtime.program import Program, Symbol
+
+SECOND = 1.0
+
+
+@dataclass
+class FakeTiming:
+    host: float
+    seconds: float | None
+
+    def device(self) -> float | None:
+        return self.seconds
+
+
+@dataclass
+class FakeGpu:
+    """Its calls take `host` seconds to launch and `device` seconds to run."""
+
+    stream: int = 0
+    capturing: bool = False
+    host: float = SECOND
+    device: float | None = 0.0
+    timed_calls: int = 0
+
+    def current_stream(self) -> int:
+        return self.stream
+
+    def is_capturing(self, stream: int) -> bool:
+        assert stream == self.stream
+        return self.capturing
+
+    def timed(self, call: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, FakeTiming]:
+        self.timed_calls += 1
+        return call(*args), FakeTiming(self.host, self.device)
+
+
+@dataclass(eq=False)
+class FakeRecording:
+    recorder: FakeRecorder
+    stream: int
+    sizes: bytes
+    addresses: dict[int, int]
+    hits: int = 0
+
+    def replay(self, *args: Any) -> tuple[Any, ...]:
+        if self.recorder.during_replay is not None:
+            self.recorder.during_replay()
+        self.hits += 1
+        return ("replayed",)
+
+
+@dataclass
+class FakeRecorder:
+    """Records what it is asked for; library inputs have to stay at their addresses."""
+
+    library_inputs: list[int] = field(default_factory=list)
+    stageable: frozenset[int] = frozenset()
+    random: bool = False
+    public: int = 1
+    pinned: frozenset[int] = frozenset()
+    error: Exception | None = None
+    busy: bool = False
+    asked: list[tuple[frozenset[int], frozenset[int]]] = field(default_factory=list)
+    during_replay: Callable[[], None] | None = None
+
+    def record(
+        self, args: Any, stream: int, staged: frozenset[int], in_place: frozenset[int]
+    ) -> Recorded | None:
+        self.asked.append((staged, in_place))
+        if self.error is not None:
+            raise self.error
+        if self.busy:
+            return None
+        fixed = {
+            position: args[position].data_ptr()
+            for position in self.library_inputs
+            if position not in staged
+        }
+        recording = FakeRecording(self, stream, sizes_of(None, *args), fixed)
+        return Recorded(recording, self.pinned, in_place, 8 * len(staged))
+
+
+def sizes_of(executor: Any, *args: torch.Tensor) -> bytes:
+    return b"".join(arg.shape[0].to_bytes(8, "little") for arg in args if arg.dim())
+
+
+class FakeLauncher:
+    """Finds recordings as csrc/launcher.c does, as far as the policy can tell."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.recordings: tuple[FakeRecording, ...] = ()
+        self.last_match = 0
+        self.gave_up = False
+
+    def add(self, recording: FakeRecording) -> None:
+        self.recordings = (recording, *self.recordings)
+
+    def remove(self, recording: FakeRecording) -> None:
+        self.recordings = tuple(each for each in self.recordings if each is not recording)
+
+    def launch_plainly(self) -> None:
+        self.gave_up = True
+        self.recordings = ()
+
+    def __call__(self, *args: torch.Tensor) -> str:
+        rig = self.rig
+        if self.gave_up:
+            return rig.executor(*args)[0]
+        self.last_match = 1
+        for recording in () if rig.gpu.capturing else self.recordings:
+            if (recording.stream, recording.sizes) != (rig.gpu.stream, sizes_of(None, *args)):
+                continue
+            if any(args[at].data_ptr() != address for at, address in recording.addresses.items()):
+                self.last_match = max(self.last_match, MOVED)
+            elif rig.held:
+                self.last_match = HELD
+            else:
+                others = (each for each in self.recordings if each is not recording)
+                self.recordings = (recording, *others)
+                return recording.replay(*args)[0]
+        return rig.policy(*args)[0]
+
+
+class Rig:
+    """A launcher and its policy, on fakes; `rig(*args)` is how the call was launched."""
+
+    def __init__(
+        self, recorder: FakeRecorder | None = None, *, always: bool = False, symbols: int = 0
+    ) -> None:
+        self.gpu = FakeGpu()
+        self.recorder = recorder or FakeRecorder()
+        self.outputs: tuple[Any, ...] | None = None
+        self.held = False
+        self.during_call: Callable[[], None] | None = None
+        program = Program(
+            inputs=("x",),
+            tensors=(),
+            symbols=tuple(Symbol(f"s{at}", at, 0) for at in range(symbols)),
+            sources=(),
+            kernels=(),
+            steps=(),
+            outputs=("y",),
+        )
+        core: Any = SimpleNamespace(read_symbols=sizes_of)
+        gpu: Any = self.gpu
+        made: Any = self.recorder
+        self.policy = LaunchPolicy(program, self.executor, core, gpu, made, always=always)
+        self.launcher = FakeLauncher(self)
+        self.policy.attach(self.launcher)
+
+    def executor(self, *args: Any) -> tuple[Any, ...]:
+        if self.during_call is not None:
+            self.during_call()
+        if self.outputs is not None:
+            outputs, self.outputs = self.outputs, None
+            return outputs
+        return ("plain",)
+
+    def __call__(self, *args: torch.Tensor) -> str:
+        return self.launcher(*args)
+
+    def calls(self, count: int, *args: torch.Tensor) -> list[str]:
+        return [self(*args) for _ in range(count)]
+
+
+X = torch.zeros(4)
+PLAIN, REPLAYED = "plain", "replayed"
+
+
+def warmed(recorder: FakeRecorder | None = None, **options: Any) -> Rig:
+    """A rig whose next call is the first that may be recorded."""
+    rig = Rig(recorder, **options)
+    warm_up = 1 if options.get("always") else TIMED_CALL
+    assert rig.calls(warm_up, X) == [PLAIN] * warm_up
+    return rig
+
+
+def test_a_program_limited_by_the_host_is_recorded_once() -> None:
+    rig = Rig()
+    assert rig.calls(TIMED_CALL + 5, X) == [PLAIN] * TIMED_CALL + [REPLAYED] * 5
+    assert rig.gpu.timed_calls == len(rig.recorder.asked) == 1
+    assert rig.policy.describe() == "launched as one CUDA graph (1 recorded)"
+
+
+def test_always_records_the_second_call() -> None:
+    rig = Rig(always=True)
+    rig.gpu.device = 100 * SECOND
+    assert rig.calls(3, X) == [PLAIN, REPLAYED, REPLAYED]
+
+
+def test_a_program_limited_by_the_device_stays_plain() -> None:
+    rig = Rig()
+    rig.gpu.device = 2 * SECOND
+    assert set(rig.calls(10, X)) == {PLAIN}
+    assert rig.launcher.gave_up
+    assert not rig.recorder.asked
+    assert "the device is the limit (2000.00 ms, the host 1000.00 ms)" in rig.policy.describe()
+
+
+def test_the_time_is_waited_for() -> None:
+    rig = Rig()
+    rig.gpu.device = None
+    assert set(rig.calls(TIMED_CALL + 3, X)) == {PLAIN}
+    timing: Any = next(iter(rig.policy.situations.values())).timing
+    timing.seconds = 0.0
+    assert rig(X) == REPLAYED
+
+
+def test_sizes_that_come_once_are_never_recorded() -> None:
+    rig = Rig(symbols=1)
+    assert {rig(torch.zeros(n)) for n in range(1, 4 * KEPT_SITUATIONS)} == {PLAIN}
+    assert not rig.recorder.asked
+    assert len(rig.policy.situations) == KEPT_SITUATIONS
+
+
+def test_sizes_that_recur_are_recorded() -> None:
+    rig = Rig(symbols=1)
+    for _ in range(TIMED_CALL):
+        assert {rig(torch.zeros(n)) for n in (3, 4, 5)} == {PLAIN}
+    assert {rig(torch.zeros(n)) for n in (3, 4, 5) * 2} == {REPLAYED}
+    assert len(rig.recorder.asked) == 3
+
+
+def test_the_sizes_used_longest_ago_are_forgotten() -> None:
+    rig = Rig(symbols=1)
+    rig.calls(TIMED_CALL + 1, torch.zeros(1))
+    for n in range(2, KEPT_SITUATIONS + 2):
+        rig(torch.zeros(n))
+    kept = {int.from_bytes(sizes, "little") for _, sizes in rig.policy.situations}
+    assert kept == {1, *range(3, KEPT_SITUATIONS + 2)}, "what has no recording goes first"
+    assert rig(torch.zeros(1)) == REPLAYED
+
+
+def test_one_slow_size_does_not_end_recording_of_others() -> None:
+    rig = Rig(symbols=1)
+    rig.gpu.device = 2 * SECOND
+    rig.calls(TIMED_CALL, torch.zeros(9))
+    rig.gpu.device = 0.0
+    rig.calls(TIMED_CALL, torch.zeros(3))
+    assert (rig(torch.zeros(9)), rig(torch.zeros(3))) == (PLAIN, REPLAYED)
+    assert not rig.launcher.gave_up
+
+
+def test_outputs_of_sizes_that_do_not_come_back_are_not_kept_alive() -> None:
+    rig = Rig(symbols=1, always=True)
+    large = torch.empty(COPIED_BYTES + 4, dtype=torch.uint8)
+    rig.outputs = (large,)
+    rig(X)
+    memory = torch.multiprocessing.reductions.StorageWeakRef(large.untyped_storage())
+    del large
+    assert memory.expired()
+
+
+@pytest.mark.parametrize("hold", ["nothing", "the output", "a view of it"])
+def test_a_large_output_stays_in_place_if_it_was_dropped(hold: str) -> None:
+    rig = Rig(always=True)
+    large = torch.empty(COPIED_BYTES + 4, dtype=torch.uint8)
+    rig.outputs = (large,)
+    rig(X)
+    kept = {"nothing": None, "the output": large, "a view of it": large[1:]}[hold]
+    del large
+    rig(X)
+    assert rig.recorder.asked == [(frozenset(), frozenset({0} if kept is None else {}))]
+
+
+def test_a_small_output_is_copied() -> None:
+    rig = Rig(always=True)
+    rig.outputs = (torch.empty(4),)
+    rig.calls(2, X)
+    assert rig.recorder.asked == [(frozenset(), frozenset())]
+
+
+def test_an_output_that_is_held_after_all_goes_to_fresh_memory() -> None:
+    rig = Rig(always=True)
+    rig.outputs = (torch.empty(COPIED_BYTES + 4, dtype=torch.uint8),)
+    rig(X)
+    assert rig.calls(2, X) == [REPLAYED, REPLAYED]
+    rig.held = True
+    results = rig.calls(MISSES, X)
+    assert results == [PLAIN] * (MISSES - 1) + [REPLAYED]
+    assert [in_place for _, in_place in rig.recorder.asked] == [{0}, frozenset()]
+    assert len(rig.launcher.recordings) == 1, "the recording in place is dropped"
+
+
+def library(**options: Any) -> FakeRecorder:
+    return FakeRecorder(library_inputs=[0], stageable=frozenset({0}), **options)
+
+
+def test_an_input_that_moves_is_copied_after_some_moves() -> None:
+    rig = Rig(library(), always=True)
+    inputs = [torch.zeros(4) for _ in range(MOVES + 4)]
+    results = [rig(x) for x in inputs]
+    assert results.index(REPLAYED) <= MOVES
+    assert rig.recorder.asked[-1] == (frozenset({0}), frozenset())
+    assert {rig(torch.zeros(4)) for _ in range(5)} == {REPLAYED}
+    assert rig.policy.describe().endswith("which copies 8 bytes of inputs")
+
+
+def test_an_input_that_stays_is_not_copied() -> None:
+    rig = warmed(library())
+    assert set(rig.calls(5, X)) == {REPLAYED}
+    assert rig.recorder.asked == [(frozenset(), frozenset())]
+
+
+def test_an_input_that_is_another_recordings_output_is_not_copied() -> None:
+    first, second = torch.zeros(4), torch.zeros(4)
+    producer = warmed(FakeRecorder(pinned=frozenset({first.data_ptr(), second.data_ptr()})))
+    assert producer(X) == REPLAYED
+    assert first.data_ptr() in policy_module.PINNED
+    rig = Rig(library(), always=True)
+    for x in (first, second) * (MOVES + 1):
+        rig(x)
+    assert {staged for staged, _ in rig.recorder.asked} == {frozenset()}
+    assert (rig(first), rig(second)) == (REPLAYED, REPLAYED)
+    del producer
+    gc.collect()
+    assert first.data_ptr() not in policy_module.PINNED
+
+
+def test_a_written_input_that_moves_makes_the_calls_plain() -> None:
+    rig = Rig(FakeRecorder(library_inputs=[0]), always=True)
+    held = [torch.zeros(4) for _ in range(MOVES + 6)]
+    for x in held:
+        rig(x)
+    assert rig.launcher.gave_up
+    assert "writes to an input that moves" in rig.policy.describe()
+
+
+def test_each_stream_has_its_recording() -> None:
+    rig = Rig()
+    for stream in (0, 7):
+        rig.gpu.stream = stream
+        assert rig.calls(TIMED_CALL + 1, X) == [PLAIN] * TIMED_CALL + [REPLAYED]
+    assert {recording.stream for recording in rig.launcher.recordings} == {0, 7}
+
+
+def test_a_capture_by_the_caller_is_launched_plainly_and_does_not_count() -> None:
+    rig = warmed()
+    rig.gpu.capturing = True
+    assert set(rig.calls(5, X)) == {PLAIN}
+    rig.gpu.capturing = False
+    assert rig(X) == REPLAYED
+    rig.gpu.capturing = True
+    assert rig(X) == PLAIN
+
+
+def test_a_recording_that_fails_is_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    rig = warmed(FakeRecorder(error=CannotRecord("it does not work")), always=True)
+    assert set(rig.calls(5, X)) == {PLAIN}
+    assert len(rig.recorder.asked) == 1
+    assert rig.launcher.gave_up
+    assert rig.policy.describe() == "launched kernel by kernel: it does not work"
+    assert "it does not work" in caplog.text
+
+
+def test_errors_of_a_call_are_the_callers_and_leave_the_policy_usable() -> None:
+    rig = Rig()
+
+    def fails() -> None:
+        raise ValueError("of the call")
+
+    rig.during_call = fails
+    for _ in range(TIMED_CALL + 2):
+        with pytest.raises(ValueError, match="of the call"):
+            rig(X)
+    rig.during_call = None
+    assert [rig(X) for _ in range(3)][-1] == REPLAYED
+
+
+def test_recordings_must_pay_for_more() -> None:
+    rig = Rig(symbols=1, always=True)
+    for n in range(1, 3 * FREE_RECORDINGS):
+        rig.calls(2, torch.zeros(n))
+    assert len(rig.recorder.asked) == FREE_RECORDINGS
+    newest = int.from_bytes(rig.launcher.recordings[0].sizes, "little")
+    rig.calls(2 * HITS_PER_RECORDING, torch.zeros(newest))
+    rig.calls(2, torch.zeros(99))
+    assert len(rig.recorder.asked) == FREE_RECORDINGS + 1
+
+
+def test_few_recordings_serve_at_a_time() -> None:
+    rig = Rig(symbols=1, always=True)
+    for n in range(1, 3 * MAX_RECORDINGS):
+        rig.calls(2 + 2 * HITS_PER_RECORDING, torch.zeros(n))
+        assert len(rig.launcher.recordings) <= MAX_RECORDINGS
+    kept = [each for one in rig.policy.situations.values() for each in one.records]
+    assert {each.recording for each in kept} == set(rig.launcher.recordings)
+
+
+def test_misses_must_repeat() -> None:
+    rig = warmed(library())
+    assert rig(X) == REPLAYED
+    other = X.clone()
+    assert rig.calls(MISSES, other) == [PLAIN] * (MISSES - 1) + [REPLAYED]
+
+
+def test_a_busy_arena_is_no_failure() -> None:
+    rig = warmed(FakeRecorder(busy=True))
+    assert set(rig.calls(3, X)) == {PLAIN}
+    rig.recorder.busy = False
+    assert rig(X) == REPLAYED
+
+
+def test_a_call_inside_a_call_is_launched_plainly() -> None:
+    """A finalizer, or an operator written in Python, may call the same Program."""
+    rig = Rig()
+    inner: list[str] = []
+
+    def reenter() -> None:
+        rig.during_call = None
+        inner.append(rig(X))
+        rig.during_call = reenter
+
+    rig.during_call = reenter
+    assert set(rig.calls(TIMED_CALL, X)) == set(inner) == {PLAIN}
+    (situation,) = rig.policy.situations.values()
+    assert situation.calls == TIMED_CALL
+    assert rig(X) == REPLAYED
+
+
+def test_nobody_finds_a_recording_before_its_first_replay() -> None:
+    rig = warmed()
+    seen: list[tuple[Any, ...]] = []
+    rig.recorder.during_replay = lambda: seen.append(rig.launcher.recordings)
+    assert rig(X) == REPLAYED
+    assert seen == [()]
+
+
+def test_threads_that_draw_random_numbers_delay_recordings() -> None:
+    rig = warmed(FakeRecorder(random=True))
+    stop = threading.Event()
+    other = threading.Thread(target=stop.wait)
+    other.start()
+    try:
+        assert set(rig.calls(3, X)) == {PLAIN}
+    finally:
+        stop.set()
+        other.join()
+    assert rig(X) == REPLAYED
+
+
+def test_two_threads_never_break_the_policy() -> None:
+    rig = Rig(symbols=1)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for turn in range(300):
+                assert rig(torch.zeros(turn % 9 + 1)) in (PLAIN, REPLAYED)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(rig.recorder.asked) <= FREE_RECORDINGS + 1200 // HITS_PER_RECORDING
